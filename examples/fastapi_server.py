@@ -38,9 +38,8 @@ def place() -> dict[str, str]:
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open the memory before the first request, and close it after the last one."""
     app.state.memory = await asyncio.to_thread(Memory.open, **place())
-    warming = asyncio.create_task(
-        app.state.memory.admin.awarm()
-    )  # questions do without the embedder until then
+    # Questions do without the embedder until it is loaded.
+    warming = asyncio.create_task(app.state.memory.admin.awarm())
     try:
         yield
     finally:

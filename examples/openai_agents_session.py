@@ -77,7 +77,7 @@ def message_of(item: Mapping[str, Any]) -> Message:
         case {"type": "function_call_output", "call_id": str(call), "output": output}:
             return Message("tool", content_of(output), tool_call_id=call, metadata={KEY: item})
         case _:  # reasoning, a search of the provider's, …: a block of the model's answer
-            return Message("assistant", ({"type": "other", **item},), metadata={KEY: item})
+            return Message("assistant", ({"type": "item", "item": item},), metadata={KEY: item})
 
 
 def content_of(content: Any) -> str | tuple[Item, ...]:

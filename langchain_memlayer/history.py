@@ -475,10 +475,9 @@ def _all_from_core(messages: Sequence[Message]) -> list[BaseMessage]:
 
 def compose_messages(context: Context, beside: object = ()) -> list[BaseMessage]:
     """Return a context as messages for a model; `beside` is what else of its call may have marks of a prompt cache."""
-    return context.compose(**_FORM, beside=beside)
-
-
-_FORM: Any = {"convert": from_core, "put_before": put_before, "put_after": put_after, "create": create}
+    return context.compose(
+        convert=from_core, put_before=put_before, put_after=put_after, create=create, beside=beside
+    )
 
 
 def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -> list[Message]:

@@ -444,7 +444,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
                 repetition = chat.with_lineage([newest.message])
                 chat.add_messages(repetition, verbatim=True)
                 context = yield from read_context()
-            elif place is not None or not newest.is_new:  # what is new and not shown answers no call
+            elif place is not None or not (newest.is_new and context.window):  # else it answers no call
                 rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
                 context = _rewind(context, place, incoming.thread)
         composed = _compose_request(context, incoming, request)

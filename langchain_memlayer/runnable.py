@@ -306,8 +306,8 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
         these: the newest question was edited, or is to be answered again.
     """
     # The newest question is said again: it comes with its new answer.
-    told = [_words(one) for one in incoming if one.role != "system"][:-1]
-    talk = [one for one in history if one.role != "system" and one.model_visible]
+    told = [_words(one) for one in incoming if one.role not in SYSTEM_ROLES][:-1]
+    talk = [one for one in history if one.role not in SYSTEM_ROLES and one.model_visible]
     known = [_words(one) for one in talk]
 
     def alike(at: int) -> int:
@@ -316,7 +316,7 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
 
     length, start = max((alike(at), at) for at in range(len(known) + 1))
     ids = iter([one.id for one in talk[start : start + length]])
-    listed = [one if one.role == "system" else replace(one, id=next(ids, one.id)) for one in incoming]
+    listed = [one if one.role in SYSTEM_ROLES else replace(one, id=next(ids, one.id)) for one in incoming]
     return listed, [one.id or "" for one in talk[start + length :]] if length else []
 
 

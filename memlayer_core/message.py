@@ -150,7 +150,7 @@ class Message(Tabular):
         return self.text or calls or "(no text)"
 
     @classmethod
-    def from_openai(cls, form: Any) -> Self:
+    def from_openai(cls, form: object) -> Self:
         """Return a message of OpenAI's Chat Completions API: the inverse of `Context.to_openai`, for one message.
 
         A refusal is the text of its message. What else the API returns beside the message, such as annotations, is left
@@ -162,7 +162,7 @@ class Message(Tabular):
         Raises:
             InvalidMessageError: It is no such message.
         """
-        dump = form.model_dump() if hasattr(form, "model_dump") else form
+        dump: Any = form.model_dump() if hasattr(form, "model_dump") else form
         try:
             role, name, content = dump["role"], dump.get("name"), dump.get("content")
             refusal = dump.get("refusal") or ""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from hypothesis import strategies as st
 
@@ -161,12 +162,13 @@ def assert_kept(said: Sequence[Line], shown: Sequence[Line]) -> None:
     """Check what a model is shown of a conversation against what was said in it."""
     assert_answered(shown)
     told = [line for line in said if line.says]
-    system = [line for line in said if not line.hidden and line.role == "system"][-1:]
-    system = [line for line in system if line.says]
-    others = shown[1:] if system else shown
-    if system:
-        assert shown[0] == system[-1], "the newest system message stands first, whole"
-    assert not [line for line in others if line.role == "system"], "one system message"
+    system = [line for line in said if not line.hidden and line.role == "system"]
+    first = [*takewhile(lambda line: line.role == "system", shown)]
+    others = shown[len(first) :]
+    if system[-1:] and system[-1].says:
+        assert first[-1] == system[-1], "the newest system message stands first, whole"
+    assert [line for line in system if line in first] == first, "with those that came with it in front"
+    assert not [line for line in others if line.role == "system"], "no other system message"
 
     order = [place for line in others for place in line.places]
     assert all(line.places for line in others)

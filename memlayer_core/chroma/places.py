@@ -653,6 +653,7 @@ class DirectoryPlace(Place):
             file.write(f"in use by process {os.getpid()}\n")
             file.flush()
             os.fsync(file.fileno())
+        self._seal.unlink(missing_ok=True)
 
     def is_empty(self) -> bool:
         """Look for Chroma's database."""

@@ -248,7 +248,7 @@ def align(
     open_sent = _without([at for at, one in enumerate(incoming) if one.talk], named)
 
     same = _common(past, incoming, open_past, open_sent, line, complete=complete)
-    if final and complete and not line and _repeats(past, incoming, open_past, open_sent):
+    if complete and not line and _begins_with(past, incoming, open_past, open_sent, final=final):
         same = dict(zip(open_sent, open_past, strict=False))
     sure = bool(line) or _is_sure(past, incoming, open_past, open_sent, same, complete=complete)
     if not sure and not _is_likely(past, incoming, open_past, open_sent, same):
@@ -372,10 +372,17 @@ def _is_sure(
     return len(telling) > 1 or sum(telling) >= TELLING
 
 
-def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_places: Places) -> bool:
-    """Tell whether the history begins with the list, and has no other words behind it."""
+def _begins_with(
+    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places, *, final: bool
+) -> bool:
+    """Tell whether the list is the history's beginning, which the talk went back to, and not its end.
+
+    Where it may be both, it is the beginning of a history that is `final` with no other words behind it.
+    """
     before, after = [past[to].words for to in past_places], [incoming[at].words for at in incoming_places]
-    return bool(after) and before[: len(after)] == after and {*before} == {*after}
+    if not after or before[: len(after)] != after:
+        return False
+    return before[-len(after) :] != after or (final and {*before} == {*after})
 
 
 def _is_likely(

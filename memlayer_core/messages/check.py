@@ -11,8 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timezone
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, errors_as
 from memlayer_core.message import JSON, ROLES, Block, Message, Role, ToolCall
 from memlayer_core.storage.codec import Codec, Form, parse_json, plain, restore, short_repr
@@ -95,13 +93,15 @@ def check_message(message: object) -> Message:
 
 def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
     """Return when each message of a list was said: one without a time between its neighbours, at the list's end now."""
-    known = {at: one.created_at.timestamp() for at, one in enumerate(messages) if one.created_at is not None}
-    if len(known) in {0, len(messages)}:
-        return [one.created_at or now for one in messages]
-    spread = np.interp(range(len(messages)), [*known], [*known.values()], right=now.timestamp())
-    return [
-        one.created_at or datetime.fromtimestamp(at, UTC) for one, at in zip(messages, spread, strict=True)
-    ]
+    times: list[datetime] = []
+    for at, one in enumerate(messages):
+        said = one.created_at
+        if said is None:
+            ahead = ((by, other.created_at) for by, other in enumerate(messages[at:]) if other.created_at)
+            by, following = next(ahead, (0, now))
+            said = times[-1] + (following - times[-1]) / (by + 1) if times and by else following
+        times.append(said)
+    return times
 
 
 When: TypeAlias = datetime | str | float

@@ -153,10 +153,10 @@ def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
     return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
 
 
-_OURS = "\0"  # stands for each character of a block of ours
-_ENDS = re.compile(
-    r"\0+|(?:\0+\n\n)*([^\0]*)(?:\n\n\0+)*"
-)  # a message's own text, with such blocks before and behind it
+_PRIVATE = [
+    chr(code) for code in range(0xE000, 0xE100)
+]  # one that a text lacks stands for each character of our blocks
+_ENDS = "%s+|(?:%s+\n\n)*([^%s]*)(?:\n\n%s+)*"  # a message's own text, with such blocks before and behind it
 
 
 def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message | None:
@@ -168,8 +168,9 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
         return message
 
     def change(text: str) -> str:
-        marked = rt.without_told(scope.namespace, text, _OURS)
-        ends = _ENDS.fullmatch(marked) if marked != text else None
+        mark = next((one for one in _PRIVATE if one not in text), "")
+        marked = rt.without_told(scope.namespace, text, mark) if mark else text
+        ends = re.fullmatch(_ENDS.replace("%s", mark), marked) if marked != text else None
         return text if ends is None else ends[1] or ""
 
     left = change_text(message, change)

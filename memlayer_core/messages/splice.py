@@ -74,7 +74,7 @@ def append(
     verbatim: bool = False,
     erase: bool = False,
     answers: Collection[str] = (),
-    new_id: Callable[[], str] = str,
+    new_id: Callable[[], str] | None = None,
 ) -> Splice:
     """Add messages at the end. A message of a stored id replaces the stored message if it differs.
 
@@ -88,7 +88,7 @@ def append(
         verbatim: Whether to store such drafts nevertheless.
         erase: Whether to erase the versions of replaced messages, instead of storing one.
         answers: Ids of a model's messages that are new, whatever is in front of them.
-        new_id: Returns an id.
+        new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
     """
     asked = False
     ids: list[str] = []
@@ -105,7 +105,8 @@ def append(
             ids.append(_id(in_force[to]))
             continue
         before = existing.get(_id(draft)) if draft.has_own_id else None
-        if before is not None and draft.message.role == "assistant" and (asked or _id(draft) in answers):
+        is_answer = draft.message.role == "assistant" and (asked or _id(draft) in answers)
+        if before is not None and new_id is not None and is_answer:
             before, draft = None, replace(given, message=replace(given.message, id=new_id()))
         ids.append(_id(draft))
         if draft.message.role in {"user", "tool"}:

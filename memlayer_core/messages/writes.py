@@ -375,7 +375,7 @@ def append(
     *,
     verbatim: bool = False,
     answers: Collection[str] = (),
-    new_id: Callable[[], str] = str,
+    new_id: Callable[[], str] | None = None,
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
 
@@ -388,7 +388,7 @@ def append(
         fork_id: The session for versions of replaced messages; None: they are erased.
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
-        new_id: Returns an id.
+        new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.

@@ -50,16 +50,16 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
-
-import tiktoken
-from tiktoken.model import encoding_name_for_model
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from memlayer_core.errors import ConfigurationError, in_short
 from memlayer_core.events import Health
 from memlayer_core.message import Block, Message
 from memlayer_core.models.foreign import TokenizerLike
 from memlayer_core.seams import TokenCounter
+
+if TYPE_CHECKING:
+    import tiktoken
 
 # Estimate a text's tokens from its script and shape, where no tokenizer's table is at hand.
 
@@ -218,6 +218,9 @@ _warned: set[str] = set()
 
 def encoding_named(name: str) -> str | None:
     """Return the encoding that a model's name or an encoding's own name stands for, None for neither."""
+    import tiktoken
+    from tiktoken.model import encoding_name_for_model
+
     if name in tiktoken.list_encoding_names():
         return name
     try:
@@ -261,6 +264,8 @@ def load(encoding: str) -> tiktoken.Encoding | None:
         folder = find_tables(encoding)
         if folder is None:
             return None
+        import tiktoken  # who sends no text to a model counts none
+
         before = os.environ.get(_CACHE_VARIABLE)
         os.environ[_CACHE_VARIABLE] = str(folder)
         try:
@@ -414,6 +419,8 @@ def _counter_named(name: str) -> TokenCounter:
         return _EncodingCounter(encoding) if encoding else _counter_named("estimate")
     encoding = encoding_named(name)
     if encoding is None:
+        import tiktoken
+
         raise ConfigurationError(
             f"`tokenizer` is {name!r}, which is neither a model that tiktoken knows nor an encoding",
             hint="Pass 'auto', 'estimate', a model of OpenAI's such as 'gpt-4o', one of the encodings "

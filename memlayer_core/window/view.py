@@ -164,7 +164,7 @@ def last_entries(
     size = fit.first_page(session.messages, session.tokens, limits)
     while True:
         read |= {entry.seq: stored for entry, stored in page}
-        told = [entry for entry, _ in page if entry.role != "system" and not entry.hidden]
+        told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
         told = _recount(rt, read, told, newest)
         newest.extend(told)
         if len(page) < size or fit.enough(newest, limits, shape_of(rt)):
@@ -586,7 +586,7 @@ def _has_gap(connection: Connection, session: Session, behind: int, first: int) 
     if behind >= first:
         return False
     between = messages_reads.tail(connection, session, first, min(first - behind, _LOOKED_AT), behind)
-    return any(entry.role != "system" and not entry.hidden for entry in between)
+    return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry in between)
 
 
 def first_of(view: WindowView, first: int) -> int:

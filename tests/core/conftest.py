@@ -15,6 +15,7 @@ from tuned import Tuned
 from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.message import ROLES, Raw
 from memlayer_core.storage.database import Database, ensure_tables, open_database
+from tests.conftest import Colour
 
 OpenWith = Callable[..., Memory]
 
@@ -89,7 +90,13 @@ def conversations() -> st.SearchStrategy[list[Message]]:
     )
 
 
+@pytest.fixture
+def do(request: pytest.FixtureRequest) -> Colour:
+    """Return what calls a blocking verb: `test_twins.py` compares each async verb with it."""
+    return Colour(awaits=getattr(request, "param", "sync") == "async")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test in the blocking colour alone: `test_twins.py` compares each async verb with its blocking one."""
-    if "do" in metafunc.fixturenames and not getattr(metafunc.module, "ASKS_OTHERS", False):
-        metafunc.parametrize("do", ["sync"], indirect=True)
+    """Run the tests of a module in both colours, if its async verbs await what others wrote."""
+    if "do" in metafunc.fixturenames and getattr(metafunc.module, "ASKS_OTHERS", False):
+        metafunc.parametrize("do", ["sync", "async"], indirect=True)

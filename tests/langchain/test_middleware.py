@@ -498,9 +498,9 @@ def test_a_question_that_comes_while_another_is_prepared_is_answered_beside_it(
     others = [Message("user", "And the plums?")]
     store = middleware.store_new_messages
 
-    async def meanwhile(run: Any, chat: Any, messages: Any) -> Any:
-        newest = await store(run, chat, messages)
-        await run.verb(chat.add_messages, chat.aadd_messages, [others.pop()] if others else [])
+    def meanwhile(chat: Any, messages: Any) -> Any:
+        newest = store(chat, messages)
+        chat.add_messages([others.pop()] if others else [])
         return newest
 
     monkeypatch.setattr(middleware, "store_new_messages", meanwhile)
@@ -1392,12 +1392,12 @@ def calls_an_agent(inner: Any, model: Any, middleware: Any, how: str) -> Any:
 def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(run, how) -> None:
     settings = Tuned(index_delay=0.0, extraction_turns=1, episode_messages=1, session_idle_days=1)
     models = {"extractor": reads(), "summarizer": lambda _: "They talked of restaurants."}
-    quote = {"thinking": "", "content": ["Nuts."], "asserted_by": "user", "quote": "I am allergic to nuts"}
+    quote = {"thinking": "", "content": [{"text": "Nuts.", "quote": "I am allergic to nuts"}]}
     below = Scripted(script=then(calling(("record_to_memory", quote)), "In Rome: Da Enzo."))
     asks = calling(("task", {"description": ASKED, "subagent_type": "helper"}))
     above = Scripted(script=then(asks, "Enjoy it.", "ok"))
     with Memory.in_memory(settings=settings, embedder="hashing", **models) as memory:
-        inner = create_agent(below, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+        inner = create_agent(below, middleware=[MemlayerMiddleware(memory, user_id="ada", mode="BOTH")])
         outer = calls_an_agent(inner, above, MemlayerMiddleware(memory, user_id="ada", mode="STATIC"), how)
         run(outer, "My friend Carla visits me, where shall we eat in Rome?")
         memory.flush()

@@ -76,15 +76,14 @@ def test_a_text_that_no_database_can_store_is_refused(store, do, name, text) -> 
     assert [message.text for message in chat.history()] == ["hello"]
 
 
-@pytest.mark.parametrize("number", [10**20, 2**31, True, 1.5, "x", None])
+@pytest.mark.parametrize("number", [10**20, 2**31, True, 1.5, "x"])
 def test_numbers_that_nothing_can_count_are_refused(store, do, number) -> None:
     chat = store.chat(user_id="louis", session_id="s")
     chat.add("user", "hello")
-    if number is not None:
-        with pytest.raises(InvalidLimitError):
-            do(chat, "history", 0, number)
-        with pytest.raises(InvalidLimitError):
-            do(chat, "context", token_limit=number)
+    with pytest.raises(InvalidLimitError):
+        do(chat, "history", 0, number)
+    with pytest.raises(InvalidLimitError):
+        do(chat, "context", token_limit=number)
     with pytest.raises(InvalidLimitError):
         do(chat, "history", number)
     for name in ("limit", "offset"):

@@ -77,10 +77,6 @@ class Drawn:
         own = {one.message.id for one in self.sent if one.has_own_id}
         return {one.message.id or "": one for one in self.present if one.message.id in own}
 
-    @property
-    def in_force(self) -> StoredMessage | None:
-        return next((one for one in reversed(self.present) if one.message.role == "system"), None)
-
 
 class Conversation:
     """A session in a database. Each verb returns the splice that it should do, and a function that does it."""
@@ -95,6 +91,9 @@ class Conversation:
     def present(self) -> list[StoredMessage]:
         session = self.session()
         return [] if session is None else self.db.read(messages_reads.history, session, -1, None)
+
+    def instructions(self) -> tuple[list[StoredMessage], bool]:
+        return self.db.read(messages_reads.instructions, self.scope, self.session())
 
     def write(self, work: Callable[..., Any], *more: object, **options: object) -> Any:
         return self.db.write(work, self.scope, *more, **options)
@@ -111,16 +110,19 @@ class Conversation:
 
     def append(self, drawn: Drawn) -> Planned:
         verbatim, fork_id = drawn.data.draw(st.booleans()), None if drawn.erase else drawn.fork_id
+        in_force, begins = self.instructions()
         splice = messages_splice.append(
-            drawn.known, drawn.sent, drawn.in_force, verbatim=verbatim, erase=drawn.erase
+            drawn.known, drawn.sent, in_force, begins=begins, verbatim=verbatim, erase=drawn.erase
         )
         return splice, lambda: self.write(
             messages_writes.append, drawn.sent, NOON, SHARDS, fork_id, verbatim=verbatim
         )
 
     def merge(self, drawn: Drawn) -> Planned:
-        splice, details = messages_splice.append(drawn.known, drawn.sent, drawn.in_force), SessionDetails()
-        return splice, lambda: self.write(sql.merge, drawn.sent, details, NOON, SHARDS, drawn.fork_id)
+        in_force, begins = self.instructions()
+        splice = messages_splice.append(drawn.known, drawn.sent, in_force, begins=begins)
+        more = (drawn.sent, SessionDetails(), NOON, SHARDS, drawn.fork_id)
+        return splice, lambda: self.write(sql.merge, *more, is_learned=False)
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]

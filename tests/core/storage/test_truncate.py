@@ -18,6 +18,7 @@ from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.message import Raw
 from memlayer_core.messages.preview import ELLIPSIS, truncate_arguments, truncate_message, truncate_text
+from memlayer_core.models.tokens import is_document
 
 FAMILY = "👨‍👩‍👧‍👦"
 FLAG = "🇩🇪"
@@ -381,7 +382,7 @@ def test_a_message_is_the_same_object_if_nothing_in_it_is_too_long_and_else_its_
 def test_blocks_other_than_text_stay_the_same_objects(original, characters):
     short = truncate_message(original, characters)
 
-    if not isinstance(original.content, str):
+    if not isinstance(original.content, str) and not any(map(is_document, original.content)):
         assert len(short.content) == len(original.content)
         for old, new in zip(original.content, short.content, strict=True):
             assert new is old or {**new, "text": None} == {**old, "text": None}
