@@ -473,10 +473,10 @@ def _all_from_core(messages: Sequence[Message]) -> list[BaseMessage]:
     return [from_core(message) for message in messages]
 
 
-def compose_messages(context: Context, beside: object = ()) -> list[BaseMessage]:
-    """Return a context as messages for a model; `beside` is what else of its call may have marks of a prompt cache."""
+def compose_messages(context: Context, other_parts: object = ()) -> list[BaseMessage]:
+    """Return a context as messages for a model; `other_parts` is what else of its call may have marks of a prompt cache."""
     return context.compose(
-        convert=from_core, put_before=put_before, put_after=put_after, create=create, beside=beside
+        convert=from_core, put_before=put_before, put_after=put_after, create=create, other_parts=other_parts
     )
 
 

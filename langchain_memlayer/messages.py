@@ -356,15 +356,15 @@ def _storable(value: object) -> str | None:
     return value
 
 
-def _from_dump(dump: Mapping[str, Any], stored: Message) -> BaseMessage:
+def _from_dump(dump: Mapping[str, Any], known_ids: Message) -> BaseMessage:
     kind: str = dump["type"]
     data = _read_fields(dump["data"])
     if "content" not in data:
-        data["content"] = deepcopy(_as_list(stored.content))
-    if stored.id is not None and _storable(
+        data["content"] = deepcopy(_as_list(known_ids.content))
+    if known_ids.id is not None and _storable(
         data.get("id")
     ):  # an answer whose id was taken is stored with another one
-        data["id"] = stored.id
+        data["id"] = known_ids.id
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)

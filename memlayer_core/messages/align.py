@@ -417,16 +417,16 @@ def _edits(
 
 
 def _fronts(
-    incoming: Digests, matches: Mapping[int, int], sparse: int, told: Sequence[int]
+    incoming: Digests, matches: Mapping[int, int], sparse: int, instructions: Sequence[int]
 ) -> list[int | None]:
     """Return for each message of the list the place in the past of the next match, if there is one.
 
-    Instructions at the places `told` shall be in force, and so come at the end.
+    Instructions at the places `instructions` shall be in force, and so come at the end.
     """
     fronts: list[int | None] = [None] * len(incoming)
     front: int | None = None
     for at in reversed(range(len(incoming))):
-        if incoming[at].talk or (incoming[at].is_instruction and at not in told):
+        if incoming[at].talk or (incoming[at].is_instruction and at not in instructions):
             fronts[at] = front
         if matches.get(at, -1) >= sparse:
             front = matches[at]
@@ -434,11 +434,16 @@ def _fronts(
 
 
 def _outside_conversation(
-    past: Digests, incoming: Digests, matches: Mapping[int, int], told: Sequence[int], *, complete: bool
+    past: Digests,
+    incoming: Digests,
+    matches: Mapping[int, int],
+    instructions: Sequence[int],
+    *,
+    complete: bool,
 ) -> tuple[dict[int, int], Sequence[int]]:
     """Return matches of instructions and hidden messages, and the places in the list to add again.
 
-    The list's last instructions, at the places `told`, are added again if others would be in force otherwise.
+    The list's last instructions, at the places `instructions`, are added again if others would be in force otherwise.
     """
     rest = [at for at, one in enumerate(incoming) if not one.talk and at not in matches]
     hidden = _without([to for to, one in enumerate(past) if not one.talk], matches.values())
@@ -447,10 +452,10 @@ def _outside_conversation(
     holds = _newest_run([_said(one, when) for one, when in present], begins=complete)
     found = _matches_by_words(past, incoming, hidden, rest)
     every = [at for at, one in enumerate(incoming) if one.is_instruction]
-    same = [incoming[at].words for at in told] == [present[to][0].words for to in holds]
-    if not told or (same and all(at in matches or at in found for at in every)):
+    same = [incoming[at].words for at in instructions] == [present[to][0].words for to in holds]
+    if not instructions or (same and all(at in matches or at in found for at in every)):
         return found, ()
-    return _matches_by_words(past, incoming, hidden, _without(rest, told)), told
+    return _matches_by_words(past, incoming, hidden, _without(rest, instructions)), instructions
 
 
 def _said(one: Digest, when: object) -> tuple[bool | None, object, object]:
@@ -532,21 +537,21 @@ def in_force(messages: Sequence[Message], *, begins: bool = True) -> list[int]:
     )
 
 
-def _newest_run(said: Sequence[tuple[bool | None, object, object]], *, begins: bool) -> list[int]:
+def _newest_run(talk: Sequence[tuple[bool | None, object, object]], *, begins: bool) -> list[int]:
     """Return the places of the instructions in force among what was said.
 
     Args:
-        said: Of each message: whether it is an instruction (None: it is hidden), its time, and its words.
+        talk: Of each message: whether it is an instruction (None: it is hidden), its time, and its words.
         begins: Whether the session begins with them.
     """
-    shown = [at for at, (instructs, _, _) in enumerate(said) if instructs is not None]
-    while shown and not said[shown[-1]][0]:
+    shown = [at for at, (instructs, _, _) in enumerate(talk) if instructs is not None]
+    while shown and not talk[shown[-1]][0]:
         shown.pop()
-    run = [*takewhile(lambda at: said[at][0], reversed(shown))]
+    run = [*takewhile(lambda at: talk[at][0], reversed(shown))]
     if not begins or len(run) < len(shown):
-        run = [*takewhile(lambda at: said[at][1] == said[run[0]][1], run)]
-    words = [said[at][2] for at in run]
-    return [at for place, at in enumerate(run) if said[at][2] not in words[place + 1 :]][::-1]
+        run = [*takewhile(lambda at: talk[at][1] == talk[run[0]][1], run)]
+    words = [talk[at][2] for at in run]
+    return [at for place, at in enumerate(run) if talk[at][2] not in words[place + 1 :]][::-1]
 
 
 def new_messages(

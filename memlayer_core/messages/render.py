@@ -245,21 +245,21 @@ def count_marks(value: Any) -> int:
     return sum(map(count_marks, value)) if isinstance(value, list | tuple) else 0
 
 
-def keep_marks(messages: Sequence[Message], most: int) -> list[Message]:
+def keep_marks(messages: Sequence[Message], limit: int) -> list[Message]:
     """Return messages without their oldest cache marks, so that at most so many are left."""
     kept: list[Message] = []
     for message in reversed(messages):
-        raw, left = message.raw, max(0, most)
-        most -= max(count_marks(message.content), count_marks(raw and raw.dump))
-        if most < 0:
+        raw, left = message.raw, max(0, limit)
+        limit -= max(count_marks(message.content), count_marks(raw and raw.dump))
+        if limit < 0:
             raw = raw and replace(raw, dump=_newest_marks(raw.dump, left))
             message = replace(message, content=_newest_marks(message.content, left), raw=raw)  # noqa: PLW2901
         kept.append(message)
     return kept[::-1]
 
 
-def _newest_marks(value: Any, most: int) -> Any:
-    return _drop_marks(value, [None] * (count_marks(value) - most))
+def _newest_marks(value: Any, limit: int) -> Any:
+    return _drop_marks(value, [None] * (count_marks(value) - limit))
 
 
 def _drop_marks(value: Any, drops: list[None]) -> Any:

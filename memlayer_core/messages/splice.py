@@ -217,7 +217,7 @@ def instructs(draft: PreparedMessage) -> bool:
 
 
 def repeats(
-    sent: Sequence[tuple[Message, bytes, bool]], known: Sequence[bytes], *, begins: bool
+    messages: Sequence[tuple[Message, bytes, bool]], by_id: Sequence[bytes], *, begins: bool
 ) -> list[int | None]:
     """Return for each message that is sent which of the system messages in force it repeats; it is not stored then.
 
@@ -225,14 +225,16 @@ def repeats(
     was said, each counts by itself.
 
     Args:
-        sent: Each message with its digest, and whether it is stored in any case.
-        known: Digests of the system messages in force.
+        messages: Each message with its digest, and whether it is stored in any case.
+        by_id: Digests of the system messages in force.
         begins: Whether nothing else was said yet.
     """
-    told = [digest if is_instruction(message) and not always else None for message, digest, always in sent]
-    if not begins and list(filter(None, dict.fromkeys(told))) != list(known):
-        return [None] * len(sent)
-    return [known.index(digest) if digest in known else None for digest in told]
+    told = [
+        digest if is_instruction(message) and not always else None for message, digest, always in messages
+    ]
+    if not begins and list(filter(None, dict.fromkeys(told))) != list(by_id):
+        return [None] * len(messages)
+    return [by_id.index(digest) if digest in by_id else None for digest in told]
 
 
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:

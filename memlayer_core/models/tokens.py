@@ -549,17 +549,17 @@ def _decode(text: str, name: str, holder: Block) -> bytes | None:
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-def _without_files(value: Any, found: list[Block], name: str = "") -> Any:
-    """Return a value without the files and media in it, which are put into `found`."""
+def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
+    """Return a value without the files and media in it, which are put into `parts`."""
     if isinstance(value, Mapping):
         if "source" in value and name in {*_MEDIA, "document"}:  # as in Bedrock's blocks, which have no type
             value = {"type": name, **value}
         if name and (is_document(value) or _medium(value) is not None):
-            found.append(value)
+            parts.append(value)
             return None
-        return {key: _without_files(inner, found, str(key)) for key, inner in value.items()}
+        return {key: _without_files(inner, parts, str(key)) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_files(inner, found, name or "content") for inner in value]
+        return [_without_files(inner, parts, name or "content") for inner in value]
     return value
 
 

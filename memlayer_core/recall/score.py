@@ -81,24 +81,24 @@ class Texts:
     def __init__(
         self,
         places: Sequence[TextColumns],
-        worded: Collection[int],
-        passing: Collection[int] | None = None,
+        word_keys: Collection[int],
+        eligible: Collection[int] | None = None,
         size: int | None = None,
     ) -> None:
         embedded = np.concatenate([np.zeros(0, np.int64), *(place.keys for place in places)])
-        others = _keys(worded)
+        others = _keys(word_keys)
         for place in places:
             at = np.minimum(np.searchsorted(place.keys, others), len(place.keys) - 1)
             others = others[place.keys[at] != others] if len(place.keys) else others
         keys = np.concatenate([embedded, others])
         order = np.argsort(keys, kind="stable")
-        if passing is not None:
-            order = order[np.isin(keys[order], _keys(passing))]
+        if eligible is not None:
+            order = order[np.isin(keys[order], _keys(eligible))]
         self._places, self._order, self._others = places, order, len(others)
         self.keys = keys[order]
         self.parts = self._column([place.parts for place in places], 1)
-        self.is_whole = size is None or passing is not None
-        self.size = len(order) if size is None or passing is not None else max(size, len(order))
+        self.is_whole = size is None or eligible is not None
+        self.size = len(order) if size is None or eligible is not None else max(size, len(order))
 
     def cosines(self, vector: FloatVector | None) -> Column:
         """Return the cosine of each to a question, of its nearest part; NaN without a vector. Shape (n,)."""
@@ -122,14 +122,14 @@ class Texts:
         return next(filter(None, (place.part_cosines(key, vector) for place in self._places)), ())
 
     def order(
-        self, total: Column, hidden: Collection[int] = (), most: int | None = None
+        self, total: Column, hidden: Collection[int] = (), limit: int | None = None
     ) -> NDArray[np.int64]:
         """Return the rows of the best texts, the best first, without those of some keys; of equal ones the newest first."""
         rows = np.arange(len(total))
         if hidden:
             rows = rows[~np.isin(self.keys, _keys(hidden))]
-        if most is not None and most < len(rows):
-            rows = rows[np.argpartition(-total[rows], most)[:most]]
+        if limit is not None and limit < len(rows):
+            rows = rows[np.argpartition(-total[rows], limit)[:limit]]
         best: NDArray[np.int64] = rows[np.lexsort((-self.keys[rows], -total[rows]))]
         return best
 
@@ -214,7 +214,7 @@ def score(
     vector: FloatVector | None,
     words: Sequence[str],
     postings: Postings,
-    named: Collection[str],
+    speakers: Collection[str],
     scale: SimilarityScale,
 ) -> Scores:
     """Return what texts are worth for a question.
@@ -224,7 +224,7 @@ def score(
         vector: The question's; None: words alone count.
         words: The question's index terms without stop words.
         postings: For each of them the texts that have it, by key; empty for a word that too many have.
-        named: The parts of names of speakers that the question has.
+        speakers: The parts of names of speakers that the question has.
         scale: The scale of the embedder's cosines.
     """
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
@@ -256,7 +256,7 @@ def score(
     parts = {
         "meaning": _WEIGHTS["meaning"] * near,
         "words": _WEIGHTS["words"] * _standard(bm25, size),
-        "named" if named else "user": texts.by_speaker(lambda name: _bonus(name, named)),
+        "named" if speakers else "user": texts.by_speaker(lambda name: _bonus(name, speakers)),
         "long": _WEIGHTS["long"] * np.log2(np.maximum(texts.parts, 1)),
     }
     own: Column = sum(parts.values(), np.zeros(len(keys)))
@@ -271,8 +271,8 @@ def score(
     return Scores(total, support, parts, cosines, rows_of, bool(words))
 
 
-def _rarity(having: int, every: int) -> float:
-    return math.log(1 + (max(every, having) - having + 0.5) / (having + 0.5))
+def _rarity(count: int, every: int) -> float:
+    return math.log(1 + (max(every, count) - count + 0.5) / (count + 0.5))
 
 
 def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -296,10 +296,10 @@ def _standard(values: Column, size: int) -> Column:
     return apart if is_whole else np.nan_to_num(apart)
 
 
-def _bonus(name: str, named: Collection[str]) -> float:
+def _bonus(name: str, speakers: Collection[str]) -> float:
     """Return what the texts of a speaker get: if the question names them, or else if it is the user."""
-    if named:
-        return _WEIGHTS["named"] * any(part in named for part in name_parts(name[1:]))
+    if speakers:
+        return _WEIGHTS["named"] * any(part in speakers for part in name_parts(name[1:]))
     return _WEIGHTS["user"] * name.startswith("u")
 
 
@@ -318,23 +318,23 @@ def bears(scores: Scores, order: NDArray[np.int64]) -> float:
     return float(scores.support[order[:_LEADING]].max(initial=0.0))
 
 
-def told(scores: Scores, order: NDArray[np.int64], most: int | None) -> NDArray[np.int64]:
+def told(scores: Scores, order: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
     """Return which texts of an order are worth their tokens: none if nothing bears on the question.
 
     Args:
         scores: The scores.
         order: Rows of texts, the best first.
-        most: How many lines there may be; None: any number, however far behind the best one.
+        limit: How many lines there may be; None: any number, however far behind the best one.
     """
     best = bears(scores, order)
     if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
     if best < _SURE:
         order = order[:_FEW]
-    elif most is not None:
+    elif limit is not None:
         close = scores.total[order] >= _SHARE * scores.total[order[0]]
         close[:_LEAST] = True
         order = order[close]
     supported = scores.support[order] >= _OWN
     supported[:1] = True
-    return order[supported] if most is not None else order
+    return order[supported] if limit is not None else order

@@ -146,24 +146,24 @@ _OF_ROUND = 300  # characters of a question and of an answer that are asked with
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Query:
     """A text that is searched for.
 
     Attributes:
         query: As it was asked.
         text: What is embedded: without the names of speakers, with which every text that has the name is near.
-        named: The parts of names of speakers that are in it.
+        speakers: The parts of names of speakers that are in it.
         vector: Its vector; None: words are searched alone.
         problem: Why the embedder gave no vector; None if it was not asked, or gave one.
-        near: The nearest texts of an index; None: vectors are compared on the snapshot.
+        neighbours: The nearest texts of an index; None: vectors are compared on the snapshot.
     """
 
     query: str
     text: str
-    named: frozenset[str] = frozenset()
+    speakers: frozenset[str] = frozenset()
     vector: FloatVector | None = None
     problem: str | None = None
-    near: Sequence[Neighbour] | None = None
+    neighbours: Sequence[Neighbour] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,12 +173,12 @@ class Question:
     Attributes:
         own: The question.
         both: The question together with the round before it; None without a round.
-        covered: Statistics of the user's own data when it was asked.
+        statistics: Statistics of the user's own data when it was asked.
     """
 
-    own: Asked
-    both: Asked | None = None
-    covered: ScopeStatistics = field(default_factory=ScopeStatistics)
+    own: Query
+    both: Query | None = None
+    statistics: ScopeStatistics = field(default_factory=ScopeStatistics)
 
 
 def round_before(question: str, before: Sequence[Message]) -> str | None:
@@ -209,7 +209,7 @@ def read_question(connection: Connection, reach: Scope, query: str, both: str | 
     return Question(_asked(connection, reach, query), together, own)
 
 
-def _asked(connection: Connection, reach: Scope, query: str) -> Asked:
+def _asked(connection: Connection, reach: Scope, query: str) -> Query:
     query, spoken = readable(query), reach.user_lane + SPOKEN
     names = possible_names(query)
     here = storage_words.existing(connection, [spoken + part for part in names])
@@ -219,7 +219,7 @@ def _asked(connection: Connection, reach: Scope, query: str) -> Asked:
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = _SPACE.sub(" ", bare).strip()
-    return Asked(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
+    return Query(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
 
 
 def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
@@ -228,26 +228,26 @@ def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
     An embedder in this process is asked for the round before the question where it is needed: in the search.
     """
     own, both = (yield from _embedded(rt, reach, question, question.own)), question.both
-    if both is not None and (not rt.embeds_here or own.near is not None):
+    if both is not None and (not rt.embeds_here or own.neighbours is not None):
         both = yield from _embedded(rt, reach, question, both)
     return replace(question, own=own, both=both)
 
 
-def _embedded(rt: Runtime, reach: Scope, question: Question, asked: Asked) -> Asking[Asked]:
-    if not any(map(str.isalnum, asked.text)):
-        return asked
-    vector, problem = yield from query_vector(rt, asked.text)
-    asked = replace(asked, vector=vector, problem=problem)
-    if vector is None or not index_pays(rt, question.covered):
-        return asked
-    return replace(asked, near=nearest(rt, reach, vector, question.covered, _DEPTH))
+def _embedded(rt: Runtime, reach: Scope, question: Question, part: Query) -> Asking[Query]:
+    if not any(map(str.isalnum, part.text)):
+        return part
+    vector, problem = yield from query_vector(rt, part.text)
+    part = replace(part, vector=vector, problem=problem)
+    if vector is None or not index_pays(rt, question.statistics):
+        return part
+    return replace(part, neighbours=nearest(rt, reach, vector, question.statistics, _DEPTH))
 
 
 # Scores the texts that a reader may find, on one snapshot.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class SearchResult:
     """What a search found.
 
     Attributes:
@@ -275,7 +275,7 @@ def find(
     scope: SearchScope,
     question: Question,
     recall_filter: RecallFilter | None = None,
-) -> Found:
+) -> SearchResult:
     """Score the texts that a reader may find.
 
     Args:
@@ -287,7 +287,7 @@ def find(
     """
     passing = _eligible_keys(connection, scope, recall_filter)
     every = [one for one in (question.own, question.both) if one is not None]
-    is_indexed = question.own.near is not None
+    is_indexed = question.own.neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
@@ -305,7 +305,7 @@ def find(
 
     def scores_of(place: int) -> Scores:
         asked = every[place]
-        return score(texts, asked.vector, words[place], postings, asked.named, scale)
+        return score(texts, asked.vector, words[place], postings, asked.speakers, scale)
 
     scores = scores_of(0)
     if question.both is not None and bears(scores, texts.order(scores.total)) < FOLLOWS:
@@ -313,7 +313,7 @@ def find(
             vector, _ = vector_at_once(rt, question.both.text) or (None, None)
             every[1] = replace(question.both, vector=vector)
         scores = scores.with_round(scores_of(1))
-    return Found(scope, question, texts, scores)
+    return SearchResult(scope, question, texts, scores)
 
 
 def _spoken(languages: Mapping[str, int], question: str) -> list[str]:
@@ -326,15 +326,15 @@ _RARE = 5  # times as many texts of another language: one that is told from a fe
 
 
 def _chosen(
-    rt: Runtime, every: Sequence[Asked], worded: Sequence[int], passing: Collection[int] | None
+    rt: Runtime, every: Sequence[Query], word_keys: Sequence[int], eligible: Collection[int] | None
 ) -> list[int]:
     """Return the keys of the texts whose vectors are compared where there are too many: those that an index or a word found."""
-    near = [one.key for asked in every for one in asked.near or ()]
-    if passing is not None:
-        near = [key for key in near if key in passing]
-        if len(passing) <= rt.settings.exact_scan_limit or len(near) < _READ:
-            return list(passing)  # the index does not know what passes
-    return list(dict.fromkeys([*near, *sorted(worded, reverse=True)[:_DEPTH]]))
+    near = [one.key for asked in every for one in asked.neighbours or ()]
+    if eligible is not None:
+        near = [key for key in near if key in eligible]
+        if len(eligible) <= rt.settings.exact_scan_limit or len(near) < _READ:
+            return list(eligible)  # the index does not know what passes
+    return list(dict.fromkeys([*near, *sorted(word_keys, reverse=True)[:_DEPTH]]))
 
 
 def _eligible_keys(
@@ -371,7 +371,7 @@ class Line(NamedTuple):
     """Something that a search found.
 
     Attributes:
-        stored: The message; a record or an item as one, with its type for the speaker's name.
+        turn: The message; a record or an item as one, with its type for the speaker's name.
         score: What it is worth; the reranker's score if there is one.
         reasons: Why it was found.
         words: The question's words that it has.
@@ -382,7 +382,7 @@ class Line(NamedTuple):
         skip: Characters at its beginning that the context tells already.
     """
 
-    stored: StoredMessage
+    turn: StoredMessage
     score: float
     reasons: tuple[Reason, ...]
     words: tuple[str, ...]
@@ -403,7 +403,7 @@ class Line(NamedTuple):
 def read_lines(
     connection: Connection,
     rt: Runtime,
-    found: Found,
+    result: SearchResult,
     rows: NDArray[np.int64],
     limit: int,
     session: int | None = None,
@@ -415,7 +415,7 @@ def read_lines(
     Args:
         connection: On the snapshot of the search.
         rt: What the memory works with.
-        found: What the search found.
+        result: What the search found.
         rows: Rows of its texts, the best first.
         limit: How many to return at most.
         session: Number of the session that recalls, 0 before its first message: results of tools in other ones are left out
@@ -423,7 +423,7 @@ def read_lines(
         keep: Returns the records that are told.
         visible: Messages that the context already has. None: there is no context, and who searches sees what was said again.
     """
-    texts, vector = found.texts, found.question.own.vector
+    texts, vector = result.texts, result.question.own.vector
     said = [fold(one.text) for one in visible or ()]
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
     lines: list[Line] = []
@@ -431,12 +431,12 @@ def read_lines(
     for start in range(0, len(rows), _READ):
         some = rows[start : start + _READ]
         keys = texts.keys[some].tolist()
-        read = _read(connection, rt, found.scope, keys, keep)
+        read = _read(connection, rt, result.scope, keys, keep)
         every = read.values() if visible is not None else ()
-        older = [(one.stored.message, fold(one.stored.message.text)) for one in every]
+        older = [(one.turn.message, fold(one.turn.message.text)) for one in every]
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
-            if one is None or (stored := as_told(rt, one.stored)) is None:
+            if one is None or (stored := as_told(rt, one.turn)) is None:
                 continue
             message = stored.message
             is_elsewhere = session is not None and key >> storage_words.SESSION_BITS != session
@@ -452,12 +452,12 @@ def read_lines(
             if visible is not None and _repeats(rest, said, older):
                 continue
             said.append(fold(message.text))
-            words = tuple(word for word, having in found.scores.words.items() if row in having)
+            words = tuple(word for word, having in result.scores.words.items() if row in having)
             lines.append(
                 one._replace(
-                    stored=stored,
-                    score=float(found.scores.total[row]),
-                    reasons=found.scores.reasons(int(row)),
+                    turn=stored,
+                    score=float(result.scores.total[row]),
+                    reasons=result.scores.reasons(int(row)),
                     words=words,
                     row=int(row),
                     part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE or skip else (),
@@ -469,12 +469,12 @@ def read_lines(
     return lines
 
 
-def _repeats(message: Message, said: Sequence[str], older: Sequence[tuple[Message, str]]) -> bool:
+def _repeats(message: Message, texts: Sequence[str], older: Sequence[tuple[Message, str]]) -> bool:
     """Tell whether a message says again what is told already; one of a model, also what anybody said earlier."""
     text = fold(message.text)
     if message.role == "user":
-        return text in said
-    return says_again(text, [*said, *(one for other, one in older if _age(other) < _age(message))])
+        return text in texts
+    return says_again(text, [*texts, *(one for other, one in older if _age(other) < _age(message))])
 
 
 def _age(message: Message) -> float:
@@ -545,7 +545,7 @@ def prints_now(
 ) -> dict[int, int]:
     """Return what `print_of` tells of messages, records and items by their keys, of those that the reader is told now."""
     read = _read(connection, rt, scope, sorted(keys), lambda records: records)
-    lines = {key: as_told(rt, one.stored) for key, one in read.items()}
+    lines = {key: as_told(rt, one.turn) for key, one in read.items()}
     return {key: print_of(one) for key, one in lines.items() if one is not None}
 
 
@@ -555,12 +555,12 @@ def prints_now(
 def choose(
     connection: Connection,
     rt: Runtime,
-    found: Found,
+    result: SearchResult,
     hidden: Collection[int],
     session: int,
     keep: Callable[[Mapping[int, Record]], Mapping[int, Record]],
     visible: Sequence[Message],
-    most: int | None,
+    line_limit: int | None,
 ) -> tuple[list[Line], int]:
     """Return the lines that are worth their tokens, the best first, and how many of them may be told.
 
@@ -569,20 +569,20 @@ def choose(
     Args:
         connection: On the snapshot of the search.
         rt: What the memory works with.
-        found: What the search found.
+        result: What the search found.
         hidden: Keys of what the context already has.
         session: Number of the session that recalls.
         keep: Returns the records that are told.
         visible: Messages that the context already has.
-        most: How many lines there may be; None: any number.
+        line_limit: How many lines there may be; None: any number.
     """
-    order = found.texts.order(found.scores.total, hidden, _MOST)
-    if not len(told(found.scores, order, most)):
+    order = result.texts.order(result.scores.total, hidden, _MOST)
+    if not len(told(result.scores, order, line_limit)):
         return [], 0  # nothing bears on the question, whatever the texts are: they need not be read
-    limit = RERANKED if rt.reranker is not None else _READ if most is not None else _MOST
-    lines = read_lines(connection, rt, found, order, limit, session, keep, visible)
+    limit = RERANKED if rt.reranker is not None else _READ if line_limit is not None else _MOST
+    lines = read_lines(connection, rt, result, order, limit, session, keep, visible)
     # What is not told, or told already, sets no measure for the others.
-    worth = told(found.scores, np.array([one.row for one in lines], np.int64), most)[:most]
+    worth = told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[:line_limit]
     if rt.reranker is not None:
         return lines, len(worth)
     rows = set(worth.tolist())
@@ -592,11 +592,11 @@ def choose(
 
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
     """Leave out episodes of sessions whose own turns are told, since they say the same, and those beyond three."""
-    talks = {(one.stored.scope.namespace, one.stored.scope.session_id) for one in lines if one.record is None}
+    talks = {(one.turn.scope.namespace, one.turn.scope.session_id) for one in lines if one.record is None}
     kept, episodes = list[Line](), 0
     for one in lines:
         if one.kind == "episode":
-            scope = one.stored.scope
+            scope = one.turn.scope
             if (scope.namespace, scope.session_id) in talks or episodes == _EPISODES:
                 continue
             episodes += 1
@@ -613,18 +613,18 @@ def rerank(
     """
     if rt.reranker is None or len(lines) < 2:  # noqa: PLR2004  (one line has one order)
         return lines, ()
-    texts = [shorten(rt, one, _JUDGED).stored.message.text for one in lines[:RERANKED]]
+    texts = [shorten(rt, one, _JUDGED).turn.message.text for one in lines[:RERANKED]]
     try:
         scores = yield ask(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
     except RerankerError as problem:
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
     rt.health.up("reranker")
-    now = rt.db.read(prints_now, rt, scope, [one.stored.key for one in lines])
+    now = rt.db.read(prints_now, rt, scope, [one.turn.key for one in lines])
     pairs = [
         (one, given)
         for one, given in zip_longest(lines, scores)
-        if now.get(one.stored.key) == print_of(one.stored)
+        if now.get(one.turn.key) == print_of(one.turn)
     ]
     judged = [
         one._replace(
@@ -644,22 +644,22 @@ def fit(
 ) -> list[Line]:
     """Choose what fits into a budget, the best first; of a long text, the part that bears on the question."""
     short = [shorten(rt, one, longest) for one in lines]
-    return [short[place] for place in pack((cost(one.stored) for one in short), budget)]
+    return [short[place] for place in pack((cost(one.turn) for one in short), budget)]
 
 
 def shorten(rt: Runtime, one: Line, budget: int) -> Line:
     """Return a line whose text fits into a budget: the whole, or the part that bears on the question."""
-    stored, most = one.stored, rt.settings.indexed_characters
+    stored, most = one.turn, rt.settings.indexed_characters
     text = stored.message.text
     if stored.tokens <= budget and not one.skip:
         return one
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
     part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines, one.skip)
     if part == text:  # the text fits, only an image or the like does not
-        return one._replace(stored=replace(stored, tokens=rt.tokens.text(text)))
+        return one._replace(turn=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)
     return one._replace(
-        stored=replace(stored, message=said, tokens=rt.tokens.message(said)),
+        turn=replace(stored, message=said, tokens=rt.tokens.message(said)),
         reasons=(*one.reasons, _SHORTENED),
     )
 
@@ -703,12 +703,12 @@ def _hits(rt: Runtime, lines: Sequence[Line], token_limit: int | None, notes: tu
     if token_limit is not None:
         longest = max(LINE, token_limit // 4)
         lines = fit(rt, lines, token_limit, lambda turn: rt.tokens.text(line(turn)), longest)
-    rt.note_recall([one.stored.key for one in lines if one.record is not None])
+    rt.note_recall([one.turn.key for one in lines if one.record is not None])
     return Hits(_hit(rt, one, notes) for one in lines)
 
 
 def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
-    message = one.stored.message
+    message = one.turn.message
     assert message.id is not None  # the journal gives every message an id and a time
     assert message.created_at is not None
     is_message = one.record is None and one.item is None
@@ -717,10 +717,10 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
         score=one.score,
         kind="message" if is_message else "record" if one.record is not None else "item",
         message_ids=(message.id,) if is_message else (),
-        session_id=one.stored.scope.session_id or "",
+        session_id=one.turn.scope.session_id or "",
         speaker=message.speaker,
         created_at=message.created_at,
-        tokens=rt.tokens.text(line(one.stored)),
+        tokens=rt.tokens.text(line(one.turn)),
         reasons=(*one.reasons, *notes),
         record=one.record,
         role=message.role,

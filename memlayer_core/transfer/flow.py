@@ -111,14 +111,14 @@ def export(
     return done
 
 
-def _report(progress: Progress | None, done: int, expected: int) -> Asking[None]:
+def _report(progress: Progress | None, count: int, expected: int) -> Asking[None]:
     """Tell a caller how far it is, in the event loop if there is one. A flow can be cancelled there, between two pages."""
     told = progress or (lambda *_: None)
 
     async def tell() -> None:
-        told(done, expected)
+        told(count, expected)
 
-    yield ask(partial(told, done, expected), tell)
+    yield ask(partial(told, count, expected), tell)
 
 
 def _details(connection: Connection, session: Session) -> SessionDetails:

@@ -18,7 +18,7 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
-from memlayer_core.recall.search import Found, Line, Question, SearchScope
+from memlayer_core.recall.search import Line, Question, SearchResult, SearchScope
 from memlayer_core.recall.sql import beginning
 from memlayer_core.records.flow import reader_of
 from memlayer_core.runtime import Asking, Runtime, ask
@@ -71,7 +71,7 @@ class _State:
         search_scope: Who asks, and what is searched.
         window_start: Where the window begins.
         page: The session's last messages.
-        asked: What to recall for.
+        newest: What to recall for.
         pending: Messages that are not stored yet.
         profile: The profile.
         notes: What is true of the profile.
@@ -81,7 +81,7 @@ class _State:
     search_scope: SearchScope
     window_start: WindowStart
     page: Page
-    asked: _Newest
+    newest: _Newest
     pending: Sequence[StoredMessage] = ()
     profile: Part | None = None
     notes: tuple[Reason, ...] = ()
@@ -113,7 +113,7 @@ class _Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _Selection:
     """What the snapshot of a context has: the window, and what may be recalled, the best first.
 
     Of `lines` at most `most` are told, within `room` tokens; `kept` is the recall of this run before, if it stays.
@@ -122,11 +122,11 @@ class _Read:
     state: _State
     view: WindowView
     lines: Sequence[Line] = ()
-    most: int = 0
-    room: int = 0
+    line_limit: int = 0
+    budget: int = 0
     reserve: int = 0
     notes: tuple[Reason, ...] = ()
-    kept: _Recall | None = None
+    recall: _Recall | None = None
     is_searched: bool = False
 
 
@@ -171,7 +171,7 @@ def own_context(
     if question is not None:
         question = yield from recall_search.embed(rt, scope.reach(), question)
 
-    def look(connection: Connection) -> _Read:
+    def look(connection: Connection) -> _Selection:
         known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
         session, begins, page = known.session, known.window_start, known.page
 
@@ -184,17 +184,17 @@ def own_context(
         if kept is not None:
             return kept
         if question is None or not _may_recall(known, allowed):
-            return _Read(known, view(0))
+            return _Selection(known, view(0))
         found = recall_search.find(connection, rt, known.search_scope, question, wanted)
         return _choose(connection, rt, scope, known, found, allowed.tokens, view)
 
     read = rt.db.read(look)
-    seen, recalled = read.view, read.kept
+    seen, recalled = read.view, read.recall
     if recalled is None:
         lines, more = yield from recall_search.rerank(
             rt, read.state.search_scope, newest.query, list(read.lines)
         )
-        recalled = _render(rt, scope, lines[: read.most], read, more)
+        recalled = _render(rt, scope, lines[: read.line_limit], read, more)
     _note(rt, scope, read, recalled, how, size)
     above, below = seen.pieces
     made = Context(
@@ -217,19 +217,19 @@ def own_context(
     return made
 
 
-def _note(rt: Runtime, scope: Scope, read: _Read, recalled: _Recall, how: object, size: int) -> None:
+def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, how: object, size: int) -> None:
     """Note where the window begins and what is to be summed up, what was recalled, and for which question."""
-    known, seen = read.state, read.view
+    known, seen = read_state.state, read_state.view
     if known.session is not None:
         due = window_view.due_place(known.session, seen, known.first)
         if seen.start is not None or due is not None:
             rt.db.write(_move, known.session.number, size, seen.start, due)
             rt.wake()
-    if read.is_searched:
-        rt.note_recall([key for key in recalled.prints if is_record(key)])
-        if known.asked.is_asked:
-            recall = (how, known.asked.query, known.asked.message.id, recalled)
-            rt.temporaries.keep_recall(scope, "own", recall)
+    if read_state.is_searched:
+        rt.note_recall([key for key in recall.prints if is_record(key)])
+        if known.newest.is_asked:
+            noted = (how, known.newest.query, known.newest.message.id, recall)
+            rt.temporaries.keep_recall(scope, "own", noted)
 
 
 def _move(
@@ -353,10 +353,10 @@ def _choose(
     rt: Runtime,
     scope: Scope,
     state: _State,
-    found: Found,
+    result: SearchResult,
     token_limit: int,
     view_with: Callable[[int], WindowView],
-) -> _Read:
+) -> _Selection:
     """Return the window, and what may be recalled besides."""
 
     def lines_for(view: WindowView) -> tuple[list[Line], int]:
@@ -365,7 +365,7 @@ def _choose(
         return recall_search.choose(
             connection,
             rt,
-            found,
+            result,
             view.keys,
             state.number,
             lambda records: recall_search.without_visible_episodes(
@@ -385,7 +385,7 @@ def _choose(
         view = view_with(reserve)
         lines, most = lines_for(view)
     room = min(budget, token_limit - view.tokens)
-    return _Read(state, view, lines, most, room, reserve, found.notes, is_searched=True)
+    return _Selection(state, view, lines, most, room, reserve, result.notes, is_searched=True)
 
 
 def _kept(
@@ -397,13 +397,13 @@ def _kept(
     budget: int,
     token_limit: int,
     view_with: Callable[[int], WindowView],
-) -> _Read | None:
+) -> _Selection | None:
     """Return what was recalled before in the run of this question, if all that it quotes is told as it was, and fits.
 
     A model that calls tools is shown the same from call to call; and what was forgotten, edited, archived or hidden from the
     reader meanwhile is not told again, whichever process did that.
     """
-    asked = state.asked
+    asked = state.newest
     before = rt.temporaries.recall_of(scope, "own") if asked.goes_on and asked.is_asked else None
     if before is None:
         return None
@@ -415,7 +415,7 @@ def _kept(
     for reserve in (recall.reserve, recall.tokens):  # as before, or more, since the run has grown
         view = view_with(reserve)
         if view.tokens + recall.tokens <= token_limit and view.keys.isdisjoint(recall.prints):
-            return _Read(state, view, kept=recall)
+            return _Selection(state, view, recall=recall)
     return None
 
 
@@ -430,7 +430,7 @@ def _told(lines: Sequence[Line]) -> list[str]:
     """Write lines under the headings of their kinds."""
     written: list[str] = []
     for kind, heading in _HEADINGS.items():
-        some = [line(one.stored) for one in lines if one.kind == kind]
+        some = [line(one.turn) for one in lines if one.kind == kind]
         written += [heading, *some] if some else []
     return written
 
@@ -448,7 +448,7 @@ def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> t
     chosen = recall_search.fit(rt, lines, room, lambda turn: turn.tokens + MARGIN)
     kinds = list(_HEADINGS)
     while chosen:
-        in_order = sorted(chosen, key=lambda one: (kinds.index(one.kind), _when(one.stored)))
+        in_order = sorted(chosen, key=lambda one: (kinds.index(one.kind), _when(one.turn)))
         tokens = _cost(rt, scope, _told(in_order))
         if tokens <= budget:
             return in_order, tokens
@@ -457,32 +457,32 @@ def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> t
 
 
 def _render(
-    rt: Runtime, scope: Scope, lines: Sequence[Line], read: _Read, more: tuple[Reason, ...]
+    rt: Runtime, scope: Scope, lines: Sequence[Line], read_state: _Selection, more: tuple[Reason, ...]
 ) -> _Recall:
     """Choose what fits, the best first, and write it under the headings of its kinds, in the order of time."""
-    told, tokens = _fitting(rt, scope, lines, read.room)
-    notes = (*read.notes, *more)
+    told, tokens = _fitting(rt, scope, lines, read_state.budget)
+    notes = (*read_state.notes, *more)
     if not told:
-        return _Recall(notes=notes, reserve=read.reserve)
+        return _Recall(notes=notes, reserve=read_state.reserve)
     # Each line's part of what all of them cost is not counted once more.
-    costs = shares(max(0, tokens - _cost(rt, scope, [""])), [one.stored.tokens + MARGIN for one in told])
+    costs = shares(max(0, tokens - _cost(rt, scope, [""])), [one.turn.tokens + MARGIN for one in told])
     pieces = tuple(
         Piece(
             "recall",
-            one.stored.message.text,
+            one.turn.message.text,
             cost,
-            (one.stored.message.id or "",),
-            one.stored.message.created_at,
-            one.stored.message.speaker,
+            (one.turn.message.id or "",),
+            one.turn.message.created_at,
+            one.turn.message.speaker,
             one.reasons,
             one.score,
         )
         for cost, one in zip(costs, told, strict=True)
     )
-    whole = {one.stored.key: recall_search.print_of(one.stored) for one in lines}
-    prints = {one.stored.key: whole[one.stored.key] for one in told}
+    whole = {one.turn.key: recall_search.print_of(one.turn) for one in lines}
+    prints = {one.turn.key: whole[one.turn.key] for one in told}
     text = block(_told(told), rt.sign(scope))
-    return _Recall(text, tokens, pieces, notes, prints, read.reserve)
+    return _Recall(text, tokens, pieces, notes, prints, read_state.reserve)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:

@@ -129,7 +129,7 @@ class Context(Viewable):
         put_before: Callable[[T, str], T],
         put_after: Callable[[T, str], T],
         create: Callable[[Literal["system", "user"], str], T],
-        beside: object = (),
+        other_parts: object = (),
     ) -> list[T]:
         """Compose the messages to send, in a framework's own type.
 
@@ -141,10 +141,10 @@ class Context(Viewable):
             put_before: Returns a copy of a message with text in front of its own text.
             put_after: Returns a copy of a message with text behind its own text.
             create: Creates a message from a role and a text.
-            beside: What else of the call may have such marks: tools, or the contents of further messages.
+            other_parts: What else of the call may have such marks: tools, or the contents of further messages.
         """
         turns = (*self.window, *self.pending)
-        marked = keep_marks((*turns, *self.temporary, *self.system), CACHE_MARKS - count_marks(beside))
+        marked = keep_marks((*turns, *self.temporary, *self.system), CACHE_MARKS - count_marks(other_parts))
         end = len(marked) - len(self.system)
         everything, system = marked[:end], marked[end:]
         composed = [convert(message) for message in system]
@@ -158,15 +158,15 @@ class Context(Viewable):
         over = older if self.placement == "user" else ""
         questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
         asked = max(questions, default=None)  # providers want results in front of other content
-        beside = self.recall if self.placement == "user" else ""
+        other_parts = self.recall if self.placement == "user" else ""
         first = [over] if over and not (turns and turns[0].role == "user") else []
-        first += [beside] if beside and asked is None else []
+        first += [other_parts] if other_parts and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
         for at, message in _results_behind_calls(everything):
             # Plain messages stay as they were stored; another framework's message has no other form of the pair.
             made = convert(message if message.raw is not None else everything[at])
-            for text in (beside if at == asked else "", "" if first or at else over):
+            for text in (other_parts if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
         return composed
@@ -293,14 +293,14 @@ def pair(entries: Sequence[Entry]) -> dict[_Spot, _Spot]:
     return found
 
 
-def _add_mentions(entries: Sequence[Entry], found: dict[_Spot, _Spot]) -> None:
+def _add_mentions(entries: Sequence[Entry], links: dict[_Spot, _Spot]) -> None:
     """Add answers whose id stands anywhere in a message before: a provider may know calls of forms that nobody here does."""
     named: dict[str, _Spot] = {}
     for at, entry in enumerate(entries):
         for number, answer in enumerate(entry.answers):
             spot = next((named[one] for one in answer.ids if one in named), None)
             if spot is not None:
-                found.setdefault((at, number), spot)
+                links.setdefault((at, number), spot)
         if entry.message is not None and not entry.answers:
             own = {one for call in entry.calls for one in call.ids}
             raw = entry.message.raw
