@@ -17,8 +17,7 @@ import regex
 
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import Block, Message, ToolCall
-from memlayer_core.messages.render import escape
-from memlayer_core.messages.reword import reword, texts_of, value_of
+from memlayer_core.messages.render import escape, reword, texts_of, value_of
 from memlayer_core.models.tokens import is_document, parts_of
 
 # Truncates copies of messages that are too long.

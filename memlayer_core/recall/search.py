@@ -7,6 +7,7 @@ reranker after it.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -423,17 +424,16 @@ def read_lines(
         keep: Returns the records that are told.
         visible: Messages that the context already has. None: there is no context, and who searches sees what was said again.
     """
-    texts, vector = result.texts, result.question.own.vector
-    said = [fold(one.text) for one in visible or ()]
+    said = dict.fromkeys(fold(one.text) for one in visible or ())
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
     for start in range(0, len(rows), _READ):
         some = rows[start : start + _READ]
-        keys = texts.keys[some].tolist()
+        keys = result.texts.keys[some].tolist()
         read = _read(connection, rt, result.scope, keys, keep)
         every = read.values() if visible is not None else ()
-        older = [(one.turn.message, fold(one.turn.message.text)) for one in every]
+        older = sorted((_age(one.turn.message), fold(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
             if one is None or (stored := as_told(rt, one.turn)) is None:
@@ -448,33 +448,45 @@ def read_lines(
             left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork
-            rest = replace(message, content=left) if skip else message
-            if visible is not None and _repeats(rest, said, older):
+            if visible is not None and _repeats(message, fold(left), said, older):
                 continue
-            said.append(fold(message.text))
-            words = tuple(word for word, having in result.scores.words.items() if row in having)
-            lines.append(
-                one._replace(
-                    turn=stored,
-                    score=float(result.scores.total[row]),
-                    reasons=result.scores.reasons(int(row)),
-                    words=words,
-                    row=int(row),
-                    part_cosines=texts.part_cosines(key, vector) if stored.tokens > LINE or skip else (),
-                    skip=skip,
-                )
-            )
+            said[fold(message.text)] = None
+            score = float(result.scores.total[row])
+            lines.append(one._replace(turn=stored, score=score, row=int(row), skip=skip))
             if len(lines) == limit:
                 return lines
     return lines
 
 
-def _repeats(message: Message, texts: Sequence[str], older: Sequence[tuple[Message, str]]) -> bool:
-    """Tell whether a message says again what is told already; one of a model, also what anybody said earlier."""
-    text = fold(message.text)
-    if message.role == "user":
+def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
+    """Return lines with what is known of each from its score: the reasons, the question's words, the cosines of its parts."""
+    texts, scores, vector = result.texts, result.scores, result.question.own.vector
+    explained = []
+    for one in lines:
+        is_long = one.turn.tokens > LINE or one.skip
+        explained.append(
+            one._replace(
+                reasons=scores.reasons(one.row),
+                words=tuple(word for word, rows in scores.words.items() if one.row in rows),
+                part_cosines=texts.part_cosines(one.turn.key, vector) if is_long else (),
+            )
+        )
+    return explained
+
+
+def _repeats(message: Message, text: str, texts: Collection[str], older: Sequence[tuple[float, str]]) -> bool:
+    """Tell whether a message says again what is told already; one of a model, also what anybody said earlier.
+
+    Args:
+        message: The message.
+        text: What of it may be told, folded.
+        texts: What is told already, folded.
+        older: Ages and folded texts of what was said, the oldest first.
+    """
+    if text in texts or message.role == "user":
         return text in texts
-    return says_again(text, [*texts, *(one for other, one in older if _age(other) < _age(message))])
+    earlier = (one for _, one in older[: bisect_left(older, (_age(message), ""))])
+    return says_again(text, [*texts, *earlier])
 
 
 def _age(message: Message) -> float:
@@ -579,15 +591,15 @@ def choose(
     order = result.texts.order(result.scores.total, hidden, _MOST)
     if not len(told(result.scores, order, line_limit)):
         return [], 0  # nothing bears on the question, whatever the texts are: they need not be read
-    limit = RERANKED if rt.reranker is not None else _READ if line_limit is not None else _MOST
+    limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, session, keep, visible)
     # What is not told, or told already, sets no measure for the others.
     worth = told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[:line_limit]
     if rt.reranker is not None:
-        return lines, len(worth)
+        return explain(result, lines), len(worth)
     rows = set(worth.tolist())
     chosen = _without_many_episodes([one for one in lines if one.row in rows])
-    return chosen, len(chosen)
+    return explain(result, chosen), len(chosen)
 
 
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
@@ -752,7 +764,7 @@ def search(
         order = found.texts.order(found.scores.total, (), max(limit, RERANKED) * _COPIES)
         order = order[found.scores.support[order] > 0]
         most = max(limit, RERANKED) if rt.reranker is not None else limit
-        return scope, read_lines(connection, rt, found, order, most), found.notes
+        return scope, explain(found, read_lines(connection, rt, found, order, most)), found.notes
 
     question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
     scope, lines, notes = rt.db.read(look, question)
