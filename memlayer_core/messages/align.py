@@ -34,7 +34,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from difflib import SequenceMatcher
 from itertools import takewhile
 from typing import TypeVar
@@ -143,7 +142,6 @@ class Digest:
         characters: Length of its text.
         talk: Whether it is part of the talk: neither instructions nor hidden from models.
         is_instruction: Whether it is a system message that models see.
-        created_at: When it was said, if that is known.
         tools: Whether it calls tools, or is a result of a call.
         permanent: Whether it stays in the history even if the list lacks it.
     """
@@ -154,7 +152,6 @@ class Digest:
     characters: int
     talk: bool = True
     is_instruction: bool = False
-    created_at: datetime | None = None
     tools: bool = False
     permanent: bool = False
 
@@ -212,7 +209,6 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         len(message.text),
         talk=message.role not in SYSTEM_ROLES and message.is_told,
         is_instruction=is_instruction(message),
-        created_at=message.created_at,
         tools=message.role == "tool" or bool(message.tool_calls),
         permanent=permanent,
     )
@@ -248,7 +244,7 @@ def align(
     open_sent = _without([at for at, one in enumerate(incoming) if one.talk], named)
 
     same = _common(past, incoming, open_past, open_sent, line, complete=complete)
-    if complete and not line and _begins_with(past, incoming, open_past, open_sent, final=final):
+    if final and complete and not line and _repeats(past, incoming, open_past, open_sent):
         same = dict(zip(open_sent, open_past, strict=False))
     sure = bool(line) or _is_sure(past, incoming, open_past, open_sent, same, complete=complete)
     if not sure and not _is_likely(past, incoming, open_past, open_sent, same):
@@ -261,14 +257,12 @@ def align(
         exchanged = _edits(past, incoming, *gaps, same, sparse=sparse, complete=complete)
     edited |= exchanged
     known = {**named, **same, **exchanged}
-    told = _newest_run([_said(one, "sent") for one in incoming], begins=False)
-    found, again = _outside_conversation(past, incoming, known, told, complete=complete)
+    found, again = _outside_conversation(past, incoming, known)
     known |= found
     gone: list[int] = []
     repeated: list[int] = []
-    for at in again:
-        if at in known:
-            (repeated if edited.pop(at, None) is None else gone).append(known.pop(at))
+    if again is not None and again in known:
+        (repeated if edited.pop(again, None) is None else gone).append(known.pop(again))
 
     new = [at for at in range(len(incoming)) if at not in known]
     last, end = max(same.items(), default=(-1, len(past)))
@@ -276,7 +270,7 @@ def align(
     goes_on = (final and sure) or any(incoming[at].talk and at > last for at in new) or last in edited
     if goes_on and not {*heard}.isdisjoint(behind):
         gone += [to for to in behind if past[to].role not in SYSTEM_ROLES and not past[to].permanent]
-    fronts = _fronts(incoming, {**same, **exchanged}, sparse, told)
+    fronts = _fronts(incoming, {**same, **exchanged}, sparse)
     return Alignment(
         tuple(known.get(at) for at in range(len(incoming))),
         tuple((at, fronts[at]) for at in new),
@@ -372,17 +366,10 @@ def _is_sure(
     return len(telling) > 1 or sum(telling) >= TELLING
 
 
-def _begins_with(
-    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places, *, final: bool
-) -> bool:
-    """Tell whether the list is the history's beginning, which the talk went back to, and not its end.
-
-    Where it may be both, it is the beginning of a history that is `final` with no other words behind it.
-    """
+def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_places: Places) -> bool:
+    """Tell whether the history begins with the list, and has no other words behind it."""
     before, after = [past[to].words for to in past_places], [incoming[at].words for at in incoming_places]
-    if not after or before[: len(after)] != after:
-        return False
-    return before[-len(after) :] != after or (final and {*before} == {*after})
+    return bool(after) and before[: len(after)] == after and {*before} == {*after}
 
 
 def _is_likely(
@@ -416,17 +403,12 @@ def _edits(
     return edited
 
 
-def _fronts(
-    incoming: Digests, matches: Mapping[int, int], sparse: int, instructions: Sequence[int]
-) -> list[int | None]:
-    """Return for each message of the list the place in the past of the next match, if there is one.
-
-    Instructions at the places `instructions` shall be in force, and so come at the end.
-    """
+def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[int | None]:
+    """Return for each message of the list the place in the past of the next match, if there is one."""
     fronts: list[int | None] = [None] * len(incoming)
     front: int | None = None
     for at in reversed(range(len(incoming))):
-        if incoming[at].talk or (incoming[at].is_instruction and at not in instructions):
+        if incoming[at].talk:
             fronts[at] = front
         if matches.get(at, -1) >= sparse:
             front = matches[at]
@@ -434,32 +416,22 @@ def _fronts(
 
 
 def _outside_conversation(
-    past: Digests,
-    incoming: Digests,
-    matches: Mapping[int, int],
-    instructions: Sequence[int],
-    *,
-    complete: bool,
-) -> tuple[dict[int, int], Sequence[int]]:
-    """Return matches of instructions and hidden messages, and the places in the list to add again.
+    past: Digests, incoming: Digests, matches: Mapping[int, int]
+) -> tuple[dict[int, int], int | None]:
+    """Return matches of instructions and hidden messages, and the place in the list to add again.
 
-    The list's last instructions, at the places `instructions`, are added again if others would be in force otherwise.
+    The list's last instructions are added again if others would be in force otherwise.
     """
     rest = [at for at, one in enumerate(incoming) if not one.talk and at not in matches]
     hidden = _without([to for to, one in enumerate(past) if not one.talk], matches.values())
     now = {to: incoming[at] for at, to in matches.items()}
-    present = [(now.get(to, one), one.created_at) for to, one in enumerate(past)]
-    holds = _newest_run([_said(one, when) for one, when in present], begins=complete)
+    in_force = max((to for to, one in enumerate(past) if now.get(to, one).is_instruction), default=None)
     found = _matches_by_words(past, incoming, hidden, rest)
-    every = [at for at, one in enumerate(incoming) if one.is_instruction]
-    same = [incoming[at].words for at in instructions] == [present[to][0].words for to in holds]
-    if not instructions or (same and all(at in matches or at in found for at in every)):
-        return found, ()
-    return _matches_by_words(past, incoming, hidden, _without(rest, instructions)), instructions
-
-
-def _said(one: Digest, when: object) -> tuple[bool | None, object, object]:
-    return one.is_instruction if one.talk or one.is_instruction else None, when, one.words
+    told = [at for at, one in enumerate(incoming) if one.is_instruction]
+    places = [{**matches, **found}.get(at) for at in told]
+    if not told or (None not in places and places[-1] == in_force):
+        return found, None
+    return _matches_by_words(past, incoming, hidden, _without(rest, told[-1:])), told[-1]
 
 
 def _matches_by_words(

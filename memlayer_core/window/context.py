@@ -196,25 +196,32 @@ def own_context(
         )
         recalled = _render(rt, scope, lines[: read.line_limit], read, more)
     _note(rt, scope, read, recalled, how, size)
+    rt.temporaries.note_shown(scope, window_view.changed_texts(seen))
+    return _context_of(scope, read, recalled, placed, allowed.tokens)
+
+
+def _context_of(
+    scope: Scope, selection: _Selection, recall: _Recall, placement: Placement, token_limit: int
+) -> Context:
+    """Put together what was selected."""
+    seen = selection.view
     above, below = seen.pieces
-    made = Context(
+    return Context(
         system=tuple(part.message for part in seen.system),
         profile=next((part.message for part in seen.profile), None),
         summary=next((part.message for part in seen.summary), None),
         window=tuple(part.message for part in seen.window if part.keys),
         pending=tuple(part.message for part in seen.window if not part.keys),
         temporary=tuple(part.message for part in seen.temporary),
-        recall=recalled.text,
-        placement=placed,
-        pieces=(*above, *recalled.pieces, *below),
-        tokens=seen.tokens + recalled.tokens,
-        token_limit=allowed.tokens,
-        reasons=(*seen.reasons, *read.state.notes, *recalled.notes),
+        recall=recall.text,
+        placement=placement,
+        pieces=(*above, *recall.pieces, *below),
+        tokens=seen.tokens + recall.tokens,
+        token_limit=token_limit,
+        reasons=(*seen.reasons, *selection.state.notes, *recall.notes),
         scope=scope,
         compaction=seen.compaction,
     )
-    rt.temporaries.note_shown(scope, window_view.changed_texts(seen))
-    return made
 
 
 def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, how: object, size: int) -> None:

@@ -371,8 +371,9 @@ def test_a_message_is_the_same_object_if_nothing_in_it_is_too_long_and_else_its_
     assert (short is original) == (
         short.content == original.content and short.tool_calls == original.tool_calls
     )
-    assert list(short.raw.dump["content"]) == list(short.content)
-    assert short.raw.dump["artifact"] == original.content
+    if isinstance(original.content, str) or not any(map(is_document, original.content)):
+        assert list(short.raw.dump["content"]) == list(short.content)
+        assert short.raw.dump["artifact"] == original.content
     assert short is original or short.id is None, "it does not replace the whole one"
     for field in ("role", "name", "tool_call_id", "created_at", "metadata"):
         assert getattr(short, field) is getattr(original, field)
