@@ -371,13 +371,13 @@ AGENT_TOOLS: dict[str, AgentTool] = {
     for one in (
         AgentTool(
             "record_to_memory",
-            "Sentences, or JSON {text,key,value,quote,valid_from}",
+            "Facts, or JSON {text,key,value,quote,valid_from}",
             RecordArguments,
             lambda chat, _limit, error, _filter: record_functions(chat, error),
         ),
         AgentTool(
             "retrieve_from_memory",
-            "Search past talk",
+            "Search memory",
             RetrieveArguments,
             lambda chat, limit, error, recall_filter: retrieve_functions(
                 chat, None if limit is None else max(1, limit // 4), error, recall_filter
@@ -385,13 +385,13 @@ AGENT_TOOLS: dict[str, AgentTool] = {
         ),
         AgentTool(
             "correct_memory",
-            "Quote the user",
+            "Fix; quote the user",
             CorrectArguments,
             lambda chat, _limit, error, _filter: correct_functions(chat, error),
         ),
         AgentTool(
             "forget_memory",
-            "Quote the user",
+            "Delete; quote the user",
             ForgetArguments,
             lambda chat, _limit, error, _filter: forget_functions(chat, error),
         ),

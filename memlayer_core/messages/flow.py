@@ -53,7 +53,7 @@ _UNDATED = (
     "the session %r opens with %s messages of a user that have no time: they count as said now, and end what was said "
     "before now. Pass `created_at=…` if they are older"
 )
-_MANY = 4  # messages of a user without a time that are no single turn any more
+_MANY = 8  # messages of a user without a time that are no single turn any more
 _LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
 
 
