@@ -29,8 +29,8 @@ class ScriptedModel(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         context = " ".join(message.text for message in messages)
-        text = "To Tokyo." if "I moved to Tokyo" in context else "You did not tell me."
-        if "Where" not in messages[-1].text:
+        text = "To nuts." if "allergic to nuts" in context else "You did not tell me."
+        if "What" not in messages[-1].text:
             text = "Good to know."
         return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
 
@@ -49,5 +49,5 @@ with Memory.in_memory() as memory:  # Memory.open("./memory") keeps it on disk
         store=MemlayerStore(memory),  # what an agent's tools keep across threads
     )
     ask(agent, "in-may", "I moved to Tokyo, and I am allergic to nuts.")
-    ask(agent, "today", "Where did I move?")
+    ask(agent, "today", "What am I allergic to?")
     print("Stored:", [message.text for message in memory.chat(user_id="louis", session_id="today").history()])

@@ -27,8 +27,8 @@ class ScriptedModel(CustomLLM):
     def chat(self, messages: Sequence[ChatMessage], **_: Any) -> ChatResponse:
         """Answer."""
         context = " ".join(message.content or "" for message in messages)
-        text = "To Tokyo." if "I moved to Tokyo" in context else "You did not tell me."
-        if "Where" not in (messages[-1].content or ""):
+        text = "To nuts." if "allergic to nuts" in context else "You did not tell me."
+        if "What" not in (messages[-1].content or ""):
             text = "Good to know."
         return ChatResponse(message=ChatMessage(role="assistant", content=text))
 
@@ -49,5 +49,5 @@ def ask(memory: Memory, session: str, question: str) -> None:
 
 with Memory.in_memory() as memory:  # Memory.open("./memory") keeps it on disk
     ask(memory, "in-may", "I moved to Tokyo, and I am allergic to nuts.")
-    ask(memory, "today", "Where did I move?")
+    ask(memory, "today", "What am I allergic to?")
     print("Stored:", [message.text for message in memory.chat(user_id="louis", session_id="today").history()])

@@ -95,9 +95,9 @@ def test_a_framework_remembers_what_was_said_in_another_thread(name: str, tmp_pa
     assert [re.sub(r"^\[(\S+)\] \w+: ", r"\1: ", line) for line in lines] == [
         "in-may: I moved to Tokyo, and I am allergic to nuts.",
         "in-may: Good to know.",
-        "today: Where did I move?",
-        "today: To Tokyo.",
-        "Stored: ['Where did I move?', 'To Tokyo.']",
+        "today: What am I allergic to?",
+        "today: To nuts.",
+        "Stored: ['What am I allergic to?', 'To nuts.']",
     ]
 
 

@@ -133,8 +133,9 @@ class Server:
             self.process.wait(60)
         finally:
             self.process.kill()
-        self.log.seek(0)
-        return self.log.read()
+        with self.log:
+            self.log.seek(0)
+            return self.log.read()
 
     def history(self, session: str) -> list[str]:
         with Memory.open(self.directory) as memory:
@@ -148,6 +149,7 @@ def server(tmp_path) -> Iterator[Server]:
     started = Server(tmp_path)
     yield started
     started.process.kill()
+    started.log.close()
     started.process.wait()
     started.log.close()
 

@@ -60,13 +60,13 @@ def reword(message: Message, texts: list[str], calls: tuple[ToolCall, ...], id: 
     words = alone | dict(zip(texts_of(message), texts, strict=True))
 
     def change(value: JSON, strings: Mapping[str, str]) -> JSON:
+        if isinstance(value, str) and value in strings:
+            return strings[value]  # a text that reads like a call's arguments is no call
         for old, new in values:
             if value == old:
                 return new
             if isinstance(value, str) and value[:1] == "{" and value_of(value) == old:
                 return json.dumps(new, ensure_ascii=False)
-        if isinstance(value, str):
-            return strings.get(value, value)
         made = value
         if isinstance(value, Mapping):
             said = words if "text" in map(value.get, _KINDS) else alone

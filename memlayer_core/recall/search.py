@@ -6,6 +6,7 @@ reranker after it.
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -424,7 +425,8 @@ def read_lines(
         keep: Returns the records that are told.
         visible: Messages that the context already has. None: there is no context, and who searches sees what was said again.
     """
-    said = dict.fromkeys(fold(one.text) for one in visible or ())
+    folded = functools.cache(fold)  # for one answer: most texts are compared more than once
+    said = dict.fromkeys(folded(one.text) for one in visible or ())
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
@@ -433,7 +435,7 @@ def read_lines(
         keys = result.texts.keys[some].tolist()
         read = _read(connection, rt, result.scope, keys, keep)
         every = read.values() if visible is not None else ()
-        older = sorted((_age(one.turn.message), fold(one.turn.message.text)) for one in every)
+        older = sorted((_age(one.turn.message), folded(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
             if one is None or (stored := as_told(rt, one.turn)) is None:
@@ -448,9 +450,9 @@ def read_lines(
             left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork
-            if visible is not None and _repeats(message, fold(left), said, older):
+            if visible is not None and _repeats(message, folded(left), said, older):
                 continue
-            said[fold(message.text)] = None
+            said[folded(message.text)] = None
             score = float(result.scores.total[row])
             lines.append(one._replace(turn=stored, score=score, row=int(row), skip=skip))
             if len(lines) == limit:

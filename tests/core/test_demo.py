@@ -121,7 +121,7 @@ def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
         costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
         assert 0 < sum(costs) <= total <= limit == 800
         assert "recalled  " not in part, "nothing is told twice"
-        assert "said by the one whom the question is about" in " ".join(part.split())
+        assert "said by the user" in " ".join(part.split())
 
 
 def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: tuple[Stand, str]):

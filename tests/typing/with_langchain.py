@@ -45,8 +45,8 @@ def user_of(runtime: Runtime[Caller]) -> str:
 class Bounded(MemlayerChatMessageHistory):
     """A history that refuses long messages."""
 
-    def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        super().add_messages([one for one in messages if len(one.text) < 1000])
+    def add_messages(self, messages: Sequence[BaseMessage], **more: Any) -> None:
+        super().add_messages([one for one in messages if len(one.text) < 1000], **more)
 
 
 class Quiet(MemlayerMiddleware):

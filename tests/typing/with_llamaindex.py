@@ -40,13 +40,14 @@ class Polite(MemlayerMemory):
 
 
 class Spy(MemlayerToolSpec):
-    """Tools that count what they retrieve."""
+    """Tools that are counted."""
 
     count = 0
 
-    def retrieve_from_memory(self, **arguments: Any) -> str:
-        self.count += 1
-        return super().retrieve_from_memory(**arguments)
+    def to_tool_list(self, *arguments: Any, **more: Any) -> list[FunctionTool]:
+        tools = super().to_tool_list(*arguments, **more)
+        self.count += len(tools)
+        return tools
 
 
 def engines(memory: Memory, llm: LLM) -> str:
@@ -97,7 +98,7 @@ async def parts(memory: Memory, embedding: BaseEmbedding) -> list[str]:
     later = MemlayerAsyncChatStore(memory, user_id="ada")
     await later.add_message("monday", ChatMessage("Hello", role="user"))
     Memory.in_memory(embedder=embedding)
-    return [node.get_content() for node in nodes] + [spy.retrieve_from_memory(query="nuts")]
+    return [node.get_content() for node in nodes] + [str(spy.count)]
 
 
 def models(llm: LLM) -> Memory:

@@ -88,6 +88,7 @@ def test_they_are_so_too_where_chroma_chooses(open_at) -> None:
         assert lines(memory, row["fact"])[0:] != []
 
 
+@pytest.mark.trap("layered", 8)
 def test_a_question_that_nothing_bears_on_is_told_nothing(told) -> None:
     for said in ("thanks!", "ok", "How are you?", "zxqv wkpt", "Why is the sky blue?"):
         assert lines(told, said) == [], said
