@@ -382,13 +382,15 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return self._finish(state, runtime)
+        return self._finish(*self._thread(runtime, state), state["messages"])
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        end = snapshot_at_end(state["messages"], state.get("memlayer"))
-        threads = self._memory.runtime.threads
-        return {"memlayer": end} if end is not None else await threads.write(self._finish, state, runtime)
+        thread, before = await asyncio.to_thread(self._thread, runtime, state)
+        end = snapshot_at_end(state["messages"], before)
+        if end is not None:
+            return {"memlayer": end}
+        return await self._memory.runtime.threads.write(self._finish, thread, before, state["messages"])
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
@@ -474,9 +476,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         messages = chat.with_lineage(all_to_core(answer))
-        if (
-            call.rewinds and call.newest is not None
-        ):  # what stands behind it leaves, also if the answer is the same again
+        # What stands behind the question leaves, also if the answer is the same again.
+        if call.rewinds and call.newest is not None:
             question = replace(call.newest.message, id=call.newest.stored_id)
             chat.resync([question], replace="all", replaceable=chat.replaceable)
         chat.add_messages(messages, verbatim=True)
@@ -491,9 +492,9 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             )
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
-    def _finish(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any]:
-        messages = state["messages"]
-        thread, before = self._thread(runtime, state)
+    def _finish(
+        self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
+    ) -> dict[str, Any]:
         end = snapshot_at_end(messages, before)
         if end is None:
             store_new_messages(thread, messages)

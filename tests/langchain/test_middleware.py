@@ -1276,10 +1276,11 @@ def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, pl
     assert len(memory.sessions(user_id="bob")) == 1
 
 
+@pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
 @pytest.mark.parametrize("other", ["bob", None])
-def test_a_thread_of_one_user_is_refused_to_another(run, memory, other) -> None:
+def test_a_thread_of_one_user_is_refused_to_another(run, memory, other, mode) -> None:
     def asks(user: str | None, said: Any, thread: str) -> Any:
-        memlayer = MemlayerMiddleware(memory, **({"user_id": user} if user else {}))
+        memlayer = MemlayerMiddleware(memory, mode=mode, **({"user_id": user} if user else {}))
         agent = create_agent(model, middleware=[memlayer, gate], checkpointer=saver)
         return run(agent, said, thread)
 
