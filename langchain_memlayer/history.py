@@ -166,9 +166,8 @@ class HistoryFactory(Generic[H]):
                     hint=f"Leave `{name}` out in one of the two places.",
                 )
         ids = {spec.id: configurable.get(spec.id) for spec in self.config_specs}
-        if (
-            thread := configurable.get("thread_id")
-        ) is not None:  # a node of a graph is called with its config
+        # A node of a graph is called with the graph's config.
+        if (thread := configurable.get("thread_id")) is not None:
             ids |= {name: str(thread) for name, value in ids.items() if value is None and name in _SESSIONS}
         return ids
 

@@ -356,15 +356,14 @@ def _storable(value: object) -> str | None:
     return value
 
 
-def _from_dump(dump: Mapping[str, Any], known_ids: Message) -> BaseMessage:
+def _from_dump(dump: Mapping[str, Any], stored: Message) -> BaseMessage:
     kind: str = dump["type"]
     data = _read_fields(dump["data"])
     if "content" not in data:
-        data["content"] = deepcopy(_as_list(known_ids.content))
-    if known_ids.id is not None and _storable(
-        data.get("id")
-    ):  # an answer whose id was taken is stored with another one
-        data["id"] = known_ids.id
+        data["content"] = deepcopy(_as_list(stored.content))
+    # An answer whose id was taken is stored with another one.
+    if stored.id is not None and _storable(data.get("id")):
+        data["id"] = stored.id
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)
@@ -397,9 +396,8 @@ def _from_fields(message: Message) -> BaseMessage:
         case "system":
             return SystemMessage(**fields)
         case "developer":
-            fields["additional_kwargs"]["__openai_role__"] = (
-                "developer"  # as LangChain's integration reads it
-            )
+            # LangChain's integration for OpenAI reads the role there.
+            fields["additional_kwargs"]["__openai_role__"] = "developer"
             return SystemMessage(**fields)
         case "assistant":
             return AIMessage(**{**fields, **_split_calls(message.tool_calls)})

@@ -16,7 +16,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import EmbedderLike, block, quote_line, shorten_block, sign_of
+from memlayer_core.integration import SYSTEM_ROLES, EmbedderLike, block, quote_line, shorten_block, sign_of
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
 _VARIABLE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
@@ -188,7 +188,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
 
 def _without_instructions(messages: Sequence[Message]) -> list[Message]:
     """Leave out system messages: they are the application's, and may differ in each call."""
-    return [message for message in messages if message.role not in {"system", "developer"}]
+    return [message for message in messages if message.role not in SYSTEM_ROLES]
 
 
 def _translate(messages: Sequence[ChatMessage], session_id: str) -> list[Message]:

@@ -132,7 +132,7 @@ async def _hop(
     work: Callable[[], T],
     flow: Asking[Any] | None = None,
 ) -> T:
-    """Do work in a thread. Who is cancelled waits no longer: work that has begun is done, and its flow ends there."""
+    """Do work in a thread. A cancelled caller stops waiting; work that has begun is finished, and then its flow is closed."""
 
     def end(_: Future[Any] | None = None) -> None:
         if flow is not None:
@@ -159,8 +159,8 @@ class Threads:
     """The threads in which a memory runs the flows of its async verbs.
 
     Flows that write have threads of their own: while they wait for a lock, the others go on. A thread starts with the
-    first flow that needs it. A flow sees the caller's context variables. If its caller is cancelled, a flow that has begun
-    is done as far as its thread goes: a write is whole, or was never begun.
+    first flow that needs it. A flow sees the caller's context variables. If the caller is cancelled, a step that has begun
+    is finished: a write is stored whole, or not at all.
 
     Args:
         size: Flows at once of each kind: those that write, and the others.

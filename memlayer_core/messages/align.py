@@ -500,30 +500,14 @@ def in_force(messages: Sequence[Message], *, begins: bool = True) -> list[int]:
         messages: Messages in order, with their times.
         begins: Whether the session begins with them.
     """
-    return _newest_run(
-        [
-            (is_instruction(one) if one.model_visible else None, one.created_at, one.content)
-            for one in messages
-        ],
-        begins=begins,
-    )
-
-
-def _newest_run(talk: Sequence[tuple[bool | None, object, object]], *, begins: bool) -> list[int]:
-    """Return the places of the instructions in force among what was said.
-
-    Args:
-        talk: Of each message: whether it is an instruction (None: it is hidden), its time, and its words.
-        begins: Whether the session begins with them.
-    """
-    shown = [at for at, (instructs, _, _) in enumerate(talk) if instructs is not None]
-    while shown and not talk[shown[-1]][0]:
+    shown = [at for at, message in enumerate(messages) if message.model_visible]
+    while shown and not is_instruction(messages[shown[-1]]):
         shown.pop()
-    run = [*takewhile(lambda at: talk[at][0], reversed(shown))]
+    run = [*takewhile(lambda at: is_instruction(messages[at]), reversed(shown))]
     if not begins or len(run) < len(shown):
-        run = [*takewhile(lambda at: talk[at][1] == talk[run[0]][1], run)]
-    words = [talk[at][2] for at in run]
-    return [at for place, at in enumerate(run) if talk[at][2] not in words[place + 1 :]][::-1]
+        run = [*takewhile(lambda at: messages[at].created_at == messages[run[0]].created_at, run)]
+    words = [messages[at].content for at in run]
+    return [at for place, at in enumerate(run) if messages[at].content not in words[place + 1 :]][::-1]
 
 
 def new_messages(

@@ -131,11 +131,8 @@ def dated(messages: Any, created_at: Times) -> Any:
     return [replace(one, created_at=at or one.created_at) for one, at in zip(batch, times, strict=True)]
 
 
-_FIRST, _MILLIS, _LAST = (
-    1e8,
-    1e11,
-    1e20,
-)  # seconds since 1970: less is no time, more are milliseconds or smaller
+# Seconds since 1970: less than the first is no time; from the second on they are milliseconds or smaller.
+_FIRST, _MILLIS, _LAST = 1e8, 1e11, 1e20
 _YEAR = 1970  # before it, a program wrote that it knows no time
 _NAMES = ("created_at", "timestamp", "created", "create_time")
 

@@ -153,9 +153,8 @@ def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
     return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
 
 
-_PRIVATE = [
-    chr(code) for code in range(0xE000, 0xE100)
-]  # one that a text lacks stands for each character of our blocks
+# Private characters: one that a text lacks stands for each character of our blocks.
+_PRIVATE = [chr(code) for code in range(0xE000, 0xE100)]
 _ENDS = "%s+|(?:%s+\n\n)*([^%s]*)(?:\n\n%s+)*"  # a message's own text, with such blocks before and behind it
 
 

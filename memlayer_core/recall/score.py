@@ -34,10 +34,8 @@ _WEIGHTS = {
     "session": 0.5,
     "topic": 0.3,
 }
-_NEIGHBOURS = (
-    (1, 0.2, 0.1),
-    (2, 0.1, 0.05),
-)  # the share of its score that a text gives to the next ones, and to those before
+# How far away; the share of its score that a text gives to the ones behind it, and to those before.
+_NEIGHBOURS = ((1, 0.2, 0.1), (2, 0.1, 0.05))
 _SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a quarter more than once
 
 # chosen on: `languages.json`, and small talk and tasks of the same six talks
@@ -250,9 +248,8 @@ def score(
         talks = np.unique(session[rows])
         of_session[talks] += _rarity(len(talks), sessions)
     above = np.nan_to_num((cosines - texts.commonness() - scale.mean) / scale.deviation)
-    near = (
-        _standard(cosines, size) if texts.is_whole else above
-    )  # of an index's choice, the mean says nothing
+    # Of an index's choice, the mean says nothing.
+    near = _standard(cosines, size) if texts.is_whole else above
     parts = {
         "meaning": _WEIGHTS["meaning"] * near,
         "words": _WEIGHTS["words"] * _standard(bm25, size),

@@ -168,7 +168,5 @@ def test_a_context_takes_few_milliseconds_of_processor(memory, query) -> None:
         start = time.thread_time()
         chat.context(query)
         spent = time.thread_time() - start
-        shares.append(
-            spent / at_speed(0.016)
-        )  # beside it, since a machine's speed changes from moment to moment
+        shares.append(spent / at_speed(0.016))  # measured at once: a machine's speed changes
     assert min(shares) <= 1
