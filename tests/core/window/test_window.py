@@ -69,14 +69,15 @@ def chosen(entries, limit, **how):
 def assert_whole(shown) -> None:
     """No result without its call, no call without its results but a pending one at the end.
 
-    A result that names no call is that of any call that no other result names.
+    A result that names no call is that of any call that no other result names, also if its id is used again later.
     """
     waiting: list[str] = []
+    superseded: list[str] = []
     for place, one in enumerate(shown):
         behind = shown[place + 1 :]
         if one.role == "tool":
             named = [id for answer in one.answers for id in answer.ids]
-            assert waiting
+            assert waiting or (superseded and not named)
             assert set(named) <= set(waiting)
             for id in named:
                 waiting.remove(id)
@@ -90,6 +91,7 @@ def assert_whole(shown) -> None:
                 nameless += later.role == "tool" and not named
             at_end = all(later.role == "tool" for later in behind)
             assert len(calls - following) <= nameless or at_end
+            superseded += [id for id in waiting if id in calls]
             waiting = [id for id in waiting if id not in calls] + sorted(calls)
 
 
