@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from redis import Redis
 
 from memlayer_core import MaxRounds, Message, WindowMemory
-from memlayer_core.messages.check import messages_from_json, messages_to_json
 from memlayer_core.seams import MessageList
 
 REPLACE = """
@@ -35,11 +34,13 @@ class RedisStore:
     def get_messages(self, session_id: str) -> MessageList:
         """Return the session's messages."""
         text = self.client.get(self.prefix + session_id)
-        return MessageList() if text is None else MessageList(messages_from_json(text), text.decode())
+        if text is None:
+            return MessageList()
+        return MessageList([Message.from_json(one) for one in json.loads(text)], text.decode())
 
     def update_messages(self, session_id: str, messages: Sequence[Message], version: str | None) -> bool:
         """Replace the messages, unless somebody else wrote since they were read."""
-        new = json.dumps(messages_to_json(messages), ensure_ascii=False)
+        new = json.dumps([message.to_json() for message in messages], ensure_ascii=False)
         return self.replace([self.prefix + session_id], [version or "", new, self.seconds]) == 1
 
     def delete_messages(self, session_id: str) -> None:

@@ -11,7 +11,8 @@ from langchain_core.tools import BaseTool, ToolException
 from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool
 from memlayer_core import Chat, Memory, RecallFilter
 from memlayer_core.errors import ConfigurationError, MissingExtraError
-from memlayer_core.integration import AGENT_TOOLS, AgentTool, Limits, limits, memory_of
+from memlayer_core.integration import Limits, limits, memory_of
+from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
 try:
     from langchain.tools import ToolRuntime

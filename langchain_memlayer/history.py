@@ -18,13 +18,10 @@ from langchain_memlayer.messages import create, from_core, put_after, put_before
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.integration import (
-    RELOAD,
-    RELOAD_TOOL,
     Asking,
     ChatState,
     Limits,
     Policies,
-    ReloadArguments,
     Threads,
     Times,
     context_flow,
@@ -32,9 +29,9 @@ from memlayer_core.integration import (
     drive,
     limits,
     memory_of,
-    reload_functions,
     roles_of,
 )
+from memlayer_core.tools import RELOAD, RELOAD_TOOL, ReloadArguments, reload_functions
 
 # Makes the history of a chain's call: the call's config names the ids.
 

@@ -38,7 +38,8 @@ from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
-from memlayer_core.integration import ROLES, TAG, Block, Instance, Raw, Role, TaggedJson, codec, said_at
+from memlayer_core.integration import codec, said_at
+from memlayer_core.message import ROLES, Block, Raw, Role
 
 # Writes objects in LangChain's messages as JSON: the class's name and the fields.
 #
@@ -46,7 +47,7 @@ from memlayer_core.integration import ROLES, TAG, Block, Instance, Raw, Role, Ta
 # classes back.
 
 
-def write(value: object) -> TaggedJson:
+def write(value: object) -> codec.TaggedJson:
     """Write a value as JSON; it never raises, whatever the value is."""
     return codec.write(value, dump=_dump)
 
@@ -63,15 +64,15 @@ def read(value: Any) -> Any:
     return codec.read(value, load=_load)
 
 
-def _dump(value: Any) -> Instance:
+def _dump(value: Any) -> codec.Instance:
     """Return a pydantic object or a dataclass as its class and its fields."""
     name = _class_name(type(value))
     if isinstance(value, BaseModel):
         attributes = vars(value)
         own = {name: attributes[name] for name in type(value).model_fields if name in attributes}
-        return Instance(name, {**own, **(value.model_extra or {})})
+        return codec.Instance(name, {**own, **(value.model_extra or {})})
     if is_dataclass(value) and not isinstance(value, type):
-        return Instance(name, {field.name: getattr(value, field.name) for field in fields(value)})
+        return codec.Instance(name, {field.name: getattr(value, field.name) for field in fields(value)})
     raise TypeError(name)
 
 
@@ -109,7 +110,7 @@ def _class_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _load(instance: Instance) -> Any:
+def _load(instance: codec.Instance) -> Any:
     """Make an object of its fields, without validation; a dict if its class is not allowed, or that is not possible."""
     fields_by_name = dict(instance.fields)
     cls = _allowed.get(instance.name) or _framework_class(instance.name)
@@ -290,7 +291,7 @@ def _fields(message: BaseMessage) -> tuple[str, dict[str, Any]]:
     return kind, {**data, "type": kind}
 
 
-def _core_content(content: object, dump: TaggedJson) -> str | tuple[Block, ...]:
+def _core_content(content: object, dump: codec.TaggedJson) -> str | tuple[Block, ...]:
     """Return the content for memlayer's field: each block is a JSON dict with a `type`."""
     if isinstance(content, str):
         return content
@@ -299,7 +300,7 @@ def _core_content(content: object, dump: TaggedJson) -> str | tuple[Block, ...]:
 
 
 def _block(part: Any) -> Block:
-    if isinstance(part, dict) and part.get(TAG) == "str":
+    if isinstance(part, dict) and part.get(codec.TAG) == "str":
         part = read(part)
     if isinstance(part, str):
         return {"type": "text", "text": part}
@@ -376,7 +377,7 @@ def _from_dump(dump: Mapping[str, Any], stored: Message) -> BaseMessage:
 
 def _read_fields(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message's fields. Most of them are texts, or empty: only the others are read in full."""
-    if TAG in data or any(type(value) is dict and TAG in value for value in data.values()):
+    if codec.TAG in data or any(type(value) is dict and codec.TAG in value for value in data.values()):
         fields: dict[str, Any] = read(data)
         return fields
     return {

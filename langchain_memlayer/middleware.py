@@ -25,10 +25,8 @@ from memlayer_core.integration import (
     Asking,
     LanguageModelLike,
     Limits,
-    Mode,
     Policies,
     as_prompt,
-    check_mode,
     context_flow,
     drive,
     limits,
@@ -37,6 +35,7 @@ from memlayer_core.integration import (
     retry_limit,
 )
 from memlayer_core.seams import TokenCounter
+from memlayer_core.tools import Mode, check_mode
 
 try:
     from langchain.agents.middleware import (

@@ -11,15 +11,8 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import (
-    JSON,
-    Asking,
-    drive,
-    memory_of,
-    roles_of,
-    search_flow,
-    search_wider,
-)
+from memlayer_core.integration import Asking, drive, memory_of, roles_of, search_flow, search_wider
+from memlayer_core.message import JSON
 
 
 class MemlayerRetriever(BaseRetriever):

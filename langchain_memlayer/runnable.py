@@ -47,14 +47,8 @@ from langchain_memlayer.history import (
 from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
-from memlayer_core.integration import (
-    SYSTEM_ROLES,
-    Asking,
-    Policies,
-    context_flow,
-    drive,
-    retry_limit,
-)
+from memlayer_core.integration import Asking, Policies, context_flow, drive, retry_limit
+from memlayer_core.message import SYSTEM_ROLES
 
 # Reads the messages in a runnable's input and output: text, messages, or a dict with one of them under a key.
 

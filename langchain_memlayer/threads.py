@@ -21,7 +21,8 @@ from langchain_memlayer.history import user_of
 from langchain_memlayer.messages import VISIBLE, is_summary, to_core
 from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.integration import SYSTEM_ROLES, TASK, roles_of, sign_of
+from memlayer_core.integration import roles_of, sign_of
+from memlayer_core.message import SYSTEM_ROLES, TASK
 
 # A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
 #

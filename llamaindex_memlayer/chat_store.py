@@ -26,15 +26,8 @@ from llamaindex_memlayer.component import StoreComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError
-from memlayer_core.integration import (
-    Part,
-    Raw,
-    Times,
-    json_text,
-    parse_json,
-    short_repr,
-    write_whole,
-)
+from memlayer_core.integration import Part, Times, codec, write_whole
+from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
 
@@ -50,7 +43,7 @@ def write_file(
         StoreUnavailableError: The file cannot be written.
     """
     store = {key: [_dump(message) for message in messages] for key, messages in conversations.items()}
-    text = json_text({"store": store, "class_name": "MemlayerChatStore"})
+    text = codec.json_text({"store": store, "class_name": "MemlayerChatStore"})
     try:
         if fs is None:
             write_whole(Path(path), text)
@@ -83,9 +76,9 @@ def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list
             hint="Give a path that this process may read.",
         ) from problem
     what = f"the chat store's file {path!r}"
-    document = parse_json(text, what, InvalidStateError)
+    document = codec.parse_json(text, what, InvalidStateError)
     if isinstance(document, str):  # as some versions of the framework wrote it
-        document = parse_json(document, what, InvalidStateError)
+        document = codec.parse_json(document, what, InvalidStateError)
     store = document.get("store") if isinstance(document, Mapping) else None
     if not isinstance(store, Mapping) or not all(isinstance(one, list) for one in store.values()):
         raise InvalidStateError(f"{what} has no lists of messages in `store`", hint=_HINT)
@@ -104,7 +97,7 @@ def _dump(message: ChatMessage) -> Mapping[str, Any]:
 def _message(form: object, what: str) -> ChatMessage:
     """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
     if not isinstance(form, Mapping):
-        raise InvalidStateError(f"{what} is no object, but {short_repr(form)}", hint=_HINT)
+        raise InvalidStateError(f"{what} is no object, but {codec.short_repr(form)}", hint=_HINT)
     try:
         if "blocks" not in form:  # before messages had them
             return ChatMessage.model_validate(form)

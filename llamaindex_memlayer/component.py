@@ -29,22 +29,21 @@ from llamaindex_memlayer.events import forward
 from memlayer_core import Chat, Memory, Scope
 from memlayer_core.errors import ConfigurationError, InvalidStateError
 from memlayer_core.integration import (
-    JSON,
     EmbedderLike,
     Limits,
-    Mode,
     Policies,
     Threads,
     Transcripts,
     at_least_one,
-    check_mode,
+    codec,
     directory_at,
     limits,
     memory_of,
-    parse_json,
     policy_json,
     registry,
 )
+from memlayer_core.message import JSON
+from memlayer_core.tools import Mode, check_mode
 
 # Finds the memory of a component, and sends its events to LlamaIndex's dispatcher.
 
@@ -389,7 +388,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
     @classmethod
     def from_string(cls, json_str: str, *, memory: Memory | None = None) -> Self:
         """Restore the memory that `to_string` wrote."""
-        return cls.from_dict(parse_json(json_str, "the dump", InvalidStateError), memory=memory)
+        return cls.from_dict(codec.parse_json(json_str, "the dump", InvalidStateError), memory=memory)
 
     def _current_memory(self) -> Memory:
         return self._chat.memory

@@ -20,12 +20,10 @@ from llamaindex_memlayer.messages import Verbatim, all_to_core, create, from_cor
 from memlayer_core import Context, Memory, Message
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.integration import (
-    JSON,
     Asking,
     ChatState,
     EmbedderLike,
     Limits,
-    Mode,
     Policies,
     Times,
     check_whole_number,
@@ -35,6 +33,8 @@ from memlayer_core.integration import (
     registry,
     retry_limit,
 )
+from memlayer_core.message import JSON
+from memlayer_core.tools import Mode
 
 _WINDOW_SHARE = (
     0.75  # share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too

@@ -16,7 +16,8 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import SYSTEM_ROLES, EmbedderLike, block, quote_line, shorten_block, sign_of
+from memlayer_core.integration import EmbedderLike, block, quote_line, shorten_block, sign_of
+from memlayer_core.message import SYSTEM_ROLES
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
 _VARIABLE = re.compile(r"\{(\w+(?:\.\w+)*)\}")

@@ -31,23 +31,13 @@ from pydantic_core import to_jsonable_python
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError
-from memlayer_core.integration import (
-    Block,
-    Raw,
-    Role,
-    TaggedJson,
-    Times,
-    codec,
-    dated,
-    read,
-    said_at,
-    token_counter,
-)
+from memlayer_core.integration import Times, codec, dated, said_at, token_counter
+from memlayer_core.message import Block, Raw, Role
 
 # Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps.
 
 
-def write(value: object, place: str = "") -> TaggedJson:
+def write(value: object, place: str = "") -> codec.TaggedJson:
     """Write a value as JSON; it never raises, whatever the value is.
 
     Args:
@@ -83,7 +73,7 @@ _THINKING_FIELDS = ("num_tokens", "additional_information")
 """The fields of a thinking block other than its text."""
 
 
-def dump(block: BaseContentBlock) -> TaggedJson:
+def dump(block: BaseContentBlock) -> codec.TaggedJson:
     """Return a block as LlamaIndex dumps it for JSON. Values that JSON does not have become tagged objects.
 
     Streams are read to their end; paths and URLs do not change.
@@ -93,7 +83,7 @@ def dump(block: BaseContentBlock) -> TaggedJson:
 
 def build(form: Mapping[str, Any]) -> ContentBlock | None:
     """Return the block that `dump` wrote; None for a kind that this version does not know."""
-    block: ContentBlock | None = _build_block(read(form))
+    block: ContentBlock | None = _build_block(codec.read(form))
     return block
 
 
@@ -146,7 +136,7 @@ def _counterpart(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one ca
         case "file" | "document" if not isinstance(block.get("text"), str):
             return DocumentBlock(**_source(block, "data"), document_mimetype=mime, title=block.get("name"))
         case "thinking" | "reasoning":
-            rest = read(block["extras"]) if isinstance(block.get("extras"), Mapping) else {}
+            rest = codec.read(block["extras"]) if isinstance(block.get("extras"), Mapping) else {}
             extras = {name: rest[name] for name in _THINKING_FIELDS if name in rest}
             return ThinkingBlock(content=str(block.get("thinking") or block.get("reasoning") or ""), **extras)
         case "tool_call" | "tool_use" | "function_call" if isinstance(block.get("name"), str):
@@ -328,7 +318,7 @@ def to_core(message: ChatMessage) -> Message:
     kwargs = write(extras, ".additional_kwargs")
     message_role = MessageRole(message.role)
     role = _ROLES[message_role]
-    blocks = [read(block.value) for block in dumps]
+    blocks = [codec.read(block.value) for block in dumps]
     calls = [*_block_calls(blocks), *_provider_calls(extras, blocks)]
     content = [part for fields in blocks for part in to_core_blocks(fields)]
     if role == "assistant":
@@ -375,7 +365,7 @@ def from_core(message: Message) -> ChatMessage:
         return _convert(message)
     raw = message.raw.dump
     blocks = [block for block in map(build, raw["blocks"]) if block is not None]
-    extras = read(raw["additional_kwargs"])
+    extras = codec.read(raw["additional_kwargs"])
     # LlamaIndex makes blocks of these images when a message is made: `blocks` has them already.
     extras.pop("images", None)
     return _fill(ChatMessage(role=MessageRole(raw["role"])), blocks, extras)
@@ -421,7 +411,7 @@ def _fill(message: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any])
 
 async def _estimate(block: BaseContentBlock, *args: Any, **kwargs: Any) -> int:
     if getattr(block, "block_type", "") in _MEDIA:
-        return _ESTIMATE.message(Message("user", tuple(to_core_blocks(read(dump(block).value)))))
+        return _ESTIMATE.message(Message("user", tuple(to_core_blocks(codec.read(dump(block).value)))))
     if isinstance(block, BaseRecursiveContentBlock):
         return sum([await _estimate(inner, *args, **kwargs) for inner in block.nested_blocks])
     return await block.aestimate_tokens(*args, **kwargs)

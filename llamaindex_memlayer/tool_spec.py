@@ -13,18 +13,9 @@ from llama_index.core.tools.types import ToolMetadata
 from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import (
-    AGENT_TOOLS,
-    JSON,
-    RELOAD,
-    RELOAD_TOOL,
-    AgentTool,
-    ReloadArguments,
-    at_least_one,
-    memory_of,
-    reload_functions,
-    roles_of,
-)
+from memlayer_core.integration import at_least_one, memory_of, roles_of
+from memlayer_core.message import JSON
+from memlayer_core.tools import AGENT_TOOLS, RELOAD, RELOAD_TOOL, AgentTool, ReloadArguments, reload_functions
 
 # The tool by which an agent reloads previews. Its session is fixed: no model can choose another one.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from datetime import datetime
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime, timezone
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
-from memlayer_core.errors import InvalidMessageError
+from memlayer_core.codec import Codec, Form, plain, restore
+from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.scope import Scope
 from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
 
@@ -181,6 +183,29 @@ class Message(Tabular):
                 f"{form!r:.80} is no message of OpenAI's: {type(problem).__name__}: {problem}",
                 hint='Pass a dict such as `{"role": "user", "content": "…"}`; a list is read one by one.',
             ) from problem
+
+    def to_json(self) -> dict[str, JSON]:
+        """Return the message as a dict that `json.dumps` can write.
+
+        Raises:
+            InvalidMessageError: It could not be stored either.
+        """
+        check_message(self)
+        return _FORM.write(self)
+
+    @classmethod
+    def from_json(cls, source: str | bytes | Mapping[str, JSON]) -> Message:
+        """Return the message that `to_json` wrote, equal to it.
+
+        Args:
+            source: The dict, or it as JSON text. The role may be in upper case.
+
+        Raises:
+            InvalidMessageError: It is no JSON, was cut off, or could not be stored as a message.
+        """
+        message = _FORM.read(source)
+        check_message(message)
+        return message
 
     @classmethod
     def _table(cls, values: Sequence[Self]) -> View:
@@ -416,3 +441,170 @@ class Receipt(Viewable):
 
 
 _SHOWN = 10  # ids in the view of a receipt
+
+
+# Checks a message before anything is written, and what its fields are made of.
+
+_DEEPEST = 100
+"""Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
+
+
+def check_message(message: object) -> Message:
+    """Check one message and return it with a fixed distance of its time from UTC.
+
+    Raises:
+        MessageTypeError: It is no `Message`.
+        InvalidMessageError: A field of it cannot be stored.
+    """
+    if not isinstance(message, Message):
+        raise MessageTypeError(
+            f"expected a memlayer `Message`, got {type(message).__name__}: {message!r:.80}",
+            hint='Build one with `Message("user", "…")`, or use `chat.add("user", "…")`.',
+        )
+    if message.role not in ROLES:
+        raise InvalidMessageError(
+            f"unknown role {message.role!r}", hint=f"Use one of {', '.join(map(repr, ROLES))}."
+        )
+    _check_content(message.content)
+    for name in ("id", "name", "tool_call_id"):
+        value = getattr(message, name)
+        if value is not None:
+            identifier(name, value)
+    for call in message.tool_calls:
+        if not isinstance(call, ToolCall) or not isinstance(call.arguments, str):
+            raise InvalidMessageError(
+                f"`tool_calls` holds {call!r:.80}",
+                hint="Give `ToolCall(id, name, arguments)` with the arguments as JSON text.",
+            )
+        identifier("tool call id", call.id)
+    if not isinstance(message.metadata, Mapping):
+        raise InvalidMessageError(
+            f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
+            hint="Pass a dict of JSON values.",
+        )
+    json_value("metadata", message.metadata)
+    if not isinstance(message.model_visible, bool):
+        raise InvalidMessageError(
+            f"`model_visible` must be True or False, got {message.model_visible!r}",
+            hint="False keeps a message in the history and from every model.",
+        )
+    return replace(message, created_at=with_offset(message.created_at))
+
+
+def _check_content(content: object) -> None:
+    if isinstance(content, str):
+        return
+    if not isinstance(content, tuple) or not all(
+        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
+    ):
+        raise InvalidMessageError(
+            f"`content` must be a string or a tuple of content blocks, got {content!r:.80}",
+            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
+        )
+    json_value("content", content)
+
+
+def identifier(name: str, value: object) -> None:
+    """Check an id, a name or a title.
+
+    Raises:
+        InvalidMessageError: It is no text, is empty, or cannot be stored in a database.
+    """
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise InvalidMessageError(
+            f"`{name}` must be a non-empty string without NUL characters, got {value!r:.80}",
+            hint=f"Leave `{name}` out, or pass a plain string.",
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessageError(
+            f"`{name}` holds a lone surrogate, which no database can store: {value!r:.80}",
+            hint=f"Replace the broken characters of `{name}`.",
+        ) from None
+
+
+def json_value(name: str, value: object, depth: int = 0) -> None:
+    """Check that a value is JSON: no NaN, no objects, only string keys, at most 100 levels.
+
+    Raises:
+        InvalidMessageError: It is not.
+    """
+    if depth > _DEEPEST:
+        raise InvalidMessageError(
+            f"`{name[:80]}` is nested more than {_DEEPEST} levels deep, or holds itself",
+            hint="Flatten it, or store it as a JSON text.",
+        )
+    match value:
+        case None | bool() | int() | str():
+            return
+        case float():
+            if not math.isfinite(value):
+                raise InvalidMessageError(
+                    f"`{name}` holds {value!r}, which JSON does not have",
+                    hint="Use None or a string for a number that is missing or infinite.",
+                )
+        case Mapping():
+            for key, inner in value.items():
+                if not isinstance(key, str):
+                    raise InvalidMessageError(
+                        f"`{name}` has the key {key!r}, which JSON would turn into a string",
+                        hint="Use string keys.",
+                    )
+                json_value(f"{name}.{key}", inner, depth + 1)
+        case list() | tuple():
+            for inner in value:
+                json_value(name, inner, depth + 1)
+        case _:
+            raise InvalidMessageError(
+                f"`{name}` holds {type(value).__name__} {value!r:.80}, which is no JSON",
+                hint="Keep strings, numbers, booleans, None, lists and dicts; encode anything else first.",
+            )
+
+
+def with_offset(moment: datetime | None, name: str = "created_at") -> datetime | None:
+    """Return a time with a fixed distance from UTC; a time without a time zone counts as UTC.
+
+    Args:
+        moment: The time.
+        name: The argument's name, for the error.
+
+    Raises:
+        InvalidMessageError: It is no time, or outside of the range of UTC.
+    """
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise InvalidMessageError(
+            f"`{name}` must be a datetime, got {moment!r:.80}",
+            hint="Parse it first, for example with `datetime.fromisoformat(…)`.",
+        )
+    offset = moment.utcoffset()
+    if offset is None:
+        return moment.replace(tzinfo=UTC)
+    try:
+        in_utc = moment.astimezone(UTC)
+        return in_utc.astimezone(timezone(offset)) if offset else in_utc
+    except OverflowError:
+        raise InvalidMessageError(
+            f"`{name}` {moment!r} lies outside of what a UTC time can be",
+            hint="Use a date between the years 1 and 9999.",
+        ) from None
+
+
+def _content_of_json(form: Any) -> Any:
+    content = restore("content", form)
+    return tuple(content) if isinstance(content, list | tuple) else content
+
+
+_FORM = Form(
+    Message,
+    "message",
+    InvalidMessageError,
+    hint="What is your own goes into `metadata`; `Message.from_openai` reads OpenAI's form.",
+    codecs={
+        "role": Codec(str, lambda role: role.lower() if isinstance(role, str) else role),
+        "content": Codec(plain, _content_of_json),
+    },
+    defaults={"role": None, "content": None},  # what they must be is told by the check of a message
+)

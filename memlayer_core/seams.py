@@ -413,7 +413,7 @@ class LongTermMemory(Protocol):
 class MessageStore(Protocol):
     """Holds the messages of sessions for `WindowMemory`: Redis, a database, files.
 
-    `messages_to_json` and `messages_from_json` write and read a list. A store may also have `aget_messages`,
+    `Message.to_json` and `Message.from_json` write and read one message. A store may also have `aget_messages`,
     `aupdate_messages` and `adelete_messages`; the async verbs of `WindowMemory` await those, and otherwise call the
     blocking ones in a thread. What a store raises becomes a `StoreUnavailableError`.
     """

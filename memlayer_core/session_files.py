@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 from memlayer_core.chat import Chat
+from memlayer_core.codec import short_repr
 from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError
 from memlayer_core.memory import Memory
 from memlayer_core.message import JSON, Message, Receipt
@@ -24,7 +25,6 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.model import Part
 from memlayer_core.runtime import Asking, adrive, ask, drive
 from memlayer_core.scope import Scope
-from memlayer_core.storage.codec import short_repr
 from memlayer_core.storage.files import write_whole
 from memlayer_core.transfer.formats import components_of, session_text
 

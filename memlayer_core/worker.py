@@ -31,7 +31,7 @@ from memlayer_core.events import JobDead, JobFailed, Source, StoreMaintained, Wo
 from memlayer_core.extraction.flow import AT_ONCE, FactTask, begin, extract, queue
 from memlayer_core.index import flow as index_flow
 from memlayer_core.index.flow import adopt, rebuild
-from memlayer_core.messages.check import with_offset
+from memlayer_core.message import with_offset
 from memlayer_core.messages.flow import end_idle
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes

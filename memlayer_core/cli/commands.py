@@ -72,7 +72,6 @@ def inspect(store: JournalPlace, whom: Whom, *, last: int = 50) -> Answers:
     """
     from memlayer_core.cli.doctor import look
     from memlayer_core.messages import reads
-    from memlayer_core.messages.check import message_to_json
 
     if whom.session is not None and whom.user is None:
         raise InputError("`--session` was given without `--user`", hint="A session belongs to a user.")
@@ -92,7 +91,7 @@ def inspect(store: JournalPlace, whom: Whom, *, last: int = 50) -> Answers:
             raise typer.Exit(1)
         newest = [entry.seq for entry in db.read(reads.tail, known, None, last)]
         said = ViewList("Messages", [one.message for one in db.read(reads.read, known, newest)])
-        yield said, [message_to_json(one) for one in said]
+        yield said, [one.to_json() for one in said]
 
 
 @app.add

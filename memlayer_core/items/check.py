@@ -18,11 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_never, get_args
 
+from memlayer_core.codec import json_text, read, write
 from memlayer_core.errors import InvalidItemError
 from memlayer_core.items.model import Condition, End, Field, ListFolders, Order, Pattern
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.storage.codec import json_text, read, write
 from memlayer_core.storage.terms import searchable
 from memlayer_core.storage.words import Postings
 

@@ -16,13 +16,13 @@ from typing import Any, assert_never
 
 import sqlalchemy as sa
 
+from memlayer_core.codec import json_text
 from memlayer_core.items.check import expiry, folder_of_user, is_within, value_from_json
 from memlayer_core.items.model import Change, Condition, Item, ItemQuery, ItemText, Put
 from memlayer_core.scope import Folder
 from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage import statements, tables
 from memlayer_core.storage import texts as storage_texts
-from memlayer_core.storage.codec import json_text
 from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import index_terms

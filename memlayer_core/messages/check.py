@@ -1,4 +1,4 @@
-"""Checks messages and arguments before anything is written; makes messages of arguments and of JSON."""
+"""Checks lists of messages and arguments before anything is written; makes messages of arguments."""
 
 from __future__ import annotations
 
@@ -8,17 +8,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timezone
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError, errors_as
-from memlayer_core.message import JSON, ROLES, Block, Message, Role, ToolCall
-from memlayer_core.storage.codec import Codec, Form, parse_json, plain, restore, short_repr
-
-# Checks messages and arguments before anything is written.
-
-_DEEPEST = 100
-"""Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
+from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
+from memlayer_core.message import JSON, Block, Message, Role, ToolCall, check_message
 
 
 def check_messages(messages: object) -> list[Message]:
@@ -47,48 +41,6 @@ def check_messages(messages: object) -> list[Message]:
         if message.id is not None:
             seen.add(message.id)
     return batch
-
-
-def check_message(message: object) -> Message:
-    """Check one message and return it with a fixed distance of its time from UTC.
-
-    Raises:
-        MessageTypeError: It is no `Message`.
-        InvalidMessageError: A field of it cannot be stored.
-    """
-    if not isinstance(message, Message):
-        raise MessageTypeError(
-            f"expected a memlayer `Message`, got {type(message).__name__}: {message!r:.80}",
-            hint='Build one with `Message("user", "…")`, or use `chat.add("user", "…")`.',
-        )
-    if message.role not in ROLES:
-        raise InvalidMessageError(
-            f"unknown role {message.role!r}", hint=f"Use one of {', '.join(map(repr, ROLES))}."
-        )
-    _check_content(message.content)
-    for name in ("id", "name", "tool_call_id"):
-        value = getattr(message, name)
-        if value is not None:
-            identifier(name, value)
-    for call in message.tool_calls:
-        if not isinstance(call, ToolCall) or not isinstance(call.arguments, str):
-            raise InvalidMessageError(
-                f"`tool_calls` holds {call!r:.80}",
-                hint="Give `ToolCall(id, name, arguments)` with the arguments as JSON text.",
-            )
-        identifier("tool call id", call.id)
-    if not isinstance(message.metadata, Mapping):
-        raise InvalidMessageError(
-            f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
-            hint="Pass a dict of JSON values.",
-        )
-    json_value("metadata", message.metadata)
-    if not isinstance(message.model_visible, bool):
-        raise InvalidMessageError(
-            f"`model_visible` must be True or False, got {message.model_visible!r}",
-            hint="False keeps a message in the history and from every model.",
-        )
-    return replace(message, created_at=with_offset(message.created_at))
 
 
 def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
@@ -274,107 +226,6 @@ def index(name: str, value: object) -> None:
     check_whole_number(name, -1 - value if isinstance(value, int) and value < 0 else value)
 
 
-def _check_content(content: object) -> None:
-    if isinstance(content, str):
-        return
-    if not isinstance(content, tuple) or not all(
-        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
-    ):
-        raise InvalidMessageError(
-            f"`content` must be a string or a tuple of content blocks, got {content!r:.80}",
-            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
-        )
-    json_value("content", content)
-
-
-def identifier(name: str, value: object) -> None:
-    """Check an id, a name or a title.
-
-    Raises:
-        InvalidMessageError: It is no text, is empty, or cannot be stored in a database.
-    """
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise InvalidMessageError(
-            f"`{name}` must be a non-empty string without NUL characters, got {value!r:.80}",
-            hint=f"Leave `{name}` out, or pass a plain string.",
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidMessageError(
-            f"`{name}` holds a lone surrogate, which no database can store: {value!r:.80}",
-            hint=f"Replace the broken characters of `{name}`.",
-        ) from None
-
-
-def json_value(name: str, value: object, depth: int = 0) -> None:
-    """Check that a value is JSON: no NaN, no objects, only string keys, at most 100 levels.
-
-    Raises:
-        InvalidMessageError: It is not.
-    """
-    if depth > _DEEPEST:
-        raise InvalidMessageError(
-            f"`{name[:80]}` is nested more than {_DEEPEST} levels deep, or holds itself",
-            hint="Flatten it, or store it as a JSON text.",
-        )
-    match value:
-        case None | bool() | int() | str():
-            return
-        case float():
-            if not math.isfinite(value):
-                raise InvalidMessageError(
-                    f"`{name}` holds {value!r}, which JSON does not have",
-                    hint="Use None or a string for a number that is missing or infinite.",
-                )
-        case Mapping():
-            for key, inner in value.items():
-                if not isinstance(key, str):
-                    raise InvalidMessageError(
-                        f"`{name}` has the key {key!r}, which JSON would turn into a string",
-                        hint="Use string keys.",
-                    )
-                json_value(f"{name}.{key}", inner, depth + 1)
-        case list() | tuple():
-            for inner in value:
-                json_value(name, inner, depth + 1)
-        case _:
-            raise InvalidMessageError(
-                f"`{name}` holds {type(value).__name__} {value!r:.80}, which is no JSON",
-                hint="Keep strings, numbers, booleans, None, lists and dicts; encode anything else first.",
-            )
-
-
-def with_offset(moment: datetime | None, name: str = "created_at") -> datetime | None:
-    """Return a time with a fixed distance from UTC; a time without a time zone counts as UTC.
-
-    Args:
-        moment: The time.
-        name: The argument's name, for the error.
-
-    Raises:
-        InvalidMessageError: It is no time, or outside of the range of UTC.
-    """
-    if moment is None:
-        return None
-    if not isinstance(moment, datetime):
-        raise InvalidMessageError(
-            f"`{name}` must be a datetime, got {moment!r:.80}",
-            hint="Parse it first, for example with `datetime.fromisoformat(…)`.",
-        )
-    offset = moment.utcoffset()
-    if offset is None:
-        return moment.replace(tzinfo=UTC)
-    try:
-        in_utc = moment.astimezone(UTC)
-        return in_utc.astimezone(timezone(offset)) if offset else in_utc
-    except OverflowError:
-        raise InvalidMessageError(
-            f"`{name}` {moment!r} lies outside of what a UTC time can be",
-            hint="Use a date between the years 1 and 9999.",
-        ) from None
-
-
 # Makes a message of a caller's arguments.
 
 
@@ -436,81 +287,3 @@ def _calls(tool_calls: object) -> tuple[ToolCall, ...]:
             hint="Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`.",
         )
     return tuple(tool_calls)
-
-
-# Messages as JSON that reads back equal: for files, for other programs and for other stores.
-
-
-def _content(form: Any) -> Any:
-    content = restore("content", form)
-    return tuple(content) if isinstance(content, list | tuple) else content
-
-
-_FORM = Form(
-    Message,
-    "message",
-    InvalidMessageError,
-    hint="What is your own goes into `metadata`; `messages_from_json` reads a list, `Message.from_openai` OpenAI's form.",
-    codecs={
-        "role": Codec(str, lambda role: role.lower() if isinstance(role, str) else role),
-        "content": Codec(plain, _content),
-    },
-    defaults={"role": None, "content": None},  # what they must be is told by the check of a message
-)
-
-
-def message_to_json(message: Message) -> dict[str, JSON]:
-    """Return a message as a dict that `json.dumps` can write.
-
-    Raises:
-        InvalidMessageError: It could not be stored either.
-    """
-    check_message(message)
-    return _FORM.write(message)
-
-
-def message_from_json(source: str | bytes | Mapping[str, JSON]) -> Message:
-    """Return the message that `message_to_json` wrote, equal to it.
-
-    Args:
-        source: The dict, or it as JSON text. The role may be in upper case.
-
-    Raises:
-        InvalidMessageError: It is no JSON, was cut off, or could not be stored as a message.
-    """
-    message = _FORM.read(source)
-    check_message(message)
-    return message
-
-
-def messages_to_json(messages: Iterable[Message]) -> list[dict[str, JSON]]:
-    """Return messages as a list that `json.dumps` can write.
-
-    Raises:
-        InvalidMessageError: One of them could not be stored either.
-    """
-    return [message_to_json(message) for message in messages]
-
-
-def messages_from_json(source: str | bytes | Iterable[Mapping[str, JSON]]) -> list[Message]:
-    """Return the messages that `messages_to_json` wrote, equal to them.
-
-    Args:
-        source: The list, or it as JSON text.
-
-    Raises:
-        InvalidMessageError: It is no JSON, was cut off, or one of them is no message; its place is told.
-    """
-    forms: object = source
-    if isinstance(source, str | bytes):
-        forms = parse_json(source, "the list of messages", InvalidMessageError)
-    if isinstance(forms, str | bytes | Mapping) or not isinstance(forms, Iterable):
-        raise MessageTypeError(
-            f"messages must be a JSON list, got {short_repr(forms)}",
-            hint="Such as `[{…}, {…}]`; a single message is read by `message_from_json`.",
-        )
-    messages: list[Message] = []
-    for place, form in enumerate(forms):
-        with errors_as(InvalidMessageError, f"message {place}: "):
-            messages.append(message_from_json(form))
-    return messages

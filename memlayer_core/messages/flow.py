@@ -18,7 +18,16 @@ from memlayer_core.errors import (
     UnknownMessageError,
 )
 from memlayer_core.events import MessagesStored, SessionEnded, TemporaryDropped
-from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, StoredMessage, is_task
+from memlayer_core.message import (
+    SYSTEM_ROLES,
+    Block,
+    Message,
+    Receipt,
+    StoredMessage,
+    check_message,
+    identifier,
+    is_task,
+)
 from memlayer_core.messages import check, reads, writes
 from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
@@ -588,7 +597,7 @@ def history(
 def rename(rt: Runtime, scope: Scope, title: str | None) -> bool:
     """Set or remove a session's title."""
     if title is not None:
-        check.identifier("title", title.strip() if isinstance(title, str) else title)
+        identifier("title", title.strip() if isinstance(title, str) else title)
     return rt.db.write(writes.rename_session, scope, title)
 
 
@@ -641,7 +650,7 @@ def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
         )
     named = list(ids)
     for one in named:
-        check.identifier("id", one)
+        identifier("id", one)
     if not named:
         return []
     gone = rt.db.write(writes.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
@@ -670,9 +679,9 @@ def edit(
                 hint="Read it again with `chat.history()`, then decide.",
             )
         # The framework's dump has the old content.
-        return draft_of(rt, scope, check.check_message(replace(message, content=said, raw=None)))
+        return draft_of(rt, scope, check_message(replace(message, content=said, raw=None)))
 
-    check.check_message(Message("user", said))
+    check_message(Message("user", said))
     fork_id = None if erase else rt.new_id()
     edited = rt.db.write(writes.edit_message, scope, _place(place), change, rt.now(), rt.shards, fork_id)
     rt.wake()
@@ -683,7 +692,7 @@ def _is_same(message: Message, expected: Message | str) -> bool:
     """Tell whether a message is the expected one."""
     if isinstance(expected, str):
         return message.text == expected
-    return check.digest(message) == check.digest(check.check_message(expected))
+    return check.digest(message) == check.digest(check_message(expected))
 
 
 def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | None) -> Scope:
@@ -783,7 +792,7 @@ def _place(place: object) -> str | int:
         if isinstance(place, int):
             check.check_whole_number("place", place if place >= 0 else -1 - place)
             return place
-        check.identifier("id", place)
+        identifier("id", place)
     except InputError as problem:
         raise UnknownMessageError(
             f"a message is named by its id or its place: {problem}",

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
+from memlayer_core.codec import exact_text, parse_exact
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, Version, is_task
 from memlayer_core.messages.align import in_force, is_instruction
@@ -16,7 +17,6 @@ from memlayer_core.messages.model import PreparedMessage, Session, User, WindowS
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
-from memlayer_core.storage.codec import exact_text, parse_exact
 from memlayer_core.storage.statements import LAST, WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
     PLACES,

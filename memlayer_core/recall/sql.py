@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from memlayer_core.codec import parse_exact
 from memlayer_core.items.check import passes
 from memlayer_core.items.model import Condition
 from memlayer_core.items.sql import DECLARED, declared_names
@@ -18,7 +19,6 @@ from memlayer_core.messages.reads import find_messages, session_from, stored_of
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
-from memlayer_core.storage.codec import parse_exact
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import messages, namespaces, records, sessions, texts, window_starts
 from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics

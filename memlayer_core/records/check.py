@@ -25,11 +25,11 @@ from datetime import UTC, datetime, timedelta
 from math import log2
 from typing import Any, get_type_hints
 
+from memlayer_core.codec import short_repr
 from memlayer_core.errors import InvalidRecordError
 from memlayer_core.records import model
 from memlayer_core.records.model import LISTS, Access, Record, RecordFields, Relation
 from memlayer_core.scope import Scope
-from memlayer_core.storage.codec import short_repr
 
 # Checks records, and decides what a repetition, a revision or a merge makes of them.
 

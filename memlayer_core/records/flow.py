@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.messages.check import check_page, with_offset
+from memlayer_core.message import with_offset
+from memlayer_core.messages.check import check_page
 from memlayer_core.messages.model import ForgetReport
 from memlayer_core.messages.reads import lock_messages
 from memlayer_core.records import check, reads, writes

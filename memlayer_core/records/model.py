@@ -20,13 +20,12 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Literal, Self, TypedDict, get_args, get_type_hints
 
+from memlayer_core.codec import Form, short_repr
 from memlayer_core.errors import InvalidRecordError, errors_as
-from memlayer_core.message import JSON, Role
-from memlayer_core.messages.check import identifier, json_value, with_offset
+from memlayer_core.message import JSON, Role, identifier, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
 from memlayer_core.show import Cell, Colour, Mark, Tabular, View, Viewable, ViewList, line_of
-from memlayer_core.storage.codec import Form, short_repr
 
 # Records: what is remembered of a user beyond one session, and who may see it.
 

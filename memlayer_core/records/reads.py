@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import sqlalchemy as sa
 
+from memlayer_core.codec import json_text, plain, restore
 from memlayer_core.records import check
 from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
 from memlayer_core.records.model import (
@@ -34,7 +35,6 @@ from memlayer_core.records.model import (
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import statements
 from memlayer_core.storage import texts as storage_texts
-from memlayer_core.storage.codec import json_text, plain, restore
 from memlayer_core.storage.statements import LAST, ListStatement, Statement
 from memlayer_core.storage.tables import (
     PLACES,

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
+from memlayer_core.codec import json_text
 from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_as
 from memlayer_core.items import sql as items_sql
 from memlayer_core.items.flow import put_of
@@ -23,7 +24,6 @@ from memlayer_core.records.model import ordinal_of
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.show import Report
-from memlayer_core.storage.codec import json_text
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import formats, sql
 from memlayer_core.transfer.formats import (

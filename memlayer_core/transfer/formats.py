@@ -7,7 +7,7 @@
      "timestamp": "2026-05-04T12:00:00Z",
      "version": 1}
 
-A message may have the other fields of `message_to_json` beside these two, so that it comes back equal.
+A message may have the other fields of `Message.to_json` beside these two, so that it comes back equal.
 
 ::
 
@@ -34,6 +34,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar, assert_never
 
 from memlayer_core import errors
+from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
 from memlayer_core.errors import (
     ImportStoppedError,
     InvalidItemError,
@@ -43,12 +44,11 @@ from memlayer_core.errors import (
 )
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged
 from memlayer_core.items.model import Item, PutItem
-from memlayer_core.message import JSON, Message
-from memlayer_core.messages import check
+from memlayer_core.message import JSON, Message, identifier, with_offset
+from memlayer_core.messages.check import check_messages
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.records.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.storage.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
 
 # The state of a conversation, and the session file that holds the states of several components.
 
@@ -61,7 +61,7 @@ def _name(key: str) -> Codec:
 
     def read(name: object) -> object:
         with errors.errors_as(InvalidStateError):
-            check.identifier(key, name)
+            identifier(key, name)
         return name
 
     return Codec(str, read)
@@ -109,7 +109,7 @@ def conversation_of(state: object) -> tuple[list[Message], SessionDetails]:
         with errors.errors_as(InvalidStateError, f"message {place} of the state: "):
             found.append(_message(form))
     with errors.errors_as(InvalidStateError, "the state's messages: "):
-        messages = check.check_messages(found)
+        messages = check_messages(found)
     return messages, DETAILS.read({key: state.get(key) for key in _IN_STATES})
 
 
@@ -174,7 +174,7 @@ def check_version(version: object, current: int, what: str, error: type[Memlayer
 
 
 def _form(message: Message) -> dict[str, Any]:
-    form = check.message_to_json(message)
+    form = message.to_json()
     form["role"] = form["role"].upper()
     if isinstance(message.content, str):
         form["content"] = [{"type": "text", "text": form["content"]}]
@@ -186,11 +186,11 @@ def _form(message: Message) -> dict[str, Any]:
 def _message(form: Any) -> Message:
     """Return the message of a form; a lone block of text is plain text unless it says otherwise."""
     if not isinstance(form, Mapping):
-        return check.message_from_json(form)
+        return Message.from_json(form)
     fields = dict(form)
     if fields.pop("blocks", False) is not True and _lone_text(fields.get("content")):
         fields["content"] = fields["content"][0]["text"]
-    return check.message_from_json(fields)
+    return Message.from_json(fields)
 
 
 def _lone_text(content: object) -> bool:
@@ -363,7 +363,7 @@ def form_of(line: Line) -> dict[str, Any]:
         case SessionLine(number, scope, details):
             return {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
         case MessageLine(number, message):
-            return {"message": check.message_to_json(message), "session": number}
+            return {"message": message.to_json(), "session": number}
         case RecordLine(versions, evidence):
             *before, newest = (one.to_json() for one in versions)
             quotes = [_QUOTE.write(one) for one in evidence]
@@ -490,7 +490,7 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
             check_version(version, _VERSION, "the export", ImportStoppedError)
             return _HEADER.read(rest)
         case {"message": Mapping() as form, "session": int(number)}:
-            said = check.message_from_json(form)
+            said = Message.from_json(form)
             if said.id is not None:
                 return MessageLine(number, said)
         case {"session": int(number)}:
@@ -550,5 +550,5 @@ def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> R
 
 
 def _with_offset(line: T) -> T:
-    times: Any = {name: check.with_offset(getattr(line, name)) for name in ("created_at", "updated_at")}
+    times: Any = {name: with_offset(getattr(line, name)) for name in ("created_at", "updated_at")}
     return replace(line, **times)

@@ -28,7 +28,6 @@ from typer.main import get_command
 
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.cli.app import app
-from memlayer_core.messages.check import message_from_json
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import vectors
 from memlayer_core.storage.database import SCHEMA_VERSION
@@ -265,7 +264,7 @@ def test_inspect_and_search_print_json_with_the_names_of_python(kept: Path):
     sessions = told("inspect", kept, "--user", "ada")
     assert {one["scope"]["session_id"] for one in sessions} == {"spring", "with a bot"}
     messages = told("inspect", kept, "--user", "ada", "--session", "spring")
-    assert [message_from_json(one).text for one in messages] == [
+    assert [Message.from_json(one).text for one in messages] == [
         "I am allergic to peanuts.",
         "No peanuts, then.",
     ]

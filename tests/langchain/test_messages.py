@@ -46,9 +46,9 @@ from tuned import Tuned
 from langchain_memlayer import MemlayerChatMessageHistory, allow_classes, from_core, to_core
 from langchain_memlayer.messages import create, put_after, put_before, read, write
 from memlayer_core import Memory, Message, ToolCall
+from memlayer_core.codec import TAG
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
 from memlayer_core.message import Raw
-from memlayer_core.storage.codec import TAG
 
 CALL = {"name": "weather", "args": {"city": "Oslo"}, "id": "call_1", "type": "tool_call"}
 BROKEN_CALL = {

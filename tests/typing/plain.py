@@ -22,7 +22,6 @@ from memlayer_core.chat import UserMemory
 from memlayer_core.errors import StoreError
 from memlayer_core.events import Event, MessagesStored
 from memlayer_core.message import Receipt
-from memlayer_core.messages.check import messages_from_json, messages_to_json
 from memlayer_core.records.model import Access
 from memlayer_core.window.model import Piece
 
@@ -43,7 +42,7 @@ def talk(memory: Memory) -> str:
     recalled: str | None = context.recall
     texts: list[str] = [piece.text for piece in pieces]
     history: list[Message] = chat.history(-20)
-    again: list[Message] = messages_from_json(messages_to_json(history))
+    again: list[Message] = [Message.from_json(message.to_json()) for message in history]
     return f"{receipt.stored} {len(pieces)} {sent} {openai} {recalled} {texts} {again} {context.tokens + 1}"
 
 

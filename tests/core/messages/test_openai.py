@@ -8,7 +8,6 @@ import pytest
 
 from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.messages.check import messages_from_json, messages_to_json
 from memlayer_core.messages.render import openai_message
 
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/jpeg"}
@@ -105,7 +104,7 @@ def test_what_is_told_to_openai_is_read_from_openai(memory: Memory) -> None:
     chat.add_messages(messages)
     assert chat.context("").to_openai() == DUMPS
     assert [one.role for one in chat.history()] == ["developer", "user", "user", "assistant", "tool"]
-    assert messages_from_json(json.dumps(messages_to_json(messages))) == messages
+    assert [Message.from_json(json.dumps(message.to_json())) for message in messages] == messages
 
 
 @pytest.mark.parametrize(

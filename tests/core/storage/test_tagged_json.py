@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memlayer_core.storage import codec
-from memlayer_core.storage.codec import TAG, Instance, TaggedJson, read
+from memlayer_core import codec
+from memlayer_core.codec import TAG, Instance, TaggedJson, read
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ def test_an_object_is_no_key_as_it_may_come_back_as_a_dict():
 
 def test_sets_are_written_in_one_order_so_that_equal_ones_are_written_equal():
     code = (
-        "import json; from memlayer_core.storage.codec import write\n"
+        "import json; from memlayer_core.codec import write\n"
         "print(json.dumps(write({str(n) for n in range(50)} | {(1,), None}, dump=None).value))"
     )
     runs = [

@@ -22,14 +22,7 @@ from memlayer_core.errors import (
     InvalidMessageError,
     InvalidScopeError,
     InvalidStateError,
-    MessageTypeError,
     StoreUnavailableError,
-)
-from memlayer_core.messages.check import (
-    message_from_json,
-    message_to_json,
-    messages_from_json,
-    messages_to_json,
 )
 from memlayer_core.session_files import JsonSession, SessionManager
 
@@ -53,11 +46,10 @@ def new(memory: Memory) -> Chat:
 
 @pytest.mark.requirement("L11", "F18")
 @given(data=st.data())
-def test_messages_are_json_that_reads_back_equal_one_by_one_and_as_a_list(data, conversations) -> None:
+def test_messages_are_json_that_reads_back_equal(data, conversations) -> None:
     said = data.draw(conversations)
-    assert [message_from_json(written_and_read(message_to_json(message))) for message in said] == said
-    assert messages_from_json(json.dumps(messages_to_json(said))) == said
-    assert messages_from_json(written_and_read(messages_to_json(said))) == said
+    assert [Message.from_json(written_and_read(message.to_json())) for message in said] == said
+    assert [Message.from_json(json.dumps(message.to_json())) for message in said] == said
 
 
 @pytest.mark.requirement("L11")
@@ -82,17 +74,8 @@ def test_messages_are_json_that_reads_back_equal_one_by_one_and_as_a_list(data, 
 )
 def test_json_that_is_no_message_is_refused_with_what_is_wrong(given: str | bytes, problem: str) -> None:
     with pytest.raises(InvalidMessageError, match=problem) as caught:
-        message_from_json(given)
+        Message.from_json(given)
     assert caught.value.hint
-
-
-@pytest.mark.requirement("L11")
-def test_a_list_tells_which_of_its_messages_is_wrong() -> None:
-    with pytest.raises(InvalidMessageError, match=r"message 1: unknown role None"):
-        messages_from_json([{"role": "user", "content": ""}, {"content": ""}])
-    for text in ('{"role": "user"}', "3"):
-        with pytest.raises(MessageTypeError, match="must be a JSON list"):
-            messages_from_json(text)
 
 
 # --- the state of a conversation
