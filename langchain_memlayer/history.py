@@ -31,7 +31,8 @@ from memlayer_core.integration import (
     memory_of,
     roles_of,
 )
-from memlayer_core.tools import RELOAD, RELOAD_TOOL, ReloadArguments, reload_functions
+from memlayer_core.message import RELOAD, RELOAD_TOOL
+from memlayer_core.tools import ReloadArguments, reload_functions
 
 # Makes the history of a chain's call: the call's config names the ids.
 

@@ -14,8 +14,8 @@ from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.integration import at_least_one, memory_of, roles_of
-from memlayer_core.message import JSON
-from memlayer_core.tools import AGENT_TOOLS, RELOAD, RELOAD_TOOL, AgentTool, ReloadArguments, reload_functions
+from memlayer_core.message import JSON, RELOAD, RELOAD_TOOL
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, ReloadArguments, reload_functions
 
 # The tool by which an agent reloads previews. Its session is fixed: no model can choose another one.
 

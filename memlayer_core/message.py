@@ -215,6 +215,10 @@ class Message(Tabular):
         )
 
 
+RELOAD_TOOL = "context_reload"
+"""The tool with which a model reads the whole message behind a preview."""
+RELOAD = "Read a preview"
+"""The description of that tool for the model."""
 TASK = "memlayer_task"
 """In a message's metadata, as True: it belongs to a task that an agent gave to another one. Nobody learns from it, it is
 in no episode, and other sessions do not recall it."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Self
 
 from memlayer_core.errors import InvalidScopeError
 
@@ -210,8 +211,7 @@ def lanes_of(namespace: str) -> tuple[str, str, str]:
 class Folder:
     """A place for items of a tenant, named by labels from the outermost on. No labels: the tenant's root.
 
-    Backends see digests of tenant and labels. So a label may have any length and any characters, and cannot reach
-    into another folder or tenant.
+    A label may have any characters, and cannot reach into another folder or tenant.
     """
 
     tenant_id: str
@@ -225,11 +225,16 @@ class Folder:
         return _folder_digest(self.tenant_id, self.labels)
 
     @property
-    def namespaces(self) -> tuple[str, ...]:
-        """Namespaces of all folders around it, from the tenant's root on, and its own as the last one."""
-        return tuple(
-            _folder_digest(self.tenant_id, self.labels[:depth]) for depth in range(len(self.labels) + 1)
-        )
+    def path(self) -> str:
+        """Tenant and labels, each with a slash behind it, escaped as in a JSON pointer."""
+        names = (name.replace("~", "~0").replace("/", "~1") for name in (self.tenant_id, *self.labels))
+        return "".join(f"{name}/" for name in names)
+
+    @classmethod
+    def at(cls, path: str) -> Self:
+        """Return the folder that has this path."""
+        tenant_id, *labels = (name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[:-1])
+        return cls(tenant_id, tuple(labels))
 
     @property
     def lane(self) -> str:

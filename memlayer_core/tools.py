@@ -14,9 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 
 from memlayer_core.chat import Chat, recall_flow
 from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError
-from memlayer_core.message import with_offset
-from memlayer_core.messages.preview import RELOAD as RELOAD
-from memlayer_core.messages.preview import RELOAD_TOOL as RELOAD_TOOL
+from memlayer_core.message import RELOAD, RELOAD_TOOL, with_offset
 from memlayer_core.messages.render import quote_line
 from memlayer_core.recall.check import SAYS, facts_about, origin_of, record_origin
 from memlayer_core.recall.model import Hits, RecallFilter

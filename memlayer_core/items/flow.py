@@ -123,7 +123,6 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
         check.folder_of(tenant_id, op.labels),
         check.key_of(op.key),
         value,
-        tuple(check.fields_of(op.value)),
         tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
         op.ttl,
     )

@@ -95,7 +95,7 @@ class FindItems:
 
     Attributes:
         labels: Labels of the folder; empty: all of the tenant.
-        filter: Conditions on their fields, see `items/rules/filters.py`.
+        filter: Conditions on their fields, see `memlayer_core.items.check`.
         query: What the items shall be about. Without it, the last put come first.
         limit: How many items at the most.
         offset: How many items to skip.
@@ -138,45 +138,19 @@ class ListFolders:
 ItemOp = GetItem | PutItem | DropItem | FindItems | ListFolders
 
 
-Order = Literal["gt", "gte", "lt", "lte"]
-"""How a field is compared with a bound: greater, greater or equal, less, less or equal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field inside an item's value, in the form that filters read. A field that is None is not stored.
-
-    Attributes:
-        path: Digest of the keys that lead to it.
-        digest: Digest of the value; equal for equal values.
-        is_object: Whether it has fields of its own.
-        number: The value as a number, for comparisons; None if it is none.
-        text: The value as a text, for comparisons; None if it is none.
-    """
-
-    path: bytes
-    digest: bytes
-    is_object: bool
-    number: float | None
-    text: str | None
-
-
 @dataclass(frozen=True, slots=True)
 class Condition:
     """A condition on one field.
 
     Attributes:
-        path: Digest of the keys that lead to the field.
-        test: `"is"` or `"is_not"`: compare with `digest`. `"gt"`, `"gte"`, `"lt"`, `"lte"`: compare with `bound`.
-            `"missing"`, `"there"`, `"object"`: whether the field is there, or is an object. `"never"`: always false.
-        digest: Digest of the value to compare with.
-        bound: A number or a text to compare with.
+        path: The keys that lead to the field, with dots between.
+        test: An operator, which compares the field with `value`; or `"missing"`, `"there"` or `"object"`: what the field is.
+        value: The value to compare with.
     """
 
-    path: bytes
-    test: Literal["is", "is_not", "missing", "there", "object", "never"] | Order
-    digest: bytes = b""
-    bound: float | str | None = None
+    path: str
+    test: Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "missing", "there", "object"]
+    value: JSON = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +161,6 @@ class Put:
         folder: Its folder.
         key: Its key.
         value: Its value as JSON.
-        fields: Its fields, for filters.
         texts: Texts that queries find it by, each with its terms for the word index.
         ttl: How long it lives after it was last put or read; None: it does not expire.
         created_at: When it was created, if it is imported; None: now.
@@ -197,7 +170,6 @@ class Put:
     folder: Folder
     key: str
     value: str
-    fields: tuple[Field, ...]
     texts: tuple[tuple[str, tuple[str, ...]], ...]
     ttl: timedelta | None = None
     created_at: datetime | None = None

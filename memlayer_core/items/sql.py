@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from itertools import chain, islice
+from typing import Any
 
 import sqlalchemy as sa
 
 from memlayer_core.codec import json_text
-from memlayer_core.items.check import expiry, folder_of_user, is_within, value_from_json
-from memlayer_core.items.model import Change, Condition, Item, ItemQuery, ItemText, Put
+from memlayer_core.items.check import expiry, folder_of_user, is_within, passes, value_from_json
+from memlayer_core.items.model import Change, Item, ItemQuery, ItemText, Put
 from memlayer_core.scope import Folder
 from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage import statements, tables
@@ -31,24 +32,19 @@ from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics, cosines
 
 # Reads items in SQL. Each function runs in its caller's transaction.
 #
-# A folder is stored under a digest of its tenant and its labels, with the digests of all folders around it. So one
-# comparison decides whether an item is inside a folder, and no label can be taken for a pattern.
+# Filters are asked here, of each item in the scope: databases have no JSON that tells a lone surrogate, and do not agree on
+# what is equal.
 
 _AT_ONCE = 1000  # vectors that are compared at a time
+_BEHIND_SLASH = "0"  # the character after it
 _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
-_SHOWN = sa.select(tables.items, tables.folders.c.labels).join(
-    tables.folders, tables.folders.c.namespace == tables.items.c.namespace
-)
+_LIVES = sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > sa.bindparam("now"))
 
 _BY_TEXT = ListStatement(
     lambda keys: (
-        sa.select(tables.items, tables.folders.c.labels, tables.item_texts.c.key.label("text_key"))
+        sa.select(tables.items, tables.item_texts.c.key.label("text_key"))
         .join(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
-        .join(tables.folders, tables.folders.c.namespace == tables.items.c.namespace)
-        .where(
-            tables.item_texts.c.key.in_(keys),
-            sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > sa.bindparam("now")),
-        )
+        .where(tables.item_texts.c.key.in_(keys), _LIVES)
     )
 )
 
@@ -58,12 +54,10 @@ def item_digest(folder: Folder, key: str) -> bytes:
     return hashlib.blake2b(f"{folder.namespace}:{key}".encode(), digest_size=16).digest()
 
 
-def inside(column: Any, top: Folder) -> sa.ColumnElement[bool]:
-    """Return the condition that a column of namespaces is a folder or a folder inside it."""
-    within = sa.select(tables.folders_within.c.namespace).where(
-        tables.folders_within.c.folder == top.namespace
-    )
-    return sa.and_(column.in_(within))
+def inside(top: Folder) -> sa.ColumnElement[bool]:
+    """Return the condition that an item is in a folder or in a folder inside it."""
+    path = tables.items.c.path
+    return sa.and_(path >= top.path, path < top.path[:-1] + _BEHIND_SLASH)
 
 
 def get(
@@ -73,15 +67,18 @@ def get(
     digests = [item_digest(folder, key) for folder, key in addresses]
     found: dict[bytes, Item] = {}
     for some in statements.chunks(list(dict.fromkeys(digests))):
-        query = _SHOWN.where(tables.items.c.digest.in_(some), _live(live_at))
+        query = sa.select(tables.items).where(tables.items.c.digest.in_(some), _live(live_at))
         found |= {bytes(row.digest): _item(row) for row in connection.execute(query)}
     return [found.get(digest) for digest in digests]
 
 
 def find(connection: sa.Connection, item_query: ItemQuery, limit: int, offset: int) -> list[Item]:
     """Return the items of a query, the last put first."""
-    query = _SHOWN.where(_matches(item_query)).order_by(*_NEWEST).limit(limit).offset(offset)
-    return [_item(row) for row in connection.execute(query)]
+    query = sa.select(tables.items).order_by(*_NEWEST)
+    if not item_query.conditions:
+        query = query.limit(limit).offset(offset)
+        offset = 0
+    return [_item(row) for row in islice(_matching(connection, query, item_query), offset, offset + limit)]
 
 
 def find_by_key(
@@ -99,10 +96,8 @@ def find_by_number(
     """Return the items of a query that have one of these numbers, by their numbers."""
     found: dict[int, Item] = {}
     for some in statements.chunks(numbers):
-        rows = connection.execute(
-            _SHOWN.where(tables.items.c.number.in_(some), _matches(item_query, by_number=True))
-        )
-        found |= {row.number: _item(row) for row in rows}
+        query = sa.select(tables.items).where(tables.items.c.number.in_(some))
+        found |= {row.number: _item(row) for row in _matching(connection, query, item_query)}
     return found
 
 
@@ -112,24 +107,19 @@ def texts(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -
         sa.select(tables.items.c.number, tables.item_texts.c.key, EMBEDDED.label("embedded"))
         .outerjoin(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
         .outerjoin(tables.texts, tables.texts.c.key == tables.item_texts.c.key)
-        .where(_matches(item_query))
         .order_by(*_NEWEST, tables.item_texts.c.number)
-        .limit(limit)
     )
-    return [ItemText(row.number, row.key, row.embedded) for row in connection.execute(query)]
+    rows = islice(_matching(connection, query, item_query), limit)
+    return [ItemText(row.number, row.key, row.embedded) for row in rows]
 
 
 def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
     """Return pairs of an item's number and a text's key, for those of the keys whose items match the query."""
-    found: list[tuple[int, int]] = []
-    for some in statements.chunks(keys):
-        rows = connection.execute(
-            sa.select(tables.items.c.number, tables.item_texts.c.key)
-            .join(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
-            .where(tables.item_texts.c.key.in_(some), _matches(item_query, by_number=True))
-        )
-        found.extend((row.number, row.key) for row in rows)
-    return found
+    query = sa.select(tables.items.c.number, tables.item_texts.c.key).join(
+        tables.item_texts, tables.item_texts.c.item == tables.items.c.number
+    )
+    named = (query.where(tables.item_texts.c.key.in_(some)) for some in statements.chunks(keys))
+    return [(row.number, row.key) for one in named for row in _matching(connection, one, item_query)]
 
 
 def scan(
@@ -140,40 +130,42 @@ def scan(
         sa.select(tables.texts.c.key, tables.texts.c.vector, tables.texts.c.vectors)
         .join(tables.item_texts, tables.item_texts.c.key == tables.texts.c.key)
         .join(tables.items, tables.items.c.number == tables.item_texts.c.item)
-        .where(EMBEDDED, _matches(item_query, by_number=keys is not None))
+        .where(EMBEDDED)
     )
-    if keys is None:
-        return _compare(connection, every, vector)
-    some = (every.where(tables.item_texts.c.key.in_(part)) for part in statements.chunks(keys))
-    return [near for query in some for near in _compare(connection, query, vector)]
-
-
-def _compare(connection: sa.Connection, query: Any, vector: FloatVector) -> list[Neighbour]:
+    parts = [None] if keys is None else statements.chunks(keys)
+    queries = (every if part is None else every.where(tables.texts.c.key.in_(part)) for part in parts)
+    rows = chain.from_iterable(_matching(connection, query, item_query) for query in queries)
     found: list[Neighbour] = []
-    for some in connection.execute(query).partitions(_AT_ONCE):
+    while some := list(islice(rows, _AT_ONCE)):
         near = cosines(some, vector)
         found.extend(Neighbour(row.key, value) for row, value in zip(some, near.tolist(), strict=True))
     return found
+
+
+def _matching(connection: sa.Connection, query: Any, item_query: ItemQuery) -> Iterator[Any]:
+    """Yield the rows of a query about items that match."""
+    conditions = item_query.conditions
+    if conditions:
+        query = query.add_columns(tables.items.c.value.label("asked"))
+    for row in connection.execute(query.where(inside(item_query.folder), _live(item_query.live_at))):
+        if not conditions or passes(conditions, value_from_json(row.asked)):
+            yield row
 
 
 def list_folders(
     connection: sa.Connection, top: Folder, live_at: datetime | None, limit: int | None = None
 ) -> list[Folder]:
     """Return the folders that hold items: those inside a folder, and the folder itself."""
-    held = sa.exists().where(tables.items.c.namespace == tables.folders.c.namespace, _live(live_at))
-    query = (
-        sa.select(tables.folders.c.labels).where(inside(tables.folders.c.namespace, top), held).limit(limit)
-    )
-    return [Folder(top.tenant_id, tuple(json.loads(labels))) for labels in connection.scalars(query)]
+    query = sa.select(tables.items.c.path).where(inside(top), _live(live_at)).distinct().limit(limit)
+    return [Folder.at(path) for path in connection.scalars(query)]
 
 
 def pages(
     connection: sa.Connection, top: Folder, after: int, limit: int
 ) -> list[tuple[Item, tuple[str, ...]]]:
     """Return items with numbers above `after`, in an order that no write changes, each with its texts."""
-    page = _SHOWN.where(inside(tables.items.c.namespace, top), tables.items.c.number > after).order_by(
-        tables.items.c.number
-    )
+    page = sa.select(tables.items).where(inside(top), tables.items.c.number > after)
+    page = page.order_by(tables.items.c.number)
     found = [_item(row) for row in connection.execute(page.limit(limit))]
     said: dict[int, list[str]] = {item.number: [] for item in found}
     for some in statements.chunks(list(said)):
@@ -185,63 +177,16 @@ def pages(
     return [(item, tuple(said[item.number])) for item in found]
 
 
-def _matches(item_query: ItemQuery, *, by_number: bool = False) -> sa.ColumnElement[bool]:
-    """Return the condition on `items`; `by_number`: for rows that are named, which are looked up and then checked."""
-    around = tables.folders_within.c
-    checked = sa.exists().where(
-        around.folder == item_query.folder.namespace, around.namespace == tables.items.c.namespace
-    )
-    within = checked if by_number else inside(tables.items.c.namespace, item_query.folder)
-    return sa.and_(within, _live(item_query.live_at), *map(_holds, item_query.conditions))
-
-
 def _live(at: datetime | None) -> sa.ColumnElement[bool]:
     if at is None:
         return sa.true()
     return sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > statements.to_micros(at))
 
 
-def _holds(condition: Condition) -> sa.ColumnElement[bool]:
-    """Return a condition on `items`. A missing field passes `"is_not"`."""
-    here = sa.and_(
-        tables.item_fields.c.item == tables.items.c.number, tables.item_fields.c.path == condition.path
-    )
-    match condition.test:
-        case "is" | "is_not":
-            found = sa.exists().where(here, tables.item_fields.c.digest == condition.digest)
-        case "there" | "missing":
-            found = sa.exists().where(here)
-        case "object":
-            found = sa.exists().where(here, tables.item_fields.c.is_object == 1)
-        case "gt" | "gte" | "lt" | "lte":
-            found = sa.exists().where(here, _beyond(condition))
-        case "never":
-            return sa.false()
-        case _:
-            assert_never(condition.test)
-    return ~found if condition.test in {"is_not", "missing"} else found
-
-
-def _beyond(condition: Condition) -> sa.ColumnElement[bool]:
-    bound = condition.bound
-    column: sa.ColumnElement[Any] = (
-        tables.item_fields.c.text if isinstance(bound, str) else tables.item_fields.c.number
-    )
-    match condition.test:
-        case "gt":
-            return column > bound
-        case "gte":
-            return column >= bound
-        case "lt":
-            return column < bound
-        case _:
-            return column <= bound
-
-
 def _item(row: Any) -> Item:
     return Item(
         number=row.number,
-        labels=tuple(json.loads(row.labels)),
+        labels=Folder.at(row.path).labels,
         key=row.key,
         value=value_from_json(row.value),
         created_at=statements.from_micros(row.created_at),
@@ -275,28 +220,6 @@ _PATTERNS = Statement(
     .where(tables.meta.c.name.like(sa.bindparam("declared_names")))
     .order_by(tables.meta.c.name)
 )
-_newest = sa.select(sa.func.max(tables.items.c.updated_at)).where(
-    tables.items.c.namespace == tables.folders.c.namespace
-)
-_FOLDERS = ListStatement(
-    lambda tops: (
-        sa.select(
-            tables.folders.c.labels,
-            tables.namespaces.c.shard,
-            tables.namespaces.c.vectors,
-            tables.namespaces.c.texts,
-            tables.namespaces.c.version,
-            tables.namespaces.c.indexed,
-            _newest.scalar_subquery().label("newest"),
-        )
-        .join(tables.namespaces, tables.namespaces.c.namespace == tables.folders.c.namespace)
-        .where(
-            tables.folders.c.namespace.in_(
-                sa.select(tables.folders_within.c.namespace).where(tables.folders_within.c.folder.in_(tops))
-            )
-        )
-    )
-)
 
 
 def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
@@ -320,28 +243,28 @@ def searched_folders(
 
     These are at most 32, each with the numbers of its vectors.
     """
-    tops = [folder.namespace for folder in folders_of(connection, tenant_id, user_id)]
-    rows = _FOLDERS.all(connection, tops) if tops else []
-    newest = sorted((row for row in rows if row.newest is not None), key=lambda row: -row.newest)
-    return [
-        (
-            Folder(tenant_id, tuple(json.loads(row.labels))),
-            ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts),
-        )
-        for row in newest[:_SEARCHED]
-    ]
+    own = folders_of(connection, tenant_id, user_id)
+    if not own:
+        return []
+    newest = sa.func.max(tables.items.c.updated_at)
+    held = sa.select(tables.items.c.path, tables.items.c.namespace).where(sa.or_(*map(inside, own)))
+    held = held.group_by(tables.items.c.path, tables.items.c.namespace).order_by(newest.desc())
+    named = {row.namespace: Folder.at(row.path) for row in connection.execute(held.limit(_SEARCHED))}
+    counted = sa.select(tables.namespaces).where(tables.namespaces.c.namespace.in_(named))
+    counts = {
+        row.namespace: ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts)
+        for row in connection.execute(counted)
+    }
+    return [(folder, counts[namespace]) for namespace, folder in named.items()]
 
 
 def undeclared_folders(connection: sa.Connection, tenant_id: str, user_id: str) -> list[tuple[str, ...]]:
     """Return the labels of folders with items that bear a user's id and are not declared to be a user's."""
     own = folders_of(connection, tenant_id, user_id)
-    held = sa.exists().where(tables.items.c.namespace == tables.folders.c.namespace)
-    bearing = tables.folders.c.labels.contains(json_text(user_id), autoescape=True)
-    query = sa.select(tables.folders.c.labels).where(
-        inside(tables.folders.c.namespace, Folder(tenant_id)), bearing, held
-    )
-    every = (tuple(json.loads(labels)) for labels in connection.scalars(query.limit(_LISTED)))
-    return sorted(labels for labels in every if user_id in labels and not is_within(labels, own))
+    bearing = tables.items.c.path.contains("/" + Folder(user_id).path, autoescape=True)
+    query = sa.select(tables.items.c.path).where(inside(Folder(tenant_id)), bearing).distinct()
+    every = (Folder.at(path).labels for path in connection.scalars(query.limit(_LISTED)))
+    return sorted(labels for labels in every if not is_within(labels, own))
 
 
 def declared_names(tenant_id: str) -> str:
@@ -418,13 +341,8 @@ def forget(connection: sa.Connection, top: Folder, now: datetime) -> int:
 
 
 def _delete_where(connection: sa.Connection, top: Folder, condition: Any, now: datetime) -> int:
-    whose = (
-        sa.select(tables.items.c.namespace).where(inside(tables.items.c.namespace, top), condition).distinct()
-    )
-    lock_owners(connection, connection.scalars(whose))
-    these = sa.select(tables.items.c.number, tables.items.c.namespace).where(
-        inside(tables.items.c.namespace, top), condition
-    )
+    these = sa.select(tables.items.c.number, tables.items.c.namespace).where(inside(top), condition)
+    lock_owners(connection, {row.namespace for row in connection.execute(these)})
     rows = connection.execute(these).all()
     _delete(connection, rows, now)
     return len(rows)
@@ -434,18 +352,12 @@ def _hold(connection: sa.Connection, folder: Folder, shards: int) -> None:
     """Lock a folder until the transaction ends. It is created if it does not exist."""
     if owners_locked(connection, [folder.namespace]):
         return
-    row = {"namespace": folder.namespace, "tenant_id": folder.tenant_id}
     made = statements.dialect_insert(connection.dialect.name, tables.namespaces).on_conflict_do_update(
         index_elements=["namespace"], set_={"shard": tables.namespaces.c.shard}
     )
     shard = statements.shard_of(folder.namespace, shards)
-    connection.execute(made, {**row, "user_id": "", "shard": shard, "vectors": 0})
-    new = statements.dialect_insert(connection.dialect.name, tables.folders).on_conflict_do_nothing()
-    connection.execute(new, {**row, "labels": json_text(folder.labels)})
-    connection.execute(
-        statements.dialect_insert(connection.dialect.name, tables.folders_within).on_conflict_do_nothing(),
-        [{"folder": around, "namespace": folder.namespace} for around in folder.namespaces],
-    )
+    row = {"namespace": folder.namespace, "tenant_id": folder.tenant_id, "user_id": ""}
+    connection.execute(made, {**row, "shard": shard, "vectors": 0})
 
 
 def _put(connection: sa.Connection, put: Put, number: int | None, now: datetime) -> None:
@@ -460,6 +372,7 @@ def _put(connection: sa.Connection, put: Put, number: int | None, now: datetime)
     if number is None:
         row = {
             "namespace": put.folder.namespace,
+            "path": put.folder.path,
             "digest": item_digest(put.folder, put.key),
             "key": put.key,
             "created_at": statements.to_micros(put.created_at or since),
@@ -470,23 +383,7 @@ def _put(connection: sa.Connection, put: Put, number: int | None, now: datetime)
         ).scalar_one()
     else:
         connection.execute(sa.update(tables.items).where(tables.items.c.number == number).values(changed))
-        connection.execute(sa.delete(tables.item_fields).where(tables.item_fields.c.item == number))
         enqueue_erasure(connection, now)
-    if put.fields:
-        connection.execute(
-            sa.insert(tables.item_fields),
-            [
-                {
-                    "item": number,
-                    "path": field.path,
-                    "digest": field.digest,
-                    "is_object": int(field.is_object),
-                    "number": field.number,
-                    "text": field.text,
-                }
-                for field in put.fields
-            ],
-        )
     _file(connection, put, number, now)
 
 
@@ -523,8 +420,6 @@ def _delete(connection: sa.Connection, rows: Iterable[Any], now: datetime) -> No
         for some in statements.chunks(numbers):
             keys = sa.select(tables.item_texts.c.key).where(tables.item_texts.c.item.in_(some))
             _remove(connection, namespace, list(connection.scalars(keys)), now)
-            connection.execute(sa.delete(tables.item_fields).where(tables.item_fields.c.item.in_(some)))
             connection.execute(sa.delete(tables.items).where(tables.items.c.number.in_(some)))
         if not connection.scalar(sa.select(sa.exists().where(tables.items.c.namespace == namespace))):
-            for table in (tables.folders, tables.folders_within, tables.namespaces):
-                connection.execute(sa.delete(table).where(table.c.namespace == namespace))
+            connection.execute(sa.delete(tables.namespaces).where(tables.namespaces.c.namespace == namespace))

@@ -16,7 +16,7 @@ from typing import Any
 import regex
 
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
-from memlayer_core.message import Block, Message, ToolCall
+from memlayer_core.message import RELOAD_TOOL, Block, Message, ToolCall
 from memlayer_core.messages.render import escape, reword, texts_of, value_of
 from memlayer_core.models.tokens import is_document, parts_of
 
@@ -286,11 +286,6 @@ def _literal(text: str) -> str:
 
 
 # Writes previews of large messages, and the parts in which a model reads the whole.
-
-RELOAD_TOOL = "context_reload"
-"""The tool with which a model reads the whole message behind a preview."""
-RELOAD = "Read a preview"
-"""The description of that tool for the model."""
 
 _NOTED = re.compile(
     r"\[([0-9,]{1,20}) characters in all(?: of|: call \w+ with id) '(msg-[0-9]{1,10})'(?: to read them)?\]"

@@ -301,28 +301,13 @@ outcomes = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# The folders that have items; and for each of them, the folders that contain it, itself among them. Names are
-# digests, so that one comparison finds what is in a folder, whatever its labels are.
-folders = sa.Table(
-    "memlayer_folders",
-    tables,
-    sa.Column("namespace", sa.String(32), primary_key=True),
-    sa.Column("tenant_id", sa.Text, nullable=False),
-    sa.Column("labels", sa.Text, nullable=False),
-)
-folders_within = sa.Table(
-    "memlayer_folders_within",
-    tables,
-    sa.Column("folder", sa.String(32), primary_key=True),
-    sa.Column("namespace", sa.String(32), primary_key=True),
-    sa.Index("memlayer_folders_within_namespace", "namespace"),
-)
-
+# `path` is the folder's: so one comparison finds what is in a folder and in the folders inside it.
 items = sa.Table(
     "memlayer_items",
     tables,
     sa.Column("number", _Serial, primary_key=True),
     sa.Column("namespace", sa.String(32), nullable=False),
+    sa.Column("path", sa.Text().with_variant(sa.Text(collation="C"), "postgresql"), nullable=False),
     sa.Column("digest", sa.LargeBinary(16), nullable=False, unique=True),
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("value", sa.Text, nullable=False),
@@ -330,22 +315,10 @@ items = sa.Table(
     sa.Column("updated_at", sa.BigInteger, nullable=False),
     sa.Column("ttl", sa.BigInteger),
     sa.Column("expires_at", sa.BigInteger),
-    sa.Index("memlayer_items_updated", "namespace", "updated_at"),
+    sa.Index("memlayer_items_namespace", "namespace"),
+    sa.Index("memlayer_items_path", "path", "updated_at"),
     sa.Index("memlayer_items_expiry", "expires_at"),
     sqlite_autoincrement=True,
-)
-
-# What filters can ask of an item: see `items/rules/filters.py`.
-item_fields = sa.Table(
-    "memlayer_item_fields",
-    tables,
-    sa.Column("item", sa.BigInteger, nullable=False),
-    sa.Column("path", sa.LargeBinary(16), nullable=False),
-    sa.Column("digest", sa.LargeBinary(16), nullable=False),
-    sa.Column("is_object", sa.SmallInteger, nullable=False),
-    sa.Column("number", sa.Float),
-    sa.Column("text", sa.Text().with_variant(sa.Text(collation="C"), "postgresql")),
-    sa.Index("memlayer_item_fields_path", "item", "path"),
 )
 
 # What queries find an item by. Its key is below those of records, and never used again.

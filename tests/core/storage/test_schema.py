@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {22: "a77bdfda2ab85b08"}
+TABLES = {23: "11e8e209687393fb"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
