@@ -357,14 +357,14 @@ def _storable(value: object) -> str | None:
     return value
 
 
-def _from_dump(dump: Mapping[str, Any], stored: Message) -> BaseMessage:
+def _from_dump(dump: Mapping[str, Any], original: Message) -> BaseMessage:
     kind: str = dump["type"]
     data = _read_fields(dump["data"])
     if "content" not in data:
-        data["content"] = deepcopy(_as_list(stored.content))
+        data["content"] = deepcopy(_as_list(original.content))
     # An answer whose id was taken is stored with another one.
-    if stored.id is not None and _storable(data.get("id")):
-        data["id"] = stored.id
+    if original.id is not None and _storable(data.get("id")):
+        data["id"] = original.id
     if kind.endswith("Chunk"):
         return message_chunk_to_message(messages_from_dict([{"type": kind, "data": data}])[0])
     made = _CLASSES.get(kind, BaseMessage)

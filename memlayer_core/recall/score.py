@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from memlayer_core.storage.vectors import TextColumns
 from memlayer_core.storage.words import SESSION_BITS, Postings
 
 Column = NDArray[np.float64]
+Rows = NDArray[np.int64]
 
 # chosen on: half of LoCoMo's and BEAM's conversations and six talks of `benchmarks/data/talks`, kept on three others of these
 _WEIGHTS = {
@@ -104,9 +106,14 @@ class Texts:
             return np.full(len(self.keys), np.nan)
         return self._column([place.cosines(vector) for place in self._places], np.nan)
 
-    def commonness(self) -> Column:
-        """Return how much nearer than the mean text each is to all others, at least 0. Shape (n,)."""
-        return self._column([place.commonness() for place in self._places], 0.0)
+    def commonness(self, rows: Rows) -> Column:
+        """Return how much nearer than the mean text some are to all texts of their place, at least 0, in the order of `rows`."""
+        common, among, begin = np.zeros(len(rows)), self._order[rows], 0
+        for place in self._places:
+            here = (begin <= among) & (among < begin + len(place.keys))
+            common[here] = place.commonness(among[here] - begin)
+            begin += len(place.keys)
+        return common
 
     def by_speaker(self, value: Callable[[str], float]) -> Column:
         """Return for each text the value of its speaker; 0 if that is not known. Shape (n,)."""
@@ -119,16 +126,14 @@ class Texts:
             return ()
         return next(filter(None, (place.part_cosines(key, vector) for place in self._places)), ())
 
-    def order(
-        self, total: Column, hidden: Collection[int] = (), limit: int | None = None
-    ) -> NDArray[np.int64]:
+    def order(self, total: Column, hidden: Collection[int] = (), limit: int | None = None) -> Rows:
         """Return the rows of the best texts, the best first, without those of some keys; of equal ones the newest first."""
         rows = np.arange(len(total))
         if hidden:
             rows = rows[~np.isin(self.keys, _keys(hidden))]
         if limit is not None and limit < len(rows):
             rows = rows[np.argpartition(-total[rows], limit)[:limit]]
-        best: NDArray[np.int64] = rows[np.lexsort((-self.keys[rows], -total[rows]))]
+        best: Rows = rows[np.lexsort((-self.keys[rows], -total[rows]))]
         return best
 
     def _column(self, values: Sequence[NDArray[Any]], fill: float) -> Column:
@@ -146,20 +151,20 @@ class Scores:
 
     Attributes:
         total: The score: larger is better. Shape (n,).
-        support: How much it bears on the question, whatever else there is: deviations of its cosine above unrelated texts
-            (above its own cosine to all texts, where that is larger: "ok, nice" is near everything), and the information
-            of the words that it shares. Shape (n,).
+        support: Returns how much texts of some rows bear on the question, whatever else there is: deviations of the cosine
+            above unrelated texts (above the text's own cosine to all texts, where that is larger: "ok, nice" is near
+            everything), and the information of the words that it shares.
         parts: The parts of the score by name, each of shape (n,).
         cosines: Of the nearest part, NaN without a vector. Shape (n,).
-        words: The question's words, each with the rows of the texts that have it.
+        words: The question's words, each with the keys of the texts that have it.
         has_words: Whether the question has any word that is no stop word.
     """
 
     total: Column
-    support: Column
+    support: Callable[[Rows], Column]
     parts: Mapping[str, Column]
     cosines: Column
-    words: Mapping[str, NDArray[np.int64]]
+    words: Postings
     has_words: bool
 
     def with_round(self, both: Scores) -> Scores:
@@ -167,7 +172,7 @@ class Scores:
         nothing = np.zeros(len(self.total))
         return Scores(
             self.total + both.total,
-            np.maximum(self.support, both.support),
+            lambda rows: np.maximum(self.support(rows), both.support(rows)),
             {
                 name: self.parts.get(name, nothing) + both.parts.get(name, nothing)
                 for name in {**self.parts, **both.parts}
@@ -177,16 +182,15 @@ class Scores:
             both.has_words,
         )
 
-    def reasons(self, place: int) -> tuple[Reason, ...]:
-        """Return the parts of a text's score as reasons, the largest first."""
+    def reasons(self, place: int, words: Sequence[str]) -> tuple[Reason, ...]:
+        """Return the parts of a text's score as reasons, the largest first, with the question's words that it has."""
         given = []
-        for name, part in sorted(self.parts.items(), key=lambda one: -abs(one[1][place])):
-            value = float(part[place])
+        values = {name: float(part[place]) for name, part in self.parts.items()}
+        for name, value in sorted(values.items(), key=lambda one: -abs(one[1])):
             if name == "meaning" and not math.isnan(self.cosines[place]):
                 said = f"cosine {self.cosines[place]:.2f}"
             elif name == "words":
-                had = [word for word, rows in self.words.items() if place in rows]
-                said = f"has the words {', '.join(had)}" if had else ""
+                said = f"has the words {', '.join(words)}" if words else ""
             else:
                 is_told = value >= _SLIGHT or (name == "long" and value <= -_SLIGHT)
                 said = _TOLD.get(name, "") if is_told else ""
@@ -207,49 +211,60 @@ _TOLD = {
 }
 
 
-def score(
-    texts: Texts,
-    vector: FloatVector | None,
-    words: Sequence[str],
-    postings: Postings,
-    speakers: Collection[str],
-    scale: SimilarityScale,
-) -> Scores:
+class Look(NamedTuple):
+    """What the queries of a search look at.
+
+    Attributes:
+        texts: The texts.
+        words: Of each query the index terms without stop words.
+        postings: For each term the texts that have it, by key; empty for one that too many have.
+        scale: The scale of the embedder's cosines.
+    """
+
+    texts: Texts
+    words: Sequence[Sequence[str]]
+    postings: Postings
+    scale: SimilarityScale
+
+
+def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers: Collection[str]) -> Scores:
     """Return what texts are worth for a question.
 
     Args:
-        texts: The texts.
+        look: The texts, and which of them have the words.
         vector: The question's; None: words alone count.
         words: The question's index terms without stop words.
-        postings: For each of them the texts that have it, by key; empty for a word that too many have.
         speakers: The parts of names of speakers that the question has.
-        scale: The scale of the embedder's cosines.
     """
+    texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
     session = _numbered(np.where(keys > 0, keys >> SESSION_BITS, keys))
-    sessions = int(session.max(initial=-1)) + 1
-    bm25, of_session, information = (np.zeros(count) for count in (len(keys), sessions, len(keys)))
-    among = max(size, _USUAL)
-    asked, rows_of = 0.0, dict[str, NDArray[np.int64]]()
-    for word in words:
-        holders = postings.get(word)
-        if holders is not None and not holders:
-            continue  # too many texts have it
-        nats = math.log((among + 1) / (len(holders or ()) + 0.5))
-        asked += nats
-        if holders is None:
-            continue
-        having = np.fromiter(holders, np.int64, len(holders))
-        times = np.fromiter(holders.values(), np.float64, len(holders))
-        rows = np.searchsorted(keys, having)  # all of them are here
-        rows_of[word] = rows
-        bm25[rows] += _rarity(len(having), size) * times * (1 + _SATURATION) / (times + _SATURATION)
-        information[rows] += nats
-        talks = np.unique(session[rows])
-        of_session[talks] += _rarity(len(talks), sessions)
-    above = np.nan_to_num((cosines - texts.commonness() - scale.mean) / scale.deviation)
+    sessions = int(session.max(initial=0)) + 1
+    held = [postings.get(word) for word in words]
+    holders = list(filter(None, held))  # without words that nobody said, or too many did
+    counts = np.fromiter(map(len, holders), np.int64, len(holders))
+    word = np.repeat(np.arange(len(holders)), counts)
+    rows = np.searchsorted(keys, np.fromiter(chain(*holders), np.int64, len(word)))  # all of them are here
+    times = np.fromiter(chain.from_iterable(one.values() for one in holders), np.float64, len(word))
+    least = math.log(max(size, _USUAL) + 1)
+    nats = least - np.log(counts + 0.5)
+    asked = float(nats.sum()) + held.count(None) * (least - math.log(0.5))
+    gain = _rarity(counts, size)[word] * times * (1 + _SATURATION) / (times + _SATURATION)
+    bm25, information, of_session = (np.zeros(count) for count in (len(keys), len(keys), sessions))
+    np.add.at(bm25, rows, gain)
+    np.add.at(information, rows, nats[word])
+    word, talk = np.divmod(np.unique(word * sessions + session[rows]), sessions)
+    talks = _rarity(np.bincount(word, minlength=len(holders)), sessions)
+    np.add.at(of_session, talk, talks[word])
+
+    def support(some: Rows, words: float = _WORDS) -> Column:
+        # Said a moment ago, or the embedder fails: words are all there is.
+        share = words / np.where(np.isnan(cosines[some]), 1.0, math.sqrt(asked or 1.0))
+        above = np.nan_to_num((cosines[some] - texts.commonness(some) - scale.mean) / scale.deviation)
+        return above + share * information[some]
+
     # Of an index's choice, the mean says nothing.
-    near = _standard(cosines, size) if texts.is_whole else above
+    near = _standard(cosines, size) if texts.is_whole else support(np.arange(len(keys)), 0.0)
     parts = {
         "meaning": _WEIGHTS["meaning"] * near,
         "words": _WEIGHTS["words"] * _standard(bm25, size),
@@ -262,14 +277,15 @@ def score(
     best = np.full(sessions, -np.inf)
     np.maximum.at(best, session, near)
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
-    alone = np.isnan(cosines)  # said a moment ago, or the embedder fails: words are all there is
-    support = above + _WORDS * information / np.where(alone, 1.0, math.sqrt(asked or 1.0))
     total: Column = sum(parts.values(), np.zeros(len(keys)))
-    return Scores(total, support, parts, cosines, rows_of, bool(words))
+    return Scores(
+        total, support, parts, cosines, {word: postings.get(word, {}) for word in words}, bool(words)
+    )
 
 
-def _rarity(count: int, every: int) -> float:
-    return math.log(1 + (max(every, count) - count + 0.5) / (count + 0.5))
+def _rarity(counts: NDArray[np.int64], every: int) -> Column:
+    rarity: Column = np.log1p((np.maximum(every, counts) - counts + 0.5) / (counts + 0.5))
+    return rarity
 
 
 def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -310,12 +326,12 @@ def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:
     return got
 
 
-def bears(scores: Scores, order: NDArray[np.int64]) -> float:
+def bears(scores: Scores, order: Rows) -> float:
     """Return the best support among the first texts of an order; 0 without any."""
-    return float(scores.support[order[:_LEADING]].max(initial=0.0))
+    return float(scores.support(order[:_LEADING]).max(initial=0.0))
 
 
-def told(scores: Scores, order: NDArray[np.int64], limit: int | None) -> NDArray[np.int64]:
+def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
     """Return which texts of an order are worth their tokens: none if nothing bears on the question.
 
     Args:
@@ -332,6 +348,6 @@ def told(scores: Scores, order: NDArray[np.int64], limit: int | None) -> NDArray
         close = scores.total[order] >= _SHARE * scores.total[order[0]]
         close[:_LEAST] = True
         order = order[close]
-    supported = scores.support[order] >= _OWN
+    supported = scores.support(order) >= _OWN
     supported[:1] = True
     return order[supported] if limit is not None else order

@@ -11,7 +11,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import chain, zip_longest
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from memlayer_core.recall import sql
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
-from memlayer_core.recall.score import FOLLOWS, Scores, Texts, bears, score, told
+from memlayer_core.recall.score import FOLLOWS, Look, Scores, Texts, bears, score, told
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records.check import roles_of
@@ -52,7 +53,7 @@ from memlayer_core.storage.terms import (
     searchable,
 )
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
-from memlayer_core.storage.words import is_item, is_message, is_record
+from memlayer_core.storage.words import Postings, is_item, is_message, is_record
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -174,11 +175,13 @@ class Question:
 
     Attributes:
         own: The question.
-        both: The question together with the round before it; None without a round.
+        with_round: The question together with the round before it; None without a round.
+        both: The same, where it had to be embedded before it was known whether it is needed.
         statistics: Statistics of the user's own data when it was asked.
     """
 
     own: Query
+    with_round: str | None = None
     both: Query | None = None
     statistics: ScopeStatistics = field(default_factory=ScopeStatistics)
 
@@ -197,18 +200,24 @@ def round_before(question: str, before: Sequence[Message]) -> str | None:
     return f"{said[:_OF_ROUND]} {spoken[0].text[:_OF_ROUND]} {question}"
 
 
-def read_question(connection: Connection, reach: Scope, query: str, both: str | None = None) -> Question:
+def read_question(
+    connection: Connection, rt: Runtime, reach: Scope, query: str, with_round: str | None = None
+) -> Question:
     """Return what is searched for, without vectors.
+
+    An embedder in this process is asked for the round before the question where it is needed: in the search.
 
     Args:
         connection: In a transaction.
+        rt: What the memory works with.
         reach: Whose texts are searched.
         query: A question or words.
-        both: The same with the round before it.
+        with_round: The same with the round before it.
     """
-    own = sql.overview(connection, reach).own
-    together = None if both is None else _asked(connection, reach, both)
-    return Question(_asked(connection, reach, query), together, own)
+    own, both = sql.overview(connection, reach).own, None
+    if with_round is not None and (not rt.embeds_here or index_pays(rt, own)):
+        both = _asked(connection, reach, with_round)
+    return Question(_asked(connection, reach, query), with_round, both, own)
 
 
 def _asked(connection: Connection, reach: Scope, query: str) -> Query:
@@ -225,12 +234,9 @@ def _asked(connection: Connection, reach: Scope, query: str) -> Query:
 
 
 def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
-    """Return a question with its vectors, and with the nearest texts where an index finds them faster.
-
-    An embedder in this process is asked for the round before the question where it is needed: in the search.
-    """
+    """Return a question with its vectors, and with the nearest texts where an index finds them faster."""
     own, both = (yield from _embedded(rt, reach, question, question.own)), question.both
-    if both is not None and (not rt.embeds_here or own.neighbours is not None):
+    if both is not None:
         both = yield from _embedded(rt, reach, question, both)
     return replace(question, own=own, both=both)
 
@@ -287,35 +293,45 @@ def find(
         question: What is searched for, embedded.
         recall_filter: What may be found, checked; None: everything.
     """
-    passing = _eligible_keys(connection, scope, recall_filter)
-    every = [one for one in (question.own, question.both) if one is not None]
-    is_indexed = question.own.neighbours is not None
+    eligible = _eligible_keys(connection, scope, recall_filter)
+    look = _look(connection, rt, scope, [question.own], eligible)
+    scores = score(look, question.own.vector, look.words[0], question.own.speakers)
+    if question.with_round is not None and bears(scores, look.texts.order(scores.total)) < FOLLOWS:
+        both = question.both or _asked(connection, scope.reach, question.with_round)
+        if both.vector is None and question.own.vector is not None:
+            vector, _ = vector_at_once(rt, both.text) or (None, None)
+            both = replace(both, vector=vector)
+        before, look = look, _look(connection, rt, scope, [question.own, both], eligible, look.postings)
+        if len(look.texts.keys) > len(before.texts.keys):
+            scores = score(look, question.own.vector, look.words[0], question.own.speakers)
+        scores = scores.with_round(score(look, both.vector, look.words[1], both.speakers))
+    return SearchResult(scope, question, look.texts, scores)
+
+
+def _look(
+    connection: Connection,
+    rt: Runtime,
+    scope: SearchScope,
+    every: Sequence[Query],
+    eligible: frozenset[int] | None,
+    earlier: Postings = MappingProxyType({}),
+) -> Look:
+    """Return the texts that some queries look at, and which have their words, of which some may be known earlier."""
+    is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
-    postings = postings_of(
-        connection, scope.word_owners, list(dict.fromkeys(word for some in words for word in some)), passing
-    )
-    worded = dict.fromkeys(key for keys in postings.values() for key in keys)
+    new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
+    postings = {**earlier, **postings_of(connection, scope.word_owners, new, eligible)}
+    worded = dict.fromkeys(chain(*postings.values()))
     if own is None:
-        own = columns_of(connection, _chosen(rt, every, list(worded), passing))
+        own = columns_of(connection, _chosen(rt, every, list(worded), eligible))
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
-    texts = Texts([own, *others], worded, passing, scope.texts if is_indexed else None)
+    texts = Texts([own, *others], worded, eligible, scope.texts if is_indexed else None)
     scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
-
-    def scores_of(place: int) -> Scores:
-        asked = every[place]
-        return score(texts, asked.vector, words[place], postings, asked.speakers, scale)
-
-    scores = scores_of(0)
-    if question.both is not None and bears(scores, texts.order(scores.total)) < FOLLOWS:
-        if question.both.vector is None and question.own.vector is not None:
-            vector, _ = vector_at_once(rt, question.both.text) or (None, None)
-            every[1] = replace(question.both, vector=vector)
-        scores = scores.with_round(scores_of(1))
-    return SearchResult(scope, question, texts, scores)
+    return Look(texts, words, postings, scale)
 
 
 def _spoken(languages: Mapping[str, int], question: str) -> list[str]:
@@ -466,10 +482,11 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
     explained = []
     for one in lines:
         is_long = one.turn.tokens > LINE or one.skip
+        words = tuple([word for word, keys in scores.words.items() if one.turn.key in keys])
         explained.append(
             one._replace(
-                reasons=scores.reasons(one.row),
-                words=tuple(word for word, rows in scores.words.items() if one.row in rows),
+                reasons=scores.reasons(one.row, words),
+                words=words,
                 part_cosines=texts.part_cosines(one.turn.key, vector) if is_long else (),
             )
         )
@@ -764,11 +781,11 @@ def search(
             return scope, [], ()
         found = find(connection, rt, scope, question, wanted)
         order = found.texts.order(found.scores.total, (), max(limit, RERANKED) * _COPIES)
-        order = order[found.scores.support[order] > 0]
+        order = order[found.scores.support(order) > 0]
         most = max(limit, RERANKED) if rt.reranker is not None else limit
         return scope, explain(found, read_lines(connection, rt, found, order, most)), found.notes
 
-    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
+    question = yield from embed(rt, reach, rt.db.read(read_question, rt, reach, asked))
     scope, lines, notes = rt.db.read(look, question)
     lines, more = yield from rerank(rt, scope, asked, lines)
     return _hits(rt, lines[:limit], token_limit, notes + more)
@@ -812,7 +829,7 @@ def recall(
         )
         return covered, lines, most, found.notes
 
-    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
+    question = yield from embed(rt, reach, rt.db.read(read_question, rt, reach, asked))
     covered, lines, most, notes = rt.db.read(look, question)
     lines, more = yield from rerank(rt, covered, asked, lines)
     room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit

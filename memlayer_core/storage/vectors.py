@@ -160,11 +160,15 @@ class TextColumns:
             near = np.maximum.reduceat(near, block.starts[: block.texts])
         return near[self._order]
 
-    def commonness(self) -> FloatVector:
-        """Return how much nearer than the mean text each is to all texts together, at least 0, shape (n,): it says less."""
-        mean: FloatVector = self._block.total / np.float32(max(1, self._block.vectors))
-        nearer: FloatVector = np.maximum(self.cosines(mean) - mean @ mean, 0)
-        return nearer
+    def commonness(self, rows: NDArray[np.int64]) -> FloatVector:
+        """Return how much nearer than the mean text some are to all texts together, at least 0: they say less."""
+        block, counts = self._block, self.parts[rows]
+        ends = np.cumsum(counts)
+        behind = np.repeat(block.starts[self._order[rows]] + counts - ends, counts)
+        mean: FloatVector = block.total / np.float32(max(1, block.vectors))
+        near = products(block.matrix[behind + np.arange(len(behind))], mean)
+        nearest: FloatVector = np.maximum.reduceat(near, ends - counts) if len(rows) else near
+        return np.maximum(nearest - mean @ mean, 0)
 
     def part_cosines(self, key: int, vector: FloatVector) -> tuple[float, ...]:
         """Return the cosines of a text's parts, in their order; none if the text is not here."""

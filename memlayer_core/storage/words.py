@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -72,7 +73,10 @@ HERE = {
         lambda keys: sa.text(f"SELECT key FROM {TABLE} WHERE key IN ({_names(keys)})")
     ),
 }
-_STANDING = "SELECT term, doc FROM {places} WHERE term = :term{only} LIMIT :most"
+_STANDING = (
+    "SELECT value, (SELECT json_group_array(doc) FROM (SELECT doc FROM {places} WHERE term = value{only} LIMIT :most))"
+    " FROM json_each(:words)"
+)
 _IN_VECTORS = (
     "SELECT one.term, found.key, found.times FROM unnest(CAST(:words AS text[]), CAST(:queries AS text[])) AS one (term, query)"
     " CROSS JOIN LATERAL (SELECT key, (SELECT coalesce(array_length(word.positions, 1), 1) FROM unnest(terms) AS word"
@@ -83,7 +87,7 @@ STANDING, STANDING_AMONG, STANDING_WITHIN = (
     for only in (
         "",
         " AND doc IN (SELECT value FROM json_each(:among))",
-        f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH :within)",
+        f" AND doc IN (SELECT rowid FROM {TABLE} WHERE {TABLE} MATCH 'terms : \"' || value || '\" AND ' || :within)",
     )
 )
 IN_VECTORS, AMONG_VECTORS, WITHIN_VECTORS = (
@@ -208,6 +212,8 @@ def postings(
 ) -> Postings:
     """Return which rows of a scope contain the words: for each word the rows' keys, and how often each contains it.
 
+    A word that nobody said is missing; one that too many rows have is empty.
+
     Args:
         connection: In a transaction.
         reach: The scope.
@@ -217,19 +223,19 @@ def postings(
     """
     spelled = {owner + word: word for owner in owners or [reach.user_lane] for word in words[:_MOST_WORDS]}
     lanes = _narrow(reach)
-    found: dict[str, dict[int, int]] = {}
+    found: dict[str, Counter[int]] = {}
     common: list[str] = []
-    for term, rows in _places_of(connection, list(spelled), lanes, among).items():
-        if len(rows) > MOST_ROWS:
+    for term, times in _places_of(connection, list(spelled), lanes, among).items():
+        if times.total() > MOST_ROWS:
             common.append(term)
-            continue
-        times = found.setdefault(spelled[term], {})
-        for key, number in rows:
-            times[key] = times.get(key, 0) + number
+        elif (word := spelled[term]) in found:
+            found[word] += times
+        else:
+            found[word] = times
     if common and not found and among is None:
         keys = dict.fromkeys(_together(connection, common, lanes), 1)
         return {spelled[term]: keys for term in common if keys}
-    return {word: times for word, times in found.items() if times}
+    return {spelled[term]: {} for term in common} | {word: times for word, times in found.items() if times}
 
 
 def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
@@ -242,29 +248,30 @@ def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
 
 
 def _places_of(
-    connection: sa.Connection, terms: Sequence[str], lanes: Sequence[str], among: Collection[int] | None
-) -> dict[str, list[tuple[int, int]]]:
-    """Return the keys of the rows of each term, and how often each has it; of a common term, one row more than counts."""
-    found: dict[str, list[tuple[int, int]]] = {term: [] for term in terms}
+    connection: sa.Connection, terms: list[str], lanes: Sequence[str], among: Collection[int] | None
+) -> dict[str, Counter[int]]:
+    """Return the keys of the rows of each term, and how often each has it; of a common term, one more than counts."""
+    if not terms:
+        return {}
     limit: dict[str, Any] = {"most": MOST_ROWS + 1}
     if connection.dialect.name == "sqlite":
+        values = {**limit, "words": json.dumps(terms)}
         if among is not None:
-            limit["among"] = json.dumps(list(among))
-        for term in terms:
-            if lanes and among is None:
-                limit["within"] = _matching([term], lanes)
-            one = STANDING_AMONG if among is not None else STANDING_WITHIN if lanes else STANDING
-            rows = one.tuples(connection, {**limit, "term": term})
-            found[term] = [(key, 1) for _, key in rows]  # a row for each place where it stands
-        return found
+            values["among"] = json.dumps(list(among))
+        elif lanes:
+            values["within"] = _in_lanes(lanes)
+        one = STANDING_AMONG if among is not None else STANDING_WITHIN if lanes else STANDING
+        # A key for each place where the word stands.
+        return {term: Counter(json.loads(places)) for term, places in one.tuples(connection, values)}
+    found: dict[str, Counter[int]] = {term: Counter() for term in terms}
     values = {**limit, "words": list(terms), "queries": list(map(quoted, terms))}
     statement = IN_VECTORS
     if among is not None:
         statement, values["among"] = AMONG_VECTORS, list(among)
     elif lanes:
         statement, values["within"] = WITHIN_VECTORS, " | ".join(map(quoted, lanes))
-    for term, key, times in statement.tuples(connection, values) if terms else ():
-        found[term].append((key, times))
+    for term, key, times in statement.tuples(connection, values):
+        found[term][key] = times
     return found
 
 
@@ -282,8 +289,12 @@ def _together(connection: sa.Connection, terms: Sequence[str], lanes: Sequence[s
 def _matching(terms: Sequence[str], lanes: Sequence[str]) -> str:
     """Return a query of FTS5 for the rows that have all terms, and one of the lanes if there are some."""
     every = " AND ".join(f'terms : "{term}"' for term in terms)
+    return f"{every} AND {_in_lanes(lanes)}" if lanes else every
+
+
+def _in_lanes(lanes: Sequence[str]) -> str:
     some = " OR ".join(f'"{lane}"' for lane in lanes)
-    return f"{every} AND lanes : ({some})" if lanes else every
+    return f"lanes : ({some})"
 
 
 def _fts5_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:

@@ -113,10 +113,28 @@ class _Recall:
 
 
 @dataclass(frozen=True, slots=True)
+class _Block:
+    """Recalled lines as a model is shown them.
+
+    Attributes:
+        text: The block.
+        tokens: What it costs.
+        frame: What a block without lines would cost.
+        lines: The lines in it, by kind and in the order of time.
+    """
+
+    text: str = ""
+    tokens: int = 0
+    frame: int = 0
+    lines: Sequence[Line] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class _Selection:
     """What the snapshot of a context has: the window, and what may be recalled, the best first.
 
-    Of `lines` at most `most` are told, within `room` tokens; `kept` is the recall of this run before, if it stays.
+    Of `lines` at most `line_limit` are told, within `budget` tokens: `block` has them, unless a reranker chooses others. `recall`
+    is that of this run before, if it stays.
     """
 
     state: _State
@@ -126,6 +144,7 @@ class _Selection:
     budget: int = 0
     reserve: int = 0
     notes: tuple[Reason, ...] = ()
+    block: _Block = _Block()
     recall: _Recall | None = None
     is_searched: bool = False
 
@@ -166,7 +185,7 @@ def own_context(
     how = tuple(roles), recall_filter
     drafts = drafts_of(rt, scope, pending) if pending else []
     waiting = rt.temporaries.show(scope)
-    newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
+    newest = rt.db.read(_read_newest, rt, scope, asked, drafts, is_recalling=share > 0)
     question = newest.question
     if question is not None:
         question = yield from recall_search.embed(rt, scope.reach(), question)
@@ -254,6 +273,7 @@ _ROUND = 12  # newest messages among which the question and the round before it 
 
 def _read_newest(
     connection: Connection,
+    rt: Runtime,
     scope: Scope,
     query: str | None,
     drafts: Sequence[PreparedMessage],
@@ -264,6 +284,7 @@ def _read_newest(
 
     Args:
         connection: In a transaction.
+        rt: What the memory works with.
         scope: The session.
         query: What to recall for; None: the newest question.
         drafts: Messages that are not stored yet.
@@ -290,7 +311,7 @@ def _read_newest(
             else newest_first
         )
         both = recall_search.round_before(asked, [one.message for one in before])
-        question = recall_search.read_question(connection, scope.reach(), asked, both)
+        question = recall_search.read_question(connection, rt, scope.reach(), asked, both)
     is_known = found is not None and (
         found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)
     )
@@ -385,14 +406,15 @@ def _choose(
     view = view_with(0)
     budget, reserve = recall_budget(token_limit, rt.settings.recall_tokens), 0
     lines, most = lines_for(view)
-    expected = _fitting(rt, scope, lines[:most], budget)[1]
-    if expected > token_limit - view.tokens:
+    block = _fitting(rt, scope, lines[:most], budget)
+    if block.tokens > token_limit - view.tokens:
         # Older turns leave the window for the recall, and may then be recalled themselves.
-        reserve = expected
+        reserve = block.tokens
         view = view_with(reserve)
         lines, most = lines_for(view)
-    room = min(budget, token_limit - view.tokens)
-    return _Selection(state, view, lines, most, room, reserve, result.notes, is_searched=True)
+        budget = min(budget, token_limit - view.tokens)
+        block = _fitting(rt, scope, lines[:most], budget)
+    return _Selection(state, view, lines, most, budget, reserve, result.notes, block=block, is_searched=True)
 
 
 def _kept(
@@ -447,32 +469,35 @@ def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
     return rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) if lines else 0
 
 
-def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> tuple[list[Line], int]:
-    """Return the lines that fit, by kind and in the order of time, and what the block of them costs."""
+def _fitting(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> _Block:
+    """Return the block of the lines that fit, the best first."""
     if budget <= 0 or not lines:
-        return [], 0
-    room = budget - _cost(rt, scope, [""])
-    chosen = recall_search.fit(rt, lines, room, lambda turn: turn.tokens + MARGIN)
+        return _Block()
+    frame = _cost(rt, scope, [""])
+    chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
     kinds = list(_HEADINGS)
     while chosen:
         in_order = sorted(chosen, key=lambda one: (kinds.index(one.kind), _when(one.turn)))
-        tokens = _cost(rt, scope, _told(in_order))
+        text = block(_told(in_order), rt.sign(scope))
+        tokens = rt.tokens.text(with_separator(text))
         if tokens <= budget:
-            return in_order, tokens
+            return _Block(text, tokens, frame, in_order)
         chosen.pop()  # its line costs more than expected, or another counter counted it
-    return [], 0
+    return _Block()
 
 
 def _render(
     rt: Runtime, scope: Scope, lines: Sequence[Line], read_state: _Selection, more: tuple[Reason, ...]
 ) -> _Recall:
-    """Choose what fits, the best first, and write it under the headings of its kinds, in the order of time."""
-    told, tokens = _fitting(rt, scope, lines, read_state.budget)
-    notes = (*read_state.notes, *more)
-    if not told:
+    """Return what is recalled, with its pieces. A reranker may have put the lines into another order."""
+    block, notes = read_state.block, (*read_state.notes, *more)
+    if rt.reranker is not None:
+        block = _fitting(rt, scope, lines, read_state.budget)
+    if not block.lines:
         return _Recall(notes=notes, reserve=read_state.reserve)
     # Each line's part of what all of them cost is not counted once more.
-    costs = shares(max(0, tokens - _cost(rt, scope, [""])), [one.turn.tokens + MARGIN for one in told])
+    weights = [one.turn.tokens + MARGIN for one in block.lines]
+    costs = shares(max(0, block.tokens - block.frame), weights)
     pieces = tuple(
         Piece(
             "recall",
@@ -484,12 +509,11 @@ def _render(
             one.reasons,
             one.score,
         )
-        for cost, one in zip(costs, told, strict=True)
+        for cost, one in zip(costs, block.lines, strict=True)
     )
     whole = {one.turn.key: recall_search.print_of(one.turn) for one in lines}
-    prints = {one.turn.key: whole[one.turn.key] for one in told}
-    text = block(_told(told), rt.sign(scope))
-    return _Recall(text, tokens, pieces, notes, prints, read_state.reserve)
+    prints = {one.turn.key: whole[one.turn.key] for one in block.lines}
+    return _Recall(block.text, block.tokens, pieces, notes, prints, read_state.reserve)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:
@@ -626,7 +650,7 @@ def _question(rt: Runtime, scope: Scope, query: str | None, pending: object) -> 
     if query is not None:
         return Message("user", query) if query.strip() else None
     drafts = drafts_of(rt, scope, pending) if pending else []
-    newest = rt.db.read(_read_newest, scope, None, drafts, is_recalling=False)
+    newest = rt.db.read(_read_newest, rt, scope, None, drafts, is_recalling=False)
     return newest.message if newest.query.strip() else None
 
 
