@@ -136,6 +136,7 @@ class Resources:
             scales_of,
         )
         from memlayer_core.models.foreign import ForeignLongTermMemory, resolve_reranker
+        from memlayer_core.models.hashing import HashingEmbedder
         from memlayer_core.models.llm import language_model
         from memlayer_core.models.tokens import FallbackCounter, token_counter
         from memlayer_core.storage.vectors import VectorCache
@@ -188,12 +189,14 @@ class Resources:
             index=index,
             embedder=self.questions,
             embeds_here=is_local(chosen),
+            embeds_at_once=isinstance(chosen, HashingEmbedder),
             vector_at_once=self.questions.at_once,
             tokens=counter if isinstance(tokenizer, str) else FallbackCounter(counter, health),
             settings=settings,
             emit=bus.emit,
             health=health,
             wake=self.worker.wake,
+            begin_work=self.worker.begin,
             similarity_scale=_scale_reader(scales_of(chosen) or {}),
             vectors=VectorCache(settings.vector_cache_bytes),
             note_damage=self.worker.note_damage,

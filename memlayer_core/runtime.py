@@ -343,12 +343,14 @@ class Runtime(Journal):
         index: The vector index; None: the journal's vectors are compared one by one.
         embedder: Makes vectors of texts.
         embeds_here: Whether the embedder runs in this process and waits for nothing.
+        embeds_at_once: Whether it takes less time than an index job: texts are then stored with their vectors.
         vector_at_once: Returns a question's vector if that takes no network: it is cached, or the embedder runs in this
             process. Otherwise None.
         tokens: Counts tokens.
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
         wake: Wakes the worker, since there is a job.
+        begin_work: Wakes the worker if nobody did before.
         similarity_scale: Returns the scale of the embedder's cosines for a language.
         vectors: The vectors of the namespaces that were searched last.
         note_damage: Tells the worker that a shard of the index is damaged.
@@ -371,11 +373,13 @@ class Runtime(Journal):
     index: VectorIndex | None
     embedder: Embedder
     embeds_here: bool
+    embeds_at_once: bool
     vector_at_once: Callable[[str], FloatVector | None]
     tokens: TokenCounter
     emit: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
+    begin_work: Callable[[], None]
     similarity_scale: Callable[[Connection, str], SimilarityScale]
     vectors: VectorCache
     note_damage: Callable[[int], None]

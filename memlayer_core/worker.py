@@ -657,6 +657,7 @@ class Worker:
         self._erasures_rest_until = 0.0
         self._takes_over_at = 0.0
         self._looked_at: datetime | None = None
+        self._begins = False  # until it has looked for work once
 
     def employ(self, rt: Runtime) -> None:
         """Give the worker its runtime. It starts if earlier processes left jobs."""
@@ -674,6 +675,11 @@ class Worker:
             self._looked_at = now
             enqueue_daily(rt)
 
+    def begin(self) -> None:
+        """Begin, if that is not done yet: sooner or later there will be something to do."""
+        if not self._started:
+            self.wake()
+
     def wake(self) -> None:
         """Wake the worker, since there is a job. One without a runtime, of a store that is only looked at, does nothing."""
         if self._rt is None:
@@ -682,6 +688,7 @@ class Worker:
         if not self._started:
             with self._starting:
                 if not self._started and not self._stopping.is_set():
+                    self._begins = True
                     self._thread = threading.Thread(target=self._run, name="memlayer-worker", daemon=True)
                     self._thread.start()
 
@@ -724,7 +731,7 @@ class Worker:
 
     @property
     def _has_notes(self) -> bool:
-        return bool(self._keeper.suspects or self._accessed) or self._owes_summaries
+        return bool(self._begins or self._keeper.suspects or self._accessed) or self._owes_summaries
 
     @property
     def _owes_summaries(self) -> bool:
@@ -758,6 +765,7 @@ class Worker:
                 rt.db.check_file()
             except StoreUnavailableError as problem:
                 self._leave(rt, problem)
+                self._begins = False
                 return
             try:
                 if self._keeper.watch(rt):
@@ -779,6 +787,7 @@ class Worker:
                 rt.health.down("worker", errors.in_short(problem))
                 log_error("background work cannot go on", problem)
                 self._stopping.wait(_RECOVERY)
+            self._begins = False
 
     def _take_over(self, rt: Runtime) -> None:
         """End the leases of processes of this machine that died; once a second, it is looked for them."""

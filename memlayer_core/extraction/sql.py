@@ -33,7 +33,6 @@ from memlayer_core.storage.jobs import Cost, Job
 from memlayer_core.storage.statements import LAST, chunks, dialect_insert, key_of, session_of, to_micros
 from memlayer_core.storage.tables import messages, meta
 
-_SINCE = "learns_since"
 _KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
 
 
@@ -66,12 +65,14 @@ class Commit:
 
 def learns(connection: sa.Connection) -> bool:
     """Return whether a model was ever given to learn from this store."""
-    return connection.scalar(sa.select(meta.c.value).where(meta.c.name == _SINCE)) is not None
+    return connection.scalar(sa.select(meta.c.value).where(meta.c.name == vectors.LEARNS)) is not None
 
 
 def begin(connection: sa.Connection, now: datetime, days: float) -> None:
     """Note that a model learns from this store from now on. The first time, messages of the last days are queued for it."""
-    first = dialect_insert(connection.dialect.name, meta).values(name=_SINCE, value=str(to_micros(now)))
+    first = dialect_insert(connection.dialect.name, meta).values(
+        name=vectors.LEARNS, value=str(to_micros(now))
+    )
     if connection.scalar(first.on_conflict_do_nothing().returning(meta.c.name)) is None or not days:
         return
     said = messages.c.role == "user", messages.c.created_at >= to_micros(now - timedelta(days=days))

@@ -33,7 +33,7 @@ from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import shard_of
 from memlayer_core.storage.terms import language_of, parts, searchable
-from memlayer_core.storage.vectors import Layout, ScopeStatistics
+from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, hash_of
 from memlayer_core.storage.words import Postings
 
 if TYPE_CHECKING:
@@ -238,6 +238,21 @@ def index(rt: Runtime, jobs: Sequence[Job]) -> int:
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
     rt.db.write(storage_jobs.finish, jobs)
     return embedded
+
+
+def embedding_of(rt: Runtime, text: str, words: str, speaker: str) -> Embedding | None:
+    """Return the vectors of a text that is not stored yet; None if that takes time, or if a model waits for the index job.
+
+    Args:
+        rt: What the memory works with.
+        text: The whole text.
+        words: What of it may be remembered.
+        speaker: The first letter of the role, and the name.
+    """
+    if not rt.embeds_at_once or rt.extractor is not None:
+        return None
+    vectors = tuple(rt.embedder.embed(parts(words)))
+    return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity, _few(rt))
 
 
 def _few(rt: Runtime) -> int:

@@ -17,7 +17,8 @@ from memlayer_core.errors import (
     RedactorError,
     UnknownMessageError,
 )
-from memlayer_core.events import MessagesStored, SessionEnded, TemporaryDropped
+from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
+from memlayer_core.index.flow import embedding_of
 from memlayer_core.message import (
     SYSTEM_ROLES,
     Block,
@@ -47,7 +48,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs
-from memlayer_core.storage.terms import index_terms
+from memlayer_core.storage.terms import index_terms, searchable
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -400,12 +401,16 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
     """
     spoken = message.is_told and message.role not in SYSTEM_ROLES
-    searched = message.text[: rt.settings.indexed_characters].strip() if spoken else ""
+    whole = searchable(message.text) if spoken else ""
+    searched = whole[: rt.settings.indexed_characters]
     created_at = message.created_at or at or rt.now()
     terms: tuple[str, ...] | None = ()
+    embedding = None
     try:
         if words := rt.own_words(scope.namespace, searched):
             terms = index_terms(words, message.name, created_at)
+        if words.strip():
+            embedding = embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
     except RedactorError:
         terms = None
     return PreparedMessage(
@@ -415,8 +420,9 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
         digest=check.digest(message, bytes_limit=rt.settings.message_bytes_limit),
         tokens=rt.tokens.message(as_prompt(message)) if message.is_told else 0,
         counter=rt.tokens.name,
-        search_text=searched,
+        search_text=searched.strip(),
         terms=terms,
+        embedding=embedding,
     )
 
 
@@ -432,7 +438,12 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
                 receipt.replaced,
             )
         )
-        rt.wake()
+        if not rt.embeds_at_once or rt.extractor is not None:
+            rt.wake()
+            return
+        new = receipt.stored + receipt.replaced
+        rt.emit(MessagesIndexed(messages=new, embedded=new))
+        (rt.wake if receipt.replaced else rt.begin_work)()
 
 
 # Sessions as plain lists of messages, as the chat stores of frameworks use them.

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from memlayer_core.message import Message
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.show import Mark, Report, Tabular, View, line_of
+
+if TYPE_CHECKING:
+    from memlayer_core.storage.vectors import Embedding
 
 Replace = Literal["nothing", "changes", "all"]
 """Which messages of a session a list may replace: none, those that differ from it, or all."""
@@ -229,6 +232,7 @@ class PreparedMessage:
         counter: Name of the token counter.
         search_text: The text that recall finds it by; empty if recall shall not find it.
         terms: Terms of that text for the word index; None: they are added with its vector.
+        embedding: Its vectors, if the embedder needs no time; None: an index job makes them.
     """
 
     message: Message
@@ -239,3 +243,4 @@ class PreparedMessage:
     counter: str
     search_text: str
     terms: tuple[str, ...] | None
+    embedding: Embedding | None = None

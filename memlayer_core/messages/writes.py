@@ -252,7 +252,7 @@ def _change(connection: sa.Connection, scope: Scope, row: Any, splice: Splice, n
     if as_before:
         words.delete(connection, sorted(as_before))
         enqueue_erasure(connection, now)
-    _make_findable(connection, scope, row, splice.replacements, now)
+    _make_findable(connection, scope, row, splice.replacements, now, as_before)
     if splice.removals or any(drafts[one.key].tokens < one.tokens for one in before):
         reads.unmark(connection, row.number)
     cost: int = sum(draft.tokens for draft in drafts.values()) - sum(one.tokens for one in before) - lost
@@ -285,10 +285,21 @@ def _make_findable(
     row: Any,
     fresh: Sequence[tuple[int, PreparedMessage]],
     now: datetime,
+    same: Collection[int] = (),
 ) -> None:
-    """File messages in both indexes; nothing finds those of a superseded session."""
-    found = [(key, draft.terms) for key, draft in fresh if draft.search_text and not row.superseded]
-    texts.add(connection, "message", scope, found, now)
+    """File messages in both indexes, some of which kept their vectors; nothing finds those of a superseded session."""
+    found = {key: draft for key, draft in fresh if draft.search_text and not row.superseded}
+    ready = {
+        key: draft.embedding
+        for key, draft in found.items()
+        if draft.embedding is not None and key not in same
+    }
+    if ready and not vectors.add(connection, "message", scope, ready, now):
+        ready = {}
+    words.insert(connection, texts.lanes_of(scope), [(key, found[key].terms or ()) for key in ready])
+    texts.add(
+        connection, "message", scope, [(k, one.terms) for k, one in found.items() if k not in ready], now
+    )
 
 
 def _move(

@@ -68,7 +68,8 @@ class Texts:
     Args:
         places: Those that have vectors, place by place.
         worded: Keys of texts that have words of the question; some may have no vector yet.
-        passing: Keys of the texts that pass the caller's filter; None: all do.
+        eligible: Keys of the texts that pass the caller's filter; None: all do.
+        newest: Keys of texts that are left out.
         size: How many texts the search covers, where an index chose; None: all of them are here.
 
     Attributes:
@@ -83,6 +84,7 @@ class Texts:
         places: Sequence[TextColumns],
         word_keys: Collection[int],
         eligible: Collection[int] | None = None,
+        newest: Collection[int] = (),
         size: int | None = None,
     ) -> None:
         embedded = np.concatenate([np.zeros(0, np.int64), *(place.keys for place in places)])
@@ -94,6 +96,8 @@ class Texts:
         order = np.argsort(keys, kind="stable")
         if eligible is not None:
             order = order[np.isin(keys[order], _keys(eligible))]
+        if newest:
+            order = order[np.isin(keys[order], _keys(newest), invert=True)]
         self._places, self._order, self._others = places, order, len(others)
         self.keys = keys[order]
         self.parts = self._column([place.parts for place in places], 1)

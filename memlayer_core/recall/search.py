@@ -177,12 +177,14 @@ class Question:
         own: The question.
         with_round: The question together with the round before it; None without a round.
         both: The same, where it had to be embedded before it was known whether it is needed.
+        newest: Keys of the turn that it begins: what is asked, or said since, is no answer to it.
         statistics: Statistics of the user's own data when it was asked.
     """
 
     own: Query
     with_round: str | None = None
     both: Query | None = None
+    newest: frozenset[int] = frozenset()
     statistics: ScopeStatistics = field(default_factory=ScopeStatistics)
 
 
@@ -201,7 +203,12 @@ def round_before(question: str, before: Sequence[Message]) -> str | None:
 
 
 def read_question(
-    connection: Connection, rt: Runtime, reach: Scope, query: str, with_round: str | None = None
+    connection: Connection,
+    rt: Runtime,
+    reach: Scope,
+    query: str,
+    with_round: str | None = None,
+    newest: frozenset[int] = frozenset(),
 ) -> Question:
     """Return what is searched for, without vectors.
 
@@ -213,11 +220,12 @@ def read_question(
         reach: Whose texts are searched.
         query: A question or words.
         with_round: The same with the round before it.
+        newest: Keys of the turn that it begins.
     """
     own, both = sql.overview(connection, reach).own, None
     if with_round is not None and (not rt.embeds_here or index_pays(rt, own)):
         both = _asked(connection, reach, with_round)
-    return Question(_asked(connection, reach, query), with_round, both, own)
+    return Question(_asked(connection, reach, query), with_round, both, newest, own)
 
 
 def _asked(connection: Connection, reach: Scope, query: str) -> Query:
@@ -294,14 +302,15 @@ def find(
         recall_filter: What may be found, checked; None: everything.
     """
     eligible = _eligible_keys(connection, scope, recall_filter)
-    look = _look(connection, rt, scope, [question.own], eligible)
+    look = _look(connection, rt, scope, question.newest, [question.own], eligible)
     scores = score(look, question.own.vector, look.words[0], question.own.speakers)
     if question.with_round is not None and bears(scores, look.texts.order(scores.total)) < FOLLOWS:
         both = question.both or _asked(connection, scope.reach, question.with_round)
         if both.vector is None and question.own.vector is not None:
             vector, _ = vector_at_once(rt, both.text) or (None, None)
             both = replace(both, vector=vector)
-        before, look = look, _look(connection, rt, scope, [question.own, both], eligible, look.postings)
+        every, before = [question.own, both], look
+        look = _look(connection, rt, scope, question.newest, every, eligible, before.postings)
         if len(look.texts.keys) > len(before.texts.keys):
             scores = score(look, question.own.vector, look.words[0], question.own.speakers)
         scores = scores.with_round(score(look, both.vector, look.words[1], both.speakers))
@@ -312,6 +321,7 @@ def _look(
     connection: Connection,
     rt: Runtime,
     scope: SearchScope,
+    newest: frozenset[int],
     every: Sequence[Query],
     eligible: frozenset[int] | None,
     earlier: Postings = MappingProxyType({}),
@@ -323,13 +333,16 @@ def _look(
     words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
     new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
     postings = {**earlier, **postings_of(connection, scope.word_owners, new, eligible)}
+    for keys in postings.values():
+        for key in newest:
+            keys.pop(key, None)
     worded = dict.fromkeys(chain(*postings.values()))
     if own is None:
         own = columns_of(connection, _chosen(rt, every, list(worded), eligible))
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
-    texts = Texts([own, *others], worded, eligible, scope.texts if is_indexed else None)
+    texts = Texts([own, *others], worded, eligible, newest, scope.texts if is_indexed else None)
     scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
     return Look(texts, words, postings, scale)
 

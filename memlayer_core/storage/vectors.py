@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sqlalchemy as sa
@@ -21,7 +21,7 @@ from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, Sample, SimilarityScale
 from memlayer_core.storage import statements
 from memlayer_core.storage import texts as storage_texts
-from memlayer_core.storage.jobs import enqueue_texts
+from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 from memlayer_core.storage.terms import MOST_PARTS
@@ -364,6 +364,23 @@ _NAMESPACE = Statement(
     ).where(namespaces.c.namespace == sa.bindparam("of"))
 )
 _META = Statement(sa.select(meta.c.name, meta.c.value))
+LEARNS = "learns_since"
+"""Name of the row of `meta` that a store has since a model learns from it: index jobs tell the model what is new."""
+_OWNER = Statement(
+    sa.select(
+        namespaces.c.shard,
+        namespaces.c.version,
+        namespaces.c.indexed,
+        namespaces.c.vectors,
+        *(
+            sa.select(meta.c.value).where(meta.c.name == name).scalar_subquery().label(name)
+            for name in ("embedder", "dimension", LEARNS)
+        ),
+    )
+    .where(namespaces.c.namespace == sa.bindparam("of"))
+    .with_for_update(of=namespaces)
+)
+_INSERT = Statement(sa.insert(texts))
 _TASKS = ListStatement(
     lambda keys: (
         sa.select(texts, namespaces.c.shard.label("on"))
@@ -388,7 +405,7 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTas
 
 
 def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
-    now = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    now = hash_of(text)
     kept = _parts(row) if row.text_hash == now else ()
     return IndexTask(row.key, row.on, storage_texts.lanes_of_row(row), text, now, kept, speaker)
 
@@ -426,6 +443,83 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
         storage_texts.count_vectors(
             connection, namespace, vectors[namespace], embeddings[namespace], versions[namespace]
         )
+
+
+class Embedding(NamedTuple):
+    """The vectors of a text that is not stored yet, of an embedder that needs no time.
+
+    Attributes:
+        vectors: Of its parts, in their order.
+        text_hash: Digest of the text, as the index job makes it.
+        speaker: Who said it: the first letter of the role, and the name.
+        language: The code of its language; empty if that is not known.
+        embedder: Identity of the embedder.
+        few: Vectors of a user up to which the index has none of them.
+    """
+
+    vectors: tuple[FloatVector, ...]
+    text_hash: str
+    speaker: str
+    language: str
+    embedder: str
+    few: int
+
+
+def hash_of(text: str) -> str:
+    """Return the digest by which the vectors of a text are known to be its own."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def add(
+    connection: sa.Connection,
+    kind: storage_texts.Kind,
+    scope: Scope,
+    embeddings: Mapping[int, Embedding],
+    now: datetime,
+) -> bool:
+    """Store new texts with their vectors. Returns False, and stores nothing, if the store has vectors of another embedder.
+
+    Args:
+        connection: In the transaction that stores what they say.
+        kind: What they are.
+        scope: Scope of the texts.
+        embeddings: By the keys of the texts, at least one.
+        now: The present.
+    """
+    some = next(iter(embeddings.values()))
+    dimension = str(len(some.vectors[0]))
+    owner = _OWNER.first(connection, {"of": scope.namespace})
+    if owner is None or owner.embedder != some.embedder or owner.dimension not in {None, dimension}:
+        return False
+    if owner.dimension is None:
+        connection.execute(sa.insert(meta).values(name="dimension", value=dimension))
+    lanes, version = storage_texts.lanes_of(scope), storage_texts.next_version(owner, now)
+    fixed = {
+        "kind": kind,
+        "namespace": scope.namespace,
+        "agent_lane": lanes[1],
+        "session_lane": lanes[2],
+        "shard": owner.shard,
+        "changed": version,
+    }
+    rows = (
+        fixed
+        | {
+            "key": key,
+            "speaker": one.speaker,
+            "language": one.language,
+            "text_hash": one.text_hash,
+            "vector": np.ascontiguousarray(one.vectors, dtype="<f4").tobytes(),
+            "vectors": len(one.vectors),
+        }
+        for key, one in embeddings.items()
+    )
+    _INSERT.run(connection, *rows)
+    vectors = sum(len(one.vectors) for one in embeddings.values())
+    storage_texts.count_vectors(connection, scope.namespace, vectors, len(embeddings), version)
+    if owner.indexed or owner.vectors + vectors > some.few or getattr(owner, LEARNS) is not None:
+        enqueue(connection, "index", list(embeddings), scope.namespace, now)
+    return True
 
 
 def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:

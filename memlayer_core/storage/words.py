@@ -14,7 +14,7 @@ from memlayer_core.storage.statements import ListStatement, Statement
 
 # Which texts have the words of a question.
 
-Postings = Mapping[str, Mapping[int, int]]
+Postings = Mapping[str, dict[int, int]]
 """For each term of a question: the keys of the texts that contain it, and how often each contains it."""
 
 _ITEMS = -(2**62)

@@ -311,7 +311,9 @@ def _read_newest(
             else newest_first
         )
         both = recall_search.round_before(asked, [one.message for one in before])
-        question = recall_search.read_question(connection, rt, scope.reach(), asked, both)
+        turn = newest_first[: place + 1] if is_asked and place is not None else []
+        keys = frozenset(one.key for one in turn if one.key)
+        question = recall_search.read_question(connection, rt, scope.reach(), asked, both, keys)
     is_known = found is not None and (
         found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)
     )

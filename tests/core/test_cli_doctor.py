@@ -81,7 +81,7 @@ def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
 
 
 def test_jobs_that_nobody_does_are_told(open_at: Callable[..., Memory], tmp_path: Path):
-    with open_at(settings=Tuned(index_delay=60)) as memory:
+    with open_at(embedder=FlakyEmbedder(HashingEmbedder()), settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="ada").add("user", "owed")
     assert wrong(found(tmp_path / "memory")[1]) == set()
     with closing(sqlite3.connect(tmp_path / "memory" / "journal.sqlite3", isolation_level=None)) as journal:

@@ -214,6 +214,7 @@ def test_work_in_the_background_has_traces_of_its_own_and_model_calls_are_in_the
         for number in range(12):
             chat.add("user", f"I took train {number} to Kyoto.")
             chat.add("assistant", "Have a good journey!")
+        chat.remember("Ada likes trains.")
         chat.context()
     memory.flush(30)
     jobs = {one.name: one for one in told.spans() if one.name.startswith("memlayer.job")}

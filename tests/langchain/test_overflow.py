@@ -165,8 +165,8 @@ def test_an_answer_that_has_begun_is_not_begun_again(memory, events, monkeypatch
 
 def test_what_cannot_be_left_out_raises_the_models_own_error(memory) -> None:
     model = Small(most=10)
-    middleware = MemlayerMiddleware(memory, user_id="ada", mode="STATIC", token_limit=1000)
+    middleware = MemlayerMiddleware(memory, user_id="eve", mode="STATIC", token_limit=1000)
     large = create_agent(model, system_prompt="Be terse. " * 150, middleware=[middleware])
     with pytest.raises(ContextOverflowError):
-        large.invoke({"messages": [("user", QUESTION)]}, CONFIG)
+        large.invoke({"messages": [("user", QUESTION)]}, {"configurable": {"thread_id": "eve"}})
     assert len(model.seen) == 1

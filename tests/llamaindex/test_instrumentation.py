@@ -109,7 +109,7 @@ def test_a_read_tells_how_much_was_recalled(session, remembers, heard, do):
 
 
 def test_what_happens_in_the_background_is_heard_too(session, memory, heard):
-    session.put(ChatMessage("my pet is a parrot"))
+    session.chat.remember("The user's pet is a parrot.")
     memory.flush()
 
     (indexed,) = heard.happened(MessagesIndexed)

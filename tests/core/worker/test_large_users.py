@@ -17,9 +17,11 @@ from memlayer_core import Memory, Message
 from memlayer_core.chroma import EmbeddedChroma
 from memlayer_core.errors import IndexUnavailableError
 from memlayer_core.events import IndexRebuilt
+from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs, vectors
 from memlayer_core.storage.statements import shard_of
 from memlayer_core.storage.tables import texts
+from memlayer_core.testing import FlakyEmbedder
 
 SETTINGS = Tuned(index_delay=0, durability="normal", exact_scan_limit=8)
 ONE = SETTINGS.replace(chroma_collections=1)
@@ -123,9 +125,9 @@ def test_a_search_leaves_out_the_user_as_a_condition_where_the_collection_has_no
 
 def test_a_user_whom_chroma_does_not_have_is_never_asked_for_there(open_here: Open, monkeypatch) -> None:
     with open_here() as memory:
-        monkeypatch.setattr(
-            vectors, "namespaces_of", lambda *_: (set(), [])
-        )  # as before the worker gave it one
+        # As before the worker gave it one.
+        monkeypatch.setattr(vectors, "namespaces_of", lambda *_: (set(), []))
+        monkeypatch.setattr(vectors, "large_namespaces", lambda *_: [])
         index: Any = memory.runtime.index
         monkeypatch.setattr(index, "nearest", lambda *_: pytest.fail("Chroma was asked"))
         say(memory, *TURNS)
@@ -213,9 +215,10 @@ def test_a_process_that_dies_before_chroma_has_all_texts_leaves_them_to_the_next
 
 
 def test_a_user_whom_another_process_gives_chroma_while_texts_are_embedded_lacks_none(
-    open_here: Open, monkeypatch
+    tmp_path: Path, monkeypatch
 ) -> None:
-    with open_here() as memory:
+    slow = FlakyEmbedder(HashingEmbedder())
+    with Memory.open(tmp_path / "store", embedder=slow, settings=SETTINGS) as memory:
         asked = vectors.namespaces_of
 
         def namespaces_of(connection: Any, names: Any, max_vectors: int) -> Any:

@@ -139,7 +139,7 @@ def test_who_looks_at_a_terminal_sees_how_much_is_left(monkeypatch, watched) -> 
 
 def test_a_backlog_is_a_problem_from_a_number_on() -> None:
     settings = Tuned(index_delay=60, backlog_limit=2)
-    with Memory.in_memory(embedder="hashing", settings=settings) as memory:
+    with Memory.in_memory(embedder=FlakyEmbedder(HashingEmbedder()), settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages([Message("user", "a"), Message("user", "b")])
         assert "backlog" not in memory.admin.status().problems

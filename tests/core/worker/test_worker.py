@@ -91,7 +91,7 @@ def test_a_flush_that_cannot_end_says_what_is_in_the_way() -> None:
 
 
 def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever() -> None:
-    with Memory.in_memory(settings=QUICK) as memory:
+    with Memory.in_memory(embedder=FlakyEmbedder(HashingEmbedder()), settings=QUICK) as memory:
         dead = heard(memory, JobDead)
         db = memory.runtime.db
         memory._resources.worker._stopping.set()  # this process does no work
@@ -231,14 +231,14 @@ def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
 
 def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(open_at) -> None:
     settings = QUICK.replace(lease_seconds=3600.0, index_delay=3600.0)
-    first = open_at(settings=settings)
+    first = open_at(embedder=FlakyEmbedder(HashingEmbedder()), settings=settings)
     first.chat(user_id="louis", session_id="s").add("user", "pears")
     now = first.runtime.now()
     leased = first.runtime.db.write(jobs.lease, ["index"], 10, "killed", now, now + timedelta(hours=1))
     assert leased
     first.close()
 
-    second = open_at(settings=settings)
+    second = open_at(embedder=FlakyEmbedder(HashingEmbedder()), settings=settings)
     second.flush(30)
     assert second.admin.status().backlog.queued == 0
     second.close()
