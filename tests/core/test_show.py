@@ -22,7 +22,7 @@ from tuned import Tuned
 from typer.testing import CliRunner
 
 from memlayer_core import Chat, Memory, Message, ToolCall
-from memlayer_core.cli.app import app
+from memlayer_core.cli.commands import app
 from memlayer_core.cli.demo import show_context
 from memlayer_core.memory import Admin
 from memlayer_core.message import Receipt

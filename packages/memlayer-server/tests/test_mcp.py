@@ -221,6 +221,7 @@ def test_only_the_token_the_names_and_the_own_pages_open_a_server_over_http(
         assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_what_would_open_it_to_others_or_cannot_be_is_refused_in_words(
     tmp_path: Path, command: Command, environment: Environment
 ) -> None:
