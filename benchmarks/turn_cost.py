@@ -21,7 +21,7 @@ mean is shown beside it.
 Goals: a pair at most 1 ms; a context at most 4, 8 and 15 ms with 1,000, 10,000 and 100,000 messages, whatever the
 question; at most one disk flush before a turn is answered.
 
-Usage: python benchmarks/turn_cost.py [--quick] [--json] [--check]
+Usage: python benchmarks/turn_cost.py [--pause SECONDS] [--quick] [--json] [--check]
 """
 
 import argparse
@@ -128,7 +128,7 @@ class Subject:
             "message": pair[0].text,
         }
 
-    def take(self, number, pairs, samples):
+    def take(self, number, pairs, samples, pause):
         chance = random.Random(number)
         for question in self.questions(chance, pairs[0]).values():
             self.chat.context(question, token_limit=TOKEN_LIMIT)
@@ -142,6 +142,7 @@ class Subject:
             asked += sum(costs.values()) - costs["message"]  # a turn has one context
             for kind, cost in costs.items():
                 samples[kind].append(cost)
+            time.sleep(pause)
         self.memory.flush()
         samples["all"].append((time.process_time() - whole - asked) / len(pairs))
 
@@ -153,7 +154,7 @@ def spent(work, *args, **kwargs):
     return time.thread_time() - start
 
 
-def measure(numbers, rounds, turns):
+def measure(numbers, rounds, turns, pause):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         subjects = {number: Subject(Path(folder, str(number)), number) for number in numbers}
         samples = {number: {name: [] for name in MEASURED} for number in numbers}
@@ -161,7 +162,7 @@ def measure(numbers, rounds, turns):
             talk = Talk(f"round {place}")  # the same turns for each
             pairs = [talk.pair() for _ in range(turns)]
             for number, subject in subjects.items() if place % 2 else reversed(subjects.items()):
-                subject.take(place, pairs, samples[number])
+                subject.take(place, pairs, samples[number], pause)
         for subject in subjects.values():
             subject.memory.close()
     return {
@@ -257,13 +258,16 @@ def main():
     parser = options(__doc__, "100 and 1,000 messages and few rounds")
     parser.add_argument("--rounds", type=int, help="how often all are measured")
     parser.add_argument("--turns", type=int, default=16, help="turns of a round")
+    parser.add_argument(
+        "--pause", type=float, default=0.0, help="seconds behind a turn, in which the worker does its part"
+    )
     parser.add_argument("--traced", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.traced:
         traced(asked.traced, asked.turns)
         return
     numbers = [100, 1000] if asked.quick else [100, *GOALS_CONTEXT]
-    costs = measure(numbers, asked.rounds or (2 if asked.quick else 6), asked.turns)
+    costs = measure(numbers, asked.rounds or (2 if asked.quick else 6), asked.turns, asked.pause)
     flushed = flushes(20)
     result = {
         "token_limit": TOKEN_LIMIT,

@@ -660,12 +660,14 @@ class Worker:
         self._begins = False  # until it has looked for work once
 
     def employ(self, rt: Runtime) -> None:
-        """Give the worker its runtime. It starts if earlier processes left jobs."""
+        """Give the worker its runtime. It starts if earlier processes left jobs, or if Chroma lacks a large user."""
         self._rt = rt
         end_idle(rt)  # before anybody continues an idle session: its episode ends before that
         self._look_at_clock(rt)
         begin(rt)
-        if rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
+        few = rt.settings.exact_scan_limit // 2
+        lacks = rt.index is not None and bool(rt.db.read(vectors.large_namespaces, few))
+        if lacks or rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
             self.wake()
 
     def _look_at_clock(self, rt: Runtime) -> None:

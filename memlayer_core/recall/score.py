@@ -69,7 +69,7 @@ class Texts:
         places: Those that have vectors, place by place.
         worded: Keys of texts that have words of the question; some may have no vector yet.
         eligible: Keys of the texts that pass the caller's filter; None: all do.
-        newest: Keys of texts that are left out.
+        asks: Key of the text that asks, which is left out; 0: there is none.
         size: How many texts the search covers, where an index chose; None: all of them are here.
 
     Attributes:
@@ -84,7 +84,7 @@ class Texts:
         places: Sequence[TextColumns],
         word_keys: Collection[int],
         eligible: Collection[int] | None = None,
-        newest: Collection[int] = (),
+        asks: int = 0,
         size: int | None = None,
     ) -> None:
         embedded = np.concatenate([np.zeros(0, np.int64), *(place.keys for place in places)])
@@ -96,8 +96,8 @@ class Texts:
         order = np.argsort(keys, kind="stable")
         if eligible is not None:
             order = order[np.isin(keys[order], _keys(eligible))]
-        if newest:
-            order = order[np.isin(keys[order], _keys(newest), invert=True)]
+        if asks:
+            order = order[keys[order] != asks]
         self._places, self._order, self._others = places, order, len(others)
         self.keys = keys[order]
         self.parts = self._column([place.parts for place in places], 1)

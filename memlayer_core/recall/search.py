@@ -175,57 +175,41 @@ class Question:
 
     Attributes:
         own: The question.
-        with_round: The question together with the round before it; None without a round.
-        both: The same, where it had to be embedded before it was known whether it is needed.
-        newest: Keys of the turn that it begins: what is asked, or said since, is no answer to it.
+        both: The question together with the round before it; None without a round.
+        key: Key of the message that asks, which is no answer to itself; 0: there is none.
         statistics: Statistics of the user's own data when it was asked.
     """
 
     own: Query
-    with_round: str | None = None
     both: Query | None = None
-    newest: frozenset[int] = frozenset()
+    key: int = 0
     statistics: ScopeStatistics = field(default_factory=ScopeStatistics)
 
 
-def round_before(question: str, before: Sequence[Message]) -> str | None:
-    """Return a question together with the round before it; None without such a round.
-
-    Args:
-        question: The question.
-        before: The messages before it, the newest first.
-    """
+def round_before(before: Sequence[Message]) -> str:
+    """Return what a question may go on with: the round before it, of messages with the newest first; empty without one."""
     spoken = [one for one in before if one.role in {"user", "assistant"} and one.is_told and one.text.strip()]
     if not spoken or spoken[0].role == "user":
-        return None
+        return ""
     said = next((one.text for one in spoken if one.role == "user"), "")
-    return f"{said[:_OF_ROUND]} {spoken[0].text[:_OF_ROUND]} {question}"
+    return f"{said[:_OF_ROUND]} {spoken[0].text[:_OF_ROUND]}"
 
 
 def read_question(
-    connection: Connection,
-    rt: Runtime,
-    reach: Scope,
-    query: str,
-    with_round: str | None = None,
-    newest: frozenset[int] = frozenset(),
+    connection: Connection, reach: Scope, query: str, before: str = "", key: int = 0
 ) -> Question:
     """Return what is searched for, without vectors.
 
-    An embedder in this process is asked for the round before the question where it is needed: in the search.
-
     Args:
         connection: In a transaction.
-        rt: What the memory works with.
         reach: Whose texts are searched.
         query: A question or words.
-        with_round: The same with the round before it.
-        newest: Keys of the turn that it begins.
+        before: The round before it.
+        key: Key of the message that asks; 0: there is none.
     """
-    own, both = sql.overview(connection, reach).own, None
-    if with_round is not None and (not rt.embeds_here or index_pays(rt, own)):
-        both = _asked(connection, reach, with_round)
-    return Question(_asked(connection, reach, query), with_round, both, newest, own)
+    own = _asked(connection, reach, query)
+    both = replace(own, query=f"{before} {own.query}", text=f"{before} {own.text}") if before else None
+    return Question(own, both, key, sql.overview(connection, reach).own)
 
 
 def _asked(connection: Connection, reach: Scope, query: str) -> Query:
@@ -242,9 +226,12 @@ def _asked(connection: Connection, reach: Scope, query: str) -> Query:
 
 
 def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
-    """Return a question with its vectors, and with the nearest texts where an index finds them faster."""
+    """Return a question with its vectors, and with the nearest texts where an index finds them faster.
+
+    An embedder in this process is asked for the round before the question where it is needed: in the search.
+    """
     own, both = (yield from _embedded(rt, reach, question, question.own)), question.both
-    if both is not None:
+    if both is not None and (not rt.embeds_here or own.neighbours is not None):
         both = yield from _embedded(rt, reach, question, both)
     return replace(question, own=own, both=both)
 
@@ -302,15 +289,14 @@ def find(
         recall_filter: What may be found, checked; None: everything.
     """
     eligible = _eligible_keys(connection, scope, recall_filter)
-    look = _look(connection, rt, scope, question.newest, [question.own], eligible)
+    look = _look(connection, rt, scope, question.key, [question.own], eligible)
     scores = score(look, question.own.vector, look.words[0], question.own.speakers)
-    if question.with_round is not None and bears(scores, look.texts.order(scores.total)) < FOLLOWS:
-        both = question.both or _asked(connection, scope.reach, question.with_round)
+    if (both := question.both) is not None and bears(scores, look.texts.order(scores.total)) < FOLLOWS:
         if both.vector is None and question.own.vector is not None:
             vector, _ = vector_at_once(rt, both.text) or (None, None)
             both = replace(both, vector=vector)
         every, before = [question.own, both], look
-        look = _look(connection, rt, scope, question.newest, every, eligible, before.postings)
+        look = _look(connection, rt, scope, question.key, every, eligible, before.postings)
         if len(look.texts.keys) > len(before.texts.keys):
             scores = score(look, question.own.vector, look.words[0], question.own.speakers)
         scores = scores.with_round(score(look, both.vector, look.words[1], both.speakers))
@@ -321,7 +307,7 @@ def _look(
     connection: Connection,
     rt: Runtime,
     scope: SearchScope,
-    newest: frozenset[int],
+    asks: int,
     every: Sequence[Query],
     eligible: frozenset[int] | None,
     earlier: Postings = MappingProxyType({}),
@@ -334,15 +320,14 @@ def _look(
     new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
     postings = {**earlier, **postings_of(connection, scope.word_owners, new, eligible)}
     for keys in postings.values():
-        for key in newest:
-            keys.pop(key, None)
+        keys.pop(asks, None)
     worded = dict.fromkeys(chain(*postings.values()))
     if own is None:
         own = columns_of(connection, _chosen(rt, every, list(worded), eligible))
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
-    texts = Texts([own, *others], worded, eligible, newest, scope.texts if is_indexed else None)
+    texts = Texts([own, *others], worded, eligible, asks, scope.texts if is_indexed else None)
     scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
     return Look(texts, words, postings, scale)
 
@@ -798,7 +783,7 @@ def search(
         most = max(limit, RERANKED) if rt.reranker is not None else limit
         return scope, explain(found, read_lines(connection, rt, found, order, most)), found.notes
 
-    question = yield from embed(rt, reach, rt.db.read(read_question, rt, reach, asked))
+    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
     scope, lines, notes = rt.db.read(look, question)
     lines, more = yield from rerank(rt, scope, asked, lines)
     return _hits(rt, lines[:limit], token_limit, notes + more)
@@ -842,7 +827,7 @@ def recall(
         )
         return covered, lines, most, found.notes
 
-    question = yield from embed(rt, reach, rt.db.read(read_question, rt, reach, asked))
+    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
     covered, lines, most, notes = rt.db.read(look, question)
     lines, more = yield from rerank(rt, covered, asked, lines)
     room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit

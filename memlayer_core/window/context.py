@@ -27,6 +27,7 @@ from memlayer_core.seams import Limits, recall_budget
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import LAST, session_of
+from memlayer_core.storage.terms import parts
 from memlayer_core.storage.words import is_record
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
@@ -185,7 +186,7 @@ def own_context(
     how = tuple(roles), recall_filter
     drafts = drafts_of(rt, scope, pending) if pending else []
     waiting = rt.temporaries.show(scope)
-    newest = rt.db.read(_read_newest, rt, scope, asked, drafts, is_recalling=share > 0)
+    newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
     question = newest.question
     if question is not None:
         question = yield from recall_search.embed(rt, scope.reach(), question)
@@ -273,7 +274,6 @@ _ROUND = 12  # newest messages among which the question and the round before it 
 
 def _read_newest(
     connection: Connection,
-    rt: Runtime,
     scope: Scope,
     query: str | None,
     drafts: Sequence[PreparedMessage],
@@ -284,7 +284,6 @@ def _read_newest(
 
     Args:
         connection: In a transaction.
-        rt: What the memory works with.
         scope: The session.
         query: What to recall for; None: the newest question.
         drafts: Messages that are not stored yet.
@@ -310,10 +309,10 @@ def _read_newest(
             if is_asked
             else newest_first
         )
-        both = recall_search.round_before(asked, [one.message for one in before])
-        turn = newest_first[: place + 1] if is_asked and place is not None else []
-        keys = frozenset(one.key for one in turn if one.key)
-        question = recall_search.read_question(connection, rt, scope.reach(), asked, both, keys)
+        of_round = recall_search.round_before([one.message for one in before])
+        # A long question may be shortened: what is left out of it is found like anything else.
+        own = found.key if is_asked and found is not None and len(parts(asked)) == 1 else 0
+        question = recall_search.read_question(connection, scope.reach(), asked, of_round, own)
     is_known = found is not None and (
         found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)
     )
@@ -652,7 +651,7 @@ def _question(rt: Runtime, scope: Scope, query: str | None, pending: object) -> 
     if query is not None:
         return Message("user", query) if query.strip() else None
     drafts = drafts_of(rt, scope, pending) if pending else []
-    newest = rt.db.read(_read_newest, rt, scope, None, drafts, is_recalling=False)
+    newest = rt.db.read(_read_newest, scope, None, drafts, is_recalling=False)
     return newest.message if newest.query.strip() else None
 
 

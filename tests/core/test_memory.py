@@ -399,3 +399,29 @@ def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_tol
     assert context.profile is not None
     assert "Louis" in context.profile.text
     assert "something with robots tonight" in context.recall
+
+
+def test_with_hashing_a_message_is_stored_with_its_vector_and_no_job_is_left(open_at) -> None:
+    memory = open_at(settings=Tuned(index_delay=3600, durability="normal"))
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", "Our kayaks are in Bergen."), Message("assistant", "Noted.")])
+    assert memory.admin.status().backlog.queued == 0
+    (hit, *_) = memory.search("kayaking in Bergen", user_id="louis")
+    assert any(reason.code == "meaning" and "cosine" in reason.text for reason in hit.reasons)
+    chat.edit(0, content="Our kayaks are in Oslo.")
+    assert "Oslo" in memory.search("kayaking in Oslo", user_id="louis")[0].text
+    assert memory.admin.verify() == []
+
+
+def test_no_vector_of_another_embedder_is_stored_beside_those_of_a_store(open_at) -> None:
+    hashing = open_at(settings=Tuned(index_delay=0, durability="normal"))
+    other = open_at(embedder=lambda texts: [[1.0, 0.5, float(len(text))] for text in texts])
+    other.chat(user_id="louis").add("user", "The kayak is blue.")
+    other.flush()
+    hashing.chat(user_id="louis").add("user", "The boat is red.")
+    other.flush()  # who has the store's embedder makes the vector
+    assert {hit.text for hit in other.search("boat", user_id="louis")} == {
+        "The kayak is blue.",
+        "The boat is red.",
+    }
+    assert other.admin.verify() == []

@@ -118,12 +118,12 @@ def names(database: Database) -> set[str]:
     return set(database.read(lambda connection: connection.scalars(noted).all()))
 
 
-def test_a_turn_is_added_in_two_round_trips(memory: Memory, trips: Trips) -> None:
+def test_a_turn_is_added_with_its_vectors_in_three_round_trips(memory: Memory, trips: Trips) -> None:
     chat = memory.chat(user_id="ada", session_id="today")
     chat.add("user", "The kayak is blue.")
     turn = [Message("user", "And the boat?"), Message("assistant", "Green.")]
-    assert trips.of(lambda: chat.add_messages(turn))[1] <= 2
-    assert trips.of(lambda: chat.add("user", "The bicycle is red."))[1] <= 2
+    assert trips.of(lambda: chat.add_messages(turn))[1] <= 3
+    assert trips.of(lambda: chat.add("user", "The bicycle is red."))[1] <= 3
     assert trips.number  # else nothing was counted
 
 
@@ -155,7 +155,7 @@ def test_new_vectors_cost_a_context_one_round_trip_and_a_new_session_two(
     memory.flush()
     assert trips.of(ask)[1] <= usual + 1
     chat.add("user", "Which trains do I like?")
-    assert trips.of(chat.context)[1] <= usual + 2
+    assert trips.of(chat.context)[1] <= usual + 3  # the question is asked with the round before it, too
 
 
 @pytest.mark.parametrize("run", [in_this_thread, in_another_thread])
