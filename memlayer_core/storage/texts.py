@@ -1,6 +1,7 @@
 """Every text that a search can find: messages, records in force, texts of items. There is one path for all of them.
 
-Words find a text at once; its vector finds it when its index job is done. What it says is in the table of its kind.
+Words find a text at once; its vector finds it when its index job is done, and at once where the embedder is hashing. What it says
+is in the table of its kind.
 
 Writes lock in this order: messages, owners (the rows of namespaces), records, texts.
 """

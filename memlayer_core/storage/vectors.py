@@ -492,7 +492,8 @@ def add(
     if owner is None or owner.embedder != some.embedder or owner.dimension not in {None, dimension}:
         return False
     if owner.dimension is None:
-        connection.execute(sa.insert(meta).values(name="dimension", value=dimension))
+        known = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
+        connection.execute(known, {"name": "dimension", "value": dimension})
     lanes, version = storage_texts.lanes_of(scope), storage_texts.next_version(owner, now)
     fixed = {
         "kind": kind,
