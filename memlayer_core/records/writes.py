@@ -853,9 +853,10 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
         )
         if row.replaced_by not in {None, row.ordinal}:
             after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
-            connection.execute(
-                sa.update(tables.records).where(closed, tables.records.c.ordinal != row.ordinal).values(after)
-            )
+            these = sa.and_(closed, tables.records.c.ordinal != row.ordinal)
+            before = connection.execute(sa.select(tables.records).where(these)).all()
+            connection.execute(sa.update(tables.records).where(these).values(after))
+            _join_equal(connection, before, row.replaced_by, now)
             continue
         former = sa.select(tables.records).where(sa.or_(closed, _gives_way(row)))
         for one in connection.execute(former).all():
@@ -867,6 +868,38 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
             )
             if not reads.sources_of(connection, one.namespace, [one.ordinal]):
                 _file(connection, [(one.key, reads.record_of(one))], now)
+
+
+def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
+    """Make one fact of two that say the same, since what stood between them is deleted."""
+    every = tables.records.c
+    for row in rows:
+        named = every.namespace == row.namespace, every.ordinal == successor
+        newest = sa.select(tables.records).where(*named).order_by(every.version.desc()).limit(1)
+        later = connection.execute(newest).first()
+        if later is None or _says(reads.record_of(later)) != _says(reads.record_of(row)):
+            continue
+        first, second = reads.record_of(row), reads.record_of(later)
+        joined = replace(
+            second,
+            mentions=first.mentions + second.mentions,
+            valid_from=first.valid_from,
+            first_observed=min(first.first_observed, second.first_observed),
+        )
+        columns = reads.changing_columns(joined)
+        connection.execute(sa.update(tables.records).where(every.number == later.number).values(columns))
+        of_it = tables.evidence.c.namespace == row.namespace, tables.evidence.c.ordinal == row.ordinal
+        connection.execute(sa.update(tables.evidence).where(*of_it).values(ordinal=successor))
+        gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
+        connection.execute(
+            sa.update(tables.records)
+            .where(*gave_way, every.ordinal != row.ordinal)
+            .values(replaced_by=successor)
+        )
+        versions = sa.select(tables.records).where(
+            every.namespace == row.namespace, every.ordinal == row.ordinal
+        )
+        delete_records(connection, connection.execute(versions).all(), now)
 
 
 def revise_fact(

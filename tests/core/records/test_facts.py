@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from clock import set_ahead
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from scripted_reader import reads
@@ -572,6 +572,9 @@ STEPS = st.one_of(
 )
 
 
+@example(
+    steps=[*[("say", f"I live in {place}.") for place in ("Graz", "Graz", "Rome", "Graz")], ("delete", 2)]
+)
 @given(steps=st.lists(STEPS, max_size=9))
 @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @pytest.mark.slow
