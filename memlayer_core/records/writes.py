@@ -172,7 +172,7 @@ def restore(
         return False
     if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
         return False
-    here = {row.version: row for row in _versions(connection, owner, ordinal)}
+    here = {row.version: row for row in _versions(connection, owner.namespace, ordinal)}
     known = {version: bytes(row.digest) for version, row in here.items()}
     coming = {noted.record.version: noted.digest for noted in versions}
     if coming.items() <= known.items():
@@ -358,8 +358,8 @@ def _said_before(connection: sa.Connection, draft: PreparedRecord, now: datetime
     return row
 
 
-def _versions(connection: sa.Connection, owner: Scope, ordinal: int) -> Sequence[Any]:
-    these = sa.and_(tables.records.c.namespace == owner.namespace, tables.records.c.ordinal == ordinal)
+def _versions(connection: sa.Connection, namespace: str, ordinal: int) -> Sequence[Any]:
+    these = sa.and_(tables.records.c.namespace == namespace, tables.records.c.ordinal == ordinal)
     return connection.execute(sa.select(tables.records).where(these).order_by(tables.records.c.version)).all()
 
 
@@ -874,12 +874,9 @@ def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, 
     """Make one fact of two that say the same, since what stood between them is deleted."""
     every = tables.records.c
     for row in rows:
-        named = every.namespace == row.namespace, every.ordinal == successor
-        newest = sa.select(tables.records).where(*named).order_by(every.version.desc()).limit(1)
-        later = connection.execute(newest).first()
-        if later is None or _says(reads.record_of(later)) != _says(reads.record_of(row)):
+        later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
+        if not later or _says(second := reads.record_of(later[0])) != _says(first):
             continue
-        first, second = reads.record_of(row), reads.record_of(later)
         joined = replace(
             second,
             mentions=first.mentions + second.mentions,
@@ -887,7 +884,7 @@ def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, 
             first_observed=min(first.first_observed, second.first_observed),
         )
         columns = reads.changing_columns(joined)
-        connection.execute(sa.update(tables.records).where(every.number == later.number).values(columns))
+        connection.execute(sa.update(tables.records).where(every.number == later[0].number).values(columns))
         of_it = tables.evidence.c.namespace == row.namespace, tables.evidence.c.ordinal == row.ordinal
         connection.execute(sa.update(tables.evidence).where(*of_it).values(ordinal=successor))
         gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
@@ -896,10 +893,7 @@ def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, 
             .where(*gave_way, every.ordinal != row.ordinal)
             .values(replaced_by=successor)
         )
-        versions = sa.select(tables.records).where(
-            every.namespace == row.namespace, every.ordinal == row.ordinal
-        )
-        delete_records(connection, connection.execute(versions).all(), now)
+        delete_records(connection, _versions(connection, row.namespace, row.ordinal), now)
 
 
 def revise_fact(
@@ -1011,10 +1005,7 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     ):
         withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
         mentions = sum(row.kind != "ended" for row in withdrawn)
-        of_it = tables.records.c.namespace == namespace, tables.records.c.ordinal == ordinal
-        versions = connection.execute(
-            sa.select(tables.records).where(*of_it).order_by(tables.records.c.version)
-        ).all()
+        versions = _versions(connection, namespace, ordinal)
         if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
             reopen_facts(connection, versions[-1:], now)
         if not versions or not mentions:
