@@ -141,7 +141,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
     def set_messages(self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Make a conversation exactly these messages. `created_at` is as for `MemlayerMemory.put_messages`.
 
-        The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
+        The messages that they replace stay in `Chat.history(all_versions=True)`, and are no longer recalled.
         If the list only grew, only the new messages are written.
         """
         self._lists.set(key, all_to_core(messages, created_at))
@@ -339,7 +339,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
     ) -> None:
         """Make a conversation exactly these messages, all of one status.
 
-        The messages that they replace move to a session of their own (`Session.superseded`), and are no longer recalled.
+        The messages that they replace stay in `Chat.history(all_versions=True)`, and are no longer recalled.
         """
         part = _PARTS[MessageStatus(status)]
         await self._threads.write(lambda: self._lists.set(key, all_to_core(messages, created_at), part=part))

@@ -293,7 +293,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
 
         New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
         or in between, because it was trimmed or filtered, stay. If the list differs, or ends before the session does,
-        the session's messages from there on move to a session of their own (`Session.superseded`) and are no longer
+        the session's messages from there on stay in `memory.chat.history(all_versions=True)` and are no longer
         recalled; all of them do if the list has nothing in common with the session, or is empty. `created_at` is as for
         `put_messages`.
         """

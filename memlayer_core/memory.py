@@ -880,7 +880,6 @@ class Memory(Viewable):
         agent_id: str | None = None,
         limit: int | None = None,
         offset: int = 0,
-        all_versions: bool = False,
     ) -> list[Session]:
         """Return a user's sessions, the last used first. Each has a `label` for lists.
 
@@ -890,10 +889,9 @@ class Memory(Viewable):
             agent_id: Only sessions with this agent.
             limit: How many sessions at the most; all of them if left out.
             offset: How many sessions to skip.
-            all_versions: Also sessions that hold replaced messages of another session.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return messages_flow.sessions(self.runtime, reach, limit, offset, all_versions=all_versions)
+        return messages_flow.sessions(self.runtime, reach, limit, offset)
 
     async def asessions(
         self,
@@ -903,13 +901,10 @@ class Memory(Viewable):
         agent_id: str | None = None,
         limit: int | None = None,
         offset: int = 0,
-        all_versions: bool = False,
     ) -> list[Session]:
         """Do `sessions` without blocking the event loop."""
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(
-            messages_flow.sessions, self.runtime, reach, limit, offset, all_versions=all_versions
-        )
+        return await self.runtime.threads.read(messages_flow.sessions, self.runtime, reach, limit, offset)
 
     def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
         """Return the items of a tenant: JSON values under keys in folders. They belong to no user.

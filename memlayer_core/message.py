@@ -340,7 +340,7 @@ class Entry(NamedTuple):
     """What of a message decides whether it is in a window.
 
     Attributes:
-        seq: Its place in the session. Places rise, and there may be gaps.
+        position: Where it stands in its session: a larger one is later. There are gaps.
         role: Role of the speaker; `"tool"` for a user's message that only answers calls.
         tokens: Tokens of the message, by the counter named in `counter`.
         calls: The calls that it makes and that want an answer.
@@ -352,7 +352,7 @@ class Entry(NamedTuple):
         message: The message, where it was read.
     """
 
-    seq: int
+    position: int
     role: Role
     tokens: int
     calls: tuple[Link, ...] = ()
@@ -364,10 +364,12 @@ class Entry(NamedTuple):
     message: Message | None = None
 
     @classmethod
-    def of(cls, seq: int, message: Message, tokens: int = 0, counter: str = "", characters: int = 0) -> Self:
+    def of(
+        cls, position: int, message: Message, tokens: int = 0, counter: str = "", characters: int = 0
+    ) -> Self:
         """Return the entry of a message at a place."""
         links, hidden = (message.calls, message.answers), not message.is_told
-        return cls(seq, message.turn_role, tokens, *links, counter, characters, hidden, message=message)
+        return cls(position, message.turn_role, tokens, *links, counter, characters, hidden, message=message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,12 +377,13 @@ class StoredMessage:
     """A message in the journal.
 
     Attributes:
-        key: Session number * 2**32 + `seq`: one integer that orders all messages of a session.
+        key: Names it in this store. No other message, record or text of an item ever has this key.
         scope: Its scope, with the session.
         message: The message, with `id` and `created_at` filled.
         tokens: Tokens of the message, by the counter named in `counter`.
         counter: Name of the token counter.
         digest: Digest of its content, 16 bytes; empty if it is no message.
+        position: Where it stands in its session; 0 if it stands nowhere.
     """
 
     key: int
@@ -389,27 +392,7 @@ class StoredMessage:
     tokens: int
     counter: str
     digest: bytes = b""
-
-    @property
-    def seq(self) -> int:
-        """The message's place in its session."""
-        return self.key & 0xFFFF_FFFF
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A message that was withdrawn or replaced, or an earlier version of one that was edited.
-
-    Attributes:
-        place: Its place in the session. If another message has that place by now, it was in front of that one. None:
-            the place is not known.
-        key: Orders the versions of one place, the oldest first.
-        message: The message, with `withdrawn_at` filled.
-    """
-
-    place: int | None
-    key: int
-    message: Message
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,17 +231,17 @@ class Temporaries:
             return waiting
 
     def note_shown(self, scope: Scope, texts: Iterable[tuple[str, int]]) -> None:
-        """Note texts of messages as a context showed them, smaller or with escapes, and their places. Only digests are stored."""
-        named = [(_digest(scope, text), place) for text, place in texts]
+        """Note texts of messages as a context showed them, smaller or with escapes, and their keys. Only digests are stored."""
+        named = [(_digest(scope, text), key) for text, key in texts]
         with self._lock:
-            for one, place in named:
-                self._shown[one] = place
+            for one, key in named:
+                self._shown[one] = key
                 self._shown.move_to_end(one)
             while len(self._shown) > _SHOWN:
                 self._shown.popitem(last=False)
 
-    def place_shown(self, scope: Scope, text: str) -> int | None:
-        """Return the place of the message that a context of this user showed so; None: none did."""
+    def key_shown(self, scope: Scope, text: str) -> int | None:
+        """Return the key of the message that a context of this user showed so, 0 of several joined ones; None: none did."""
         return self._shown.get(_digest(scope, text))
 
     def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:

@@ -129,8 +129,6 @@ class Transcripts:
     def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
         """Insert messages in front of the message at a place, as a list's `insert` does.
 
-        All messages behind that place get new places, so the cost grows with their number.
-
         Args:
             key: Key of the conversation.
             place: The place, from 0; below zero, counted from the end. A place beyond an end means that end.
@@ -150,7 +148,7 @@ class Transcripts:
     def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Make the conversation consist of exactly these messages, all of them in one part.
 
-        Replaced messages stay in a session of their own (`Session.superseded`), and are not recalled any more.
+        Replaced messages stay in `Chat.history(all_versions=True)`, and are not recalled any more.
         Messages that are there already, in the same order, are not written again.
 
         Raises:

@@ -39,8 +39,8 @@ from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.seams import VectorIndex
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import texts, vectors
-from memlayer_core.storage.jobs import LONGEST_BACKOFF, Backlog, Job, JobKind, backoff
-from memlayer_core.storage.statements import LAST, key_of, session_of, shard_of
+from memlayer_core.storage.jobs import LONGEST_BACKOFF, Backlog, Job, JobKind, Stretch, backoff
+from memlayer_core.storage.statements import LAST, shard_of
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.flow import summarize, write_episode
 from memlayer_core.window.context import record
@@ -368,14 +368,14 @@ class JobRunner:
         kinds: Sequence[JobKind],
         limit: int,
         seconds: float = 0.0,
-        subjects: tuple[int, int] | None = None,
+        stretch: Stretch | None = None,
     ) -> list[Job]:
         """Lease the oldest jobs that are due, for so many seconds more than a lease usually has. See `job_queue.lease`."""
         now = rt.now()
         until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
         if not rt.db.read(storage_jobs.is_due, kinds, now, until):
             return []
-        return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, subjects)
+        return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
 
     def do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
         """Do jobs, those of one kind together; each alone where they fail together."""
@@ -580,9 +580,8 @@ class ModelThreads:
         kinds += ["record"] if rt.long_term is not None else []
         jobs = self._jobs.lease(rt, kinds, 1, seconds)
         if jobs and jobs[0].kind == "learn" and most > 1:
-            session = session_of(jobs[0].subject)
-            inside = key_of(session, 0), key_of(session, LAST)
-            jobs += self._jobs.lease(rt, ["learn"], most - 1, seconds, inside)
+            whole = rt.db.read(storage_jobs.stretch_of, [jobs[0].subject])._replace(first=0, last=LAST)
+            jobs += self._jobs.lease(rt, ["learn"], most - 1, seconds, whole)
         return jobs
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
@@ -608,9 +607,9 @@ class ModelThreads:
 
     def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
         """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""
-        inside, now = (keys[0], keys[-1]), rt.now()
-        rt.db.write(storage_jobs.gather, "learn", inside, 1, now, now)
-        return self._jobs.lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, inside)
+        stretch, now = rt.db.read(storage_jobs.stretch_of, keys), rt.now()
+        rt.db.write(storage_jobs.gather, "learn", stretch, 1, now, now)
+        return self._jobs.lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, stretch)
 
 
 # The worker: it leases jobs in the background and does them. A restart loses no job and repeats no effect.

@@ -24,7 +24,8 @@ from sqlalchemy import NullPool, create_engine, text
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory
+from memlayer_core import Chat, Memory
+from memlayer_core.messages import reads as messages_reads
 
 hypothesis_settings.register_profile(
     "memlayer", examples(150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -188,3 +189,23 @@ def chroma_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(30)
+
+
+def taken_out(chat: Chat) -> list[list[str]]:
+    """Return what each change took out of a session, the last change first."""
+    changes: dict[Any, list[str]] = {}
+    for message in chat.history(all_versions=True):
+        if message.withdrawn_at is not None:
+            changes.setdefault(message.withdrawn_at, []).append(message.text)
+    return [changes[at] for at in sorted(changes, reverse=True)]
+
+
+def offload_id(chat: Chat, place: int) -> str:
+    """Return the id by which a preview names a message of a session, at a place of its history."""
+
+    def read(connection: Any) -> str:
+        session = messages_reads.find(connection, chat.scope)
+        assert session is not None
+        return f"msg-{messages_reads.history(connection, session, 0, None)[place].key}"
+
+    return chat.memory.runtime.db.read(read)

@@ -89,8 +89,8 @@ def inspect(store: JournalPlace, whom: Whom, *, last: int = 50) -> Answers:
             what = f"There is no session {whom.session!r}"
             note(f"{what}; `--user` alone lists the sessions with their agents.")
             raise typer.Exit(1)
-        newest = [entry.seq for entry in db.read(reads.tail, known, None, last)]
-        said = ViewList("Messages", [one.message for one in db.read(reads.read, known, newest)])
+        newest = db.read(reads.tail_messages, known, None, last)[::-1]
+        said = ViewList("Messages", [one.message for _, one in newest])
         yield said, [one.to_json() for one in said]
 
 

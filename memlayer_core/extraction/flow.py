@@ -23,7 +23,7 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.statements import LAST, from_micros
+from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.summaries.model import SideTask
 
@@ -43,7 +43,7 @@ def queue(rt: Runtime, keys: Sequence[int]) -> None:
     if not keys or not (rt.extractor is not None or rt.db.read(sql.learns)):
         return
     now, settings = rt.now(), rt.settings
-    turns = LAST if settings.extraction_with_summaries else settings.extraction_turns
+    turns = EVERY if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
     rt.db.write(sql.queue, keys, turns, now, later)
 
@@ -184,13 +184,11 @@ class _Batch:
         reader = reader_of(self._rt, self._owner.reach(), (), for_recall=False)
         self._known = sql.known_facts(connection, reader)
         self._others = records_reads.other_speakers(connection, self._owner, {row.name for row in self.rows})
-        stored = {one.key: one for one in sql.conversation(connection, self.rows)}
-        for row in self.rows:
-            before = stored.get(row.key - 1)
-            if before is not None and before.message.role == "assistant" and before.message.is_told:
+        for key, before in sql.before_each(connection, self.rows).items():
+            if before.message.role == "assistant" and before.message.is_told:
                 text = self._rt.redact(before.message.text)
-                at = before.message.created_at or _said_at(row)
-                self._before[row.key] = Line("assistant", text, at)
+                assert before.message.created_at is not None  # it was stored
+                self._before[key] = Line("assistant", text, before.message.created_at)
         if len(self._known) > _SHOWN:
             keys = {*self._words, *(key for _, sources in self._known for key in sources)}
             self._vectors = dict(sql.vectors_of(connection, sorted(keys)))

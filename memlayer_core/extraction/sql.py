@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,9 +30,9 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import vectors
-from memlayer_core.storage.jobs import Cost, Job
-from memlayer_core.storage.statements import LAST, chunks, dialect_insert, key_of, session_of, to_micros
-from memlayer_core.storage.tables import messages, meta
+from memlayer_core.storage.jobs import Cost, Job, Stretch
+from memlayer_core.storage.statements import LAST, chunks, dialect_insert, to_micros
+from memlayer_core.storage.tables import IN_FORCE, messages, meta
 
 _KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
 
@@ -75,7 +76,7 @@ def begin(connection: sa.Connection, now: datetime, days: float) -> None:
     )
     if connection.scalar(first.on_conflict_do_nothing().returning(meta.c.name)) is None or not days:
         return
-    said = messages.c.role == "user", messages.c.created_at >= to_micros(now - timedelta(days=days))
+    said = messages.c.role == "user", IN_FORCE, messages.c.created_at >= to_micros(now - timedelta(days=days))
     keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()
     for some in chunks(keys):
         queue(connection, some, 1, now, now)
@@ -87,13 +88,11 @@ def queue(connection: sa.Connection, keys: Sequence[int], turns: int, now: datet
     All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
     """
     rows = records_reads.from_users(connection, keys)
-    for session, some in groupby(rows, key=lambda row: session_of(row.key)):
+    for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
         told = list(some)
         subjects = [row.key for row in told]
         storage_jobs.enqueue_once(connection, "learn", subjects, later, told[0].namespace)
-        storage_jobs.gather(
-            connection, "learn", (key_of(session, 0), key_of(session, LAST)), turns, now, later
-        )
+        storage_jobs.gather(connection, "learn", Stretch(session, 0, LAST), turns, now, later)
 
 
 def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
@@ -115,13 +114,22 @@ def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
 
 
-def conversation(connection: sa.Connection, rows: Sequence[Any]) -> list[StoredMessage]:
-    """Return the messages of one session with those that stand directly before each of them."""
-    session = messages_reads.find_by_number(connection, session_of(rows[0].key))
+def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:
+    """Return what stands directly before each of some messages of one session, by the keys of these."""
+    session = messages_reads.find_by_number(connection, rows[0].session)
     if session is None:
-        return []
-    seqs = {row.key - key_of(session.number, 0) for row in rows}
-    return messages_reads.read(connection, session, sorted(seqs | {seq - 1 for seq in seqs if seq > 0}))
+        return {}
+    earlier = messages.alias()
+    before = sa.select(sa.func.max(earlier.c.position)).where(
+        earlier.c.session == messages.c.session,
+        earlier.c.replaced_at.is_(None),
+        earlier.c.position < messages.c.position,
+    )
+    these = sa.select(messages.c.key, before.scalar_subquery().label("at"))
+    found = connection.execute(these.where(messages.c.key.in_([row.key for row in rows]))).all()
+    at = [row.at for row in found if row.at is not None]
+    stored = {one.position: one for one in messages_reads.read(connection, session, at)}
+    return {row.key: stored[row.at] for row in found if row.at in stored}
 
 
 def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record, list[int]]]:

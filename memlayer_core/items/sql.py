@@ -39,12 +39,13 @@ _AT_ONCE = 1000  # vectors that are compared at a time
 _BEHIND_SLASH = "0"  # the character after it
 _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
 _LIVES = sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > sa.bindparam("now"))
+_OF_ITEM = sa.and_(tables.texts.c.owner == tables.items.c.number, tables.OF_ITEM)
 
 _BY_TEXT = ListStatement(
     lambda keys: (
-        sa.select(tables.items, tables.item_texts.c.key.label("text_key"))
-        .join(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
-        .where(tables.item_texts.c.key.in_(keys), _LIVES)
+        sa.select(tables.items, tables.texts.c.key.label("text_key"))
+        .join(tables.texts, _OF_ITEM)
+        .where(tables.texts.c.key.in_(keys), _LIVES)
     )
 )
 
@@ -104,10 +105,9 @@ def find_by_number(
 def texts(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -> list[ItemText]:
     """Return the texts of a query's items, those of the last put first."""
     query = (
-        sa.select(tables.items.c.number, tables.item_texts.c.key, EMBEDDED.label("embedded"))
-        .outerjoin(tables.item_texts, tables.item_texts.c.item == tables.items.c.number)
-        .outerjoin(tables.texts, tables.texts.c.key == tables.item_texts.c.key)
-        .order_by(*_NEWEST, tables.item_texts.c.number)
+        sa.select(tables.items.c.number, tables.texts.c.key, EMBEDDED.label("embedded"))
+        .outerjoin(tables.texts, _OF_ITEM)
+        .order_by(*_NEWEST, tables.texts.c.key)
     )
     rows = islice(_matching(connection, query, item_query), limit)
     return [ItemText(row.number, row.key, row.embedded) for row in rows]
@@ -115,10 +115,8 @@ def texts(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -
 
 def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
     """Return pairs of an item's number and a text's key, for those of the keys whose items match the query."""
-    query = sa.select(tables.items.c.number, tables.item_texts.c.key).join(
-        tables.item_texts, tables.item_texts.c.item == tables.items.c.number
-    )
-    named = (query.where(tables.item_texts.c.key.in_(some)) for some in statements.chunks(keys))
+    query = sa.select(tables.items.c.number, tables.texts.c.key).join(tables.texts, _OF_ITEM)
+    named = (query.where(tables.texts.c.key.in_(some)) for some in statements.chunks(keys))
     return [(row.number, row.key) for one in named for row in _matching(connection, one, item_query)]
 
 
@@ -128,8 +126,7 @@ def scan(
     """Compare a vector with the vectors of a query's items: with all of them, or with those of some keys."""
     every = (
         sa.select(tables.texts.c.key, tables.texts.c.vector, tables.texts.c.vectors)
-        .join(tables.item_texts, tables.item_texts.c.key == tables.texts.c.key)
-        .join(tables.items, tables.items.c.number == tables.item_texts.c.item)
+        .join(tables.items, _OF_ITEM)
         .where(EMBEDDED)
     )
     parts = [None] if keys is None else statements.chunks(keys)
@@ -165,16 +162,13 @@ def pages(
 ) -> list[tuple[Item, tuple[str, ...]]]:
     """Return items with numbers above `after`, in an order that no write changes, each with its texts."""
     page = sa.select(tables.items).where(inside(top), tables.items.c.number > after)
-    page = page.order_by(tables.items.c.number)
-    found = [_item(row) for row in connection.execute(page.limit(limit))]
-    said: dict[int, list[str]] = {item.number: [] for item in found}
-    for some in statements.chunks(list(said)):
-        query = sa.select(tables.item_texts.c.item, tables.item_texts.c.text).where(
-            tables.item_texts.c.item.in_(some)
-        )
-        for row in connection.execute(query.order_by(tables.item_texts.c.number)):
-            said[row.item].append(row.text)
-    return [(item, tuple(said[item.number])) for item in found]
+    rows = connection.execute(page.order_by(tables.items.c.number).limit(limit))
+    return [(_item(row), tuple(_texts_in(row).values())) for row in rows]
+
+
+def _texts_in(row: Any) -> dict[int, str]:
+    """Return what queries find the item of a row by, by the keys of the texts."""
+    return dict(json.loads(row.texts))
 
 
 def _live(at: datetime | None) -> sa.ColumnElement[bool]:
@@ -199,9 +193,9 @@ def _item(row: Any) -> Item:
 storage_texts.register(
     "item",
     storage_texts.Source(
-        sa.select(tables.item_texts.c.key, tables.item_texts.c.text),
-        lambda row: row.text,
-        lambda row, _: index_terms(row.text[: storage_texts.INDEXED]),
+        sa.select(tables.texts.c.key, tables.items.c.texts).join(tables.items, _OF_ITEM),
+        lambda row: _texts_in(row)[row.key],
+        lambda row, _: index_terms(_texts_in(row)[row.key][: storage_texts.INDEXED]),
         lambda _: "i",
     ),
 )
@@ -291,15 +285,17 @@ def change(connection: sa.Connection, changes: Sequence[Change], now: datetime, 
             lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
     for one in changes:
-        same = sa.select(tables.items.c.number, tables.items.c.namespace).where(
-            tables.items.c.digest == item_digest(one.folder, one.key)
-        )
-        row = connection.execute(same).first()
+        row = connection.execute(
+            _KNOWN.where(tables.items.c.digest == item_digest(one.folder, one.key))
+        ).first()
         if isinstance(one, Put):
-            _put(connection, one, row.number if row is not None else None, now)
+            _put(connection, one, row, now)
         elif row is not None:
             gone.append(row)
     _delete(connection, gone, now)
+
+
+_KNOWN = sa.select(tables.items.c.number, tables.items.c.namespace, tables.items.c.texts)
 
 
 def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> bool:
@@ -341,7 +337,7 @@ def forget(connection: sa.Connection, top: Folder, now: datetime) -> int:
 
 
 def _delete_where(connection: sa.Connection, top: Folder, condition: Any, now: datetime) -> int:
-    these = sa.select(tables.items.c.number, tables.items.c.namespace).where(inside(top), condition)
+    these = _KNOWN.where(inside(top), condition)
     lock_owners(connection, {row.namespace for row in connection.execute(these)})
     rows = connection.execute(these).all()
     _delete(connection, rows, now)
@@ -360,17 +356,22 @@ def _hold(connection: sa.Connection, folder: Folder, shards: int) -> None:
     connection.execute(made, {**row, "shard": shard, "vectors": 0})
 
 
-def _put(connection: sa.Connection, put: Put, number: int | None, now: datetime) -> None:
+def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) -> None:
+    """Store an item. What it was found by before stays, with its vectors, if that is the same."""
+    before = {} if row is None else _texts_in(row)
+    is_same = list(before.values()) == [text for text, _ in put.texts]
+    keys = [*before] if is_same else statements.take_keys(connection, len(put.texts))
     since = put.updated_at or now
     ends = expiry(put.ttl, now)
     changed = {
         "value": put.value,
+        "texts": json.dumps([(key, text) for key, (text, _) in zip(keys, put.texts, strict=True)]),
         "updated_at": statements.to_micros(since),
         "ttl": None if put.ttl is None else put.ttl // _MICRO,
         "expires_at": None if ends is None else statements.to_micros(ends),
     }
-    if number is None:
-        row = {
+    if row is None:
+        new_row = {
             "namespace": put.folder.namespace,
             "path": put.folder.path,
             "digest": item_digest(put.folder, put.key),
@@ -378,48 +379,28 @@ def _put(connection: sa.Connection, put: Put, number: int | None, now: datetime)
             "created_at": statements.to_micros(put.created_at or since),
             **changed,
         }
-        number = connection.execute(
-            sa.insert(tables.items).values(row).returning(tables.items.c.number)
-        ).scalar_one()
+        made = sa.insert(tables.items).values(new_row).returning(tables.items.c.number)
+        number = connection.execute(made).scalar_one()
     else:
+        number = row.number
         connection.execute(sa.update(tables.items).where(tables.items.c.number == number).values(changed))
         enqueue_erasure(connection, now)
-    _file(connection, put, number, now)
-
-
-def _file(connection: sa.Connection, put: Put, number: int, now: datetime) -> None:
-    """Write down what an item is found by. What it was found by before stays, with its vectors, if that is the same."""
-    query = sa.select(tables.item_texts.c.key, tables.item_texts.c.text).where(
-        tables.item_texts.c.item == number
-    )
-    here = connection.execute(query.order_by(tables.item_texts.c.number)).all()
-    if [row.text for row in here] == [text for text, _ in put.texts]:
+    if is_same:
         return
-    _remove(connection, put.folder.namespace, [row.key for row in here], now)
-    added: list[tuple[int, Sequence[str]]] = []
-    for text, terms in put.texts:
-        new = sa.insert(tables.item_texts).values(item=number, text=text).returning(tables.item_texts.c.key)
-        added.append((connection.execute(new).scalar_one(), terms))
-    storage_texts.add(connection, "item", put.folder, added, now)
-
-
-def _remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
-    """Delete texts of one folder, and everything that finds them."""
-    for some in statements.chunks(keys):
-        connection.execute(sa.delete(tables.item_texts).where(tables.item_texts.c.key.in_(some)))
-    storage_texts.remove(connection, namespace, keys, now)
+    storage_texts.remove(connection, put.folder.namespace, [*before], now)
+    new = [(key, terms) for key, (_, terms) in zip(keys, put.texts, strict=True)]
+    storage_texts.add(connection, "item", put.folder, new, now, owner=number)
 
 
 def _delete(connection: sa.Connection, rows: Iterable[Any], now: datetime) -> None:
     """Delete items, and the folders that they leave empty."""
-    gone: dict[str, list[int]] = {}
+    gone: dict[str, list[Any]] = {}
     for row in rows:
-        gone.setdefault(row.namespace, []).append(row.number)
-    for namespace, numbers in sorted(gone.items()):
+        gone.setdefault(row.namespace, []).append(row)
+    for namespace, items in sorted(gone.items()):
         enqueue_erasure(connection, now)
-        for some in statements.chunks(numbers):
-            keys = sa.select(tables.item_texts.c.key).where(tables.item_texts.c.item.in_(some))
-            _remove(connection, namespace, list(connection.scalars(keys)), now)
+        storage_texts.remove(connection, namespace, list(chain(*map(_texts_in, items))), now)
+        for some in statements.chunks([row.number for row in items]):
             connection.execute(sa.delete(tables.items).where(tables.items.c.number.in_(some)))
         if not connection.scalar(sa.select(sa.exists().where(tables.items.c.namespace == namespace))):
             connection.execute(sa.delete(tables.namespaces).where(tables.namespaces.c.namespace == namespace))

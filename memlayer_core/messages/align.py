@@ -511,7 +511,7 @@ def in_force(messages: Sequence[Message], *, begins: bool = True) -> list[int]:
 
 
 def new_messages(
-    pending: Sequence[StoredMessage], places: Mapping[str, int], end: int
+    pending: Sequence[StoredMessage], positions: Mapping[str, int], newest: int
 ) -> Sequence[StoredMessage]:
     """Return the pending messages without the beginning that the session has already.
 
@@ -520,13 +520,13 @@ def new_messages(
 
     Args:
         pending: The messages, in order.
-        places: Places of the session's messages with these ids.
-        end: The place of the session's next message.
+        positions: Positions of the session's messages with these ids.
+        newest: The position of the session's newest message.
     """
     instructions = [pending[at] for at in in_force([one.message for one in pending])]
     rest = [one for one in pending if one.message.role not in SYSTEM_ROLES]
     ids = [one.message.id or "" for one in rest]
-    first = next((at for at, given in enumerate(ids) if given not in places), len(ids))
-    if ids and first == len(ids) and places[ids[-1]] < end - 1:
+    first = next((at for at, given in enumerate(ids) if given not in positions), len(ids))
+    if ids and first == len(ids) and positions[ids[-1]] < newest:
         first = max((at for at, one in enumerate(rest) if one.message.role == "user"), default=len(ids) - 1)
     return [*instructions, *rest[first:]]

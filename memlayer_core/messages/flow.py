@@ -36,8 +36,8 @@ from memlayer_core.messages.preview import (
     ELLIPSIS,
     excerpt,
     full_text,
+    key_of,
     parse_preview,
-    place_of,
     shown_text,
     unpack,
 )
@@ -101,12 +101,12 @@ def restore_originals(
     ]
     if not previews and not escaped:
         return plain
-    places = [place for place, _ in previews.values()]
+    keys = [key for key, _ in previews.values()]
     ids = [message.id for at in escaped if (message := plain[at]).id is not None]
-    originals = rt.db.read(_messages_at, scope, places, ids if escaped else None)
+    originals = rt.db.read(_originals, scope, keys, ids if escaped else None)
     named = {message.id for message in plain}  # each original is in a list once
-    for at, (place, length) in previews.items():
-        original = originals.get(place)
+    for at, (key, length) in previews.items():
+        original = originals.get(key)
         if original is None or not _is_of(plain[at], original, named):
             continue  # somebody wrote what looks like a preview
         whole_one = unpack(as_prompt(original))
@@ -122,18 +122,18 @@ def restore_originals(
 def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
     """Tell whether a message can be compared with an original: by its id, its call, or since we showed its text."""
     named = message.id is not None or message.tool_call_id is not None
-    return named or rt.temporaries.place_shown(scope, shown_text(message)) is not None
+    return named or rt.temporaries.key_shown(scope, shown_text(message)) is not None
 
 
 def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str | None] | None:
-    """Return the place that a message may be a preview of, and the length that it states; None: it is none.
+    """Return the key of the message that one may be a preview of, and the length that it states; None: it is none.
 
     An assistant's preview states nothing, and is known by its text.
     """
     text = shown_text(message)
-    place = rt.temporaries.place_shown(scope, text) if ELLIPSIS in text else None
-    if place is not None and place >= 0:
-        return place, None
+    key = rt.temporaries.key_shown(scope, text) if ELLIPSIS in text else None
+    if key:
+        return key, None
     return parse_preview(message) if message.id is not None or message.tool_call_id is not None else None
 
 
@@ -142,7 +142,7 @@ def _unescape(
 ) -> None:
     """Put originals in the places of their escaped copies."""
     by_words: dict[tuple[object, ...], list[Message]] = {}
-    for _, original in sorted(originals.items()):
+    for original in originals.values():
         shown = as_prompt(original)
         if shown is not original:
             by_words.setdefault(_words(shown), []).append(original)
@@ -188,19 +188,18 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
     return message if left is None else left
 
 
-def _messages_at(
-    connection: Connection, scope: Scope, places: Sequence[int], ids: Sequence[str] | None
+def _originals(
+    connection: Connection, scope: Scope, keys: Sequence[int], ids: Sequence[str] | None
 ) -> dict[int, Message]:
-    """Return messages by place: those at the places and, if ids are given, those of the ids and the newest."""
+    """Return messages by key, in order: those of the keys and, if ids are given, those of the ids and the newest."""
     session = reads.find(connection, scope)
     if session is None:
         return {}
-    wanted = set(places)
+    found = reads.read_keys(connection, session, keys)
     if ids is not None:
-        wanted |= set(reads.places(connection, session, ids).values()) if ids else set()
-        wanted |= {entry.seq for entry in reads.tail(connection, session, None, _LOOKED_AT)}
-    found = reads.read(connection, session, sorted(wanted))
-    return {stored.seq: stored.message for stored in found}
+        found += reads.list_by_id(connection, scope, session.number, ids)
+        found += [one for _, one in reads.tail_messages(connection, session, None, _LOOKED_AT)]
+    return {one.key: one.message for one in sorted(found, key=lambda one: one.position)}
 
 
 def _words(message: Message) -> tuple[object, ...]:
@@ -215,8 +214,7 @@ def session_view(db: Database, scope: Scope, last: int) -> View | None:
     session = db.read(reads.find, scope)
     if session is None:
         return None
-    newest = db.read(reads.tail, session, None, last)
-    stored = db.read(reads.read, session, [entry.seq for entry in newest])
+    stored = [one for _, one in db.read(reads.tail_messages, session, None, last)][::-1]
     return View(
         f"Session {scope.session_id!r} of {scope.user_id!r}: {session.messages:,} message(s), "
         f"{session.tokens:,} tokens; the last {len(stored):,}:",
@@ -238,8 +236,7 @@ _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits 
 
 def reload(rt: Runtime, scope: Scope, preview_id: str) -> Message:
     """Return all of a message that a preview stands for."""
-    place = place_of(preview_id)
-    stored = rt.db.read(_at, scope, place)
+    stored = rt.db.read(_at, scope, key_of(preview_id))
     if stored is None:
         raise InvalidMessageError(
             f"this session has no message {preview_id!r}",
@@ -257,9 +254,9 @@ def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_l
     return excerpt(text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
 
 
-def _at(connection: Connection, scope: Scope, place: int) -> StoredMessage | None:
+def _at(connection: Connection, scope: Scope, key: int) -> StoredMessage | None:
     session = reads.find(connection, scope)
-    found = reads.read(connection, session, [place]) if session is not None else []
+    found = reads.read_keys(connection, session, [key]) if session is not None else []
     return next((stored for stored in found if stored.message.model_visible), None)
 
 
@@ -335,7 +332,6 @@ def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool, answers
         drafts,
         rt.now(),
         rt.shards,
-        rt.new_id(),
         verbatim=verbatim,
         answers=answers,
         new_id=rt.new_id,
@@ -370,7 +366,7 @@ def _is_answer(message: Message) -> bool:
 
 def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
     drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
-    return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards)
+    return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, erase=True)
 
 
 def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
@@ -511,7 +507,7 @@ def add_unknown(rt: Runtime, scope: Scope, messages: object) -> Receipt:
         drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
         if not drafts:
             return Receipt((), stored=0)
-        return rt.db.write(writes.hear, scope, drafts, rt.now(), rt.shards, rt.new_id())
+        return rt.db.write(writes.hear, scope, drafts, rt.now(), rt.shards)
 
     receipt = write()
     announce(rt, scope, receipt)
@@ -524,7 +520,7 @@ def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Rec
 
     def write() -> Receipt:
         drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
-        return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, rt.new_id(), part)
+        return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, part)
 
     receipt = write()
     announce(rt, scope, receipt)
@@ -566,13 +562,10 @@ def _messages(messages: list[StoredMessage]) -> list[Message]:
 _AT_ONCE = 100  # sessions that are ended in one transaction
 
 
-def sessions(
-    rt: Runtime, reach: Scope, limit: int | None, offset: int, *, all_versions: bool
-) -> list[Session]:
+def sessions(rt: Runtime, reach: Scope, limit: int | None, offset: int) -> list[Session]:
     """Return a user's sessions, the last used first."""
     check.check_page(limit, offset)
-    found = rt.db.read(reads.list_sessions, reach, limit, offset, superseded=all_versions)
-    return ViewList("Sessions", found)
+    return ViewList("Sessions", rt.db.read(reads.list_sessions, reach, limit, offset))
 
 
 def users(rt: Runtime, find: str, limit: int | None, offset: int) -> list[User]:
@@ -594,13 +587,12 @@ def history(
         if session is None:
             return []
         if all_versions:
-            stored = reads.history(connection, session, -1, None)
+            stored = reads.history(connection, session, 0, None)
             return in_order(stored, reads.versions(connection, session))[offset:][:limit]
         if offset < 0:
-            newest = reads.tail(connection, session, None, -offset)
-            places = sorted(entry.seq for entry in newest)[:limit]
-            return [one.message for one in reads.read(connection, session, places)]
-        return [one.message for one in reads.history(connection, session, -1, limit, offset)]
+            newest = reads.tail_messages(connection, session, None, -offset)[::-1]
+            return [one.message for _, one in newest[:limit]]
+        return [one.message for one in reads.history(connection, session, 0, limit, offset)]
 
     return ViewList("Messages", rt.db.read(read))
 
@@ -664,7 +656,7 @@ def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
         identifier("id", one)
     if not named:
         return []
-    gone = rt.db.write(writes.withdraw, scope, named, rt.now(), rt.shards, rt.new_id())
+    gone = rt.db.write(writes.withdraw, scope, named, rt.now())
     if gone:
         rt.wake()
     return gone
@@ -693,8 +685,7 @@ def edit(
         return draft_of(rt, scope, check_message(replace(message, content=said, raw=None)))
 
     check_message(Message("user", said))
-    fork_id = None if erase else rt.new_id()
-    edited = rt.db.write(writes.edit_message, scope, _place(place), change, rt.now(), rt.shards, fork_id)
+    edited = rt.db.write(writes.edit_message, scope, _place(place), change, rt.now(), erase=erase)
     rt.wake()
     return edited
 
@@ -788,7 +779,6 @@ def _sync(
         sent,
         rt.now(),
         rt.shards,
-        rt.new_id(),
         replace_all=replace_all,
         replaceable=replaceable,
     )

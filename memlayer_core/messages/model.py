@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 
 from memlayer_core.message import Message
 from memlayer_core.scope import ALONE, Scope
@@ -20,6 +20,9 @@ Replace = Literal["nothing", "changes", "all"]
 Part = Literal["active", "archived"]
 """Part of a session: `"active"` from the begin of its working memory on, `"archived"` before that."""
 
+STEP = 2**20
+"""Distance between the positions of two messages when the second one comes at the end of their session."""
+
 _LABEL = 60  # characters of a label that is taken from the first message
 
 
@@ -31,6 +34,18 @@ def beginning(text: str, limit: int = _LABEL) -> str:
     head = line[: limit - 1]
     whole = head if line[limit - 1] == " " else head.rpartition(" ")[0]
     return (whole if 2 * len(whole) > limit else head).rstrip() + "…"
+
+
+class WindowStart(NamedTuple):
+    """Where the window begins, for one token limit. The next prompt begins there, too.
+
+    Attributes:
+        first: Position of the window's first message; 0 if no start is stored.
+        version: Version of the summaries that are in front of the window.
+    """
+
+    first: int = 0
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +61,15 @@ class Session(Tabular):
         updated_at: When its last message was said, or something in it was changed later.
         title: Its title; None if it has none.
         instructions: Key of the system message in force; None if there is none.
-        memory_start: Place where working memory begins. Messages before it are in the history only.
+        memory_start: Position where working memory begins. Messages before it are in the history only.
         ended: Whether the session was ended, or idle for long, and has no new message since.
         opening: Beginning of the user's first message; None if it was not asked for.
         forked_from: Id of the session that it is a copy of; None if it is no copy.
-        superseded: Whether it holds replaced messages of another session. They can be read and are never recalled.
         summary_version: Goes up with each summary and when a message is changed; 0: there is no summary.
-        summary_due: Place before which its messages are to be summed up.
+        summary_due: Position before which its messages are to be summed up.
         summary_tries: How often all answers of a model about them were refused.
-        next_seq: Place of the next message.
+        next_position: Position of the next message.
+        windows: Where the windows of some sizes begin.
     """
 
     scope: Scope
@@ -69,11 +84,16 @@ class Session(Tabular):
     ended: bool = False
     opening: str | None = None
     forked_from: str | None = None
-    superseded: bool = False
     summary_version: int = 0
     summary_due: int = 0
     summary_tries: int = 0
-    next_seq: int = 0
+    next_position: int = 0
+    windows: Mapping[int, WindowStart] = field(default_factory=dict, repr=False)
+
+    @property
+    def newest(self) -> int:
+        """Position of the message that was added last, if it is still there."""
+        return self.next_position - STEP
 
     @property
     def label(self) -> str:
@@ -143,19 +163,6 @@ class User(Tabular):
 
 
 @dataclass(frozen=True, slots=True)
-class WindowStart:
-    """Where the window begins, for one token limit. The next prompt begins there, too.
-
-    Attributes:
-        first: Place of the window's first message; 0 if no start is stored.
-        version: Version of the summaries that are in front of the window.
-    """
-
-    first: int = 0
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class SessionDetails:
     """What an export or a saved state says of a session, besides its messages.
 
@@ -165,7 +172,6 @@ class SessionDetails:
         created_at: When its first message was written.
         updated_at: When it was last changed.
         forked_from: Id of the session that it is a copy of; None if it is no copy.
-        superseded: Whether it holds replaced messages of another session.
         ended: Whether it has ended. Its episode, if any, is written or a job for it is queued.
     """
 
@@ -174,7 +180,6 @@ class SessionDetails:
     created_at: datetime | None = None
     updated_at: datetime | None = None
     forked_from: str | None = None
-    superseded: bool = False
     ended: bool = False
 
 
@@ -186,8 +191,7 @@ class SyncReport(Report):
         ids: Ids of the messages in the list, in order. A message that was stored already has its stored id.
         stored: How many messages are new.
         unchanged: How many messages the session had already.
-        superseded: How many messages of the session were replaced.
-        fork: Id of the session that holds the replaced messages; None if nothing was replaced.
+        superseded: How many messages of the session were replaced or withdrawn: `history(all_versions=True)` has them.
         answered: Whether one of the new messages is a model's answer; an edited answer does not count.
     """
 
@@ -195,7 +199,6 @@ class SyncReport(Report):
     stored: int
     unchanged: int = 0
     superseded: int = 0
-    fork: str | None = None
     answered: bool = False
 
 

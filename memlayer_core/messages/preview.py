@@ -288,15 +288,15 @@ def _literal(text: str) -> str:
 # Writes previews of large messages, and the parts in which a model reads the whole.
 
 _NOTED = re.compile(
-    r"\[([0-9,]{1,20}) characters in all(?: of|: call \w+ with id) '(msg-[0-9]{1,10})'(?: to read them)?\]"
+    r"\[([0-9,]{1,20}) characters in all(?: of|: call \w+ with id) '(msg-[0-9]{1,18})'(?: to read them)?\]"
 )
 _CUT = re.compile(rf'({ELLIPSIS}(?: [0-9]+ more)?)"')
-_ID = re.compile(r"msg-([0-9]{1,10})")
+_ID = re.compile(r"msg-([0-9]{1,18})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
 
 
-def place_of(preview_id: object) -> int:
-    """Return the place in its session that an offload id names.
+def key_of(preview_id: object) -> int:
+    """Return the key of the message that an offload id names.
 
     Raises:
         InvalidMessageError: It is no such id.
@@ -375,7 +375,7 @@ def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Call
 
 
 def preview(
-    message: Message, seq: int, *, characters: int, tokens: int, count: Callable[[Message], int], reload: bool
+    message: Message, key: int, *, characters: int, tokens: int, count: Callable[[Message], int], reload: bool
 ) -> Message:
     """Return a copy with a message's beginning; all else that is in it stays, but texts of documents.
 
@@ -384,14 +384,14 @@ def preview(
 
     Args:
         message: The large message.
-        seq: Its place in the session.
+        key: Its key.
         characters: Of its beginning, to show.
         tokens: Tokens that the copy may cost; the beginning is shortened to fit.
         count: Counts a message's tokens.
         reload: Whether the model has the tool that loads it.
     """
     message = unpack(message)
-    how = f": call {RELOAD_TOOL} with id 'msg-{seq}' to read them" if reload else f" of 'msg-{seq}'"
+    how = f": call {RELOAD_TOOL} with id 'msg-{key}' to read them" if reload else f" of 'msg-{key}'"
     note = f"[{len(full_text(message)):,} characters in all{how}]"
     while True:
         small = _preview(message, characters, note, reload=reload)
@@ -402,9 +402,9 @@ def preview(
 
 
 def parse_preview(message: Message) -> tuple[int, str] | None:
-    """Return a preview's place and stated length; None for a message without a note."""
+    """Return the key that a preview names, and its stated length; None for a message without a note."""
     found = _NOTED.fullmatch(message.text.rpartition("\n")[2])
-    return None if found is None else (place_of(found[2]), found[1])
+    return None if found is None else (key_of(found[2]), found[1])
 
 
 def shown_characters(text: str, previews: Sequence[str]) -> int:

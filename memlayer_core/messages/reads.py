@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -11,34 +12,32 @@ import sqlalchemy as sa
 
 from memlayer_core.codec import exact_text, parse_exact
 from memlayer_core.errors import InvalidScopeError
-from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, Version, is_task
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
-from memlayer_core.messages.model import PreparedMessage, Session, User, WindowStart
+from memlayer_core.messages.model import STEP, PreparedMessage, Session, User, WindowStart
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
-from memlayer_core.storage.statements import LAST, WITHIN, ListStatement, Statement
+from memlayer_core.storage.statements import EVERY, LAST, WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
-    PLACES,
+    IN_FORCE,
     messages,
     namespaces,
     records,
     sessions,
-    window_starts,
 )
 from memlayer_core.storage.terms import index_terms, searchable
 
 # How a message becomes a row, and a row a message.
 
 
-def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
-    """Return the columns of a message."""
+def columns_of(session: int, draft: PreparedMessage) -> dict[str, Any]:
+    """Return the columns of what a message says; its key and its position are others."""
     message = draft.message
     assert message.id is not None  # a draft is complete
     assert message.created_at is not None
     text = searchable(message.text)
     return {
-        "key": key,
         "id": message.id,
         "id_digest": statements.id_digest(session, message.id),
         "digest": draft.digest,
@@ -52,14 +51,13 @@ def row_of(key: int, session: int, draft: PreparedMessage) -> dict[str, Any]:
         "created_at": statements.to_micros(message.created_at),
         "utc_offset": statements.offset_of(message.created_at),
         "body": _body(message, text),
-        "origin": None,
     }
 
 
 def entry_of(row: Any) -> Entry:
     """Return the entry of a row without its message: what that calls and answers is not known."""
     links: Mapping[str, Any] = parse_exact(row.links) if row.links else {}
-    return Entry(row.key & LAST, row.role, row.tokens, hidden=links.get("hidden", False))
+    return Entry(row.position, row.role, row.tokens, hidden=links.get("hidden", False))
 
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
@@ -67,7 +65,7 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
     at = statements.from_micros(row.created_at, row.utc_offset)
     if not row.body:
         plain = Message(row.role, row.text, id=row.id, name=row.name, created_at=at)
-        return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest))
+        return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest), row.position)
     body: Mapping[str, Any] = parse_exact(row.body)
     content = body.get("content", row.text)
     raw = body.get("raw")
@@ -83,14 +81,14 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
         model_visible=body.get("model_visible", True),
         raw=Raw(*raw) if raw else None,
     )
-    return StoredMessage(row.key, scope, message, row.tokens, row.counter, bytes(row.digest))
+    return StoredMessage(row.key, scope, message, row.tokens, row.counter, bytes(row.digest), row.position)
 
 
 def head_of(row: Any, scope: Scope) -> StoredMessage:
     """Return what a comparison needs of a message: the key, the id, the time, the digest. It has no content."""
     at = statements.from_micros(row.created_at, row.utc_offset)
     message = Message("user", "", id=row.id, created_at=at)
-    return StoredMessage(row.key, scope, message, 0, "", bytes(row.digest))
+    return StoredMessage(row.key, scope, message, 0, "", bytes(row.digest), row.position)
 
 
 def _links(message: Message) -> str | None:
@@ -152,11 +150,11 @@ def span_of(drafts: Sequence[PreparedMessage], now: datetime) -> tuple[datetime,
 
 
 _LOCK = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")).with_for_update())
-_COUNT = Statement(
+_count = (
     sa.update(sessions)
     .where(sessions.c.lane == sa.bindparam("of"))
     .values(
-        next_seq=sessions.c.next_seq + sa.bindparam("more"),
+        next_position=sessions.c.next_position + STEP * sa.bindparam("more"),
         messages=sessions.c.messages + sa.bindparam("more"),
         tokens=sessions.c.tokens + sa.bindparam("cost"),
         updated_at=later(sessions.c.updated_at),
@@ -164,7 +162,11 @@ _COUNT = Statement(
     )
     .returning(sessions)
 )
-_NAMED = ListStatement(lambda digests: sa.select(messages).where(messages.c.id_digest.in_(digests)))
+_COUNT = {
+    "sqlite": Statement(_count),
+    "postgresql": Statement(_count.returning(statements.KEYS_OF_MORE.label("keys"))),  # in one round trip
+}
+_NAMED = ListStatement(lambda digests: sa.select(messages).where(messages.c.id_digest.in_(digests), IN_FORCE))
 
 
 def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
@@ -186,10 +188,10 @@ def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> None:
 
 def lock_and_count(
     connection: sa.Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
-) -> Any | None:
+) -> tuple[Any, Sequence[int]] | None:
     """Lock the session until the transaction ends, and count messages that will be added to its end.
 
-    Returns its row, with the place of the first of them as `next_seq`; None if there is no such session.
+    Returns its row, with the position of the first of them as `next_position`, and their keys; None if there is no such session.
     """
     values = {
         "of": scope.session_lane,
@@ -197,8 +199,11 @@ def lock_and_count(
         "cost": sum(draft.tokens for draft in drafts),
         "at": statements.to_micros(span_of(drafts, now)[1]),
     }
-    row = _COUNT.first(connection, values)
-    return row if row is None else row._replace(next_seq=row.next_seq - len(drafts))
+    row = _COUNT[connection.dialect.name].first(connection, values)
+    if row is None:
+        return None
+    keys = getattr(row, "keys", None) or statements.take_keys(connection, len(drafts))
+    return row._replace(next_position=row.next_position - STEP * len(drafts)), keys
 
 
 def lock_or_make_session(
@@ -213,9 +218,7 @@ def lock_or_make_session(
     return lock_session(connection, scope)
 
 
-def make_sibling(
-    connection: sa.Connection, row: Any, scope: Scope, now: datetime, shards: int, *, superseded: bool
-) -> int:
+def make_fork(connection: sa.Connection, row: Any, scope: Scope, now: datetime, shards: int) -> int:
     """Create another session of the same user. Returns its number.
 
     The user's row exists while the first session is locked, so it is not touched here. Only sessions without a user
@@ -223,10 +226,7 @@ def make_sibling(
     """
     if scope.namespace != row.namespace:
         _ensure_user(connection, scope, shards)
-    origin = row.lane if superseded else None
-    number = _make_session(
-        connection, scope, now, forked_from=row.session_id, superseded=int(superseded), origin=origin
-    )
+    number = _make_session(connection, scope, now, forked_from=row.session_id)
     if number is None:
         raise InvalidScopeError(
             f"the session {scope.session_id!r} exists already",
@@ -235,41 +235,14 @@ def make_sibling(
     return number
 
 
-def version_sessions(connection: sa.Connection, lanes: Sequence[str]) -> list[Any]:
-    """Return the sessions that hold versions of some sessions, directly or not, locked in the order of their numbers.
-
-    Args:
-        connection: In a transaction that writes.
-        lanes: Lanes of the sessions, which are locked already.
-    """
-    found: dict[int, Any] = {}
-    while lanes:
-        kept = [
-            row
-            for some in statements.chunks(sorted(lanes))
-            for row in connection.execute(
-                sa.select(sessions)
-                .where(sessions.c.origin.in_(some))
-                .order_by(sessions.c.number)
-                .with_for_update()
-            )
-            if row.number not in found
-        ]
-        found |= {row.number: row for row in kept}
-        lanes = [row.lane for row in kept]
-    return list(found.values())
-
-
-def inside(number: int) -> Any:
-    """Return the condition on `messages` for a session."""
-    return sa.and_(
-        messages.c.key >= statements.key_of(number, 0), messages.c.key <= statements.key_of(number, LAST)
-    )
+def inside(number: Any) -> Any:
+    """Return the condition on `messages` for what a session says now."""
+    return sa.and_(messages.c.session == number, IN_FORCE)
 
 
 def list_where(connection: sa.Connection, scope: Scope, *where: Any) -> list[StoredMessage]:
     """Return the messages of a session for which conditions hold, in their order."""
-    rows = connection.execute(sa.select(messages).where(*where).order_by(messages.c.key))
+    rows = connection.execute(sa.select(messages).where(*where).order_by(messages.c.position))
     return [stored_of(row, scope) for row in rows]
 
 
@@ -278,7 +251,7 @@ def list_by_id(
 ) -> list[StoredMessage]:
     """Return the messages of a session that have one of the ids, in their order."""
     rows = _NAMED.all(connection, [statements.id_digest(number, one) for one in ids])
-    return sorted((stored_of(row, scope) for row in rows), key=lambda one: one.key)
+    return sorted((stored_of(row, scope) for row in rows), key=lambda one: one.position)
 
 
 def _make_session(connection: sa.Connection, scope: Scope, now: datetime, **more: Any) -> int | None:
@@ -288,14 +261,14 @@ def _make_session(connection: sa.Connection, scope: Scope, now: datetime, **more
         .on_conflict_do_nothing()
         .returning(sessions.c.number),
         {
-            **statements.next_number(connection),
             "lane": scope.session_lane,
             "namespace": scope.namespace,
             "tenant_id": scope.tenant_id,
             "user_id": scope.user_id,
             "agent_id": scope.agent_id,
             "session_id": scope.session_id,
-            **dict.fromkeys(("next_seq", "messages", "tokens", "memory_start"), 0),
+            "next_position": STEP,
+            **dict.fromkeys(("messages", "tokens", "memory_start"), 0),
             **dict.fromkeys(("created_at", "updated_at", "idle_since"), statements.to_micros(now)),
             **more,
         },
@@ -326,60 +299,70 @@ _TOGETHER = 10  # system messages that may be in force together
 _OPENING = 200  # characters that a label is made of
 
 _FIND = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")))
-_ENTRY = sa.select(messages.c.key, messages.c.role, messages.c.tokens, messages.c.links).where(
-    messages.c.key.between(sa.bindparam("first"), sa.bindparam("last"))
+_SPAN = sa.and_(
+    inside(sa.bindparam("of")), messages.c.position.between(sa.bindparam("first"), sa.bindparam("last"))
 )
-_NAMED_TRANSCRIPT = ListStatement(
-    lambda digests: sa.select(messages.c.id, messages.c.key).where(messages.c.id_digest.in_(digests))
+_newest_first = messages.c.position.desc()
+_entry = sa.select(messages.c.position, messages.c.role, messages.c.tokens, messages.c.links).where(_SPAN)
+_NAMED_POSITIONS = ListStatement(
+    lambda digests: sa.select(messages.c.id, messages.c.key, messages.c.position).where(
+        messages.c.id_digest.in_(digests), IN_FORCE
+    )
 )
-_TAIL = Statement(_ENTRY.order_by(messages.c.key.desc()).limit(sa.bindparam("most")))
-_whole = (
-    sa.select(messages)
-    .where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")))
-    .order_by(messages.c.key)
-)
+_TAIL = Statement(_entry.order_by(_newest_first).limit(sa.bindparam("most")))
+_whole = sa.select(messages).where(_SPAN).order_by(messages.c.position)
 _FULL = Statement(_whole)
-_LAST = Statement(
+_AT = ListStatement(
+    lambda positions: sa.select(messages).where(
+        inside(sa.bindparam("of")), messages.c.position.in_(positions)
+    )
+)
+_LAST = Statement(sa.select(messages).where(_SPAN).order_by(_newest_first).limit(sa.bindparam("most")))
+_of_key = messages.alias("of_key")
+_UP_TO = Statement(  # a message, and those in front of it
     sa.select(messages)
-    .where(messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")))
-    .order_by(messages.c.key.desc())
+    .where(
+        inside(sa.bindparam("of")),
+        messages.c.position
+        <= sa.select(_of_key.c.position).where(_of_key.c.key == sa.bindparam("key")).scalar_subquery(),
+    )
+    .order_by(_newest_first)
     .limit(sa.bindparam("most"))
 )
 _QUESTION = Statement(
     sa.select(messages)
     .where(
-        messages.c.key.between(sa.bindparam("first"), sa.bindparam("last")),
+        _SPAN,
         messages.c.role == "user",
         sa.or_(
             messages.c.links.is_(None), messages.c.links == exact_text({"task": True})
         ),  # no result, not hidden
     )
-    .order_by(messages.c.key.desc())
+    .order_by(_newest_first)
     .limit(1)
 )
 _SOME = Statement(_whole.limit(sa.bindparam("most")).offset(sa.bindparam("past")))
 _RECORDS = ListStatement(
     lambda keys: (
         sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
-        .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
-        .where(messages.c.key.in_(keys), messages.c.tokens > 0, WITHIN)  # hidden ones cost nothing
+        .join(sessions, sessions.c.number == messages.c.session)
+        .where(messages.c.key.in_(keys), IN_FORCE, messages.c.tokens > 0, WITHIN)  # hidden ones cost nothing
     )
 )
 _said_first = (  # by a user, and to a model
     sa.select(sa.func.substr(messages.c.text, 1, _OPENING))
     .where(
-        messages.c.key.between(sessions.c.number * 2**32, sessions.c.number * 2**32 + LAST),
+        inside(sessions.c.number),
         messages.c.role == "user",
         messages.c.tokens > 0,
     )
-    .order_by(messages.c.key)
+    .order_by(messages.c.position)
     .limit(1)
     .scalar_subquery()
 )
-_ALL = 2**31 - 1  # more sessions than any user has
 _LISTED = Statement(
     sa.select(sessions, _said_first.label("opening"))
-    .where(WITHIN, sessions.c.superseded <= sa.bindparam("superseded"))
+    .where(WITHIN)
     .order_by(sessions.c.updated_at.desc(), sessions.c.number.desc())
     .limit(sa.bindparam("most"))
     .offset(sa.bindparam("behind"))
@@ -398,10 +381,10 @@ def find_by_number(connection: sa.Connection, number: int) -> Session | None:
     return session_from(row) if row is not None else None
 
 
-def places(connection: sa.Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
-    """Return the places of a session's messages by their ids. Ids that it does not have are left out."""
-    rows = _NAMED_TRANSCRIPT.tuples(connection, [statements.id_digest(session.number, one) for one in ids])
-    return {name: key & LAST for name, key in rows}
+def positions(connection: sa.Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
+    """Return the positions of a session's messages by their ids. Ids that it does not have are left out."""
+    rows = _NAMED_POSITIONS.all(connection, [statements.id_digest(session.number, one) for one in ids])
+    return {row.id: row.position for row in rows}
 
 
 def keys_of(connection: sa.Connection, scope: Scope, ids: Sequence[str]) -> list[int]:
@@ -409,23 +392,21 @@ def keys_of(connection: sa.Connection, scope: Scope, ids: Sequence[str]) -> list
     session = find(connection, scope)
     if session is None:
         return []
-    return sorted(
-        statements.key_of(session.number, place) for place in places(connection, session, ids).values()
-    )
+    rows = _NAMED_POSITIONS.all(connection, [statements.id_digest(session.number, one) for one in ids])
+    return [row.key for row in sorted(rows, key=lambda row: row.position)]
 
 
-def list_sessions(
-    connection: sa.Connection, reach: Scope, limit: int | None, offset: int, *, superseded: bool = False
-) -> list[Session]:
-    """Return the sessions in a scope, the last used first; superseded ones only with `superseded=True`."""
-    values = {
-        **statements.reach_parameters(reach),
-        "most": _ALL if limit is None else limit,
-        "behind": offset,
-        "superseded": int(superseded),
-    }
-    rows = _LISTED.all(connection, values)
+def list_sessions(connection: sa.Connection, reach: Scope, limit: int | None, offset: int) -> list[Session]:
+    """Return the sessions in a scope, the last used first."""
+    page = {"most": EVERY if limit is None else limit, "behind": offset}
+    rows = _LISTED.all(connection, {**statements.reach_parameters(reach), **page})
     return [session_from(row) for row in rows]
+
+
+def _of_tenant(tenant_id: str, user_id: str | None) -> Any:
+    if user_id is None:
+        return sessions.c.tenant_id == tenant_id
+    return sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
 
 
 def inventory(
@@ -435,68 +416,71 @@ def inventory(
 
     No write changes this order, so no session is missed or returned twice.
     """
-    whose = sessions.c.tenant_id == tenant_id
-    if user_id is not None:
-        whose = sa.and_(whose, sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
-    query = (
-        sa.select(sessions).where(sessions.c.number > after, whose).order_by(sessions.c.number).limit(limit)
-    )
+    these = sessions.c.number > after, _of_tenant(tenant_id, user_id)
+    query = sa.select(sessions).where(*these).order_by(sessions.c.number).limit(limit)
     return [session_from(row) for row in connection.execute(query)]
+
+
+def _span(session: Any, first: int = 0, last: int = LAST) -> dict[str, int]:
+    return {"of": session.number, "first": first, "last": last}
 
 
 def tail(
     connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[Entry]:
-    """Return a session's last entries from place `first` on, the newest first."""
-    last = (
-        statements.key_of(session.number, LAST)
-        if before is None
-        else statements.key_of(session.number, before) - 1
-    )
-    rows = _TAIL.all(
-        connection, {"first": statements.key_of(session.number, first), "last": last, "most": limit}
-    )
-    return [entry_of(row) for row in rows]
+    """Return a session's last entries from position `first` on, those in front of `before`, the newest first."""
+    span = _span(session, first, LAST if before is None else before - 1)
+    return [entry_of(row) for row in _TAIL.all(connection, {**span, "most": limit})]
 
 
 def tail_messages(
     connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[tuple[Entry, StoredMessage]]:
     """Return the same with the messages."""
-    last = (
-        statements.key_of(session.number, LAST)
-        if before is None
-        else statements.key_of(session.number, before) - 1
-    )
-    rows = _LAST.all(
-        connection, {"first": statements.key_of(session.number, first), "last": last, "most": limit}
-    )
+    span = _span(session, first, LAST if before is None else before - 1)
+    rows = _LAST.all(connection, {**span, "most": limit})
     read = ((row, stored_of(row, session.scope)) for row in rows)
     return [
-        (Entry.of(one.seq, one.message, one.tokens, one.counter, row.characters), one) for row, one in read
+        (Entry.of(one.position, one.message, one.tokens, one.counter, row.characters), one)
+        for row, one in read
     ]
+
+
+def count_between(connection: sa.Connection, session: Session, first: int, end: int) -> int:
+    """Return how many messages a session has from a position on, in front of another one."""
+    span = inside(session.number), messages.c.position >= first, messages.c.position < end
+    return connection.scalar(sa.select(sa.func.count()).where(*span)) or 0
+
+
+def up_to(connection: sa.Connection, key: int, limit: int) -> tuple[Session | None, Sequence[StoredMessage]]:
+    """Return the session of a message, and that message with those in front of it, the newest first; None if it is gone."""
+    row = connection.execute(
+        sa.select(sessions, messages.c.position)
+        .join(messages, messages.c.session == sessions.c.number)
+        .where(messages.c.key == key, IN_FORCE)
+    ).first()
+    if row is None:
+        return None, []
+    session = session_from(row)
+    return session, [one for _, one in tail_messages(connection, session, row.position + 1, limit)]
 
 
 def last_question(connection: sa.Connection, session: Session) -> StoredMessage | None:
     """Return the user's last message in working memory that a model may see."""
-    span = {
-        "first": statements.key_of(session.number, session.memory_start),
-        "last": statements.key_of(session.number, LAST),
-    }
-    row = _QUESTION.first(connection, span)
+    row = _QUESTION.first(connection, _span(session, session.memory_start))
     return stored_of(row, session.scope) if row is not None else None
 
 
-def read(connection: sa.Connection, session: Session, seqs: Sequence[int]) -> list[StoredMessage]:
-    """Return those messages of a session, in their order."""
-    found: list[StoredMessage] = []
-    for first, last in _ranges([seq for seq in seqs if 0 <= seq <= LAST]):
-        span = {
-            "first": statements.key_of(session.number, first),
-            "last": statements.key_of(session.number, last),
-        }
-        found.extend(stored_of(row, session.scope) for row in _FULL.all(connection, span))
-    return found
+def read(connection: sa.Connection, session: Session, positions: Sequence[int]) -> list[StoredMessage]:
+    """Return those messages of a session that are at some positions, in their order."""
+    rows = _AT.all(connection, positions, {"of": session.number})
+    return sorted((stored_of(row, session.scope) for row in rows), key=lambda one: one.position)
+
+
+def read_keys(connection: sa.Connection, session: Session, keys: Sequence[int]) -> list[StoredMessage]:
+    """Return those messages of a session that have some keys, in their order."""
+    these = messages.c.key.in_(keys)
+    return list_where(connection, session.scope, inside(session.number), these) if keys else []
 
 
 def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple[list[StoredMessage], bool]:
@@ -509,8 +493,8 @@ def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple
     """
     if session is None or session.instructions is None:
         return [], False
-    span = {"first": statements.key_of(session.number, 0), "last": session.instructions, "most": _TOGETHER}
-    page = [stored_of(row, scope) for row in _LAST.all(connection, span)][::-1]
+    known = {"key": session.instructions, "of": session.number, "most": _TOGETHER}
+    page = [stored_of(row, scope) for row in _UP_TO.all(connection, known)][::-1]
     places = in_force([one.message for one in page], begins=len(page) < _TOGETHER)
     begins = session.messages == len(page) and all(is_instruction(one.message) for one in page)
     return [page[at] for at in places], begins
@@ -519,34 +503,43 @@ def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple
 def history(
     connection: sa.Connection, session: Session, after: int, limit: int | None, offset: int = 0
 ) -> list[StoredMessage]:
-    """Return a session's messages behind a place, without the first `offset` of them."""
-    span = {
-        "first": statements.key_of(session.number, after + 1),
-        "last": statements.key_of(session.number, LAST),
-    }
+    """Return a session's messages behind a position, without the first `offset` of them."""
+    span = _span(session, after + 1)
     if limit is None and not offset:
         return [stored_of(row, session.scope) for row in _FULL.all(connection, span)]
-    most = LAST if limit is None else limit
-    rows = _SOME.all(connection, {**span, "most": most, "past": offset})
-    return [stored_of(row, session.scope) for row in rows]
+    page = {**span, "most": EVERY if limit is None else limit, "past": offset}
+    return [stored_of(row, session.scope) for row in _SOME.all(connection, page)]
 
 
-def versions(connection: sa.Connection, session: Session) -> list[Version]:
-    """Return the withdrawn and replaced messages of a session, in no particular order."""
-    first = sessions.c.number * PLACES
-    kept = (
-        sa.select(messages, sessions.c.created_at.label("left"))
-        .join(sessions, messages.c.key.between(first, first + LAST))
-        .where(sessions.c.origin == session.scope.session_lane)
-    )
-    return [
-        Version(
-            row.origin,
-            row.key,
-            replace(stored_of(row, session.scope).message, withdrawn_at=statements.from_micros(row.left)),
-        )
-        for row in connection.execute(kept)
-    ]
+def versions(
+    connection: sa.Connection, session: Session, after: int = 0, until: int = LAST
+) -> list[StoredMessage]:
+    """Return what a session said before, in order: each version has the position of the message that it stands in front of.
+
+    Args:
+        connection: In a transaction.
+        session: The session.
+        after: Only versions behind this position.
+        until: And up to this one.
+    """
+    at = messages.c.position
+    former = messages.c.session == session.number, ~IN_FORCE, at > after, at <= until
+    in_order = at, messages.c.created_at, messages.c.replaced_at, messages.c.key
+    rows = connection.execute(sa.select(messages).where(*former).order_by(*in_order))
+    return [_version_of(row, session.scope) for row in rows]
+
+
+def count_all(connection: sa.Connection, tenant_id: str, user_id: str | None) -> int:
+    """Return how many messages and versions a tenant has, or one user."""
+    query = sa.select(sa.func.count()).select_from(messages)
+    query = query.join(sessions, sessions.c.number == messages.c.session)
+    return connection.scalar(query.where(_of_tenant(tenant_id, user_id))) or 0
+
+
+def _version_of(row: Any, scope: Scope) -> StoredMessage:
+    stored = stored_of(row, scope)
+    left = statements.from_micros(row.replaced_at)
+    return replace(stored, message=replace(stored.message, withdrawn_at=left))
 
 
 def find_messages(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> list[StoredMessage]:
@@ -559,28 +552,6 @@ def find_messages(connection: sa.Connection, reach: Scope, keys: Sequence[int]) 
             scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
         found.append(stored_of(row, scopes[whose]))
     return found
-
-
-def count_before(connection: sa.Connection, key: int) -> int:
-    """Return how many messages of its session are in front of a message."""
-    first = statements.key_of(key >> 32, 0)
-    query = sa.select(sa.func.count()).where(messages.c.key >= first, messages.c.key < key)
-    return connection.scalar(query) or 0
-
-
-def _ranges(seqs: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Return ranges of consecutive places. A window is nearly always one range."""
-    first = last = None
-    for seq in sorted(seqs):
-        if first is None or last is None:
-            first = last = seq
-        elif seq == last + 1:
-            last = seq
-        else:
-            yield first, last
-            first = last = seq
-    if first is not None and last is not None:
-        yield first, last
 
 
 def session_from(row: Any) -> Session:
@@ -598,11 +569,11 @@ def session_from(row: Any) -> Session:
         ended=row.idle_since is None,
         opening=getattr(row, "opening", None),
         forked_from=row.forked_from,
-        superseded=bool(row.superseded),
         summary_version=row.summary_version,
         summary_due=row.summary_due,
         summary_tries=row.summary_tries,
-        next_seq=row.next_seq,
+        next_position=row.next_position,
+        windows=_windows_in(row),
     )
 
 
@@ -659,42 +630,28 @@ def list_users(connection: sa.Connection, text: str, limit: int | None, offset: 
 
 # Where the windows of a session begin, in SQL. Each function runs in its caller's transaction.
 
-_FIND_WINDOW_STARTS = Statement(
-    sa.select(window_starts.c.first_seq, window_starts.c.version).where(
-        window_starts.c.session == sa.bindparam("of"), window_starts.c.size == sa.bindparam("size")
-    )
+_UNMARK = Statement(
+    sa.update(sessions)
+    .where(sessions.c.number == sa.bindparam("of"), sessions.c.windows.is_not(None))
+    .values(windows=sa.null())
 )
-_UNMARK = Statement(sa.delete(window_starts).where(window_starts.c.session == sa.bindparam("of")))
 
 
-def find_window_start(connection: sa.Connection, session: Session, size: int) -> WindowStart:
-    """Return where the window of this size begins; the session's beginning if no start is stored."""
-    found = _FIND_WINDOW_STARTS.first(connection, {"of": session.number, "size": size})
-    return WindowStart(found.first_seq, found.version) if found is not None else WindowStart()
+def move_window_start(connection: sa.Connection, row: Any, size: int, start: WindowStart) -> None:
+    """Store where a window of a session begins, and the version of the summary before it.
 
-
-def move_window_start(connection: sa.Connection, session: int, size: int, start: WindowStart) -> None:
-    """Store where a window begins, and the version of the summaries before it.
-
-    A start only moves forward, and only to a message that exists.
+    A start only moves forward, and only to a message that exists. The row of the session is locked.
     """
-    if not connection.scalar(
-        sa.select(sa.exists().where(messages.c.key == statements.key_of(session, start.first)))
-    ):
-        return
-    made = statements.dialect_insert(connection.dialect.name, window_starts)
-    further = window_starts.c.first_seq < made.excluded.first_seq
-    newer = sa.and_(
-        window_starts.c.first_seq == made.excluded.first_seq, window_starts.c.version < made.excluded.version
-    )
-    connection.execute(
-        made.on_conflict_do_update(
-            index_elements=["session", "size"],
-            set_={"first_seq": made.excluded.first_seq, "version": made.excluded.version},
-            where=sa.or_(further, newer),
-        ),
-        {"session": session, "size": size, "first_seq": start.first, "version": start.version},
-    )
+    known = _windows_in(row)
+    there = inside(row.number), messages.c.position == start.first
+    if start > known.get(size, WindowStart()) and connection.scalar(sa.select(sa.exists().where(*there))):
+        windows = json.dumps({**known, size: start})
+        connection.execute(sa.update(sessions).where(sessions.c.number == row.number).values(windows=windows))
+
+
+def _windows_in(row: Any) -> dict[int, WindowStart]:
+    stored = json.loads(row.windows) if row.windows else {}
+    return {int(size): WindowStart(*start) for size, start in stored.items()}
 
 
 def unmark(connection: sa.Connection, session: int) -> None:

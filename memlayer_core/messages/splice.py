@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import accumulate
-from operator import itemgetter
 from typing import Any
 
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.message import Message, Receipt, StoredMessage, Version
+from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages.align import Alignment, digest_of, is_instruction, to_remove
 from memlayer_core.messages.model import PreparedMessage
 
@@ -26,7 +21,7 @@ class Splice:
         replacements: Keys of messages, each with the message that takes its place.
         insertions: New messages in order, each with the key of the message that it comes in front of; None: it comes
             at the end.
-        versions: Keys among the removals and replacements: what these messages say is stored as a version.
+        versions: Keys among the removals and replacements: what these messages say stays as a version.
         erasures: Ids of messages whose versions are erased.
         ids: Ids of the messages that were sent, in order. One that was stored already has its stored id.
         unchanged: How many messages were stored already.
@@ -39,16 +34,6 @@ class Splice:
     erasures: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
     unchanged: int = 0
-
-    def order(self, behind: Sequence[int]) -> list[int | PreparedMessage]:
-        """Return new messages and keys of stored ones in their order, from the first place on that changes.
-
-        Args:
-            behind: Keys of all messages from the first one on that gets a new message in front of it.
-        """
-        rows: list[tuple[float, int, int | PreparedMessage]] = [(key, 1, key) for key in behind]
-        rows += [(math.inf if front is None else front, 0, draft) for front, draft in self.insertions]
-        return [one for *_, one in sorted(rows, key=itemgetter(0, 1))]
 
     @property
     def answered(self) -> bool:
@@ -279,34 +264,18 @@ def loses(old: Message, new: Message) -> bool:
     )
 
 
-def in_order(present: Sequence[StoredMessage], versions: Sequence[Version]) -> list[Message]:
-    """Return a session's messages and versions, each at its place.
+def in_order(present: Sequence[StoredMessage], versions: Sequence[StoredMessage]) -> list[Message]:
+    """Return what a session says and said: each version in front of the message at its position, or of the next one.
 
-    A version comes in front of the message that has its place now, or the next one; without a place, in front of the
-    first message that is not older. A version that equals its message is left out.
+    A version that equals its message is left out.
 
     Args:
         present: The session's messages, in order.
-        versions: The session's versions, in any order.
+        versions: Its versions, in order.
     """
-    times = list(accumulate((_time(stored.message) for stored in present), max))
-    says = {stored.message.id: stored.message for stored in present}
-    placed: list[tuple[tuple[Any, ...], Message]] = [((stored.seq, 1), stored.message) for stored in present]
-    for version in versions:
-        message, place = version.message, version.place
-        now = says.get(message.id)
-        if now is not None and _words(now) == _words(message):
-            continue
-        if place is None:
-            behind = bisect_left(times, _time(message))
-            place = present[behind].seq if behind < len(present) else 2**63
-        placed.append(((place, 0, _time(message), message.withdrawn_at, version.key), message))
-    return [message for _, message in sorted(placed, key=lambda one: one[0])]
-
-
-def _time(message: Message) -> datetime:
-    assert message.created_at is not None  # it was stored
-    return message.created_at
+    says = {stored.message.id: _words(stored.message) for stored in present}
+    former = [one for one in versions if says.get(one.message.id) != _words(one.message)]
+    return [one.message for one in sorted([*former, *present], key=lambda one: one.position)]
 
 
 def _words(message: Message) -> bytes:

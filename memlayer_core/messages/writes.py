@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
 
 from memlayer_core.errors import UnknownMessageError
-from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads
 from memlayer_core.messages import splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, Digest, align, count_known, digest_of
-from memlayer_core.messages.model import Part, PreparedMessage, Session, SyncReport
+from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
-from memlayer_core.storage.statements import AT_ONCE, LAST, ListStatement, Statement
-from memlayer_core.storage.tables import PLACES, messages, namespaces, records, sessions
+from memlayer_core.storage.statements import AT_ONCE, EVERY, LAST, ListStatement, Statement
+from memlayer_core.storage.tables import (
+    IN_FORCE,
+    episodes,
+    messages,
+    namespaces,
+    records,
+    sessions,
+    summaries,
+)
 from memlayer_core.storage.terms import searchable
 
 # What follows from a change of messages. Rooms above register it, and it happens in the same transaction.
@@ -32,21 +39,21 @@ from memlayer_core.storage.terms import searchable
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Messages of a session that leave, get other words, or move.
+    """Messages of a session that leave or get other words, and others that come between two.
 
     Attributes:
         scope: The session.
         session: The session's number.
-        keys: Keys of the messages.
+        keys: Keys of the messages that leave or get other words.
+        positions: Where these stand, and where others come between two; without instructions.
         now: The present.
-        places: New places of messages by their old places, if they move.
     """
 
     scope: Scope
     session: int
     keys: Sequence[int]
+    positions: Sequence[int]
     now: datetime
-    places: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +63,8 @@ class Follower:
     Attributes:
         change: Returns a context manager. The messages change inside of it.
         delete: Called with the number of a session that is deleted, and the present.
-        end: Called with the row of a session that ends, the messages that an episode needs, and the place
-            where the ended part stops (None: at its last message).
+        end: Called with the row of a session that ends, the messages that an episode needs, and the position
+            where the ended part stops (None: behind its last message).
     """
 
     change: Callable[[sa.Connection, Change], AbstractContextManager[None]]
@@ -77,7 +84,7 @@ def register(follower: Follower) -> None:
 def follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Change messages inside of this context. Everything that rests on them follows."""
     with ExitStack() as stack:
-        for follower in _FOLLOWERS:
+        for follower in _FOLLOWERS if change.keys or change.positions else ():
             stack.enter_context(follower.change(connection, change))
         yield
 
@@ -97,22 +104,22 @@ def session_ended(
             follower.end(connection, row, min_messages, until)
 
 
-# Changes a session's list of messages in SQL: `apply` does what a planner in `rules/splice.py` returned.
+# Changes a session's list of messages in SQL: `apply` does what a planner in `splice.py` returned.
 #
-# What is replaced or withdrawn stays as a version, in a session that is superseded: it can be read, and is not recalled.
+# What is replaced or withdrawn stays as a version: it can be read, and is not recalled.
 
 _STORE = Statement(sa.insert(messages))
 _TOTALS = Statement(
     sa.update(sessions)
     .where(sessions.c.number == sa.bindparam("of"))
     .values(
-        next_seq=sa.bindparam("next"),
+        next_position=sa.bindparam("next"),
         messages=sessions.c.messages + sa.bindparam("more"),
         tokens=sessions.c.tokens + sa.bindparam("cost"),
         updated_at=reads.later(sessions.c.updated_at),
         instructions=sa.bindparam("by"),
         idle_since=sa.case(
-            (sessions.c.next_seq < sa.bindparam("next"), reads.later(sessions.c.idle_since)),
+            (sa.bindparam("new") > 0, reads.later(sessions.c.idle_since)),
             else_=sessions.c.idle_since,
         ),
     )
@@ -125,15 +132,9 @@ def apply(
     row: Any,
     splice: Splice,
     now: datetime,
-    shards: int = 0,
-    fork_id: str | None = None,
-    *,
-    is_counted: bool = False,
+    keys: Sequence[int] | None = None,
 ) -> list[int]:
-    """Change a session's list of messages, with everything that finds them. Returns the keys of the new messages.
-
-    The order is fixed: versions are stored, messages leave and are replaced, others move, new ones come, the totals
-    follow, and versions are erased.
+    """Change a session's list of messages, with everything that finds them. Returns the positions of the new messages.
 
     Args:
         connection: In a transaction that writes.
@@ -141,142 +142,205 @@ def apply(
         row: The session's row, which is locked.
         splice: The changes.
         now: The present.
-        shards: Number of collections that users are spread over. Only versions need it.
-        fork_id: The session for versions, if there are any.
-        is_counted: Whether the totals follow already: see `lock_and_count`.
+        keys: Keys of the new messages, if the totals follow already: see `lock_and_count`.
     """
     if not (splice.removals or splice.replacements or splice.insertions):
         return []
-    if splice.versions:
-        assert fork_id is not None  # a planner that erases stores no versions
-        _store_versions(connection, row, sorted(splice.versions), scope.other_session(fork_id), now, shards)
-    cost = _change(connection, scope, row, splice, now)
-    fronts = [front for front, _ in splice.insertions if front is not None]
-    behind = (
-        reads.tail(connection, reads.session_from(row), None, LAST, min(fronts) & LAST)[::-1]
-        if fronts
-        else []
-    )
-    order = splice.order([statements.key_of(row.number, one.seq) for one in behind])
-    keys = [statements.key_of(row.number, row.next_seq + place) for place in range(len(order))]
-    fresh = [(key, one) for key, one in zip(keys, order, strict=True) if isinstance(one, PreparedMessage)]
-    moves = {one & LAST: key & LAST for key, one in zip(keys, order, strict=True) if isinstance(one, int)}
-    _move(connection, scope, row, behind, moves, now)
-    if fresh:
-        _STORE.run(connection, *(reads.row_of(key, row.number, draft) for key, draft in fresh))
-        _make_findable(connection, scope, row, fresh, now)
-    if is_counted:
-        return keys
-    only_new = not (splice.removals or splice.replacements or moves)
+    row, positions = _positions_of(connection, row, splice.insertions)
+    drafts = [draft for _, draft in splice.insertions]
+    named = statements.take_keys(connection, len(drafts)) if keys is None else keys
+    fresh = list(zip(named, drafts, strict=True))
+    edits = dict(splice.replacements)
+    before = _locked(connection, [*splice.removals, *edits])
+    between = {
+        position: draft
+        for position, (front, draft) in zip(positions, splice.insertions, strict=True)
+        if front is not None
+    }
+    spoken = [one.position for one in before.values() if one.role != "system"]
+    spoken += [at for at, draft in between.items() if draft.message.role not in SYSTEM_ROLES]
+    with follow(connection, Change(scope, row.number, list(before), spoken, now)):
+        _change(connection, row.number, splice, now)
+        if fresh:
+            placed = zip(named, drafts, positions, strict=True)
+            _STORE.run(connection, *(_new_row(row.number, *one) for one in placed))
+    if before:
+        _find_anew(connection, scope, row, splice, before, now)
+    if splice.removals or between or any(edits[key].tokens < before[key].tokens for key in edits):
+        reads.unmark(connection, row.number)
+    _make_findable(connection, scope, row, fresh, now)
+    if keys is not None:
+        return positions
+    lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
     totals = {
         "of": row.number,
-        "next": row.next_seq + len(order),
+        "next": row.next_position + STEP * sum(front is None for front, _ in splice.insertions),
+        "new": len(fresh),
         "more": len(fresh) - len(splice.removals),
-        "cost": cost + sum(draft.tokens for _, draft in fresh),
-        "at": statements.to_micros(reads.span_of([one for _, one in fresh], now)[1] if only_new else now),
+        "cost": sum(draft.tokens for draft in drafts) - lost,
+        "at": statements.to_micros(now if before else reads.span_of(drafts, now)[1]),
         "by": _in_force(connection, row, splice, fresh),
     }
     _TOTALS.run(connection, totals)
     if splice.erasures:
-        erase_versions(connection, scope, splice.erasures, now)
-    return [key for key, _ in fresh]
+        erase_versions(connection, row.number, scope, splice.erasures, now)
+    return positions
+
+
+def _new_row(session: int, key: int, draft: PreparedMessage, position: int) -> dict[str, Any]:
+    at = {"key": key, "session": session, "position": position, "replaced_at": None}
+    return {**reads.columns_of(session, draft), **at}
+
+
+def _positions_of(
+    connection: sa.Connection, row: Any, insertions: Sequence[tuple[int | None, PreparedMessage]]
+) -> tuple[Any, list[int]]:
+    """Return a session's row and the positions of new messages. Where no room is left, the session is numbered anew."""
+    positions = [0] * len(insertions)
+    fronts: dict[int | None, list[int]] = {}
+    for place, (front, _) in enumerate(insertions):
+        fronts.setdefault(front, []).append(place)
+    for front, places in fronts.items():
+        first, step = row.next_position, STEP
+        if front is not None:
+            first, step = _gap(connection, row, front, len(places))
+        if not step:
+            row = number_anew(connection, row, max(STEP, 2 * len(places)))
+            return _positions_of(connection, row, insertions)
+        for number, place in enumerate(places):
+            positions[place] = first + number * step
+    return row, positions
+
+
+def _gap(connection: sa.Connection, row: Any, front: int, count: int) -> tuple[int, int]:
+    """Return the first of some positions in front of a message, and their distance; 0: there is no room for them.
+
+    What comes in front of an active message is active.
+    """
+    end = sa.select(messages.c.position).where(messages.c.key == front).scalar_subquery()
+    newest = sa.func.coalesce(sa.func.max(messages.c.position), 0)
+    here = sa.select(newest.label("behind"), end.label("end"))
+    gap = connection.execute(here.where(reads.inside(row.number), messages.c.position < end)).one()
+    behind = max(gap.behind, row.memory_start - 1) if gap.end >= row.memory_start else gap.behind
+    step = (gap.end - behind) // (count + 1)
+    return behind + step, step
+
+
+_NUMBERED: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
+    (sessions.c.number, (sessions.c.summary_due, sessions.c.summary_asked), ()),
+    (summaries.c.session, (summaries.c.first,), (summaries.c.until,)),
+    (episodes.c.session, (episodes.c.first,), (episodes.c.until,)),
+)
+"""What holds positions of a session's messages: the column with its number, those of a first message, and those of a last one."""
+
+
+def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
+    """Give a session's messages positions at a distance. Returns the session's row.
+
+    Whatever was read before and is written later, such as a summary or where a window begins, is dropped then.
+    """
+    these = sa.select(messages.c.position).where(reads.inside(row.number)).order_by(messages.c.position)
+    old = list(connection.scalars(these))
+
+    def begins(position: int) -> int:
+        return step * (bisect_left(old, position) + 1) if position else 0
+
+    def ends(position: int) -> int:
+        return step * bisect_right(old, position)
+
+    every = sa.select(messages.c.key, messages.c.position).where(messages.c.session == row.number)
+    moves = [{"of": one.key, "to": -begins(one.position)} for one in connection.execute(every)]
+    place = sa.update(messages).where(messages.c.key == sa.bindparam("of"))
+    connection.execute(place.values(position=sa.bindparam("to")), moves)  # no two are equal on the way
+    here = messages.c.session == row.number, messages.c.position < 0
+    connection.execute(sa.update(messages).where(*here).values(position=-messages.c.position))
+    for whose, firsts, lasts in _NUMBERED:
+        table = whose.table
+        for one in connection.execute(sa.select(table).where(whose == row.number)).mappings():
+            new = {column.name: begins(one[column.name]) for column in firsts}
+            new |= {column.name: ends(one[column.name]) for column in lasts}
+            this = [column == one[column.name] for column in table.primary_key]
+            connection.execute(sa.update(table).where(*this).values(new))
+    connection.execute(
+        sa.update(episodes).where(episodes.c.session == row.number).values(version=episodes.c.version + 1)
+    )
+    anew = {
+        "next_position": step * (len(old) + 1),
+        "memory_start": ends(row.memory_start - 1) + 1 if row.memory_start else 0,
+        "windows": None,
+        "summary_version": sessions.c.summary_version + 1,
+    }
+    this_one = sa.update(sessions).where(sessions.c.number == row.number).returning(sessions)
+    return connection.execute(this_one.values(anew)).one()
 
 
 def erase_versions(
-    connection: sa.Connection, scope: Scope, ids: Sequence[str], now: datetime
+    connection: sa.Connection, session: int, scope: Scope, ids: Sequence[str], now: datetime
 ) -> list[StoredMessage]:
-    """Delete all versions of messages of a session. Returns them, the newest last.
-
-    Args:
-        connection: In a transaction that writes.
-        scope: The session, which is locked already.
-        ids: Ids of the messages.
-        now: The present.
-    """
-    erased: list[StoredMessage] = []
-    for copy in reads.version_sessions(connection, [scope.session_lane]):
-        where = Scope(copy.user_id, copy.session_id, copy.agent_id, copy.tenant_id)
-        gone = reads.list_by_id(connection, where, copy.number, ids)
-        apply(connection, where, copy, Splice(tuple(one.key for one in gone)), now)
-        if gone and len(gone) == copy.messages:
-            connection.execute(sa.delete(sessions).where(sessions.c.number == copy.number))
-            statements.retire(connection, copy.number)
-            left = sa.exists().where(sessions.c.namespace == copy.namespace)
-            connection.execute(sa.delete(namespaces).where(namespaces.c.namespace == copy.namespace, ~left))
-        erased.extend(gone)
-    return erased
+    """Delete all versions of messages of a session, which is locked. Returns them, the newest last."""
+    rows = [
+        row
+        for some in statements.chunks(ids)
+        for row in connection.execute(
+            sa.delete(messages)
+            .where(messages.c.session == session, ~IN_FORCE, messages.c.id.in_(some))
+            .returning(messages)
+        )
+    ]
+    if rows:
+        enqueue_erasure(connection, now)
+    return [reads.stored_of(row, scope) for row in sorted(rows, key=lambda row: (row.replaced_at, row.key))]
 
 
-def _store_versions(
-    connection: sa.Connection, row: Any, keys: Sequence[int], target: Scope, now: datetime, shards: int
-) -> None:
-    """Copy messages into a superseded session, where nothing finds them."""
-    number = reads.make_sibling(connection, row, target, now, shards, superseded=True)
-    places = {key: statements.key_of(number, place) for place, key in enumerate(keys)}
-    tokens, instructions = 0, None
-    for some in statements.chunks(keys):
-        found = sa.select(messages).where(messages.c.key.in_(some)).order_by(messages.c.key)
-        copies = [
-            {
-                **one,
-                "key": places[one["key"]],
-                "id_digest": statements.id_digest(number, one["id"]),
-                "origin": one["key"] & LAST,
-            }
-            for one in connection.execute(found).mappings()
-        ]
+def _locked(connection: sa.Connection, keys: Sequence[int]) -> dict[int, Any]:
+    """Lock messages until the transaction ends, in the order of their keys, as everywhere. Returns what they say."""
+    columns = (messages.c[name] for name in ("key", "position", "role", "text", "tokens"))
+    query = sa.select(*columns).order_by(messages.c.key).with_for_update()
+    rows = (
+        row
+        for some in statements.chunks(sorted(keys))
+        for row in connection.execute(query.where(messages.c.key.in_(some)))
+    )
+    return {row.key: row for row in rows}
+
+
+def _change(connection: sa.Connection, session: int, splice: Splice, now: datetime) -> None:
+    """Withdraw, delete and replace messages. What becomes a version gets the time at which it was replaced."""
+    versions, left_at = {*splice.versions}, {"replaced_at": statements.to_micros(now)}
+    for some in statements.chunks([key for key in splice.removals if key in versions]):
+        connection.execute(sa.update(messages).where(messages.c.key.in_(some)).values(left_at))
+    for some in statements.chunks([key for key in splice.removals if key not in versions]):
+        connection.execute(sa.delete(messages).where(messages.c.key.in_(some)))
+    for some in statements.chunks([key for key, _ in splice.replacements if key in versions]):
+        rows = connection.execute(sa.select(messages).where(messages.c.key.in_(some))).mappings().all()
+        keys = statements.take_keys(connection, len(rows))
+        copies = [{**one, **left_at, "key": key} for one, key in zip(rows, keys, strict=True)]
         connection.execute(sa.insert(messages), copies)
-        tokens += sum(one["tokens"] for one in copies)
-        shown = [one["key"] for one in copies if one["role"] == "system" and one["tokens"]]
-        instructions = shown[-1] if shown else instructions
-    totals = {"next_seq": len(keys), "messages": len(keys), "tokens": tokens, "instructions": instructions}
-    counted = sa.update(sessions).where(sessions.c.number == number)
-    connection.execute(counted.values(**totals, idle_since=None))
+    for key, draft in splice.replacements:
+        this = sa.update(messages).where(messages.c.key == key)
+        connection.execute(this.values(reads.columns_of(session, draft)))
 
 
-def _change(connection: sa.Connection, scope: Scope, row: Any, splice: Splice, now: datetime) -> int:
-    """Delete and replace messages, with everything that finds them. Returns how many tokens more there are."""
-    drafts = dict(splice.replacements)
-    keys = sorted([*splice.removals, *drafts])
-    if not keys:
-        return 0
-    reads.lock_messages(connection, keys)
-    with follow(connection, Change(scope, row.number, keys, now)):
-        lost, before = _write(connection, row.number, splice.removals, drafts)
+def _find_anew(
+    connection: sa.Connection,
+    scope: Scope,
+    row: Any,
+    splice: Splice,
+    before: Mapping[int, Any],
+    now: datetime,
+) -> None:
+    """Let searches find what changed messages say, and nothing of what they said."""
+    edits = dict(splice.replacements)
     as_before = {  # their vectors are as good as before
-        one.key
-        for one in before
-        if drafts[one.key].search_text and searchable(drafts[one.key].message.text) == one.text
+        key
+        for key, draft in edits.items()
+        if draft.search_text and searchable(draft.message.text) == before[key].text
     }
-    texts.remove(connection, scope.namespace, [key for key in keys if key not in as_before], now)
+    texts.remove(connection, scope.namespace, [key for key in before if key not in as_before], now)
     if as_before:
         words.delete(connection, sorted(as_before))
         enqueue_erasure(connection, now)
     _make_findable(connection, scope, row, splice.replacements, now, as_before)
-    if splice.removals or any(drafts[one.key].tokens < one.tokens for one in before):
-        reads.unmark(connection, row.number)
-    cost: int = sum(draft.tokens for draft in drafts.values()) - sum(one.tokens for one in before) - lost
-    return cost
-
-
-def _write(
-    connection: sa.Connection, number: int, removals: Sequence[int], drafts: Mapping[int, PreparedMessage]
-) -> tuple[int, list[Any]]:
-    """Delete and replace messages. Returns the tokens of those that left, and rows of the others as they were."""
-    lost = 0
-    for some in statements.chunks(removals):
-        gone = sa.delete(messages).where(messages.c.key.in_(some)).returning(messages.c.tokens)
-        lost += sum(connection.scalars(gone))
-    columns = messages.c.key, messages.c.text, messages.c.tokens
-    before = [
-        one
-        for some in statements.chunks([*drafts])
-        for one in connection.execute(sa.select(*columns).where(messages.c.key.in_(some)))
-    ]
-    for key, draft in drafts.items():
-        values = {name: value for name, value in reads.row_of(key, number, draft).items() if name != "origin"}
-        connection.execute(sa.update(messages).where(messages.c.key == key).values(values))
-    return lost, before
 
 
 def _make_findable(
@@ -287,73 +351,18 @@ def _make_findable(
     now: datetime,
     same: Collection[int] = (),
 ) -> None:
-    """File messages in both indexes, some of which kept their vectors; nothing finds those of a superseded session."""
-    found = {key: draft for key, draft in fresh if draft.search_text and not row.superseded}
+    """File messages in both indexes, some of which kept their vectors."""
+    found = {key: draft for key, draft in fresh if draft.search_text}
     ready = {
         key: draft.embedding
         for key, draft in found.items()
         if draft.embedding is not None and key not in same
     }
-    if ready and not vectors.add(connection, "message", scope, ready, now):
+    if ready and not vectors.add(connection, "message", scope, ready, now, row.number):
         ready = {}
     words.insert(connection, texts.lanes_of(scope), [(key, found[key].terms or ()) for key in ready])
-    texts.add(
-        connection, "message", scope, [(k, one.terms) for k, one in found.items() if k not in ready], now
-    )
-
-
-def _move(
-    connection: sa.Connection,
-    scope: Scope,
-    row: Any,
-    behind: Sequence[Entry],
-    places: Mapping[int, int],
-    now: datetime,
-) -> None:
-    """Move messages from old to new places, with everything that finds them. No model is called."""
-    if not places:
-        return
-    keys = [
-        {"old": statements.key_of(row.number, old), "new": statements.key_of(row.number, new)}
-        for old, new in places.items()
-    ]
-    old_keys = [one["old"] for one in keys]
-    with follow(connection, Change(scope, row.number, old_keys, now, places)):
-        _move_versions(connection, row.lane, places)
-        moving = (
-            sa.update(messages).where(messages.c.key == sa.bindparam("old")).values(key=sa.bindparam("new"))
-        )
-        connection.execute(moving, keys)
-        texts.move(connection, row.namespace, keys, now)
-    reads.unmark(connection, row.number)
-    if behind[0].seq < row.memory_start:
-        begins = next(
-            (new for old, new in places.items() if old >= row.memory_start), (keys[-1]["new"] & LAST) + 1
-        )
-        connection.execute(
-            sa.update(sessions).where(sessions.c.number == row.number).values(memory_start=begins)
-        )
-
-
-def _move_versions(connection: sa.Connection, lane: str, places: Mapping[int, int]) -> None:
-    """Update the places of versions, so that they stay in front of the same messages."""
-    old, end = sorted(places), max(places.values()) + 1
-    first = sessions.c.number * PLACES
-    behind = (
-        sa.select(messages.c.key, messages.c.origin)
-        .join(sessions, messages.c.key.between(first, first + LAST))
-        .where(sessions.c.origin == lane, messages.c.origin >= old[0])
-    )
-    moved = [
-        {"of": row.key, "to": places[old[at]] if at < len(old) else end}
-        for row in connection.execute(behind)
-        for at in [bisect_left(old, row.origin)]
-    ]
-    if moved:
-        moving = (
-            sa.update(messages).where(messages.c.key == sa.bindparam("of")).values(origin=sa.bindparam("to"))
-        )
-        connection.execute(moving, moved)
+    others = [(key, one.terms) for key, one in found.items() if key not in ready]
+    texts.add(connection, "message", scope, others, now, owner=row.number)
 
 
 def _in_force(
@@ -364,16 +373,16 @@ def _in_force(
     moves = any(front is not None for front, _ in splice.insertions)
     if moves or row.instructions in {*splice.removals, *drafts} or any(map(instructs, drafts.values())):
         shown = reads.inside(row.number), messages.c.role == "system", messages.c.tokens > 0
-        key: int | None = connection.scalar(sa.select(sa.func.max(messages.c.key)).where(*shown))
+        newest_one = sa.select(messages.c.key).where(*shown).order_by(messages.c.position.desc()).limit(1)
+        key: int | None = connection.scalar(newest_one)
         return key
     newest: int | None = row.instructions
     return next((key for key, draft in reversed(fresh) if instructs(draft)), newest)
 
 
-# Changes a session's messages in SQL: appends, edits, deletes, sets aside, forks, and follows a list that is sent again.
+# Changes a session's messages in SQL: appends, edits, deletes, withdraws, forks, and follows a list that is sent again.
 #
-# What other words take the place of is kept in a fork that is superseded: it can be read, and is not recalled. Planners decide
-# (`rules/splice.py`, `rules/align.py`); `apply` writes. Each function runs in its caller's transaction.
+# Planners decide (`splice.py`, `align.py`); `apply` writes. Each function runs in its caller's transaction.
 
 
 def append(
@@ -382,8 +391,8 @@ def append(
     drafts: Sequence[PreparedMessage],
     now: datetime,
     shards: int,
-    fork_id: str | None = None,
     *,
+    erase: bool = False,
     verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
@@ -396,7 +405,7 @@ def append(
         drafts: The messages.
         now: The present.
         shards: Number of collections that users are spread over.
-        fork_id: The session for versions of replaced messages; None: they are erased.
+        erase: Whether the versions of replaced messages are erased, instead of storing one.
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
@@ -405,7 +414,10 @@ def append(
     # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
     counted = reads.lock_and_count(connection, scope, drafts, now) if is_plain else None
-    row = counted or reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
+    row, keys = counted or (
+        reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards),
+        None,
+    )
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
@@ -415,11 +427,11 @@ def append(
         in_force,
         begins=begins,
         verbatim=verbatim,
-        erase=fork_id is None,
+        erase=erase,
         answers=answers,
         new_id=new_id,
     )
-    apply(connection, scope, row, splice, now, shards, fork_id, is_counted=counted is not None)
+    apply(connection, scope, row, splice, now, keys)
     return splice.receipt
 
 
@@ -432,7 +444,8 @@ def delete_message(connection: sa.Connection, scope: Scope, place: str | int, no
     try:
         row, stored = _at(connection, scope, place)
     except UnknownMessageError:
-        erased = erase_versions(connection, scope, [place], now) if isinstance(place, str) else []
+        kept = reads.lock_session(connection, scope) if isinstance(place, str) else None
+        erased = [] if kept is None else erase_versions(connection, kept.number, scope, [str(place)], now)
         if not erased:
             raise
         return erased[-1].message
@@ -440,15 +453,13 @@ def delete_message(connection: sa.Connection, scope: Scope, place: str | int, no
     return stored.message
 
 
-def withdraw(
-    connection: sa.Connection, scope: Scope, ids: Sequence[str], now: datetime, shards: int, fork_id: str
-) -> list[Message]:
-    """Take messages out of a session, and keep them in the session `fork_id`. Returns those that it had."""
+def withdraw(connection: sa.Connection, scope: Scope, ids: Sequence[str], now: datetime) -> list[Message]:
+    """Take messages out of a session, and keep them as versions. Returns those that it had."""
     row = reads.lock_session(connection, scope)
     if row is None:
         return []
     found = reads.list_by_id(connection, scope, row.number, ids)
-    apply(connection, scope, row, messages_splice.remove(found, erase=False), now, shards, fork_id)
+    apply(connection, scope, row, messages_splice.remove(found, erase=False), now)
     return [stored.message for stored in found]
 
 
@@ -458,20 +469,19 @@ def edit_message(
     place: str | int,
     change: Callable[[Message], PreparedMessage],
     now: datetime,
-    shards: int,
-    fork_id: str | None,
+    *,
+    erase: bool,
 ) -> Message:
     """Put what `change` makes of a message in its place; where it raises, all stays as it was.
 
-    What it said is kept in the session `fork_id`; without one that is erased, with all that it ever said.
+    What it said stays as a version; with `erase` that is erased, with all that it ever said.
 
     Raises:
         UnknownMessageError: The session does not have it.
     """
     row, stored = _at(connection, scope, place)
     draft = change(stored.message)
-    splice = messages_splice.edit([(stored, draft)], erase=fork_id is None)
-    apply(connection, scope, row, splice, now, shards, fork_id)
+    apply(connection, scope, row, messages_splice.edit([(stored, draft)], erase=erase), now)
     return draft.message
 
 
@@ -495,20 +505,23 @@ def fork_session(
         raise UnknownMessageError(
             f"the session {scope.session_id!r} has nothing to fork", hint="Fork it after its first message."
         )
-    last = LAST if until is None else _at(connection, scope, until)[1].seq
+    last = LAST if until is None else _at(connection, scope, until)[1].position
     target = scope.other_session(into)
-    number = reads.make_sibling(connection, row, target, now, shards, superseded=False)
-    copied = begins = 0
-    after = -1
+    number = reads.make_fork(connection, row, target, now, shards)
+    copied = after = begins = 0
     while page := [
-        one for one in reads.history(connection, reads.session_from(row), after, AT_ONCE) if one.seq <= last
+        one
+        for one in reads.history(connection, reads.session_from(row), after, AT_ONCE)
+        if one.position <= last
     ]:
-        after = page[-1].seq
+        after = page[-1].position
         copies = messages_splice.append({}, [draft_of(one.message) for one in page], verbatim=True)
-        keys = apply(connection, target, reads.lock_session(connection, target), copies, now)
+        positions = apply(connection, target, reads.lock_session(connection, target), copies, now)
+        keys = reads.keys_of(connection, target, copies.ids)
         vectors.copy(connection, dict(zip((one.key for one in page), keys, strict=True)), target, now)
         copied += len(page)
-        begins += sum(one.seq < row.memory_start for one in page)
+        ended = (at for one, at in zip(page, positions, strict=True) if one.position < row.memory_start)
+        begins = max(ended, default=begins - 1) + 1
     connection.execute(sa.update(sessions).where(sessions.c.number == number).values(memory_start=begins))
     return copied
 
@@ -525,9 +538,9 @@ def _at(connection: sa.Connection, scope: Scope, place: str | int) -> tuple[Any,
         if isinstance(place, str):
             query = query.where(messages.c.id_digest == statements.id_digest(row.number, place))
         elif place >= 0:
-            query = query.order_by(messages.c.key).offset(place)
+            query = query.order_by(messages.c.position).offset(place)
         else:
-            query = query.order_by(messages.c.key.desc()).offset(-1 - place)
+            query = query.order_by(messages.c.position.desc()).offset(-1 - place)
         if (found := connection.execute(query).first()) is not None:
             return row, reads.stored_of(found, scope)
     raise UnknownMessageError(
@@ -546,7 +559,6 @@ def resync(
     incoming: Sequence[Digest],
     now: datetime,
     shards: int,
-    fork_id: str,
     *,
     replace_all: bool,
     replaceable: Callable[[Message], bool],
@@ -560,7 +572,6 @@ def resync(
         incoming: Digests of these messages, in the same order, to compare them with stored ones.
         now: The present.
         shards: Number of collections that users are spread over.
-        fork_id: Id of the session for replaced messages.
         replace_all: Whether a list without any message of the history replaces it, and a list that ends inside the
             history ends it.
         replaceable: Returns whether a stored message may be replaced that is not in the list.
@@ -575,13 +586,12 @@ def resync(
         )
     else:
         splice = messages_splice.follow(past, drafts, alignment)
-    apply(connection, scope, row, splice, now, shards, fork_id)
+    apply(connection, scope, row, splice, now)
     return SyncReport(
         splice.ids,
         len(splice.insertions) + len(splice.replacements),
         splice.unchanged,
         len(splice.versions),
-        fork_id if splice.versions else None,
         splice.answered,
     )
 
@@ -603,9 +613,9 @@ def _align(
     """
     here = reads.inside(row.number)
     size = _PAGE + 2 * len(incoming)
-    newest = sa.select(messages.c.key).where(here).order_by(messages.c.key.desc())
+    newest = sa.select(messages.c.position).where(here).order_by(messages.c.position.desc())
     first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
-    page = reads.list_where(connection, scope, here, messages.c.key >= first)
+    page = reads.list_where(connection, scope, here, messages.c.position >= first)
     strays: list[StoredMessage] = []
     whole = len(page) < size
 
@@ -621,7 +631,7 @@ def _align(
 
     def further_back(*queries: tuple[Any, Collection[Any]]) -> list[StoredMessage]:
         """Return the messages before the page that have one of the values in a column."""
-        before = here, messages.c.key < first
+        before = here, messages.c.position < first
         return [
             one
             for column, values in queries
@@ -643,16 +653,16 @@ def _align(
             strays = _in_order([*strays, *more])
             alignment, spoken = compare()
         if alignment.superseded and spoken and max(spoken) < len(strays):
-            first = strays[min(spoken)].key
+            first = strays[min(spoken)].position
             strays = strays[: min(spoken)]
-            page = reads.list_where(connection, scope, here, messages.c.key >= first)
+            page = reads.list_where(connection, scope, here, messages.c.position >= first)
             alignment, _ = compare()
     return [*strays, *page], alignment
 
 
 def _in_order(some: Sequence[StoredMessage]) -> list[StoredMessage]:
-    every = {stored.key: stored for stored in some}
-    return [every[key] for key in sorted(every)]
+    every = {stored.position: stored for stored in some}
+    return [every[position] for position in sorted(every)]
 
 
 # A session as a plain list, in SQL: its parts, and changes at a place. Each function runs in its caller's transaction.
@@ -681,7 +691,6 @@ def session_ids(
         whose,
         sessions.c.agent_id.is_not_distinct_from(agent_id),
         sessions.c.messages > 0,
-        sessions.c.superseded == 0,
     )
     return list(connection.scalars(query.order_by(sessions.c.number)))
 
@@ -690,8 +699,8 @@ def list_messages(
     connection: sa.Connection, session: Session, part: Part | None, limit: int | None, offset: int
 ) -> list[StoredMessage]:
     """Return a session's messages in their order, or those of one part."""
-    query = sa.select(messages).where(_within(session, part)).order_by(messages.c.key)
-    rows = connection.execute(query.offset(offset).limit(LAST if limit is None else limit))
+    query = sa.select(messages).where(_within(session, part)).order_by(messages.c.position)
+    rows = connection.execute(query.offset(offset).limit(EVERY if limit is None else limit))
     return [reads.stored_of(row, session.scope) for row in rows]
 
 
@@ -742,7 +751,7 @@ def archive_list(
         return []
     found = list_messages(connection, reads.session_from(row), "active", count, 0)
     if found:
-        behind = found[-1].seq + 1
+        behind = found[-1].position + 1
         session_ended(connection, row, min_messages, behind)
         _begin_at(connection, row.number, behind, now)
         reads.unmark(connection, row.number)
@@ -772,16 +781,17 @@ def insert_into_list(
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     if place is None:
-        front = sa.select(sa.func.min(messages.c.key)).where(_within(row, "active"))
+        front = sa.select(messages.c.key).where(_within(row, "active"))
     else:
-        front = sa.select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key).limit(1)
+        front = sa.select(messages.c.key).where(reads.inside(row.number))
         front = front.offset(place if place >= 0 else max(0, row.messages + place))
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     known = reads.list_by_id(connection, scope, row.number, named)
-    splice = messages_splice.insert(known, drafts, connection.scalar(front))
-    keys = apply(connection, scope, row, splice, now)
+    key = connection.scalar(front.order_by(messages.c.position).limit(1))
+    splice = messages_splice.insert(known, drafts, key)
+    positions = apply(connection, scope, row, splice, now)
     if place is None:
-        _begin_at(connection, row.number, (keys[-1] & LAST) + 1, now)
+        _begin_at(connection, row.number, positions[-1] + 1, now)
     return splice.receipt
 
 
@@ -791,7 +801,6 @@ def hear(
     drafts: Sequence[PreparedMessage],
     now: datetime,
     shards: int,
-    fork_id: str,
 ) -> Receipt:
     """Store at the end what of a list was not heard yet; nothing is taken back.
 
@@ -799,13 +808,14 @@ def hear(
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     told = [draft.digest for draft in drafts]
-    newest = sa.select(messages.c.key).where(reads.inside(row.number)).order_by(messages.c.key.desc())
+    newest = sa.select(messages.c.position).where(reads.inside(row.number))
+    newest = newest.order_by(messages.c.position.desc())
     first = connection.scalar(newest.limit(1).offset(_PAGE + 2 * len(told))) or 0
     past = _among(connection, row.number, told, first)
     if first and told[0] not in past:
         past = _among(connection, row.number, told, 0)
     known = count_known(past, told)
-    receipt = append(connection, scope, drafts[known:], now, shards, fork_id, verbatim=True)
+    receipt = append(connection, scope, drafts[known:], now, shards, verbatim=True)
     return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
 
 
@@ -815,14 +825,14 @@ def _among(
     incoming: Sequence[bytes],
     first: int,
 ) -> list[bytes]:
-    """Return the digests of a list as often as, and in the order in which, a session has them from a key on."""
+    """Return the digests of a list as often as, and in the order in which, a session has them from a position on."""
     wanted: Any = sorted(set(incoming))
     found = [
-        (one.key, bytes(one.digest))
+        (one.position, bytes(one.digest))
         for some in statements.chunks(wanted)
         for one in connection.execute(
-            sa.select(messages.c.key, messages.c.digest).where(
-                reads.inside(number), messages.c.key >= first, messages.c.digest.in_(some)
+            sa.select(messages.c.position, messages.c.digest).where(
+                reads.inside(number), messages.c.position >= first, messages.c.digest.in_(some)
             )
         )
     ]
@@ -835,8 +845,9 @@ def replace_list(
     drafts: Sequence[PreparedMessage],
     now: datetime,
     shards: int,
-    fork_id: str | None = None,
     part: Part | None = None,
+    *,
+    erase: bool = False,
 ) -> Receipt:
     """Make a session exactly these messages. What stays is not written again.
 
@@ -846,18 +857,18 @@ def replace_list(
         drafts: The messages.
         now: The present.
         shards: Number of collections that users are spread over.
-        fork_id: The session for versions of the messages that leave, which is not recalled; None: there are none.
         part: The part that all of them are; None: working memory begins where it did.
+        erase: Whether no versions of the messages that leave are stored.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset")]
-    present = connection.execute(sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.key))
-    splice = messages_splice.rewrite(
-        [reads.head_of(one, scope) for one in present], drafts, erase=fork_id is None
+    columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset", "position")]
+    present = connection.execute(
+        sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.position)
     )
-    apply(connection, scope, row, splice, now, shards, fork_id)
+    splice = messages_splice.rewrite([reads.head_of(one, scope) for one in present], drafts, erase=erase)
+    apply(connection, scope, row, splice, now)
     if part is not None:
-        begins = 0 if part == "active" else row.next_seq + len(splice.insertions)
+        begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))
         _begin_at(connection, row.number, begins, now)
         reads.unmark(connection, row.number)
     return splice.receipt
@@ -869,20 +880,14 @@ def _within(session: Any, part: Part | None) -> Any:
         case None:
             return reads.inside(session.number)
         case "active":
-            return sa.and_(
-                reads.inside(session.number),
-                messages.c.key >= statements.key_of(session.number, session.memory_start),
-            )
+            return sa.and_(reads.inside(session.number), messages.c.position >= session.memory_start)
         case "archived":
-            return sa.and_(
-                reads.inside(session.number),
-                messages.c.key < statements.key_of(session.number, session.memory_start),
-            )
+            return sa.and_(reads.inside(session.number), messages.c.position < session.memory_start)
 
 
 def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime) -> None:
     """Note where a session's working memory begins; with nothing behind that, it is ended."""
-    goes_on = sa.exists().where(reads.inside(number), messages.c.key >= statements.key_of(number, place))
+    goes_on = sa.exists().where(reads.inside(number), messages.c.position >= place)
     idle = sa.case((goes_on, sa.func.coalesce(sessions.c.idle_since, statements.to_micros(now))), else_=None)
     begun = sa.update(sessions).where(sessions.c.number == number)
     connection.execute(begun.values(memory_start=place, idle_since=idle))
@@ -890,9 +895,9 @@ def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime)
 
 # Titles, ends and deletion of whole sessions, in SQL. Each function runs in its caller's transaction.
 
-_SPAN = messages.c.key.between(sa.bindparam("first"), sa.bindparam("last"))
-_KEYS = Statement(sa.select(messages.c.key).where(_SPAN))
-_DELETE_MESSAGES = Statement(sa.delete(messages).where(_SPAN))
+_OF_SESSION = messages.c.session == sa.bindparam("of")  # with its versions
+_KEYS = Statement(sa.select(messages.c.key).where(_OF_SESSION))
+_DELETE_MESSAGES = Statement(sa.delete(messages).where(_OF_SESSION))
 _DELETE_SESSION = Statement(sa.delete(sessions).where(sessions.c.number == sa.bindparam("of")))
 _IDLE = Statement(sa.select(sessions.c.number).where(sessions.c.idle_since < sa.bindparam("before")).limit(1))
 _LEAVE = ListStatement(
@@ -925,16 +930,21 @@ def end_session(
         The session as it was; None if there was nothing to end.
     """
     row = reads.lock_session(connection, scope)
-    if row is None or (row.idle_since is None and (row.superseded or row.memory_start >= row.next_seq)):
+    if row is None or (row.idle_since is None and row.memory_start >= behind_all(row.next_position)):
         return None
     connection.execute(
         sa.update(sessions)
         .where(sessions.c.number == row.number)
-        .values(memory_start=row.next_seq, idle_since=None)
+        .values(memory_start=behind_all(row.next_position), idle_since=None)
     )
     reads.unmark(connection, row.number)
     session_ended(connection, row, min_messages)
     return reads.session_from(row)
+
+
+def behind_all(next_position: int) -> int:
+    """Return the position behind all messages of a session, in front of the next one; 0 if it never had any."""
+    return next_position - STEP + 1 if next_position > STEP else 0
 
 
 def is_idle(connection: sa.Connection, before: datetime) -> bool:
@@ -963,52 +973,39 @@ def end_idle(
 
 
 def clear_session(connection: sa.Connection, scope: Scope, now: datetime) -> int:
-    """Delete a session's messages and their versions. Returns how many messages it had.
-
-    Places are not used again, so that no key ever means two messages.
-    """
+    """Delete a session's messages and their versions. Returns how many messages it had."""
     session = reads.lock_session(connection, scope)
     if session is None:
         return 0
-    aside = reads.version_sessions(connection, [session.lane])
-    within, keys = keys_within(connection, aside), keys_within(connection, [session])[session.number]
-    reads.lock_messages(connection, [*keys, *chain(*within.values())])
-    texts.lock_owners(connection, {row.namespace for row in (session, *aside)})
+    here = sa.select(messages.c.key).where(reads.inside(session.number))
+    keys = connection.scalars(here).all()
     apply(connection, scope, session, Splice(tuple(keys)), now)
-    delete_sessions(connection, aside, within, now)
-    leave(connection, {row.namespace for row in aside})
+    connection.execute(sa.delete(messages).where(messages.c.session == session.number))
+    enqueue_erasure(connection, now)
     return len(keys)
 
 
 def keys_within(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, list[int]]:
-    """Return the keys of the messages of sessions, by their numbers."""
-    return {row.number: [one.key for one in _KEYS.all(connection, _span(row.number))] for row in rows}
+    """Return the keys of the messages of sessions, with those of their versions, by the sessions' numbers."""
+    return {row.number: [one.key for one in _KEYS.all(connection, {"of": row.number})] for row in rows}
 
 
 def delete_sessions(
     connection: sa.Connection, rows: Sequence[Any], keys_of: Mapping[int, Sequence[int]], now: datetime
 ) -> int:
     """Delete sessions. They and their owners are locked. Returns the number of their messages."""
-    gone = 0
     for row in rows:
-        keys = keys_of[row.number]
-        _DELETE_MESSAGES.run(connection, _span(row.number))
-        texts.remove(connection, row.namespace, keys, now)
-        reads.unmark(connection, row.number)
         session_deleted(connection, row.number, now)
+        _DELETE_MESSAGES.run(connection, {"of": row.number})
+        texts.remove(connection, row.namespace, keys_of[row.number], now)
+        reads.unmark(connection, row.number)
         _DELETE_SESSION.run(connection, {"of": row.number})
-        statements.retire(connection, row.number)
-        gone += len(keys)
     if rows:
         enqueue_erasure(connection, now)
-    return gone
+    return sum(row.messages for row in rows)
 
 
 def leave(connection: sa.Connection, names: set[str]) -> None:
     """Delete users' rows, which are locked, unless they have a session or a record."""
     _LEAVE.run(connection, sorted(names))
     make_anonymous(connection, names)
-
-
-def _span(session: int) -> dict[str, int]:
-    return {"first": statements.key_of(session, 0), "last": statements.key_of(session, LAST)}

@@ -21,7 +21,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.seams import FloatVector, SimilarityScale
 from memlayer_core.storage.terms import name_parts
 from memlayer_core.storage.vectors import TextColumns
-from memlayer_core.storage.words import SESSION_BITS, Postings
+from memlayer_core.storage.words import Postings
 
 Column = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -68,12 +68,14 @@ class Texts:
     Args:
         places: Those that have vectors, place by place.
         worded: Keys of texts that have words of the question; some may have no vector yet.
+        talk_of: Returns of some texts the numbers of their sessions, where they are messages; asked for those without a vector.
         eligible: Keys of the texts that pass the caller's filter; None: all do.
         asks: Key of the text that asks, which is left out; 0: there is none.
         size: How many texts the search covers, where an index chose; None: all of them are here.
 
     Attributes:
         keys: Their keys, shape (n,).
+        sessions: For each the number of its session; of what is no message, its key below zero. Shape (n,).
         parts: How many vectors each has, shape (n,).
         size: How many texts the search covers: n or more.
         is_whole: Whether they are all texts that the search covers.
@@ -83,6 +85,7 @@ class Texts:
         self,
         places: Sequence[TextColumns],
         word_keys: Collection[int],
+        talk_of: Callable[[Sequence[int]], Mapping[int, int]] = lambda _: {},
         eligible: Collection[int] | None = None,
         asks: int = 0,
         size: int | None = None,
@@ -100,6 +103,9 @@ class Texts:
             order = order[keys[order] != asks]
         self._places, self._order, self._others = places, order, len(others)
         self.keys = keys[order]
+        talks = talk_of(others.tolist()) if len(others) else {}
+        here = [np.array([talks.get(key, -key) for key in others.tolist()], np.int64)]
+        self.sessions: NDArray[np.int64] = np.concatenate([*(one.sessions for one in places), *here])[order]
         self.parts = self._column([place.parts for place in places], 1)
         self.is_whole = size is None or eligible is not None
         self.size = len(order) if size is None or eligible is not None else max(size, len(order))
@@ -242,7 +248,7 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     """
     texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
-    session = _numbered(np.where(keys > 0, keys >> SESSION_BITS, keys))
+    session = np.unique(texts.sessions, return_inverse=True)[1]
     sessions = int(session.max(initial=0)) + 1
     held = [postings.get(word) for word in words]
     holders = list(filter(None, held))  # without words that nobody said, or too many did
@@ -276,7 +282,9 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
         "long": _WEIGHTS["long"] * np.log2(np.maximum(texts.parts, 1)),
     }
     own: Column = sum(parts.values(), np.zeros(len(keys)))
-    parts["neighbours"] = _of_neighbours(own, session)
+    talk_order = np.argsort(session, kind="stable")  # each session's texts as they were said
+    parts["neighbours"] = np.zeros(len(keys))
+    parts["neighbours"][talk_order] = _of_neighbours(own[talk_order], session[talk_order])
     parts["session"] = _WEIGHTS["session"] * _standard(of_session[session], size)
     best = np.full(sessions, -np.inf)
     np.maximum.at(best, session, near)
@@ -290,13 +298,6 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
 def _rarity(counts: NDArray[np.int64], every: int) -> Column:
     rarity: Column = np.log1p((np.maximum(every, counts) - counts + 0.5) / (counts + 0.5))
     return rarity
-
-
-def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return sorted values as numbers from 0 on."""
-    numbers = np.zeros(len(values), np.int64)
-    np.cumsum(values[1:] != values[:-1], out=numbers[1:])
-    return numbers
 
 
 def _standard(values: Column, size: int) -> Column:

@@ -53,7 +53,7 @@ from memlayer_core.storage.terms import (
     searchable,
 )
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
-from memlayer_core.storage.words import Postings, is_item, is_message, is_record
+from memlayer_core.storage.words import Postings
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -327,7 +327,8 @@ def _look(
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
-    texts = Texts([own, *others], worded, eligible, asks, scope.texts if is_indexed else None)
+    talk_of = functools.partial(sql.sessions_of, connection)
+    texts = Texts([own, *others], worded, talk_of, eligible, asks, scope.texts if is_indexed else None)
     scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
     return Look(texts, words, postings, scale)
 
@@ -455,7 +456,7 @@ def read_lines(
             if one is None or (stored := as_told(rt, one.turn)) is None:
                 continue
             message = stored.message
-            is_elsewhere = session is not None and key >> storage_words.SESSION_BITS != session
+            is_elsewhere = session is not None and result.texts.sessions[row] != session
             of_tool = message.role == "tool" or is_task(message)
             if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is no memory of a user
@@ -518,19 +519,17 @@ def _read(
     keep: Callable[[Mapping[int, Record]], Mapping[int, Record]],
 ) -> dict[int, Line]:
     """Return what the reader may see of some texts, by key."""
-    reach = scope.reach
-    spoken, of_records, of_items = (list(filter(kind, keys)) for kind in (is_message, is_record, is_item))
-    read: dict[int, Line] = {}
-    if spoken:
-        rows = sql.find_rows(connection, reach, spoken)
-        read |= {one.key: Line(one, 0.0, (), ()) for one in sql.messages_of(connection, reach, rows, spoken)}
-    if of_records:
-        for key, record in keep(records_reads.find_records(connection, scope.reader, of_records)).items():
+    rows = sql.find_rows(connection, scope.reach, keys)
+    spoken = sql.messages_of(connection, scope.reach, rows, list(rows))
+    read = {one.key: Line(one, 0.0, (), ()) for one in spoken}
+    others = [key for key in keys if key not in rows]
+    if others and scope.has_records:
+        for key, record in keep(records_reads.find_records(connection, scope.reader, others)).items():
             read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record=record)
-    if of_items:
-        items = find_by_key(connection, [folder for folder, _ in scope.folders], of_items, rt.now())
+    if others and scope.folders:
+        items = find_by_key(connection, [folder for folder, _ in scope.folders], others, rt.now())
         for key, item in items.items():
-            read[key] = Line(message_of_item(rt, reach, key, item), 0.0, (), (), item=item)
+            read[key] = Line(message_of_item(rt, scope.reach, key, item), 0.0, (), (), item=item)
     return read
 
 
@@ -710,13 +709,13 @@ def without_visible_episodes(
         records: The candidates among the records, by key.
         scope: Scope of the session.
         session: The session as it was read; None before its first message.
-        first: Place of the first turn in the context, or in one of its summaries.
+        first: Position of the first turn in the context, or in one of its summaries.
     """
     ends = {key: part[1] for key, record in records.items() if (part := part_of(record, scope)) is not None}
     if session is None or not ends:
         return records
-    places = messages_reads.places(connection, session, list(ends.values()))
-    return {key: one for key, one in records.items() if key not in ends or places.get(ends[key], -1) < first}
+    at = messages_reads.positions(connection, session, list(ends.values()))
+    return {key: one for key, one in records.items() if key not in ends or at.get(ends[key], -1) < first}
 
 
 # The verbs: a search, and a recall for a prompt that somebody else builds.
@@ -814,7 +813,9 @@ def recall(
         found = find(connection, rt, covered, question, wanted)
         session = messages_reads.find(connection, scope)
         seen = _visible_end(connection, session, known)
-        first = min((one.seq for one in seen), default=session.next_seq if session is not None else 0)
+        first = min(
+            (one.position for one in seen), default=session.next_position if session is not None else 0
+        )
         lines, most = choose(
             connection,
             rt,

@@ -20,7 +20,14 @@ from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
-from memlayer_core.storage.tables import messages, namespaces, records, sessions, texts, window_starts
+from memlayer_core.storage.tables import (
+    IN_FORCE,
+    messages,
+    namespaces,
+    records,
+    sessions,
+    texts,
+)
 from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics
 
 # Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
@@ -45,18 +52,12 @@ _BEGINNING = Statement(
     sa.select(
         *_COVERED,
         *(column for column in _current.c if column.name != "namespace"),
-        window_starts.c.first_seq,
-        window_starts.c.version.label("summaries_version"),
     )
     .outerjoin(
         _current,
         sa.and_(
             _current.c.namespace == namespaces.c.namespace, _current.c.lane == sa.bindparam("session_lane")
         ),
-    )
-    .outerjoin(
-        window_starts,
-        sa.and_(window_starts.c.session == _current.c.number, window_starts.c.size == sa.bindparam("size")),
     )
     .where(_NAMED)
 )
@@ -97,15 +98,15 @@ def beginning(connection: sa.Connection, scope: Scope, size: int) -> Beginning:
         size: The size of the window: see `size_of`.
     """
     reach = scope.reach()
-    values = {**_reach_values(reach), "session_lane": scope.session_lane, "size": size}
+    values = {**_reach_values(reach), "session_lane": scope.session_lane}
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
     own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
     has_folders = _has_folders(reach, rows)
     if mine is None or mine.number is None:
         return Beginning(own=own, shared=shared, has_folders=has_folders)
-    start = WindowStart() if mine.first_seq is None else WindowStart(mine.first_seq, mine.summaries_version)
-    return Beginning(session_from(mine), start, own, shared, has_folders)
+    session = session_from(mine)
+    return Beginning(session, session.windows.get(size, WindowStart()), own, shared, has_folders)
 
 
 def _has_folders(reach: Scope, rows: Mapping[str, Any]) -> bool:
@@ -139,7 +140,19 @@ _SAMPLED = 200  # texts that tell the languages of a user who has many
 READ_AHEAD = 1000
 """Characters of a message that are read before it is told. Most have fewer, and are then read whole."""
 
-_KEPT = ("key", "id", "digest", "role", "name", "tokens", "counter", "characters", "created_at", "utc_offset")
+_KEPT = (
+    "key",
+    "position",
+    "id",
+    "digest",
+    "role",
+    "name",
+    "tokens",
+    "counter",
+    "characters",
+    "created_at",
+    "utc_offset",
+)
 _ROWS = ListStatement(
     lambda keys: (
         sa.select(
@@ -149,8 +162,8 @@ _ROWS = ListStatement(
             sessions.c.session_id,
             sessions.c.agent_id,
         )
-        .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
-        .where(messages.c.key.in_(keys), messages.c.tokens > 0, messages.c.role != "system", WITHIN)
+        .join(sessions, sessions.c.number == messages.c.session)
+        .where(messages.c.key.in_(keys), IN_FORCE, messages.c.tokens > 0, messages.c.role != "system", WITHIN)
     )
 )
 _LANGUAGES = Statement(
@@ -198,9 +211,9 @@ def matching_keys(
         conditions: What must hold for their metadata.
     """
     query = (sa.select(messages.c.key, messages.c.body) if conditions else sa.select(messages.c.key)).join(
-        sessions, sessions.c.number == statements.session_of(messages.c.key)
+        sessions, sessions.c.number == messages.c.session
     )
-    query = query.where(WITHIN, sessions.c.superseded == 0)
+    query = query.where(WITHIN, IN_FORCE)
     if recall_filter.speakers:
         said_by = sorted(recall_filter.speakers)
         query = query.where(sa.or_(messages.c.name.in_(said_by), messages.c.role.in_(said_by)))
@@ -215,6 +228,16 @@ def matching_keys(
         return set(rows.scalars())
     said = ((row.key, parse_exact(row.body) if row.body else {}) for row in rows)
     return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
+
+
+_SESSIONS = ListStatement(
+    lambda keys: sa.select(texts.c.key, texts.c.owner).where(texts.c.key.in_(keys), texts.c.kind == "message")
+)
+
+
+def sessions_of(connection: sa.Connection, keys: Sequence[int]) -> dict[int, int]:
+    """Return the number of the session of each of some texts that is a message's."""
+    return dict(_SESSIONS.tuples(connection, keys))
 
 
 def languages_of(connection: sa.Connection, reach: Scope) -> Mapping[str, int]:

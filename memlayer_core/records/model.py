@@ -588,16 +588,16 @@ class Episode:
     Attributes:
         number: The episode's number in the journal.
         session: The session's number in the journal.
-        first_seq: Place of its first message.
-        until_seq: Place of its last message.
+        first: Position of its first message.
+        until: Position of its last message.
         version: Goes up when a message in it is changed.
         has_record: Whether its record is written.
     """
 
     number: int
     session: int
-    first_seq: int
-    until_seq: int
+    first: int
+    until: int
     version: int
     has_record: bool
 

@@ -35,12 +35,11 @@ from memlayer_core.records.model import (
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import statements
 from memlayer_core.storage import texts as storage_texts
-from memlayer_core.storage.statements import LAST, ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (
-    PLACES,
+    IN_FORCE,
     evidence,
     jobs,
-    labels,
     messages,
     meta,
     namespaces,
@@ -203,13 +202,14 @@ def changing_columns(record: Record) -> dict[str, Any]:
         "valid_until": _micros(record.valid_until),
         "always": int((record.always or record.type == "profile") and record.archived_because is None),
         "archived_because": record.archived_because,
+        "labels": _labels_of(record),
         **columns_of(record),
     }
 
 
-def labels_of(record: Record) -> set[str]:
-    """Return the labels of a record: of its allowed users and roles, and of its tags."""
-    return _allowed(record) | {tag_label(tag) for tag in record.tags}
+def _labels_of(record: Record) -> str:
+    """Return the labels of a record, of its allowed users and roles and of its tags, each between two spaces."""
+    return f" {' '.join(sorted(_allowed(record) | {tag_label(tag) for tag in record.tags}))} "
 
 
 def readers_of(record: Record) -> list[str]:
@@ -321,7 +321,7 @@ def _digest(*parts: str) -> str:
 storage_texts.register(
     "record",
     storage_texts.Source(
-        sa.select(records),
+        sa.select(records, records.c.number.label("key")),
         lambda row: record_of(row).text,
         lambda row, redact: index_terms(redact(check.words(record_of(row))[: storage_texts.INDEXED])),
         lambda row: "r" if record_of(row).is_inferred or row.shelf != row.namespace else "u",
@@ -357,10 +357,13 @@ _HELD = sa.and_(
 """The condition that records held at a moment, which they may have ended after. What was corrected never held."""
 
 
+def _spaced(label: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+    return sa.literal_column("' '", sa.Text).concat(label).concat(sa.literal_column("' '", sa.Text))
+
+
 def _grant(names: Sequence[str]) -> Any:
     """Return the condition that records are shared, and one of the labels may see them."""
-    named: list[Any] = [sa.bindparam(name) for name in names]
-    allowed = sa.exists().where(labels.c.number == records.c.number, labels.c.label.in_(named))
+    allowed = sa.or_(*(records.c.labels.contains(_spaced(sa.bindparam(name))) for name in names))
     return sa.and_(
         records.c.shelf == sa.bindparam("commons"),
         sa.or_(records.c.visibility == "public", allowed),
@@ -381,14 +384,14 @@ def _visible(count: int) -> Any:
 
 @cache
 def _visible_query(count: int) -> ListStatement:
-    return ListStatement(lambda keys: sa.select(records).where(records.c.key.in_(keys), _visible(count)))
+    return ListStatement(lambda keys: sa.select(records).where(records.c.number.in_(keys), _visible(count)))
 
 
 @cache
 def _shared_query(count: int) -> Statement:
     return Statement(
         sa.select(*COLUMNS)
-        .join(records, records.c.key == texts.c.key)
+        .join(records, records.c.number == texts.c.key)
         .where(texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count))
         .order_by(texts.c.key)
     )
@@ -421,7 +424,7 @@ def profile(
     """
     rows = _PROFILE.all(connection, _profile_values(reader, limit))
     others = sum(row.type != "preference" for row in rows)
-    return {row.key: record_of(row) for row in rows[: others + preferences]}, rows[0].every if rows else 0
+    return {row.number: record_of(row) for row in rows[: others + preferences]}, rows[0].every if rows else 0
 
 
 def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
@@ -438,7 +441,7 @@ def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int
     named = grantees(reader.reach, reader.roles)
     values = {**_values(reader, named), **values_of(reader)}
     rows = _visible_query(len(named)).all(connection, list(keys), values)
-    return {row.key: record_of(row) for row in rows}
+    return {row.number: record_of(row) for row in rows}
 
 
 def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
@@ -484,7 +487,7 @@ def list_records(connection: sa.Connection, reader: Reader, record_filter: Recor
     whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
     rows = connection.execute(
-        whole.outerjoin(texts, texts.c.key == records.c.key).order_by(*newest),
+        whole.outerjoin(texts, texts.c.key == records.c.number).order_by(*newest),
         {**_values(reader, named), **values_of(reader)},
     ).all()
     embedder = connection.scalar(sa.select(meta.c.value).where(meta.c.name == "embedder")) or ""
@@ -512,7 +515,7 @@ def matching_keys(
         until: Only records whose `date` is before this moment.
     """
     named = grantees(reader.reach, reader.roles)
-    query = sa.select(records if since or until else records.c.key).where(_visible(len(named)))
+    query = sa.select(records if since or until else records.c.number).where(_visible(len(named)))
     if types:
         query = query.where(records.c.type.in_(sorted(types)))
     if tags:
@@ -522,7 +525,7 @@ def matching_keys(
     rows = connection.execute(query, {**_values(reader, named), **values_of(reader)})
     if since is None and until is None:
         return set(rows.scalars())
-    dates = ((row.key, record_of(row).date) for row in rows)  # when it happened is in no column
+    dates = ((row.number, record_of(row).date) for row in rows)  # when it happened is in no column
     return {
         key for key, date in dates if (since is None or date >= since) and (until is None or date < until)
     }
@@ -536,9 +539,7 @@ def _is_asserted(about: str) -> Any:
 
 def _has_tags(tags: Collection[str]) -> Any:
     """Return the condition that records have all of some tags."""
-    having = sa.select(labels.c.number).where(labels.c.label.in_({tag_label(tag) for tag in tags}))
-    every = sa.func.count(sa.distinct(labels.c.label)) == len(set(tags))
-    return records.c.number.in_(having.group_by(labels.c.number).having(every))
+    return sa.and_(*(records.c.labels.contains(f" {tag_label(tag)} ") for tag in tags))
 
 
 def replaced(connection: sa.Connection, reach: Scope, ordinal: int) -> list[Record]:
@@ -600,12 +601,15 @@ def _with_vector(row: Any, embedder: str) -> Record:
 
 _SPOKEN = (
     sa.select(
-        *(messages.c[name] for name in ("key", "id", "digest", "name", "text", "created_at", "utc_offset")),
+        *(
+            messages.c[name]
+            for name in ("key", "session", "id", "digest", "name", "text", "created_at", "utc_offset")
+        ),
         *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
     )
-    .join(sessions, sessions.c.number == statements.session_of(messages.c.key))
+    .join(sessions, sessions.c.number == messages.c.session)
     # A user's message has a link if it is hidden, or part of an agent's task.
-    .where(messages.c.role == "user", messages.c.links.is_(None), sessions.c.superseded == 0)
+    .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
 _ROWS = (
@@ -620,7 +624,7 @@ _ROWS = (
         ),
     )
     .join(messages, messages.c.key == evidence.c.message)
-    .join(sessions, sessions.c.number == statements.session_of(evidence.c.message))
+    .join(sessions, sessions.c.number == messages.c.session)
 )
 
 
@@ -641,8 +645,9 @@ def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any
     number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
     if number is None:
         return []
-    inside = messages.c.key.between(statements.key_of(number, 0), statements.key_of(number, LAST))
-    found = connection.execute(_SPOKEN.where(inside).order_by(messages.c.key.desc()).limit(limit)).all()
+    newest_first = messages.c.position.desc()
+    these = _SPOKEN.where(messages.c.session == number).order_by(newest_first).limit(limit)
+    found = connection.execute(these).all()
     others = other_speakers(connection, scope, {row.name for row in found})
     return [row for row in found if row.name not in others]
 
@@ -655,10 +660,14 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
     """
     if not any(names):
         return set()
-    whose = sessions.c.namespace == owner.namespace, messages.c.name.is_not(None), messages.c.role == "user"
-    first = sessions.c.number * PLACES
-    inside = messages.c.key.between(first, first + LAST)
-    every = sa.select(messages.c.name).join(sessions, inside).where(*whose).group_by(messages.c.name)
+    said = messages.c.name.is_not(None), messages.c.role == "user", IN_FORCE
+    whose = sessions.c.namespace == owner.namespace, *said
+    every = (
+        sa.select(messages.c.name)
+        .join(sessions, sessions.c.number == messages.c.session)
+        .where(*whose)
+        .group_by(messages.c.name)
+    )
     named = connection.scalars(every.order_by(sa.func.min(messages.c.created_at), messages.c.name)).all()
     facts = sa.select(records).where(records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(USER))
     known = [one.value for one in map(record_of, connection.execute(facts)) if one.key == "name"]
@@ -801,7 +810,9 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
     """Let no model read what a user says in messages that wait for their index: what they say was learned elsewhere."""
     waits = sa.exists().where(jobs.c.kind == "index", jobs.c.subject == messages.c.key)
     named = messages.c.id_digest.in_([statements.id_digest(number, one) for one in ids])
-    said = sa.select(messages.c.key, messages.c.created_at).where(named, messages.c.role == "user", waits)
+    said = sa.select(messages.c.key, messages.c.created_at).where(
+        named, IN_FORCE, messages.c.role == "user", waits
+    )
     rows = [_evidence_row(scope, row.key, "said", row.created_at) for row in connection.execute(said)]
     if rows:
         connection.execute(sa.insert(evidence), rows)
@@ -823,7 +834,7 @@ def restore_evidence(
         named = sessions.c.namespace == owner.namespace, sessions.c.session_id == quote.session_id
         numbers = connection.scalars(sa.select(sessions.c.number).where(*named)).all()
         digests = [statements.id_digest(number, quote.message_id) for number in numbers]
-        key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests)))
+        key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests), IN_FORCE))
         if key is None or rests_on(connection, owner.namespace, ordinal, [key]):
             continue
         said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)

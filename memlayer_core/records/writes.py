@@ -3,12 +3,12 @@
 Every write locks in this order: messages, owners, records (see `texts`). So writes to one user's records happen one after the other,
 and there is no deadlock.
 
-Each version of a record has its own key, so that no key ever means two texts.
+Each version of a record has its own number, which is the key of its text: no key ever means two texts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.messages.reads import lock_messages
-from memlayer_core.messages.writes import Change, Follower, register
+from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.records import check, reads
 from memlayer_core.records import model as records_model
 from memlayer_core.records.check import confirm, words
@@ -41,7 +41,7 @@ from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import statements, tables, texts
 from memlayer_core.storage.jobs import Cost, Job, enqueue_erasure, finish, spend
-from memlayer_core.storage.statements import LAST, Statement
+from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.terms import index_terms
 
 # Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
@@ -150,7 +150,6 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
             connection, namespace, {row.ordinal for row in rows if row.namespace == namespace}
         )
     for some in statements.chunks([row.number for row in rows]):
-        connection.execute(sa.delete(tables.labels).where(tables.labels.c.number.in_(some)))
         connection.execute(sa.delete(tables.records).where(tables.records.c.number.in_(some)))
     enqueue_erasure(connection, now)
     return len({row.ordinal for row in rows})
@@ -216,7 +215,7 @@ def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -
     for some in statements.chunks(keys):
         earlier = sa.or_(tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at)
         connection.execute(
-            sa.update(tables.records).where(tables.records.c.key.in_(some), earlier).values(noted)
+            sa.update(tables.records).where(tables.records.c.number.in_(some), earlier).values(noted)
         )
 
 
@@ -277,20 +276,16 @@ def add_version(
 ) -> Record:
     """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
     shelf = reads.shelf_of(draft.record)
-    row = reads.columns_of_draft(draft, ordinal)
-    stored = connection.execute(
-        sa.insert(tables.records).values(row).returning(tables.records.c.number, tables.records.c.key)
-    ).one()
-    named = [{"number": stored.number, "label": label} for label in sorted(reads.labels_of(draft.record))]
-    if named:
-        connection.execute(sa.insert(tables.labels), named)
+    (number,) = statements.take_keys(connection, 1)
+    row = {**reads.columns_of_draft(draft, ordinal), "number": number}
+    connection.execute(sa.insert(tables.records).values(row))
     if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
         if isinstance(shelf, SharedScope):
             made = statements.dialect_insert(
                 connection.dialect.name, tables.namespaces
             ).on_conflict_do_nothing()
             connection.execute(made, _namespace_row(shelf, shards))
-        found = [(stored.key, draft.terms)]
+        found = [(number, draft.terms)]
         texts.add(connection, "record", shelf, found, now, reads.readers_of(draft.record))
     return replace(draft.record, memory_id=memory_id(draft.record.user_id, ordinal))
 
@@ -309,7 +304,7 @@ def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> 
     """Delete everything that finds these records."""
     shelves: dict[str, list[int]] = {}
     for row in rows:
-        shelves.setdefault(row.shelf, []).append(row.key)
+        shelves.setdefault(row.shelf, []).append(row.number)
     for namespace, some in sorted(shelves.items()):
         texts.remove(connection, namespace, some, now)
 
@@ -381,11 +376,11 @@ def begin(connection: sa.Connection, session: Any, min_messages: int, until: int
         connection: In the transaction that ends the session.
         session: Its row, as it was before the end.
         min_messages: Messages that an episode needs, without hidden and system messages.
-        until: The place before which the episode ends; None: it ends with the last message.
+        until: The position before which the episode ends; None: it ends with the last message.
     """
     first = _behind(connection, session)
-    last = (session.next_seq if until is None else until) - 1
-    if last < first:  # an empty session has no last place
+    last = (behind_all(session.next_position) if until is None else until) - 1
+    if last < first:
         return
     told = (
         sa.select(tables.messages.c.key)
@@ -394,12 +389,12 @@ def begin(connection: sa.Connection, session: Any, min_messages: int, until: int
     )
     if len(connection.scalars(told).all()) < min_messages:
         return
-    row = {"session": session.number, "first_seq": first, "until_seq": last}
+    row = {"session": session.number, "first": first, "until": last}
     connection.execute(sa.insert(tables.episodes).values(row))
 
 
 def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
-    """Owe an episode about the turns before a place that were just summed up, as `begin` does."""
+    """Owe an episode about the turns before a position that were just summed up, as `begin` does."""
     begin(
         connection,
         connection.execute(sa.select(tables.sessions).where(tables.sessions.c.number == session)).one(),
@@ -425,8 +420,8 @@ def append_episode(
     Args:
         connection: In the transaction that puts the summary in force.
         session: Number of the session.
-        first: Place of the first message.
-        until: Place of the last message.
+        first: Position of the first message.
+        until: Position of the last message.
         draft: The record to store.
         now: The present.
         shards: Number of shards of the index.
@@ -440,7 +435,7 @@ def append_episode(
         return None
     record = remember(connection, _chained(connection, session, first, draft), now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
-    part = {"session": session, "first_seq": first, "until_seq": until, "ordinal": ordinal}
+    part = {"session": session, "first": first, "until": until, "ordinal": ordinal}
     connection.execute(sa.insert(tables.episodes).values(part))
     return record
 
@@ -494,7 +489,7 @@ def _store(
     if draft is None:
         connection.execute(sa.update(tables.episodes).where(this).values(ordinal=0))
         return None
-    chained = _chained(connection, episode.session, episode.first_seq, draft)
+    chained = _chained(connection, episode.session, episode.first, draft)
     record = remember(connection, chained, now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
     connection.execute(sa.update(tables.episodes).where(this).values(ordinal=ordinal))
@@ -520,24 +515,12 @@ def restore_episode(
     return stored
 
 
-def numbers_of(connection: sa.Connection, session: int, keys: Sequence[int]) -> list[int]:
-    """Return the numbers of the episodes that tell of any of these messages; instructions are in none.
-
-    Asked before the messages change: afterwards nothing tells what they were.
-    """
-    parts = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.session == session)).all()
-    if not parts:
+def numbers_of(connection: sa.Connection, session: int, positions: Sequence[int]) -> list[int]:
+    """Return the numbers of the episodes that tell of any of these positions of a session."""
+    if not positions:
         return []
-    told = {
-        key & LAST
-        for some in statements.chunks(keys)
-        for key in connection.scalars(
-            sa.select(tables.messages.c.key).where(
-                tables.messages.c.key.in_(some), tables.messages.c.role != "system"
-            )
-        )
-    }
-    return [row.number for row in parts if any(row.first_seq <= seq <= row.until_seq for seq in told)]
+    parts = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.session == session))
+    return [row.number for row in parts if any(row.first <= one <= row.until for one in positions)]
 
 
 def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
@@ -563,7 +546,7 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
         forgotten = row.ordinal is not None and row.ordinal not in there  # by hand, and so for good
         if forgotten:
             continue
-        if not _tells(connection, row.session, row.first_seq, row.until_seq):
+        if not _tells(connection, row.session, row.first, row.until):
             _drop(connection, [row.number])
             continue
         changed = {"version": row.version + 1, "ordinal": None}
@@ -573,26 +556,6 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
         waiting = sa.and_(tables.jobs.c.kind == "episode", tables.jobs.c.subject == row.number)
         anew = {"dead": 0, "attempts": 0, "due": statements.to_micros(now), "owner": None, "error": None}
         connection.execute(sa.update(tables.jobs).where(waiting).values(anew))
-
-
-def move(connection: sa.Connection, numbers: Sequence[int], places: Mapping[int, int]) -> None:
-    """Let episodes tell of the same messages, which have other places by now.
-
-    Args:
-        connection: In the transaction that moves the messages.
-        numbers: The episodes that tell of any of them.
-        places: The new place of each message that moved, by its old one; their order has stayed.
-    """
-    first_moved = min(places, default=0)
-    for row in connection.execute(
-        sa.select(tables.episodes).where(tables.episodes.c.number.in_(numbers))
-    ).all():
-        inside = [new for old, new in places.items() if row.first_seq <= old <= row.until_seq]
-        first = row.first_seq if row.first_seq < first_moved else min(inside)
-        changed = {"first_seq": first, "until_seq": max(inside)}
-        connection.execute(
-            sa.update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
-        )
 
 
 def drop(connection: sa.Connection, session: int) -> None:
@@ -606,16 +569,17 @@ def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: b
     ordinal = connection.scalar(sa.select(tables.records.c.ordinal).where(in_force))
     known = sa.exists().where(tables.episodes.c.session == session, tables.episodes.c.ordinal == ordinal)
     named = tables.messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
-    places = [key & LAST for key in connection.scalars(sa.select(tables.messages.c.key).where(named))]
-    if ordinal is None or not places or connection.scalar(sa.select(known)):
+    these = sa.select(tables.messages.c.position).where(named, tables.IN_FORCE)
+    at = connection.scalars(these).all()
+    if ordinal is None or not at or connection.scalar(sa.select(known)):
         return
-    part = {"session": session, "first_seq": min(places), "until_seq": max(places), "ordinal": ordinal}
+    part = {"session": session, "first": min(at), "until": max(at), "ordinal": ordinal}
     connection.execute(sa.insert(tables.episodes).values(part))
 
 
 def _behind(connection: sa.Connection, session: Any) -> int:
-    """Return the place behind the session's episodes, in the part of it that goes on."""
-    newest = sa.select(sa.func.coalesce(sa.func.max(tables.episodes.c.until_seq), -1)).where(
+    """Return the position behind the session's episodes, in the part of it that goes on."""
+    newest = sa.select(sa.func.coalesce(sa.func.max(tables.episodes.c.until), -1)).where(
         tables.episodes.c.session == session.number
     )
     return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
@@ -625,14 +589,11 @@ def _chained(connection: sa.Connection, session: int, first: int, draft: Prepare
     """Return the record of an episode with its relation to the episode before it."""
     before = sa.and_(
         tables.episodes.c.session == session,
-        tables.episodes.c.until_seq < first,
+        tables.episodes.c.until < first,
         tables.episodes.c.ordinal > 0,
     )
     newest = (
-        sa.select(tables.episodes.c.ordinal)
-        .where(before)
-        .order_by(tables.episodes.c.until_seq.desc())
-        .limit(1)
+        sa.select(tables.episodes.c.ordinal).where(before).order_by(tables.episodes.c.until.desc()).limit(1)
     )
     ordinal = connection.scalar(newest)
     if ordinal is None:
@@ -660,7 +621,8 @@ _TOLD = sa.and_(tables.messages.c.role != "system", tables.messages.c.tokens > 0
 
 
 def _inside(session: int, first: int, until: int) -> Any:
-    return tables.messages.c.key.between(statements.key_of(session, first), statements.key_of(session, until))
+    here = tables.messages.c.session == session, tables.IN_FORCE
+    return sa.and_(*here, tables.messages.c.position.between(first, until))
 
 
 def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
@@ -670,16 +632,14 @@ def _tells(connection: sa.Connection, session: int, first: int, until: int) -> b
 
 def _from(row: Any) -> Episode:
     recorded = row.ordinal is not None
-    return Episode(row.number, row.session, row.first_seq, row.until_seq, row.version, recorded)
+    return Episode(row.number, row.session, row.first, row.until, row.version, recorded)
 
 
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back episodes of messages that change, so that they are written again."""
-    numbers = numbers_of(connection, change.session, change.keys)
+    numbers = numbers_of(connection, change.session, change.positions)
     yield
-    if change.places:
-        move(connection, numbers, change.places)
     withdraw(connection, change.scope, numbers, change.now)
 
 
@@ -795,7 +755,7 @@ def _confirm(
     connection.execute(sa.update(tables.records).where(tables.records.c.number == row.number).values(columns))
     reads.add_evidence(connection, owner, row.ordinal, statement, "confirmed", model)
     if not statement.quotes:
-        _file(connection, [(row.key, record)], now)
+        _file(connection, [(row.number, record)], now)
     return record
 
 
@@ -867,7 +827,7 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
                 sa.update(tables.records).where(tables.records.c.number == one.number).values(again)
             )
             if not reads.sources_of(connection, one.namespace, [one.ordinal]):
-                _file(connection, [(one.key, reads.record_of(one))], now)
+                _file(connection, [(one.number, reads.record_of(one))], now)
 
 
 def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
@@ -1043,9 +1003,9 @@ def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[A
             return False
         this = sa.update(tables.records).where(tables.records.c.number == one.number)
         connection.execute(this.values(columns))
-        if texts.existing_keys(connection, [one.key]):
+        if texts.existing_keys(connection, [one.number]):
             take_away(connection, [one], now)
-            _file(connection, [(one.key, told)], now)
+            _file(connection, [(one.number, told)], now)
     return True
 
 
@@ -1075,7 +1035,7 @@ def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[An
     return {
         row.key: tuple(row)[1:]
         for some in statements.chunks(keys)
-        for row in connection.execute(query.where(tables.messages.c.key.in_(some)))
+        for row in connection.execute(query.where(tables.messages.c.key.in_(some), tables.IN_FORCE))
     }
 
 
@@ -1084,14 +1044,6 @@ def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back what rests on messages that change. They are read anew."""
     before = _words(connection, change.keys)
     yield
-    if change.places:
-        moved = [
-            {"old": statements.key_of(change.session, old), "new": statements.key_of(change.session, new)}
-            for old, new in sorted(change.places.items(), reverse=True)
-        ]
-        moving = sa.update(tables.evidence).where(tables.evidence.c.message == sa.bindparam("old"))
-        connection.execute(moving.values(message=sa.bindparam("new")), moved)
-        return
     now_there = _words(connection, list(before))
     changed = [key for key, statement in before.items() if now_there.get(key) != statement]
     for some in statements.chunks(changed):
@@ -1102,7 +1054,9 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back what rests on a session, as it is deleted."""
     withdraw_evidence(
         connection,
-        tables.evidence.c.message.between(statements.key_of(session, 0), statements.key_of(session, LAST)),
+        tables.evidence.c.message.in_(
+            sa.select(tables.messages.c.key).where(tables.messages.c.session == session)
+        ),
         now,
     )
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular, View
 from memlayer_core.storage import words
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, to_micros
-from memlayer_core.storage.tables import costs, jobs, meta, namespaces, texts
+from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
 # A background job, and when it is tried again.
 
@@ -53,6 +53,28 @@ class Job:
     subject: int
     namespace: str
     attempts: int
+
+
+class Stretch(NamedTuple):
+    """Messages that follow one another in a session.
+
+    Attributes:
+        session: The session's number.
+        first: Position of the first one.
+        last: Position of the last one.
+    """
+
+    session: int
+    first: int
+    last: int
+
+
+def stretch_of(connection: sa.Connection, keys: Sequence[int]) -> Stretch:
+    """Return the stretch from the first to the last of some messages of one session; an empty one if they are gone."""
+    at = messages.c.position
+    ends = sa.select(messages.c.session, sa.func.min(at), sa.func.max(at)).group_by(messages.c.session)
+    found = connection.execute(ends.where(messages.c.key.in_({keys[0], keys[-1]}))).first()
+    return Stretch(*found) if found is not None else Stretch(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +272,12 @@ def _oldest(*conditions: sa.ColumnElement[bool]) -> ListStatement:
 
 
 _OLDEST = _oldest()
-_OLDEST_INSIDE = _oldest(jobs.c.subject.between(sa.bindparam("first"), sa.bindparam("last")))
+_INSIDE = sa.exists().where(
+    messages.c.key == jobs.c.subject,
+    messages.c.session == sa.bindparam("session"),
+    messages.c.position.between(sa.bindparam("first"), sa.bindparam("last")),
+)
+_OLDEST_INSIDE = _oldest(_INSIDE)
 _IS_DUE = ListStatement(lambda kinds: sa.select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
 _LEASE = ListStatement(
     lambda ids: (
@@ -355,7 +382,7 @@ def lease(
     owner: str,
     now: datetime,
     until: datetime,
-    subjects: tuple[int, int] | None = None,
+    stretch: Stretch | None = None,
 ) -> list[Job]:
     """Lease the oldest jobs that are due. When a lease ends, its job is due again.
 
@@ -368,11 +395,11 @@ def lease(
         owner: Who leases them.
         now: The present.
         until: When the leases end.
-        subjects: The first and the last subject; None: any.
+        stretch: The messages that they must be about; None: any.
     """
     oldest, values = _OLDEST, {**_moments(now, until), "most": limit}
-    if subjects is not None:
-        oldest, values = _OLDEST_INSIDE, {**values, "first": subjects[0], "last": subjects[1]}
+    if stretch is not None:
+        oldest, values = _OLDEST_INSIDE, {**values, **stretch._asdict()}
     rows = oldest.all(connection, kinds, values)
     taken = [Job(row.id, row.kind, row.subject, row.namespace, row.attempts + 1) for row in rows]
     _LEASE.run(connection, [job.id for job in taken], {"by": owner, "until": to_micros(until)})
@@ -417,25 +444,25 @@ def finish_once(connection: sa.Connection, batch: Sequence[Job]) -> bool:
 def gather(
     connection: sa.Connection,
     kind: JobKind,
-    subjects: tuple[int, int],
+    stretch: Stretch,
     number: int,
     now: datetime,
     later: datetime,
 ) -> None:
-    """Put off all waiting jobs of a kind on some subjects until `later`; if there are as many as `number`, they are due now.
+    """Put off all waiting jobs of a kind about some messages until `later`; if there are as many as `number`, they are due now.
 
     Args:
         connection: In a transaction that writes.
         kind: The kind.
-        subjects: The first and the last subject.
+        stretch: The messages that they are about.
         number: How many wait for one another.
         now: The present.
         later: When fewer are due.
     """
-    wait = sa.and_(jobs.c.kind == kind, jobs.c.subject.between(*subjects), _WAITS)
-    count = connection.scalar(sa.select(sa.func.count()).where(wait)) or 0
+    wait = sa.and_(jobs.c.kind == kind, _INSIDE, _WAITS)
+    count = connection.scalar(sa.select(sa.func.count()).where(wait), stretch._asdict()) or 0
     due = to_micros(now if count >= number else later)
-    connection.execute(sa.update(jobs).where(wait).values(due=due))
+    connection.execute(sa.update(jobs).where(wait).values(due=due), stretch._asdict())
 
 
 def fail(

@@ -15,7 +15,7 @@ from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.tables import meta, sessions
+from memlayer_core.storage.tables import KEYS, meta, sessions
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -235,13 +235,15 @@ T = TypeVar("T")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICRO = timedelta(microseconds=1)
-_SESSION_BITS = 32
 
 AT_ONCE = 500
 """Values in one IN (…), far below any database's limit."""
 
-LAST = 0xFFFF_FFFF
-"""The last place that a session can have."""
+EVERY = 2**31 - 1
+"""A limit of rows that no store reaches."""
+
+LAST = 2**62
+"""A position behind all that a session can have."""
 
 WITHIN = sa.and_(
     sessions.c.namespace == sa.bindparam("of"),
@@ -255,22 +257,6 @@ def is_within(column: sa.ColumnElement[Any], session_id: str) -> sa.ColumnElemen
     """Return the condition that a session is the one of this id, or one below it: `"s1/flights"` is below `"s1"`."""
     below = session_id + "/"
     return sa.or_(column == session_id, sa.func.substr(column, 1, len(below)) == below)
-
-
-def key_of(session: int, seq: int) -> int:
-    """Return the key of a place in a session.
-
-    Raises:
-        ValueError: There is no such place: its key would name one in another session.
-    """
-    if seq >> _SESSION_BITS:
-        raise ValueError(f"a session has no place {seq}")
-    return (session << _SESSION_BITS) | seq
-
-
-def session_of(key: Any) -> Any:
-    """Return the session's number of a key, or of a column of keys."""
-    return key // 2**_SESSION_BITS
 
 
 def shard_of(namespace: str, shards: int) -> int:
@@ -315,32 +301,41 @@ def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:
     return (keys[place : place + AT_ONCE] for place in range(0, len(keys), AT_ONCE))
 
 
-_RETIRED = "retired_session"
-_HIGHEST = sa.select(sa.func.coalesce(sa.func.max(sessions.c.number), 0)).scalar_subquery()
-_DELETED = sa.func.coalesce(
-    sa.select(sa.cast(meta.c.value, sa.Integer)).where(meta.c.name == _RETIRED).scalar_subquery(), 0
+_KEYS = "keys"  # a row of `meta` of SQLite: the last key that was taken
+_COUNT = sqlite.insert(meta).values(name=_KEYS, value=sa.bindparam("more"))
+KEYS_OF_MORE = sa.func.array(
+    sa.select(KEYS.next_value())
+    .select_from(sa.func.generate_series(1, sa.bindparam("more")))
+    .scalar_subquery()
 )
-_NEXT = Statement(sa.select((sa.func.max(_HIGHEST, _DELETED) + 1).label("number")))
-_NOTED = sqlite.insert(meta).values(name=_RETIRED, value=sa.bindparam("value"))
-_RETIRE = Statement(
-    _NOTED.on_conflict_do_update(
-        index_elements=["name"],
-        set_={"value": _NOTED.excluded.value},
-        where=sa.cast(meta.c.value, sa.Integer) < sa.cast(_NOTED.excluded.value, sa.Integer),
-    )
-)
+"""As many keys as the parameter `more` says, in a statement for PostgreSQL that reads something else, too."""
+
+_TAKE = {
+    "sqlite": Statement(
+        _COUNT.on_conflict_do_update(
+            index_elements=["name"],
+            set_={"value": sa.cast(meta.c.value, sa.Integer) + sa.cast(_COUNT.excluded.value, sa.Integer)},
+        ).returning(sa.cast(meta.c.value, sa.Integer).label("last"))
+    ),
+    _SERVER: Statement(
+        sa.select(KEYS.next_value().label("key")).select_from(
+            sa.func.generate_series(1, sa.bindparam("more"))
+        )
+    ),
+}
 
 
-def next_number(connection: sa.Connection) -> dict[str, int]:
-    """Return the number of a new session as a column; an empty dict if the database numbers sessions itself."""
-    if connection.dialect.name != "sqlite":
-        return {}
-    row = _NEXT.first(connection, {})
-    assert row is not None  # it is a sum
-    return {"number": row.number}
+def take_keys(connection: sa.Connection, count: int) -> list[int]:
+    """Return so many keys, in their order, that no message, record or text of an item ever had.
 
-
-def retire(connection: sa.Connection, number: int) -> None:
-    """Note that the session of this number is deleted."""
-    if connection.dialect.name == "sqlite":
-        _RETIRE.run(connection, {"value": str(number)})
+    Args:
+        connection: In a transaction that writes.
+        count: How many.
+    """
+    if not count:
+        return []
+    rows = _TAKE[connection.dialect.name].tuples(connection, {"more": count})
+    if connection.dialect.name == _SERVER:
+        return [key for (key,) in rows]
+    last = rows[0][0]
+    return list(range(last - count + 1, last + 1))

@@ -7,10 +7,13 @@ from typing import Any
 import sqlalchemy as sa
 
 tables = sa.MetaData()
-PLACES = 2**32
-"""Places of a session: see `messages`."""
+KEYS = sa.Sequence("memlayer_keys", metadata=tables)
+"""Counts the keys of messages, records and texts of items, on PostgreSQL: see `statements.take_keys`."""
 _EMBEDDED = sa.text("shard IS NOT NULL")
+OF_ITEM = sa.text("kind = 'item'")
+"""The condition that texts are those of items, as their index has it."""
 _Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up an INTEGER only
+
 
 meta = sa.Table(
     "memlayer_meta",
@@ -37,7 +40,9 @@ namespaces = sa.Table(
     ),  # goes up when vectors are stored
 )
 
-# A superseded session holds versions of messages; `origin` is the lane of the session that these belong to.
+# `windows` has where the windows of some sizes begin, and the version of the summary in front of each, as JSON: they move together
+# and in large steps. Positions order the messages of a session, and mean nothing else. `next_position` is behind all of them, and behind those that
+# were deleted.
 sessions = sa.Table(
     "memlayer_sessions",
     tables,
@@ -48,7 +53,7 @@ sessions = sa.Table(
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text),
     sa.Column("session_id", sa.Text, nullable=False),
-    sa.Column("next_seq", sa.BigInteger, nullable=False),
+    sa.Column("next_position", sa.BigInteger, nullable=False),
     sa.Column("messages", sa.BigInteger, nullable=False),
     sa.Column("tokens", sa.BigInteger, nullable=False),
     sa.Column("created_at", sa.BigInteger, nullable=False),
@@ -56,72 +61,66 @@ sessions = sa.Table(
     sa.Column("title", sa.Text),
     sa.Column("instructions", sa.BigInteger),
     sa.Column("memory_start", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("windows", sa.Text),
     sa.Column("idle_since", sa.BigInteger),
     sa.Column("forked_from", sa.Text),
-    sa.Column("superseded", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("summary_version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_due", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_asked", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("summary_tries", sa.SmallInteger, nullable=False, server_default="0"),
-    sa.Column("origin", sa.String(33)),
     sa.Index("memlayer_sessions_used", "namespace", "updated_at"),
     sa.Index("memlayer_sessions_idle", "idle_since"),
-    sa.Index("memlayer_sessions_origin", "origin"),
+    sqlite_autoincrement=True,
 )
 SUMMARY_IS_DUE = sessions.c.summary_due > sessions.c.summary_asked
 sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE)
 
-# Where the window of a session begins, for limits of about one size, and the version of the summaries in front of it.
-# They are stored, so that both move together and in large steps.
-window_starts = sa.Table(
-    "memlayer_window_starts",
-    tables,
-    sa.Column("session", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("size", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("first_seq", sa.BigInteger, nullable=False),
-    sa.Column("version", sa.BigInteger, nullable=False),
-)
-
-# `key` is the session's number x 2**32 + the place in the session. So rows are in the order of their session, and
-# one integer names a message in every table, in the word index and in Chroma. Keys are never used again.
-# `origin` is the place that the message of a version had.
+# A row with `replaced_at` is a version: what a message said before it was edited or withdrawn. Its position says in front of
+# which message it stands. `key` names a message in every table, in the word index and in Chroma. Keys are never used again.
+_IS_NOW = sa.text("replaced_at IS NULL")
 messages = sa.Table(
     "memlayer_messages",
     tables,
-    sa.Column(
-        "key", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False
-    ),
-    sa.Column("id", sa.Text, nullable=False),
-    sa.Column("id_digest", sa.LargeBinary(16), nullable=False, unique=True),
-    sa.Column("digest", sa.LargeBinary(16), nullable=False),
+    sa.Column("key", _Serial, primary_key=True, autoincrement=False),
+    sa.Column("session", sa.BigInteger, nullable=False),
+    sa.Column("position", sa.BigInteger, nullable=False),
+    sa.Column("replaced_at", sa.BigInteger),
     sa.Column("role", sa.String(16), nullable=False),
-    sa.Column("name", sa.Text),
-    sa.Column("text", sa.Text, nullable=False),
     sa.Column("tokens", sa.Integer, nullable=False),
+    sa.Column("links", sa.Text),
+    sa.Column("id", sa.Text, nullable=False),
+    sa.Column("id_digest", sa.LargeBinary(16), nullable=False),
+    sa.Column("digest", sa.LargeBinary(16), nullable=False),
     sa.Column("counter", sa.Text, nullable=False),
     sa.Column("characters", sa.Integer, nullable=False, server_default="0"),
-    sa.Column("links", sa.Text),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("utc_offset", sa.Integer, nullable=False, server_default="0"),  # seconds, where it was said
+    sa.Column("name", sa.Text),
+    sa.Column("text", sa.Text, nullable=False),
     sa.Column("body", sa.Text),
-    sa.Column("origin", sa.BigInteger),
+    sa.Index("memlayer_messages_position", "session", "position", unique=True, sqlite_where=_IS_NOW),
+    sa.Index("memlayer_messages_id", "id_digest", unique=True, sqlite_where=_IS_NOW),
+    sa.Index(
+        "memlayer_messages_versions", "session", "position", sqlite_where=sa.text("replaced_at IS NOT NULL")
+    ),
 )
+IN_FORCE = messages.c.replaced_at.is_(None)
+"""The condition that a row of messages is what the message says now."""
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
-# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session. The last five columns
-# and the two before them are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,
+# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session; `owner` is the number of a
+# message's session, or of the item. The last five columns and the two before them are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,
 # `vectors` their number. `changed` is the version that its namespace got by that. `speaker` is the first letter of the role,
 # and the name; `language` the code of the text's language.
 texts = sa.Table(
     "memlayer_texts",
     tables,
-    sa.Column(
-        "key", sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=False
-    ),
+    sa.Column("key", _Serial, primary_key=True, autoincrement=False),
     sa.Column("kind", sa.String(8), nullable=False),
     sa.Column("namespace", sa.String(32), nullable=False),
     sa.Column("agent_lane", sa.String(33), nullable=False),
     sa.Column("session_lane", sa.String(33), nullable=False),
+    sa.Column("owner", sa.BigInteger),
     sa.Column("speaker", sa.Text),
     sa.Column("language", sa.String(3)),
     sa.Column("shard", sa.Integer),
@@ -130,6 +129,7 @@ texts = sa.Table(
     sa.Column("vectors", sa.SmallInteger),
     sa.Column("changed", sa.BigInteger),
     sa.Index("memlayer_texts_namespace", "namespace", "changed", sqlite_where=_EMBEDDED),
+    sa.Index("memlayer_texts_item", "owner", sqlite_where=OF_ITEM),
     sa.Index("memlayer_texts_shard", "shard", "key", sqlite_where=_EMBEDDED),
 )
 
@@ -154,8 +154,8 @@ summaries = sa.Table(
     tables,
     sa.Column("session", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("first_seq", sa.BigInteger, nullable=False),
-    sa.Column("until_seq", sa.BigInteger, nullable=False),
+    sa.Column("first", sa.BigInteger, nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False),
     sa.Column("rounds", sa.Integer, nullable=False),
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("tokens", sa.Integer, nullable=False),
@@ -167,15 +167,15 @@ summaries = sa.Table(
     sa.Column("replaced_by", sa.BigInteger),
 )
 
-# What makes an episode: the part of a session that ended with the place `until_seq`. `ordinal` is the number of its record
+# What makes an episode: the part of a session that ended with the position `until`. `ordinal` is the number of its record
 # among the user's, None until there is one, 0 if there will be none; `version` goes up when what was said there is changed.
 episodes = sa.Table(
     "memlayer_episodes",
     tables,
     sa.Column("number", _Serial, primary_key=True),
     sa.Column("session", sa.BigInteger, nullable=False, index=True),
-    sa.Column("first_seq", sa.BigInteger, nullable=False),
-    sa.Column("until_seq", sa.BigInteger, nullable=False),
+    sa.Column("first", sa.BigInteger, nullable=False),
+    sa.Column("until", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("ordinal", sa.BigInteger),
     sqlite_autoincrement=True,
@@ -199,15 +199,13 @@ costs = sa.Table(
     sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),
 )
 
-# Each version of a record is a row. Its key is the key of its text: negative, so that it is no message's. A version that
-# a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or
+# Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or
 # that of what the tenant shares. `about` is equal for facts of one subject and key; `subject` is folded.
-# `archived_because`: why nobody is told. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
+# `archived_because`: why nobody is told. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
 records = sa.Table(
     "memlayer_records",
     tables,
-    sa.Column("number", _Serial, primary_key=True),
-    sa.Column("key", sa.BigInteger, sa.Computed("-number", persisted=True), unique=True),
+    sa.Column("number", _Serial, primary_key=True, autoincrement=False),
     sa.Column("namespace", sa.String(32), nullable=False),
     sa.Column("ordinal", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
@@ -238,6 +236,7 @@ records = sa.Table(
     sa.Column("valid_until", sa.BigInteger),
     sa.Column("always", sa.SmallInteger, nullable=False, server_default="0"),
     sa.Column("archived_because", sa.Text),
+    sa.Column("labels", sa.Text, nullable=False, server_default=""),
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
     sa.Index("memlayer_records_about", "about", sqlite_where=sa.text("replaced_by IS NULL")),
@@ -247,15 +246,6 @@ records = sa.Table(
         "memlayer_records_profile", "namespace", sqlite_where=sa.text("always = 1 AND replaced_by IS NULL")
     ),
     sa.Index("memlayer_records_words", "digest", unique=True, sqlite_where=sa.text("replaced_by IS NULL")),
-    sqlite_autoincrement=True,
-)
-
-# Whom a version of a record is shown to, and what it is tagged with: see `records/sql/rows.py`.
-labels = sa.Table(
-    "memlayer_record_labels",
-    tables,
-    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("label", sa.String(33), primary_key=True),
 )
 
 # The words that a record rests on. `message`, `start` and `until` say where they stand, and `ordinal` is the number of the
@@ -301,7 +291,8 @@ outcomes = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# `path` is the folder's: so one comparison finds what is in a folder and in the folders inside it.
+# `path` is the folder's: so one comparison finds what is in a folder and in the folders inside it. `texts` has what queries find
+# the item by, each with its key, as JSON.
 items = sa.Table(
     "memlayer_items",
     tables,
@@ -311,6 +302,7 @@ items = sa.Table(
     sa.Column("digest", sa.LargeBinary(16), nullable=False, unique=True),
     sa.Column("key", sa.Text, nullable=False),
     sa.Column("value", sa.Text, nullable=False),
+    sa.Column("texts", sa.Text, nullable=False, server_default="[]"),
     sa.Column("created_at", sa.BigInteger, nullable=False),
     sa.Column("updated_at", sa.BigInteger, nullable=False),
     sa.Column("ttl", sa.BigInteger),
@@ -318,17 +310,6 @@ items = sa.Table(
     sa.Index("memlayer_items_namespace", "namespace"),
     sa.Index("memlayer_items_path", "path", "updated_at"),
     sa.Index("memlayer_items_expiry", "expires_at"),
-    sqlite_autoincrement=True,
-)
-
-# What queries find an item by. Its key is below those of records, and never used again.
-item_texts = sa.Table(
-    "memlayer_item_texts",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
-    sa.Column("key", sa.BigInteger, sa.Computed(f"-{2**62} - number", persisted=True), unique=True),
-    sa.Column("item", sa.BigInteger, nullable=False, index=True),
-    sa.Column("text", sa.Text, nullable=False),
     sqlite_autoincrement=True,
 )
 

@@ -8,7 +8,7 @@ Writes lock in this order: messages, owners (the rows of namespaces), records, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,7 @@ from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
 _ROW: dict[str, sa.BindParameter[Any]] = {
-    name: sa.bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane")
+    name: sa.bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane", "owner")
 }
 _VERSION = sa.bindparam("new_version", type_=sa.BigInteger)
 _HERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys)))
@@ -96,6 +96,7 @@ def add(
     rows: Sequence[tuple[int, Sequence[str] | None]],
     now: datetime,
     owners: Sequence[str] = (),
+    owner: int | None = None,
 ) -> None:
     """Make texts findable: index their words, and queue their index jobs.
 
@@ -106,11 +107,13 @@ def add(
         rows: Key and terms of each text; None: the index job adds them. The vector of a key that is there stays.
         now: The present.
         owners: The tokens that the words are filed under; none: the one of the scope.
+        owner: Number of the session of messages, or of the item.
     """
     if not rows:
         return
     lanes = lanes_of(scope)
-    fixed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
+    filed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
+    fixed = {**filed, "owner": owner}
     _add_statement(connection.dialect.name).run(connection, *({**fixed, "key": key} for key, _ in rows))
     words.insert(connection, lanes, [(key, terms) for key, terms in rows if terms is not None], owners)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
@@ -135,22 +138,6 @@ def remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: 
     _unindex(connection, owner, [row.key for row in gone], now)
     if keys:
         enqueue_erasure(connection, now)
-
-
-def move(connection: sa.Connection, namespace: str, keys: Sequence[Mapping[str, int]], now: datetime) -> None:
-    """Replace the keys `old` of texts by the keys `new`, with everything that finds them. No model is called."""
-    there = existing_keys(connection, [pair["old"] for pair in keys])
-    moving = [pair for pair in keys if pair["old"] in there]
-    if not moving:
-        return
-    owner = owners_locked(connection, [namespace]).get(namespace)
-    version = next_version(owner, now) if owner is not None else 0
-    values = {"key": sa.bindparam("new"), "changed": version}
-    connection.execute(sa.update(texts).where(texts.c.key == sa.bindparam("old")).values(values), moving)
-    count_vectors(connection, namespace, 0, 0, version)
-    words.move(connection, moving)
-    _unindex(connection, owner, [pair["old"] for pair in moving], now)
-    enqueue(connection, "index", [pair["new"] for pair in moving], namespace, now)
 
 
 def _unindex(connection: sa.Connection, owner: Any | None, keys: Sequence[int], now: datetime) -> None:

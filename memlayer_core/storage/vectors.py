@@ -82,7 +82,7 @@ class Layout:
 # removed a moment ago is not found.
 
 _ROOM = 1.25  # rows of a matrix for each row that it has: most growth then copies nothing
-_OVERHEAD = 176  # bytes that a text takes besides its vectors: its columns, its place in a dict
+_OVERHEAD = 184  # bytes that a text takes besides its vectors: its columns, its place in a dict
 _AGENT, _SESSION, _SPEAKER, _LANGUAGE = range(4)  # the labels of a text
 
 
@@ -98,6 +98,7 @@ class _Block:
         total: The sum of its vectors, shape (dimension,).
         starts: The row of each text's first vector, shape (at least `texts`,).
         keys: Keys of the texts, int64, shape (at least `texts`,).
+        sessions: Numbers of the sessions of messages; of other texts the key below zero. The same shape.
         labels: Of each text the numbers of its agent's and session's lanes, its speaker and its language, int32, shape
             (4, at least `texts`).
         places: The place of each key among the texts.
@@ -111,6 +112,7 @@ class _Block:
     total: NDArray[np.float32]
     starts: NDArray[np.int64]
     keys: NDArray[np.int64]
+    sessions: NDArray[np.int64]
     labels: NDArray[np.int32]
     places: dict[int, int]
     numbers: tuple[dict[str, int], ...]
@@ -125,6 +127,7 @@ class TextColumns:
 
     Attributes:
         keys: Their keys, shape (n,).
+        sessions: For each the number of its session; of what is no message, its key below zero. Shape (n,).
         speakers: For each the place of its speaker in `names`, shape (n,).
         names: Speakers: the first letter of a role, and a name.
         parts: How many vectors each text has, shape (n,).
@@ -139,6 +142,7 @@ class TextColumns:
             order = order[block.labels[kind, order] == block.numbers[kind].get(lane, -1)]
         self._order = order
         self.keys: NDArray[np.int64] = keys[order]
+        self.sessions: NDArray[np.int64] = block.sessions[order]
         self.speakers: NDArray[np.int32] = block.labels[_SPEAKER, order]
         self.names = list(block.numbers[_SPEAKER])
         self.parts: NDArray[np.int64] = np.diff(block.starts[: block.texts], append=block.vectors)[order]
@@ -187,7 +191,17 @@ class TextColumns:
 
 COLUMNS = tuple(
     texts.c[name]
-    for name in ("key", "agent_lane", "session_lane", "speaker", "language", "vectors", "vector")
+    for name in (
+        "key",
+        "kind",
+        "owner",
+        "agent_lane",
+        "session_lane",
+        "speaker",
+        "language",
+        "vectors",
+        "vector",
+    )
 )
 """What `columns_from` needs of texts that have vectors."""
 
@@ -306,6 +320,7 @@ def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
         np.zeros(dimension, dtype="<f4"),
         np.empty(size, dtype=np.int64),
         np.empty(size, dtype=np.int64),
+        np.empty(size, dtype=np.int64),
         np.empty((4, size), dtype=np.int32),
         {},
         ({}, {}, {}, {}),
@@ -335,12 +350,15 @@ def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeSta
 def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     first, behind, vectors, total = block.texts, block.texts + len(rows), block.vectors, block.total
     if rows:
-        keys, *labels, counts, blobs = zip(*rows, strict=True)
+        keys, kinds, owners, *labels, counts, blobs = zip(*rows, strict=True)
         block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
         joined = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(sum(counts), -1)
         block.matrix[vectors : vectors + len(joined)] = joined
         vectors, total = vectors + len(joined), total + joined.sum(0)
         block.keys[first:behind] = keys
+        block.sessions[first:behind] = [
+            owner if kind == "message" else -key for key, kind, owner in zip(keys, kinds, owners, strict=True)
+        ]
         for column, names, numbers in zip(block.labels, labels, block.numbers, strict=True):
             column[first:behind] = [numbers.setdefault(name or "", len(numbers)) for name in names]
         block.places.update(zip(keys, range(first, behind), strict=True))
@@ -366,19 +384,34 @@ _NAMESPACE = Statement(
 _META = Statement(sa.select(meta.c.name, meta.c.value))
 LEARNS = "learns_since"
 """Name of the row of `meta` that a store has since a model learns from it: index jobs tell the model what is new."""
-_OWNER = Statement(
-    sa.select(
+
+
+def _known(name: str) -> sa.ScalarSelect[Any]:
+    return sa.select(meta.c.value).where(meta.c.name == name).scalar_subquery()
+
+
+_GROW = Statement(
+    sa.update(namespaces)
+    .where(
+        namespaces.c.namespace == sa.bindparam("of"),
+        _known("embedder") == sa.bindparam("by"),
+        sa.func.coalesce(_known("dimension"), sa.bindparam("long")) == sa.bindparam("long"),
+    )
+    .values(
+        vectors=namespaces.c.vectors + sa.bindparam("more_vectors"),
+        texts=namespaces.c.texts + sa.bindparam("more_texts"),
+        version=sa.case(
+            (namespaces.c.version < sa.bindparam("at"), sa.bindparam("at")), else_=namespaces.c.version + 1
+        ),
+    )
+    .returning(
         namespaces.c.shard,
         namespaces.c.version,
         namespaces.c.indexed,
         namespaces.c.vectors,
-        *(
-            sa.select(meta.c.value).where(meta.c.name == name).scalar_subquery().label(name)
-            for name in ("embedder", "dimension", LEARNS)
-        ),
+        _known("dimension").label("dimension"),
+        _known(LEARNS).label("learns"),
     )
-    .where(namespaces.c.namespace == sa.bindparam("of"))
-    .with_for_update(of=namespaces)
 )
 _INSERT = Statement(sa.insert(texts))
 _TASKS = ListStatement(
@@ -476,6 +509,7 @@ def add(
     scope: Scope,
     embeddings: Mapping[int, Embedding],
     now: datetime,
+    owner: int | None = None,
 ) -> bool:
     """Store new texts with their vectors. Returns False, and stores nothing, if the store has vectors of another embedder.
 
@@ -485,23 +519,27 @@ def add(
         scope: Scope of the texts.
         embeddings: By the keys of the texts, at least one.
         now: The present.
+        owner: Number of the session of messages.
     """
     some = next(iter(embeddings.values()))
-    dimension = str(len(some.vectors[0]))
-    owner = _OWNER.first(connection, {"of": scope.namespace})
-    if owner is None or owner.embedder != some.embedder or owner.dimension not in {None, dimension}:
+    vectors, dimension = sum(len(one.vectors) for one in embeddings.values()), str(len(some.vectors[0]))
+    grown = {"of": scope.namespace, "more_vectors": vectors, "more_texts": len(embeddings)}
+    here = {"by": some.embedder, "long": dimension, "at": statements.to_micros(now)}
+    grew = _GROW.first(connection, {**grown, **here})
+    if grew is None:
         return False
-    if owner.dimension is None:
+    if grew.dimension is None:
         known = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
         connection.execute(known, {"name": "dimension", "value": dimension})
-    lanes, version = storage_texts.lanes_of(scope), storage_texts.next_version(owner, now)
+    lanes = storage_texts.lanes_of(scope)
     fixed = {
         "kind": kind,
         "namespace": scope.namespace,
         "agent_lane": lanes[1],
         "session_lane": lanes[2],
-        "shard": owner.shard,
-        "changed": version,
+        "owner": owner,
+        "shard": grew.shard,
+        "changed": grew.version,
     }
     rows = (
         fixed
@@ -516,9 +554,7 @@ def add(
         for key, one in embeddings.items()
     )
     _INSERT.run(connection, *rows)
-    vectors = sum(len(one.vectors) for one in embeddings.values())
-    storage_texts.count_vectors(connection, scope.namespace, vectors, len(embeddings), version)
-    if owner.indexed or owner.vectors + vectors > some.few or getattr(owner, LEARNS) is not None:
+    if grew.indexed or grew.vectors > some.few or grew.learns is not None:
         enqueue(connection, "index", list(embeddings), scope.namespace, now)
     return True
 

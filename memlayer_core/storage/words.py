@@ -17,26 +17,6 @@ from memlayer_core.storage.statements import ListStatement, Statement
 Postings = Mapping[str, dict[int, int]]
 """For each term of a question: the keys of the texts that contain it, and how often each contains it."""
 
-_ITEMS = -(2**62)
-SESSION_BITS = 32
-"""Bits of a message's key below the number of its session."""
-
-
-def is_message(key: int) -> bool:
-    """Return whether a text is a message's. The keys of all others are negative: see the tables of the journal."""
-    return key > 0
-
-
-def is_record(key: int) -> bool:
-    """Return whether a text is a record's."""
-    return _ITEMS < key < 0
-
-
-def is_item(key: int) -> bool:
-    """Return whether a text is one that an item is found by."""
-    return key < _ITEMS
-
-
 # The statements of the index of words, for SQLite and PostgreSQL.
 
 TABLE = "memlayer_lexical"
@@ -60,10 +40,6 @@ INSERT = {
 DELETE = {
     "sqlite": Statement(sa.text(f"DELETE FROM {TABLE} WHERE rowid = :key")),
     "postgresql": Statement(sa.text(f"DELETE FROM {TABLE} WHERE key = :key")),
-}
-MOVE = {
-    "sqlite": Statement(sa.text(f"UPDATE {TABLE} SET rowid = :new WHERE rowid = :old")),
-    "postgresql": Statement(sa.text(f"UPDATE {TABLE} SET key = :new WHERE key = :old")),
 }
 HERE = {
     "sqlite": ListStatement(
@@ -185,11 +161,6 @@ def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
     """Remove rows; ones that are not there are fine."""
     if keys:
         DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
-
-
-def move(connection: sa.Connection, keys: Sequence[Mapping[str, int]]) -> None:
-    """Replace the keys `old` of rows by the keys `new`."""
-    MOVE[connection.dialect.name].run(connection, *keys)
 
 
 def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:

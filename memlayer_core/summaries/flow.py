@@ -32,7 +32,7 @@ from memlayer_core.seams import quarter_at_most
 from memlayer_core.show import ViewList
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.statements import key_of
+from memlayer_core.storage.statements import EVERY
 from memlayer_core.summaries import check
 from memlayer_core.summaries import prompt as summaries_prompt
 from memlayer_core.summaries import sql as summaries_sql
@@ -144,7 +144,7 @@ def summarize(
     if task is None:
         rt.db.write(summaries_sql.settle, session, job)
         return
-    keys = [key_of(session.number, stored.seq) for stored in task.messages]
+    keys = [stored.key for stored in task.messages]
     also = side_task(keys) if side_task is not None else None
     least = rt.episode_minimum
     closes = least is not None and sum(not is_task(one.message) for one in task.messages) >= least
@@ -167,17 +167,19 @@ def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | Non
     if session is None:
         return None, None
     before = summaries_sql.in_force(connection, session)
-    start = max(session.memory_start, before.until_seq + 1 if before is not None else 0)
+    start = max(session.memory_start, before.until + 1 if before is not None else 0)
     page = messages_reads.history(connection, session, start - 1, _PAGE)
     told = [
-        one for one in page if one.seq < session.summary_due and summaries_prompt.is_conversation(one.message)
+        one
+        for one in page
+        if one.position < session.summary_due and summaries_prompt.is_conversation(one.message)
     ]
-    more = len(page) == _PAGE and page[-1].seq < session.summary_due
+    more = len(page) == _PAGE and page[-1].position < session.summary_due
     messages, rounds = summaries_prompt.first_rounds(told, INPUT_TOKENS, more=more)
     if not messages:
         return session, None
     is_last = messages[-1] is told[-1] and not more  # what is behind them is hidden from models
-    until = session.summary_due - 1 if is_last else messages[-1].seq
+    until = session.summary_due - 1 if is_last else messages[-1].position
     return session, _Task(session, before, messages, rounds, until)
 
 
@@ -189,10 +191,12 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
     summary: Summary | None = None
     if result.text is not None or gives_up:
         text = result.text or (before.text if before is not None else "")
-        first, rounds = (before.first_seq, before.rounds) if before is not None else (task.messages[0].seq, 0)
+        first, rounds = (
+            (before.first, before.rounds) if before is not None else (task.messages[0].position, 0)
+        )
         summary = Summary(
-            first_seq=first,
-            until_seq=task.until,
+            first=first,
+            until=task.until,
             rounds=rounds + task.rounds,
             text=text,
             tokens=rt.tokens.text(text),
@@ -207,7 +211,7 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
-        first = task.messages[0].seq
+        first = task.messages[0].position
         if draft is not None:
             stored.append(
                 records_writes.append_episode(
@@ -386,8 +390,8 @@ def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, li
     session = messages_reads.find_by_number(connection, episode.session) if episode is not None else None
     if episode is None or session is None:
         return None
-    found = messages_reads.read(connection, session, range(episode.first_seq, episode.until_seq + 1))
-    told = (one.message for one in found if not is_task(one.message))
+    found = messages_reads.tail_messages(connection, session, episode.until + 1, EVERY, episode.first)[::-1]
+    told = (one.message for _, one in found if not is_task(one.message))
     return episode, session.scope, list(filter(summaries_prompt.is_conversation, told))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
 
@@ -35,8 +35,8 @@ class Summary(Tabular):
     """A summary of a session's turns, from its beginning up to one of them.
 
     Attributes:
-        first_seq: Place of the first message that it covers.
-        until_seq: Place of the last message that it covers.
+        first: Position of the first message that it covers.
+        until: Position of the last message that it covers.
         rounds: Number of rounds that it covers.
         text: The summary.
         tokens: Tokens of the text, by the counter named in `counter`.
@@ -50,8 +50,8 @@ class Summary(Tabular):
         created_at: When it was written; None before it is stored.
     """
 
-    first_seq: int
-    until_seq: int
+    first: int = field(repr=False)
+    until: int = field(repr=False)
     rounds: int
     text: str
     tokens: int

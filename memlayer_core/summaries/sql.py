@@ -1,6 +1,6 @@
 """Summaries and what they cost, in SQL. Each function runs in its caller's transaction.
 
-What is due follows from the session: the messages before `summary_due` are to be summed up; `summary_asked` is the place
+What is due follows from the session: the messages before `summary_due` are to be summed up; `summary_asked` is the position
 up to which a model was asked, and `summary_tries` how often all its answers were refused. `summary_version` goes up with
 each summary, and when a message is changed: a summary is committed only if nothing changed since its source was read.
 """
@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.writes import Change, Follower, register
 from memlayer_core.storage.jobs import Cost, Job, finish, spend
-from memlayer_core.storage.statements import LAST, Statement, chunks, from_micros, to_micros
-from memlayer_core.storage.tables import SUMMARY_IS_DUE, episodes, jobs, messages, sessions, summaries
+from memlayer_core.storage.statements import Statement, from_micros, to_micros
+from memlayer_core.storage.tables import SUMMARY_IS_DUE, episodes, jobs, sessions, summaries
 from memlayer_core.summaries.model import Summary
 
 _KIND = "summarize"
@@ -79,10 +79,10 @@ def all_versions(connection: sa.Connection, session: int) -> list[Summary]:
     return [_from(row) for row in rows]
 
 
-def mark_due(connection: sa.Connection, session: int, place: int) -> None:
-    """Note that the messages before a place are to be summed up: they have left the session's window, or will do so next."""
-    further = sessions.c.number == session, sessions.c.summary_due < place
-    connection.execute(sa.update(sessions).where(*further).values(summary_due=place))
+def mark_due(connection: sa.Connection, session: int, position: int) -> None:
+    """Note that the messages before a position are to be summed up: they have left the session's window, or will do so next."""
+    further = sessions.c.number == session, sessions.c.summary_due < position
+    connection.execute(sa.update(sessions).where(*further).values(summary_due=position))
     given_up = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.dead == 1
     connection.execute(sa.delete(jobs).where(*given_up))
 
@@ -152,8 +152,8 @@ def settle(connection: sa.Connection, session: Session, job: Job) -> None:
     finish(connection, [job])
 
 
-def invalidate(connection: sa.Connection, session: int, seq: int) -> None:
-    """Delete the summaries of a place and of later ones. The newest one before it is in force again.
+def invalidate(connection: sa.Connection, session: int, position: int) -> None:
+    """Delete the summaries of a position and of later ones. The newest one before it is in force again.
 
     What they stood for is due again. A summary that a worker writes at the moment will not be committed.
     """
@@ -161,7 +161,7 @@ def invalidate(connection: sa.Connection, session: int, seq: int) -> None:
     being_made = connection.scalar(
         sa.select(sa.exists().where(jobs.c.kind == _KIND, jobs.c.subject == session))
     )
-    dropped = connection.execute(sa.delete(summaries).where(this, summaries.c.until_seq >= seq)).rowcount
+    dropped = connection.execute(sa.delete(summaries).where(this, summaries.c.until >= position)).rowcount
     if not dropped and not being_made:
         return
     left = sa.select(summaries.c.version).where(this).scalar_subquery()
@@ -172,23 +172,13 @@ def invalidate(connection: sa.Connection, session: int, seq: int) -> None:
     connection.execute(sa.update(sessions).where(sessions.c.number == session).values(anew))
 
 
-def outdate(connection: sa.Connection, session: int, keys: Sequence[int]) -> None:
-    """Delete the summaries of the first of these messages and of later ones. System messages are in no summary.
+def outdate(connection: sa.Connection, session: int, positions: Sequence[int]) -> None:
+    """Delete the summaries of the first of these positions and of later ones.
 
     Errors of failed summaries are deleted, too, since they may quote the messages.
     """
-    first = min(
-        (
-            seq & LAST
-            for some in chunks(keys)
-            for seq in connection.scalars(
-                sa.select(messages.c.key).where(messages.c.key.in_(some), messages.c.role != "system")
-            )
-        ),
-        default=None,
-    )
-    if first is not None:
-        invalidate(connection, session, first)
+    if positions:
+        invalidate(connection, session, min(positions))
     failed = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.error.is_not(None)
     connection.execute(sa.update(jobs).where(*failed).values(error=None))
 
@@ -203,8 +193,8 @@ def _row(summary: Summary, session: int, version: int, now: datetime) -> dict[st
     return {
         "session": session,
         "version": version,
-        "first_seq": summary.first_seq,
-        "until_seq": summary.until_seq,
+        "first": summary.first,
+        "until": summary.until,
         "rounds": summary.rounds,
         "text": summary.text,
         "tokens": summary.tokens,
@@ -217,13 +207,13 @@ def _row(summary: Summary, session: int, version: int, now: datetime) -> dict[st
 
 
 def _of(session: Session, row: Any) -> Summary | None:
-    return _from(row) if row is not None and row.first_seq >= session.memory_start else None
+    return _from(row) if row is not None and row.first >= session.memory_start else None
 
 
 def _from(row: Any) -> Summary:
     return Summary(
-        first_seq=row.first_seq,
-        until_seq=row.until_seq,
+        first=row.first,
+        until=row.until,
         rounds=row.rounds,
         text=row.text,
         tokens=row.tokens,
@@ -240,7 +230,7 @@ def _from(row: Any) -> Summary:
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Mark summaries of messages that change as outdated."""
-    outdate(connection, change.session, change.keys)
+    outdate(connection, change.session, change.positions)
     yield
 
 

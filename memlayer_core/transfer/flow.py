@@ -13,7 +13,7 @@ from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_a
 from memlayer_core.items import sql as items_sql
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import folders_of
-from memlayer_core.message import Message, Receipt
+from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
@@ -24,6 +24,7 @@ from memlayer_core.records.model import ordinal_of
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.show import Report
+from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import formats, sql
 from memlayer_core.transfer.formats import (
@@ -58,7 +59,7 @@ def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
         session = messages_reads.find(connection, scope)
         if session is None:
             return [], SessionDetails()
-        messages = [item.message for item in messages_reads.history(connection, session, -1, None)]
+        messages = [item.message for item in messages_reads.history(connection, session, 0, None)]
         return messages, _details(connection, session)
 
     return formats.state_of(*rt.db.read(read))
@@ -98,7 +99,7 @@ def export(
     Scope("anybody" if user_id is None else user_id, tenant_id=tenant_id)  # checks the ids
     done = 0
     try:
-        expected = _count_messages(db, tenant_id, user_id)
+        expected = db.read(messages_reads.count_all, tenant_id, user_id)
         pages = _pages(db, tenant_id, user_id, HeaderLine(tenant_id, user_id, now, expected))
         while page := next(pages, None):
             done, lines = page
@@ -123,15 +124,14 @@ def _report(progress: Progress | None, count: int, expected: int) -> Asking[None
 
 def _details(connection: Connection, session: Session) -> SessionDetails:
     """Return the details that an export has of a session."""
-    last = messages_reads.tail(connection, session, session.memory_start, 1) if session.memory_start else []
-    ended = messages_reads.read(connection, session, [entry.seq for entry in last])
+    begins = session.memory_start
+    ended = messages_reads.tail_messages(connection, session, begins, 1) if begins else []
     return SessionDetails(
         title=session.title,
-        last_ended_id=ended[0].message.id if ended else None,
+        last_ended_id=ended[0][1].message.id if ended else None,
         created_at=session.created_at,
         updated_at=session.updated_at,
         forked_from=session.forked_from,
-        superseded=session.superseded,
         ended=session.ended,
     )
 
@@ -143,8 +143,16 @@ def _sessions(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Ses
         last = page[-1].number
 
 
-def _count_messages(db: Database, tenant_id: str, user_id: str | None) -> int:
-    return sum(session.messages for session in _sessions(db, tenant_id, user_id))
+def _messages(db: Database, session: Session) -> Iterator[list[StoredMessage]]:
+    """Yield a session's messages and versions in pages, each version in front of the message that it stands before."""
+    after = 0
+    while after < LAST:
+        page = db.read(messages_reads.history, session, after, AT_ONCE)
+        end = page[-1].position if len(page) == AT_ONCE else LAST
+        every = [*db.read(messages_reads.versions, session, after, end), *page]
+        if every:
+            yield sorted(every, key=lambda one: one.position)
+        after = end
 
 
 def _pages(
@@ -156,18 +164,15 @@ def _pages(
     while counted := db.read(records_reads.counts, tenant_id, user_id, behind, AT_ONCE):
         yield 0, [UserLine(tenant_id, *user) for user in counted.values()]
         behind = max(counted)
-    sessions = messages = 0
+    known, sessions, messages = None, 0, 0
     for session in _sessions(db, tenant_id, user_id):
-        after = -1
-        while page := db.read(messages_reads.history, session, after, AT_ONCE):
+        for page in _messages(db, session):
             lines: list[Line] = []
-            if after < 0:  # a session without messages leaves no line
-                sessions += 1
-                known = db.read(_details, session)
-                lines.append(SessionLine(sessions, session.scope, known))
-            lines.extend(MessageLine(sessions, item.message) for item in page)
+            if known is not session:  # a session without messages leaves no line
+                known, sessions = session, sessions + 1
+                lines.append(SessionLine(sessions, session.scope, db.read(_details, session)))
+            lines.extend(_message_line(sessions, one.message) for one in page)
             messages += len(page)
-            after = page[-1].seq
             yield messages, lines
     records, place = 0, ("", 0)
     while kept := db.read(records_reads.pages, tenant_id, user_id, place, AT_ONCE):
@@ -182,6 +187,10 @@ def _pages(
             yield messages, [formats.item_line(tenant_id, item, texts) for item, texts in held]
             items, last = items + len(held), held[-1][0].number
     yield messages, [EndLine(sessions, messages, records, items)]
+
+
+def _message_line(session: int, message: Message) -> MessageLine:
+    return MessageLine(session, replace(message, withdrawn_at=None), message.withdrawn_at)
 
 
 def _write(target: FileWriter, lines: Sequence[Line]) -> None:
@@ -285,6 +294,8 @@ class _Import:
         self._session: SessionLine | None = None
         self._learned: set[str] = set()
         self._drafts: dict[str, PreparedMessage] = {}
+        self._versions: list[tuple[PreparedMessage, datetime, str | None]] = []
+        self._kept_in: dict[Scope, Scope] = {}
 
     def look(self, source: LineReader) -> bool:
         """Check to whom the next page belongs, and store nothing. Returns whether more is to be checked.
@@ -317,7 +328,7 @@ class _Import:
         except ImportStoppedError as problem:
             begin = None if self._has_header else formats.wrong_begin(text for _, text in page)
             problem = begin or problem
-            self._store()
+            self._store(is_over=True)
             raise ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",
                 hint=f"{problem.hint} Importing it again goes on where this stopped.",
@@ -350,18 +361,18 @@ class _Import:
             case HeaderLine(messages=expected):
                 self._has_header, self.expected = True, expected
             case SessionLine():
-                self._store()
-                self._session = line
+                self._store(is_over=True)
+                self._session = self._origin_of(line)
                 self.done.sessions += 1
-            case MessageLine(session=number, message=message):
+            case MessageLine(session=number, message=message, withdrawn_at=left):
                 if self._session is None or self._session.number != number:
                     raise _stop(f"the message is of session {number}, whose line does not precede it")
-                self._wait(self._session.scope, message)
+                self._wait(self._session, message, left)
             case UserLine() | RecordLine() | ItemLine():
-                self._store()
+                self._store(is_over=True)
                 self._keep(line)
             case EndLine():
-                self._store()
+                self._store(is_over=True)
                 done = self.done
                 if line != EndLine(done.sessions, done.messages, done.records, done.items):
                     raise _stop(f"lines are missing: it had {line}")
@@ -369,13 +380,26 @@ class _Import:
             case _:
                 assert_never(line)
 
-    def _wait(self, scope: Scope, message: Message) -> None:
+    def _origin_of(self, line: SessionLine) -> SessionLine:
+        """Return the line of the session that a session of an earlier memlayer holds versions of, or else the same line."""
+        if not line.holds_versions:
+            return line
+        origin = line.scope.other_session(line.details.forked_from or "")
+        self._kept_in[line.scope] = origin = self._kept_in.get(origin, origin)
+        return replace(line, scope=origin)
+
+    def _wait(self, line: SessionLine, message: Message, withdrawn_at: datetime | None) -> None:
         with errors_as(ImportStoppedError):
-            draft = draft_of(self._rt, scope, message)
+            draft = draft_of(self._rt, line.scope, message)
+        left = line.details.created_at if line.holds_versions else withdrawn_at
+        if left is not None:
+            self._versions.append((draft, left, None))
+            return
         named = draft.message.id or ""
         if named in self._drafts:
             self._store()
         self._drafts[named] = draft
+        self._versions = [(one, at, before or named) for one, at, before in self._versions]
 
     def _keep(self, line: UserLine | RecordLine | ItemLine) -> None:
         keep: Any = {UserLine: self._expect, RecordLine: self._remember, ItemLine: self._place}[type(line)]
@@ -413,18 +437,28 @@ class _Import:
         self.done.placed += kept
         return kept
 
-    def _store(self) -> None:
+    def _store(self, *, is_over: bool = False) -> None:
+        """Store what waits. A version waits for the message that it stands in front of, until its session is over."""
         drafts, self._drafts = list(self._drafts.values()), {}
-        if not drafts or self._session is None:
-            return
+        ready = [one for one in self._versions if is_over or one[2] is not None]
+        self._versions = [one for one in self._versions if not is_over and one[2] is None]
         rt, session = self._rt, self._session
-        is_learned, more = session.scope.namespace in self._learned, (rt.now(), rt.shards, rt.new_id())
-        receipt = rt.db.write(sql.merge, session.scope, drafts, session.details, *more, is_learned=is_learned)
-        announce(rt, session.scope, receipt)
-        self.done.messages += len(drafts)
-        self.done.stored += receipt.stored
-        self.done.unchanged += receipt.unchanged
-        self.done.replaced += receipt.replaced
+        if session is None:
+            return
+        if drafts:
+            is_learned, more = session.scope.namespace in self._learned, (rt.now(), rt.shards)
+            receipt = rt.db.write(
+                sql.merge, session.scope, drafts, session.details, *more, is_learned=is_learned
+            )
+            announce(rt, session.scope, receipt)
+            self.done.stored += receipt.stored
+            self.done.unchanged += receipt.unchanged
+            self.done.replaced += receipt.replaced
+        if ready:
+            new = rt.db.write(sql.add_versions, session.scope, ready, rt.now(), rt.shards)
+            self.done.stored += new
+            self.done.unchanged += len(ready) - new
+        self.done.messages += len(drafts) + len(ready)
 
 
 def _stop(problem: str) -> ImportStoppedError:

@@ -15,12 +15,13 @@ A message may have the other fields of `Message.to_json` beside these two, so th
     {"user": {"tenant_id": "default", "user_id": "louis", "records": 2, "forgotten": {"louis_mem_002": 1777887000000000}}}
     {"session": 1, "tenant_id": "default", "user_id": "louis", "session_id": "s1", "created_at": "…Z", …}
     {"message": {"role": "user", "content": "Hi", "id": "m1", …}, "session": 1}
+    {"message": {"role": "user", "content": "Hy", "id": "m1", …}, "session": 1, "withdrawn_at": "…Z"}
     {"record": {"memory_id": "louis_mem_001", "content": {"raw": "…"}, …}, "before": [{…}, …]}
     {"item": {"tenant_id": "default", "labels": ["users"], "key": "k", "value": {…}, …}}
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
 A user's line tells how many records were ever counted, and which of them were forgotten: an import gives no other record their
-ids, brings none of these back, and lets no model read the user's messages again. A message names its session's line, so that it never goes to another session if a line is lost. A record's line has
+ids, brings none of these back, and lets no model read the user's messages again. A message names its session's line, so that it never goes to another session if a line is lost; one with a time `withdrawn_at` was withdrawn or replaced then. A record's line has
 all its versions, and the `evidence` that it rests on. The export of a user has the items in the namespaces of that user. Without records or items, the
 last line has no number of them.
 """
@@ -252,11 +253,14 @@ class SessionLine:
         number: The session's number in this file.
         scope: The session's scope.
         details: Its title, times and state.
+        holds_versions: Whether its messages were withdrawn or replaced in the session that it is a fork of: earlier memlayers
+            kept them so.
     """
 
     number: int
     scope: Scope
     details: SessionDetails
+    holds_versions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +270,12 @@ class MessageLine:
     Attributes:
         session: The number of its session.
         message: The message, with an id.
+        withdrawn_at: When it was withdrawn or replaced; None: the session says it.
     """
 
     session: int
     message: Message
+    withdrawn_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +341,13 @@ T = TypeVar("T", SessionDetails, ItemLine)
 _HEADER = Form(HeaderLine, "first line", ImportStoppedError, is_open=True)
 _USER = Form(UserLine, "user", ImportStoppedError, is_open=True)
 _SCOPE = Form(Scope, "session", InvalidScopeError, defaults={"user_id": None}, is_open=True)
+_MESSAGE = Form(
+    MessageLine,
+    "message",
+    ImportStoppedError,
+    codecs={"message": Codec(Message.to_json, Message.from_json)},
+    is_open=True,
+)
 _END = Form(EndLine, "last line", ImportStoppedError, is_open=True)
 _QUOTE = Form(Evidence, "evidence", ImportStoppedError, is_open=True)
 _ITEM = Form(
@@ -362,8 +375,8 @@ def form_of(line: Line) -> dict[str, Any]:
             return always | _HEADER.write(line)
         case SessionLine(number, scope, details):
             return {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
-        case MessageLine(number, message):
-            return {"message": message.to_json(), "session": number}
+        case MessageLine():
+            return _MESSAGE.write(line)
         case RecordLine(versions, evidence):
             *before, newest = (one.to_json() for one in versions)
             quotes = [_QUOTE.write(one) for one in evidence]
@@ -489,10 +502,10 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
         case {"memlayer": "export", "version": version, **rest}:
             check_version(version, _VERSION, "the export", ImportStoppedError)
             return _HEADER.read(rest)
-        case {"message": Mapping() as form, "session": int(number)}:
-            said = Message.from_json(form)
-            if said.id is not None:
-                return MessageLine(number, said)
+        case {"message": Mapping(), "session": int()}:
+            said = _MESSAGE.read(fields)
+            if said.message.id is not None:
+                return replace(said, withdrawn_at=with_offset(said.withdrawn_at, "withdrawn_at"))
         case {"session": int(number)}:
             return _session_line(number, fields, tenant_id)
         case {"record": Mapping() as newest, **more} if isinstance(before := more.get("before", []), list):
@@ -529,7 +542,9 @@ def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None)
             "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
         )
     moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
-    return SessionLine(number, moved, _with_offset(DETAILS.read(fields)))
+    details = _with_offset(DETAILS.read(fields))
+    holds_versions = fields.get("superseded") is True and details.forked_from is not None
+    return SessionLine(number, moved, details, holds_versions)
 
 
 def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:

@@ -11,15 +11,15 @@ import sqlalchemy as sa
 
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.reads import lock_messages, lock_or_make_session, lock_session, version_sessions
+from memlayer_core.messages.reads import columns_of, inside, lock_messages, lock_or_make_session, lock_session
 from memlayer_core.messages.writes import append, delete_sessions, keys_within, leave, replace_list
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
 from memlayer_core.records.writes import delete_records, list_rows
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import texts
-from memlayer_core.storage.statements import LAST, from_micros, id_digest, is_within, key_of, to_micros
-from memlayer_core.storage.tables import messages, sessions
+from memlayer_core.storage.statements import from_micros, id_digest, is_within, take_keys, to_micros
+from memlayer_core.storage.tables import IN_FORCE, messages, sessions
 
 
 def sessions_of(reach: Scope) -> sa.Select[Any]:
@@ -46,7 +46,6 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     """
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
     if reach.session_id is not None:
-        rows += version_sessions(connection, [row.lane for row in rows])
         records_reads.forget_sessions(connection, (row.lane for row in rows))
     within = keys_within(connection, rows)
     lock_messages(connection, chain(*within.values()))
@@ -82,10 +81,10 @@ def restore(
     shards: int,
 ) -> Receipt:
     """Replace a session by a saved one: its messages, its title, and where its working memory begins."""
-    receipt = replace_list(connection, scope, drafts, now, shards)
+    receipt = replace_list(connection, scope, drafts, now, shards, erase=True)
     row = lock_or_make_session(connection, scope, now, shards)
     begins = _behind(connection, row.number, details.last_ended_id)
-    _settle(connection, row, begins, goes_on=not row.superseded, title=details.title)
+    _settle(connection, row, begins, goes_on=True, title=details.title)
     return receipt
 
 
@@ -96,7 +95,6 @@ def merge(
     details: SessionDetails,
     now: datetime,
     shards: int,
-    fork_id: str,
     *,
     is_learned: bool,
 ) -> Receipt:
@@ -104,7 +102,7 @@ def merge(
 
     If `is_learned`, no model reads them again: the export has what was learned of its user.
 
-    If a message differs, the export's replaces it, and its earlier version goes into the session `fork_id`.
+    If a message differs, the export's replaces it, and its earlier version stays as one.
     """
     before = lock_session(connection, scope)
     created, updated = min(now, details.created_at or now), min(now, details.updated_at or now)
@@ -112,18 +110,14 @@ def merge(
         created = min(created, from_micros(before.created_at))
         updated = max(updated, from_micros(before.updated_at))
     else:
-        forked_from, superseded = details.forked_from, details.superseded
-        keeps = superseded and forked_from is not None
-        origin = scope.other_session(forked_from or "").session_lane if keeps else None
-        same = {"forked_from": forked_from, "superseded": int(superseded), "origin": origin}
-        lock_or_make_session(connection, scope, created, shards, **same)
-    receipt = append(connection, scope, drafts, updated, shards, fork_id)
+        lock_or_make_session(connection, scope, created, shards, forked_from=details.forked_from)
+    receipt = append(connection, scope, drafts, updated, shards)
     row = lock_or_make_session(connection, scope, now, shards)
     if is_learned:
         records_reads.mark_read(connection, scope, row.number, receipt.ids)
     begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
     went_on = before is not None and before.idle_since is not None
-    goes_on = went_on or not (row.superseded or details.ended or (before is not None and not receipt.stored))
+    goes_on = went_on or not (details.ended or (before is not None and not receipt.stored))
     title, created_at = row.title or details.title, to_micros(created)
     row = row._replace(
         updated_at=to_micros(updated) if receipt.stored or receipt.replaced else row.updated_at
@@ -133,19 +127,55 @@ def merge(
     return receipt
 
 
+def add_versions(
+    connection: sa.Connection,
+    scope: Scope,
+    versions: Sequence[tuple[PreparedMessage, datetime, str | None]],
+    now: datetime,
+    shards: int,
+) -> int:
+    """Store what a session said before, as far as it is not here. Returns how many were stored.
+
+    Args:
+        connection: In a transaction that writes.
+        scope: The session.
+        versions: Each with the time at which it was withdrawn or replaced, and the id of the message that it stands in front of;
+            None: it stands in front of the first one that is not older.
+        now: The present.
+        shards: Number of collections that users are spread over.
+    """
+    row = lock_or_make_session(connection, scope, now, shards)
+    session = row.number
+    kept = sa.select(messages.c.id, messages.c.digest, messages.c.replaced_at)
+    known = {tuple(one) for one in connection.execute(kept.where(messages.c.session == session, ~IN_FORCE))}
+    new = [
+        (draft, to_micros(left), before)
+        for draft, left, before in versions
+        if (draft.message.id, draft.digest, to_micros(left)) not in known
+    ]
+    for key, (draft, left, before) in zip(take_keys(connection, len(new)), new, strict=True):
+        columns = columns_of(session, draft)
+        later = messages.c.created_at >= columns["created_at"]
+        this = later if before is None else messages.c.id_digest == id_digest(session, before)
+        first = sa.select(sa.func.min(messages.c.position)).where(inside(session), this)
+        at = {"session": session, "position": connection.scalar(first) or row.next_position}
+        connection.execute(sa.insert(messages).values(**columns, **at, key=key, replaced_at=left))
+    return len(new)
+
+
 def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> int:
-    """Return the place behind a message; 0 if the session has no such message."""
+    """Return the position behind a message; 0 if the session has no such message."""
     if ended_with is None:
         return 0
-    named = messages.c.id_digest == id_digest(number, ended_with)
-    key = connection.scalar(sa.select(messages.c.key).where(named))
-    return (key & LAST) + 1 if key is not None else 0
+    named = inside(number), messages.c.id_digest == id_digest(number, ended_with)
+    position = connection.scalar(sa.select(messages.c.position).where(*named))
+    return position + 1 if position is not None else 0
 
 
 def _settle(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
     """Set where working memory begins, and `more` columns. Without messages behind that, the session has ended."""
-    behind = messages.c.key.between(key_of(row.number, begins), key_of(row.number, LAST))
-    goes_on = goes_on and (begins == 0 or connection.scalar(sa.select(sa.exists().where(behind))) is True)
+    behind = inside(row.number), messages.c.position >= begins
+    goes_on = goes_on and (begins == 0 or connection.scalar(sa.select(sa.exists().where(*behind))) is True)
     idle_since = row.updated_at if goes_on else None
     this = sa.update(sessions).where(sessions.c.number == row.number)
     connection.execute(this.values(memory_start=begins, idle_since=idle_since, **more))

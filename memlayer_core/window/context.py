@@ -26,9 +26,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.statements import LAST, session_of
 from memlayer_core.storage.terms import parts
-from memlayer_core.storage.words import is_record
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window import view as window_view
@@ -102,7 +100,8 @@ class _State:
 class _Recall:
     """The recall of a context.
 
-    `prints` has what `print_of` tells of each text, by its key; `reserve` is how many tokens older turns left free for it.
+    `prints` has what `print_of` tells of each text, by its key, and `records` the keys of those that are records; `reserve` is how
+    many tokens older turns left free for it.
     """
 
     text: str = ""
@@ -110,6 +109,7 @@ class _Recall:
     pieces: tuple[Piece, ...] = ()
     notes: tuple[Reason, ...] = ()
     prints: Mapping[int, int] = field(default_factory=dict)
+    records: Sequence[int] = ()
     reserve: int = 0
 
 
@@ -248,25 +248,34 @@ def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, ho
     """Note where the window begins and what is to be summed up, what was recalled, and for which question."""
     known, seen = read_state.state, read_state.view
     if known.session is not None:
-        due = window_view.due_place(known.session, seen, known.first)
+        session = known.session
+        due = window_view.due_position(
+            session,
+            seen,
+            known.first,
+            lambda first, end: rt.db.read(messages_reads.count_between, session, first, end),
+        )
         if seen.start is not None or due is not None:
-            rt.db.write(_move, known.session.number, size, seen.start, due)
+            rt.db.write(_move, known.session, size, seen.start, due)
             rt.wake()
     if read_state.is_searched:
-        rt.note_recall([key for key in recall.prints if is_record(key)])
+        rt.note_recall(recall.records)
         if known.newest.is_asked:
             noted = (how, known.newest.query, known.newest.message.id, recall)
             rt.temporaries.keep_recall(scope, "own", noted)
 
 
 def _move(
-    connection: Connection, session: int, size: int, start: WindowStart | None, due: int | None
+    connection: Connection, session: Session, size: int, start: WindowStart | None, due: int | None
 ) -> None:
-    """Note where a window begins, and what is to be summed up."""
+    """Note where a window begins, and what is to be summed up, unless the session changed meanwhile: positions may be others."""
+    row = messages_reads.lock_session(connection, session.scope)
+    if row is None or row.summary_version != session.summary_version:
+        return
     if due is not None:
-        summaries_sql.mark_due(connection, session, due)
+        summaries_sql.mark_due(connection, session.number, due)
     if start is not None:
-        messages_reads.move_window_start(connection, session, size, start)
+        messages_reads.move_window_start(connection, row, size, start)
 
 
 _ROUND = 12  # newest messages among which the question and the round before it are, unless tools are called
@@ -293,7 +302,7 @@ def _read_newest(
     page = messages_reads.tail_messages(connection, session, None, _ROUND) if session is not None else []
     new = _not_stored(connection, scope, session, drafts)
     since = session.memory_start if session is not None else 0
-    newest_first = [*reversed(new), *(stored for _, stored in page if stored.seq >= since)]
+    newest_first = [*reversed(new), *(stored for _, stored in page if stored.position >= since)]
     spoken = (one.message.turn_role == "user" and one.message.is_told for one in newest_first)
     place = next((at for at, is_question in enumerate(spoken) if is_question), None)
     found = newest_first[place] if place is not None else None
@@ -323,7 +332,7 @@ def _read_newest(
         is_asked,
         goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
         is_bare=query == "",
-        last=session.next_seq - 1 if session is not None else -1,
+        last=session.next_position - 1 if session is not None else -1,
     )
 
 
@@ -335,7 +344,7 @@ def _not_stored(
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     if session is None or not named:
         return new
-    return new_messages(new, messages_reads.places(connection, session, named), session.next_seq)
+    return new_messages(new, messages_reads.positions(connection, session, named), session.newest)
 
 
 def _read_state(
@@ -514,7 +523,8 @@ def _render(
     )
     whole = {one.turn.key: recall_search.print_of(one.turn) for one in lines}
     prints = {one.turn.key: whole[one.turn.key] for one in block.lines}
-    return _Recall(block.text, block.tokens, pieces, notes, prints, read_state.reserve)
+    of_records = [one.turn.key for one in block.lines if one.record is not None]
+    return _Recall(block.text, block.tokens, pieces, notes, prints, of_records, read_state.reserve)
 
 
 def _when(turn: StoredMessage) -> tuple[float, int]:
@@ -625,15 +635,11 @@ def record(rt: Runtime, job: Job) -> None:
 
 def _round(connection: Connection, key: int) -> tuple[Scope | None, list[Message]]:
     """Return the messages of users and assistants behind the answer before, up to the answer of this key."""
-    session, place = messages_reads.find_by_number(connection, session_of(key)), key & LAST
+    session, newest_first = messages_reads.up_to(connection, key, _PAGE)
     if session is None:
-        return None, []
-    first = max(0, place - _PAGE)
-    stored = messages_reads.read(connection, session, range(first, place + 1))
-    if not stored or stored[-1].seq != place:
         return None, []  # it was withdrawn or deleted
     messages: list[Message] = []
-    for one in reversed(stored):
+    for one in newest_first:
         message = one.message
         if messages and _is_answer(message):
             break

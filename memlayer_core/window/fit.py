@@ -267,7 +267,7 @@ class Window:
 
     def most_tokens(self, entry: Entry) -> int:
         """Return the tokens that a shortened message may cost."""
-        return reduced_tokens(entry, self.reductions[entry.seq], self.preview_tokens)
+        return reduced_tokens(entry, self.reductions[entry.position], self.preview_tokens)
 
 
 def window(
@@ -324,7 +324,7 @@ class _Draft:
 
     def __init__(self, groups: Sequence[Turn], shape: Shape | None) -> None:
         self._shape = shape
-        self._costs = {entry.seq: entry.tokens for turn in groups for entry in turn.entries}
+        self._costs = {entry.position: entry.tokens for turn in groups for entry in turn.entries}
         self._groups = groups
         self._current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
         self._shrunk: dict[int, Shrink] = {}
@@ -369,7 +369,7 @@ class _Draft:
 
     def tokens_without(self, turns: int) -> int:
         """Return the tokens without the oldest turns."""
-        return sum(self._costs[entry.seq] for turn in self._groups[turns:] for entry in turn.entries)
+        return sum(self._costs[entry.position] for turn in self._groups[turns:] for entry in turn.entries)
 
     def turns_to_drop(self, budget: int, target: int, stops: Collection[int]) -> int:
         """Return how many of the oldest turns to leave out.
@@ -380,7 +380,7 @@ class _Draft:
         at_stops = [
             first
             for first, (before, turn) in enumerate(pairwise(self._groups[: self._current + 1]), 1)
-            if any(before.entries[-1].seq < stop <= turn.entries[0].seq for stop in stops)
+            if any(before.entries[-1].position < stop <= turn.entries[0].position for stop in stops)
             and target <= 2 * self.tokens_without(first) <= target + budget
         ]
         nearest = min(at_stops, key=lambda first: abs(self.tokens_without(first) - target), default=None)
@@ -394,7 +394,7 @@ class _Draft:
         if not AHEAD * budget < self.tokens <= budget:
             return None
         first = self._beyond(target - (budget - self.tokens))
-        return self._groups[first].entries[0].seq if first else None
+        return self._groups[first].entries[0].position if first else None
 
     def _beyond(self, target: int) -> int:
         """Return how many of the oldest turns exceed the target; the newest with a user's message never does."""
@@ -402,7 +402,7 @@ class _Draft:
         for first, turn in enumerate(self._groups[: self._current]):
             if total <= target:
                 return first
-            total -= sum(self._costs[entry.seq] for entry in turn.entries)
+            total -= sum(self._costs[entry.position] for entry in turn.entries)
         return self._current
 
     def make_current_smaller(self, hard: int) -> None:
@@ -421,10 +421,12 @@ class _Draft:
 
     def show_more(self, budget: float) -> None:
         """Let previews cost as many tokens each as the budget allows."""
-        small = [one for turn in self._groups for one in turn.entries if one.seq in self._shrunk]
+        small = [one for turn in self._groups for one in turn.entries if one.position in self._shrunk]
         while self._preview_tokens < max((one.tokens for one in small), default=0):
             more, how = self._preview_tokens * 3 // 2, self._shrunk
-            costs = {one.seq: min(one.tokens, reduced_tokens(one, how[one.seq], more)) for one in small}
+            costs = {
+                one.position: min(one.tokens, reduced_tokens(one, how[one.position], more)) for one in small
+            }
             if sum({**self._costs, **costs}.values()) > budget:
                 break
             self._preview_tokens = more
@@ -438,14 +440,14 @@ class _Draft:
                 "incomplete_tools",
                 f"{len(left)} message(s) left out: a tool call without its result, or the reverse",
             )
-        tokens = sum(self._costs[entry.seq] for entry in shown)
+        tokens = sum(self._costs[entry.position] for entry in shown)
         if tokens > hard:
             self._say(
                 "newest_turn_over_limit",
                 f"the newest turn alone needs {tokens} of {hard} tokens and is never dropped",
             )
-        here = {entry.seq for entry in shown}
-        shrunk = {seq: how for seq, how in self._shrunk.items() if seq in here}
+        here = {entry.position for entry in shown}
+        shrunk = {position: how for position, how in self._shrunk.items() if position in here}
         every = (*reasons, *self._reasons)
         return Window(shown, shrunk, self._merged, tokens, None, next_start, every, self._preview_tokens)
 
@@ -458,9 +460,9 @@ class _Draft:
             if total <= budget:
                 break
             saved = entry.tokens - reduced_tokens(entry, method)
-            if entry.seq not in self._shrunk and saved > 0:
-                self._shrunk[entry.seq] = method
-                self._costs[entry.seq] -= saved
+            if entry.position not in self._shrunk and saved > 0:
+                self._shrunk[entry.position] = method
+                self._costs[entry.position] -= saved
                 total -= saved
                 count += 1
         if count:
@@ -763,7 +765,7 @@ def list_window(
     }
     entries = [Entry.of(at, message, piece.tokens) for at, (message, piece) in parts.items()]
     chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
-    places = [entry.seq for entry in chosen.entries]
+    places = [entry.position for entry in chosen.entries]
     leaves = chosen.moves or any(reason.code == "not_recent" for reason in chosen.reasons)
     first = places[0] if leaves else 0
     return ListWindow(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -74,12 +74,13 @@ class WindowView:
         system: The instructions in force.
         window: The newest turns.
         temporary: The temporary messages.
-        new_first: Place of the new window start if turns had to be left out, else None.
+        begins: Position of the first stored message in the window; None: there is none.
+        new_first: Position of the new window start if turns had to be left out, else None.
         reasons: What was left out or shortened, and why.
         summary: The summary of the turns before the window.
-        summary_first: Place where it begins; None: there is none.
-        summary_end: The place behind the last message that is summed up.
-        next_start: Place where the window will begin when it has to move; None while that is far off.
+        summary_first: Position where it begins; None: there is none.
+        summary_end: The position behind the last message that is summed up.
+        next_start: Position where the window will begin when it has to move; None while that is far off.
         start: The new window start to store, if it changed.
         profile: The user's profile.
         compaction: What became of the window, if turns had to be left out.
@@ -88,6 +89,7 @@ class WindowView:
     system: tuple[Part, ...] = ()
     window: tuple[Part, ...] = ()
     temporary: tuple[Part, ...] = ()
+    begins: int | None = None
     new_first: int | None = None
     reasons: tuple[Reason, ...] = ()
     summary: tuple[Part, ...] = ()
@@ -163,13 +165,13 @@ def last_entries(
         return newest[::-1], read
     size = fit.first_page(session.messages, session.tokens, limits)
     while True:
-        read |= {entry.seq: stored for entry, stored in page}
+        read |= {entry.position: stored for entry, stored in page}
         told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
         told = _recount(rt, read, told, newest)
         newest.extend(told)
         if len(page) < size or fit.enough(newest, limits, shape_of(rt)):
             return newest[::-1], read
-        before, size = page[-1][0].seq, size * 2
+        before, size = page[-1][0].position, size * 2
         page = messages_reads.tail_messages(connection, session, before, size, first)
 
 
@@ -183,7 +185,7 @@ def shape_of(rt: Runtime) -> Shape | None:
 
 def newest_question(newest_first: Sequence[Entry]) -> int | None:
     """Return the place of the user's last message."""
-    return next((entry.seq for entry in newest_first if entry.role == "user"), None)
+    return next((entry.position for entry in newest_first if entry.role == "user"), None)
 
 
 def _recount(
@@ -193,7 +195,7 @@ def _recount(
     longest = rt.settings.truncate_characters if rt.settings.truncate_messages else math.inf
     question = newest_question((*newer, *entries))
     stale = [
-        entry.seq
+        entry.position
         for entry in entries
         if entry.counter != rt.tokens.name
         or entry.characters > longest
@@ -203,18 +205,18 @@ def _recount(
         return list(entries)
 
     def in_window(one: StoredMessage) -> Message:
-        is_question = one.seq == question
+        is_question = one.position == question
         return fit.prompt_of(one.message, rt.settings, rt.truncate_with, is_question=is_question)[0]
 
-    counts = {seq: rt.tokens.message(in_window(messages[seq])) for seq in stale}
-    return [entry._replace(tokens=counts.get(entry.seq, entry.tokens)) for entry in entries]
+    counts = {position: rt.tokens.message(in_window(messages[position])) for position in stale}
+    return [entry._replace(tokens=counts.get(entry.position, entry.tokens)) for entry in entries]
 
 
 def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
-    """Yield the texts of messages that are shown otherwise than they are stored, with their places: smaller, or with escapes."""
+    """Yield the texts of messages that are shown otherwise than they are stored, with their keys: smaller, or with escapes."""
     for part in (*view.system, *view.window):
         if part.is_shorter or render.has_escapes(part.message):
-            yield shown_text(part.message), part.keys[0] & _PLACE if len(part.keys) == 1 else -1
+            yield shown_text(part.message), part.keys[0] if len(part.keys) == 1 else 0
 
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
@@ -272,24 +274,30 @@ def read_window(
             stops=stops,
             shape=shape_of(rt),
         )
-        shown = _window_parts(rt, chosen, stored, {entry.seq: part for entry, part in new})
+        shown = _window_parts(rt, chosen, stored, {entry.position: part for entry, part in new})
         least = {
-            entry.seq: shown[entry.seq].tokens
+            entry.position: shown[entry.position].tokens
             for entry in chosen.entries
-            if entry.seq in shown
-            and entry.seq in chosen.reductions
-            and shown[entry.seq].tokens > chosen.most_tokens(entry)
+            if entry.position in shown
+            and entry.position in chosen.reductions
+            and shown[entry.position].tokens > chosen.most_tokens(entry)
         }
         if not least:
             break
         # Images cannot be shortened, and only the whole message shows that it has some.
-        entries = [entry._replace(min_tokens=least.get(entry.seq, entry.min_tokens)) for entry in entries]
+        entries = [
+            entry._replace(min_tokens=least.get(entry.position, entry.min_tokens)) for entry in entries
+        ]
     parts, once, orphans = _without_orphans(rt, _join_parts(rt, chosen, shown), once)
     reasons = (*chosen.reasons, *orphans, *fit.over_limit((*system, *once), limits.tokens))
     # Temporary messages displace turns only for this call: the window start stays.
-    moved_to = chosen.entries[0].seq if chosen.moves and chosen.entries and not once else None
+    moved_to = chosen.entries[0].position if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
-    seen = WindowView(system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction)
+    at = {one.key: position for position, one in stored.items()}
+    begins = next((at[part.keys[0]] for part in parts if part.keys), None)
+    seen = WindowView(
+        system, parts, once, begins, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
+    )
     if seen.tokens + beside > limits.tokens:
         return seen
     # The newest turn, shortened, costs less than it was estimated to.
@@ -316,8 +324,8 @@ def _pending_parts(
     told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
     entries = [
-        Entry.of(seq, part.message, part.tokens)
-        for seq, part in enumerate(parts, session.next_seq if session is not None else 0)
+        Entry.of(position, part.message, part.tokens)
+        for position, part in enumerate(parts, session.next_position if session is not None else 0)
     ]
     return list(zip(entries, parts, strict=True))
 
@@ -328,9 +336,11 @@ def _window_parts(
     """Return the messages of the window by place."""
     question = newest_question(choice.entries[::-1])
     parts = {
-        entry.seq: _shrink(rt, choice, entry, messages[entry.seq], is_question=entry.seq == question)
+        entry.position: _shrink(
+            rt, choice, entry, messages[entry.position], is_question=entry.position == question
+        )
         for entry in choice.entries
-        if entry.seq not in pending
+        if entry.position not in pending
     }
     return {**parts, **pending}
 
@@ -339,9 +349,9 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
     question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
-    for seq in (entry.seq for entry in choice.entries if entry.seq in parts_by_place):
-        part, before = parts_by_place[seq], parts[-1] if parts else None
-        old = question is not None and seq < question
+    for position in (entry.position for entry in choice.entries if entry.position in parts_by_place):
+        part, before = parts_by_place[position], parts[-1] if parts else None
+        old = question is not None and position < question
         merges = choice.merges and old and part.keys and not part.is_shorter
         beside = before if merges and before is not None and not before.is_shorter else None
         one = merge_messages(beside.message, part.message) if beside is not None else None
@@ -362,7 +372,7 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
     message, notes = fit.prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
     keys, ids = (original.key,), (original.message.id or "",)
     reasons = (RECENT, *notes)
-    how = choice.reductions.get(entry.seq)
+    how = choice.reductions.get(entry.position)
     if how is None or (tokens := choice.most_tokens(entry)) >= entry.tokens:
         return Part(message, keys, ids, entry.tokens, reasons)
     if how == "compress":
@@ -373,7 +383,7 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
     part = len(full_text(message)) * tokens // entry.tokens if tokens > fit.PREVIEW_TOKENS else 0
     characters = max(rt.settings.preview_characters, part)
     count, reload = rt.tokens.message, choice.reload
-    small = preview(message, entry.seq, characters=characters, tokens=tokens, count=count, reload=reload)
+    small = preview(message, original.key, characters=characters, tokens=tokens, count=count, reload=reload)
     return Part(small, keys, ids, rt.tokens.message(small), reasons)
 
 
@@ -385,8 +395,8 @@ def _without_orphans(
         return parts, temporary, ()
     told = dict(enumerate((*parts, *temporary)))
     _, left = fit.presentable([Entry.of(at, part.message) for at, part in told.items()])
-    lines = {entry.seq for entry in left if entry.seq >= len(parts) and entry.role == "tool"}
-    gone = {entry.seq for entry in left} - lines
+    lines = {entry.position for entry in left if entry.position >= len(parts) and entry.role == "tool"}
+    gone = {entry.position for entry in left} - lines
     told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
     before = tuple(part for at, part in told.items() if at < len(parts))
     return before, tuple(told.values())[len(before) :], fit.orphan_reasons(len(lines), len(gone))
@@ -414,7 +424,6 @@ def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> 
 # A provider caches a prompt that begins like the one before. So the window and the summary before it change together:
 # turns are summed up while they are still in the window, and the summary is used only when they leave it.
 
-_PLACE = 0xFFFF_FFFF
 _LOOKED_AT = 400  # messages between the summaries and the window that are checked for a gap
 
 
@@ -543,20 +552,23 @@ def _cost(part: Part | None) -> int:
     return part.tokens if part is not None else 0
 
 
-def due_place(session: Session, view: WindowView, first: int) -> int | None:
-    """Return the place before which turns have left the window, or will leave it next, if it is to be noted: there are enough.
+def due_position(
+    session: Session, view: WindowView, first: int, count: Callable[[int, int], int]
+) -> int | None:
+    """Return the position before which turns have left the window, or will leave it next, if it is to be noted: there are enough.
 
-    A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
+    `count` tells how many messages are from one position on to another. A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
     messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
     """
-    if session.superseded:
-        return None
     begins = first_of(view, first)
     known = max(view.summary_end, session.memory_start, session.summary_due)
     stepped = view.new_first is not None or first > known
     if view.next_start is not None and known <= begins:
         return view.next_start
-    return begins if begins > known and (stepped or begins - known >= BATCH) else None
+    if begins > known and not stepped:
+        left = session.messages - len(view.window)
+        stepped = left >= BATCH and count(known, begins) >= BATCH
+    return begins if begins > known and stepped else None
 
 
 def _summaries_of(
@@ -578,28 +590,28 @@ def _summaries_of(
 
 
 def _behind(summary: Summary | None) -> int:
-    return summary.until_seq + 1 if summary is not None else 0
+    return summary.until + 1 if summary is not None else 0
 
 
 def _has_gap(connection: Connection, session: Session, behind: int, first: int) -> bool:
     """Tell whether visible messages lie between the summary and the window."""
     if behind >= first:
         return False
-    between = messages_reads.tail(connection, session, first, min(first - behind, _LOOKED_AT), behind)
+    between = messages_reads.tail(connection, session, first, _LOOKED_AT, behind)
     return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry in between)
 
 
 def first_of(view: WindowView, first: int) -> int:
-    """Return the place of the first turn in the window; without one, the window start."""
+    """Return the position of the first turn in the window; without one, the window start."""
     at = view.new_first if view.new_first is not None else first
-    return next((part.keys[0] & _PLACE for part in view.window if part.keys), at)
+    return view.begins if view.begins is not None else at
 
 
 def _before(
     rt: Runtime, session: Session | None, summary: Summary | None, begins: int, limits: Limits
 ) -> _SummaryPart:
     """Return the summary before the window; its beginning, if all of it does not fit."""
-    if session is None or summary is None or summary.first_seq >= begins:
+    if session is None or summary is None or summary.first >= begins:
         return _SummaryPart()
     sign = rt.sign(session.scope)
     room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)
@@ -609,7 +621,7 @@ def _before(
         tokens = rt.tokens.message(message)
         if tokens <= room:
             part = Part(message, (summary.version,), (), tokens, tuple(reasons))
-            return _SummaryPart(part, summary.version, summary.first_seq)
+            return _SummaryPart(part, summary.version, summary.first)
         reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
         text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
     said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"
@@ -617,9 +629,7 @@ def _before(
 
 
 def _reason(summary: Summary) -> Reason:
-    said = (
-        f"version {summary.version}, messages {summary.first_seq} to {summary.until_seq}, by {summary.model}"
-    )
+    said = f"version {summary.version}, {summary.rounds} round(s), by {summary.model}"
     left = f"; nothing of the last ones: {', '.join(summary.faults)}" if summary.faults else ""
     return Reason("summary", f"{said}, score {summary.score:.2f}{left}", summary.score)
 

@@ -42,7 +42,7 @@ EXAMPLES = {
     "retrieve_from_memory": {"keywords": ["pears"]},
     "correct_memory": {"memory_id": "ada_mem_001", "text": "Ada loves plums.", "reason": "She said so."},
     "forget_memory": {"memory_ids": ["ada_mem_001"]},
-    "context_reload": {"id": "msg-0"},
+    "context_reload": {"id": "msg-1"},
 }
 
 
@@ -313,11 +313,12 @@ def test_a_preview_of_the_runs_session_is_reloaded_in_parts_of_a_quarter(run, me
     memory.chat(user_id="ada", session_id="s").add("user", said)
     tool = named(create_memory_tools(memory, token_limit=400))["context_reload"]
 
-    part = run(tool, {"id": "msg-1"}, at("s", user_id="ada"))
+    part = run(tool, {"id": "msg-3"}, at("s", user_id="ada"))
 
     assert part.startswith("pear 0 pear 1 ")
     assert memory.tokens.text(part) <= 100
-    assert "no message 'msg-1'" in run(tool, {"id": "msg-1"}, at("another", user_id="ada"))
+    for of_others in ("msg-2", "msg-3"):
+        assert f"no message '{of_others}'" in run(tool, {"id": of_others}, at("another", user_id="ada"))
 
 
 def test_a_wrong_call_is_answered_with_what_is_wrong(run, memory) -> None:
@@ -369,11 +370,11 @@ def test_they_are_made_of_one_conversation_too(run, memory) -> None:
         tools = named(create_memory_tools(source))
         assert "pears" in run(tools["retrieve_from_memory"], LOOK["args"])
         assert run(tools["retrieve_from_memory"], LOOK["args"], at("t", user_id="bob")).count("plums") == 0
-        assert run(tools["context_reload"], {"id": "msg-0"}) == "I grow pears."
+        assert run(tools["context_reload"], {"id": "msg-1"}) == "I grow pears."
         with pytest.raises(ConfigurationError, match="its own ids"):
             create_memory_tools(source, user_id="ada")
     history.add_user_message(" ".join(f"pear {number}" for number in range(2000)))
-    part = run(named(create_memory_tools(history))["context_reload"], {"id": "msg-1"})
+    part = run(named(create_memory_tools(history))["context_reload"], {"id": "msg-3"})
     assert memory.tokens.text(part) <= 100, "a quarter of the history's limit"
 
 
@@ -453,4 +454,4 @@ def test_without_langchain_the_line_that_installs_it_is_told(monkeypatch, home) 
 def test_a_function_that_tells_no_session_leaves_it_to_the_thread(run, memory) -> None:
     tool = named(create_memory_tools(memory, user_id="ada", session_id=lambda _: None))["context_reload"]
 
-    assert run(tool, {"id": "msg-0"}, at("s")) == "I grow pears."
+    assert run(tool, {"id": "msg-1"}, at("s")) == "I grow pears."

@@ -102,7 +102,7 @@ def test_an_agent_reads_all_of_a_huge_result_that_its_context_shows_a_preview_of
 def test_what_was_read_again_stays_in_the_next_context_while_older_results_shrink(history) -> None:
     tool = reload_tool(history)
     for number, offset in enumerate((0, 0, 0, 0, 0)):
-        asked = call(number, id="msg-2", offset=offset)
+        asked = call(number, id="msg-3", offset=offset)
         history.add_messages([asked, tool.invoke({**asked.tool_calls[0], "type": "tool_call"})])
 
     context = history.context()
@@ -127,10 +127,10 @@ def test_what_was_read_again_stays_in_the_next_context_while_older_results_shrin
             {"id": "the report"},
             'is no id of an offloaded message. Use an id as a preview shows it, such as "',
         ),
-        ({"id": "msg-2", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
-        ({"id": "msg-2", "offset": -1}, "`offset` must be a whole number from 0 to"),
-        ({"id": "msg-2", "offset": "behind"}, "context_reload cannot be called like this: `offset`"),
-        ({"uuid": "msg-2"}, "context_reload cannot be called like this: `id`"),
+        ({"id": "msg-3", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
+        ({"id": "msg-3", "offset": -1}, "`offset` must be a whole number from 0 to"),
+        ({"id": "msg-3", "offset": "behind"}, "context_reload cannot be called like this: `offset`"),
+        ({"uuid": "msg-3"}, "context_reload cannot be called like this: `id`"),
     ],
 )
 def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(
@@ -154,10 +154,11 @@ def test_no_model_reads_another_session_by_this_tool(memory, history) -> None:
     tool = reload_tool(other)
 
     assert set(tool.args) == {"id", "offset"}
-    assert tool.invoke({"id": "msg-2"}) == "secret 2"
-    named = {"id": "msg-2", "session_id": "s", "user_id": "ada", "scope": "s", "token_limit": 10**6}
+    assert tool.invoke({"id": "msg-8"}) == "secret 2"
+    named = {"id": "msg-8", "session_id": "s", "user_id": "ada", "scope": "s", "token_limit": 10**6}
     assert tool.invoke(named) == "secret 2"
-    assert "no message 'msg-4'" in tool.invoke({"id": "msg-4"})
+    for of_another in range(1, 6):
+        assert f"no message 'msg-{of_another}'" in tool.invoke({"id": f"msg-{of_another}"})
 
 
 def test_the_tool_is_a_tool_and_takes_a_chat_as_well(memory, history) -> None:
@@ -165,11 +166,11 @@ def test_the_tool_is_a_tool_and_takes_a_chat_as_well(memory, history) -> None:
 
     assert isinstance(tool, BaseTool)
     assert tool.name == "context_reload"
-    assert tool.invoke({"id": "msg-2"}) == REPORT
-    assert asyncio.run(tool.ainvoke({"id": "msg-2"})) == REPORT
+    assert tool.invoke({"id": "msg-3"}) == REPORT
+    assert asyncio.run(tool.ainvoke({"id": "msg-3"})) == REPORT
     memory.close()
     with pytest.raises(StoreClosedError):
-        tool.invoke({"id": "msg-2"})
+        tool.invoke({"id": "msg-3"})
 
 
 # What a history passes on
@@ -224,7 +225,7 @@ def test_what_only_people_see_stays_in_the_transcript_and_no_context_shows_it(do
 
     assert history.messages == talk
     assert do(history, "context") == [talk[0], talk[1], talk[3]]
-    assert reload_tool(history).invoke({"id": "msg-2"}).startswith("this session has no message")
+    assert reload_tool(history).invoke({"id": "msg-3"}).startswith("this session has no message")
     history.chat.add("user", "typing…", model_visible=False)
     history.messages = history.messages
     assert [message.content for message in history.context()] == ["be kind", "hi", "hello"]

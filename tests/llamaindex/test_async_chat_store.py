@@ -192,9 +192,9 @@ async def test_what_a_set_takes_the_place_of_is_kept_apart_archived_or_not(store
     await store.archive_oldest_messages("k", 1)
     await store.set_messages("k", talk("else"))
 
-    sessions = await memory.asessions(user_id="ada", all_versions=True)
-    (aside,) = [one for one in sessions if one.superseded]
-    assert [message.text for message in await memory.chat_of(aside.scope).ahistory()] == ["a", "b", "c"]
+    (session,) = await memory.asessions(user_id="ada")
+    every = await memory.chat_of(session.scope).ahistory(all_versions=True)
+    assert [message.text for message in every if message.withdrawn_at] == ["a", "b", "c"]
 
 
 async def test_conversations_of_others_are_out_of_reach(memory):

@@ -36,6 +36,7 @@ from memlayer_core.errors import (
     StoreUnavailableError,
 )
 from memlayer_core.scope import Scope
+from tests.conftest import taken_out
 
 
 @pytest.fixture(autouse=True)
@@ -235,8 +236,8 @@ def test_what_a_set_takes_the_place_of_is_kept_apart(store, do, memory):
     store.set_messages("k", talk("a", "b"))
     call(do, store, "set_messages", "k", talk("a", "else"))
 
-    (aside,) = [one for one in memory.sessions(user_id="ada", all_versions=True) if one.superseded]
-    assert [message.text for message in memory.chat_of(aside.scope).history()] == ["b"]
+    (session,) = memory.sessions(user_id="ada")
+    assert taken_out(memory.chat_of(session.scope)) == [["b"]]
     assert store.get_keys() == ["k"]
 
 
@@ -496,10 +497,10 @@ def test_reading_a_file_again_changes_nothing_and_a_missing_one_is_an_empty_stor
     assert MemlayerChatStore.from_persist_path(path).get_keys() == []
     store.set_messages("k", talk("a", "b"))
     store.persist(path)
-    before = memory.sessions(user_id="ada", all_versions=True)
+    before = memory.sessions(user_id="ada")
     MemlayerChatStore.from_persist_path(path, memory=memory, user_id="ada")
 
-    assert memory.sessions(user_id="ada", all_versions=True) == before
+    assert memory.sessions(user_id="ada") == before
 
 
 def test_files_of_other_file_systems_and_of_older_versions_are_read(store):

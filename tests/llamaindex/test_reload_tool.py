@@ -103,9 +103,9 @@ async def test_an_agent_reads_all_of_a_huge_result_that_its_memory_shows_a_previ
             {"id": "the report"},
             'is no id of an offloaded message. Use an id as a preview shows it, such as "',
         ),
-        ({"id": "msg-2", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
-        ({"id": "msg-2", "offset": "behind"}, "`offset` must be a whole number from 0 to"),
-        ({"uuid": "msg-2"}, "'uuid'"),
+        ({"id": "msg-3", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
+        ({"id": "msg-3", "offset": "behind"}, "`offset` must be a whole number from 0 to"),
+        ({"uuid": "msg-3"}, "'uuid'"),
     ],
 )
 async def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(
@@ -130,8 +130,8 @@ def test_the_tool_is_a_tool_and_takes_a_chat_as_well(session) -> None:
     described = tool.metadata.get_parameters_dict()
     assert described["required"] == ["id"]
     assert "msg-17" in described["properties"]["id"]["description"]
-    assert tool.call(id="msg-2").content == REPORT
-    assert asyncio.run(tool.acall(id="msg-2")).content == REPORT
+    assert tool.call(id="msg-3").content == REPORT
+    assert asyncio.run(tool.acall(id="msg-3")).content == REPORT
     for output in (call_tool(tool, {"id": "x"}), asyncio.run(acall_tool(tool, {"id": "x"}))):
         assert output.is_error
         assert "such as" in output.content
@@ -144,11 +144,12 @@ def test_no_model_reads_another_session_by_this_tool(memory, session) -> None:
     tool = reload_tool(other)
 
     assert set(tool.metadata.get_parameters_dict()["properties"]) == {"id", "offset"}
-    assert tool.call(id="msg-2").content == "secret 2"
-    named = call_tool(tool, {"id": "msg-2", "session_id": "s", "user_id": "ada"})
+    assert tool.call(id="msg-7").content == "secret 2"
+    named = call_tool(tool, {"id": "msg-7", "session_id": "s", "user_id": "ada"})
     assert named.is_error
     assert REPORT[:50] not in named.content
-    assert "no message 'msg-3'" in call_tool(tool, {"id": "msg-3"}).content
+    for of_another in range(1, 5):
+        assert f"no message 'msg-{of_another}'" in call_tool(tool, {"id": f"msg-{of_another}"}).content
 
 
 # What a memory passes on

@@ -13,6 +13,7 @@ from scripted import speaking
 from llamaindex_memlayer import MemlayerMemory
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, StoreClosedError
+from tests.conftest import taken_out
 
 
 @pytest.fixture
@@ -38,11 +39,8 @@ def turns(first, last):
 
 
 def superseded(memory):
-    return [
-        [message.text for message in memory.chat_of(one.scope).history()]
-        for one in memory.sessions(user_id="ada", all_versions=True)
-        if one.superseded
-    ]
+    every = (memory.chat_of(one.scope) for one in memory.sessions(user_id="ada"))
+    return [some for chat in every for some in taken_out(chat)]
 
 
 @pytest.mark.trap("llamaindex", 26)

@@ -17,6 +17,7 @@ from scripted import speaking
 from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
 from memlayer_core import RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
+from tests.conftest import offload_id
 
 RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
 CORRECT, FORGET = "correct_memory", "forget_memory"
@@ -91,10 +92,10 @@ def test_an_agent_finds_only_what_the_filter_of_its_tools_lets_pass(session, do)
 def test_what_a_context_shows_a_preview_of_is_read(tools, session, do):
     session.put(ChatMessage("pears " * 3000))
 
-    part = used(do, tools[RELOAD], id="msg-0")
+    part = used(do, tools[RELOAD], id="msg-1")
     assert part.content.startswith("pears pears")
     assert session.chat.memory.tokens.text(part.content) <= 1000
-    on = used(do, tools[RELOAD], id="msg-0", offset=100)
+    on = used(do, tools[RELOAD], id="msg-1", offset=100)
     assert not on.is_error
 
 
@@ -167,7 +168,8 @@ def test_they_are_made_of_a_memory_and_ids_or_of_a_conversation(memory, session,
     }
     assert {name for name, found in finds.items() if "Bob rents hives." in found} == {"ids"}
     session.put(ChatMessage("a swarm"))
-    assert used(do, of_ids.to_tool_list([RELOAD])[0], id="msg-0").content == "a swarm"
+    named = offload_id(session.chat, 0)
+    assert used(do, of_ids.to_tool_list([RELOAD])[0], id=named).content == "a swarm"
 
 
 def test_they_are_not_made_of_nobodys_memory_or_with_ids_of_two_kinds(memory, session):

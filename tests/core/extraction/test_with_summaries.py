@@ -126,7 +126,7 @@ def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_thei
     model = Model()
     memory = opened(model)
     chat = talk(memory, 12)
-    left = chat.summary(all_versions=True)[-1].until_seq + 1
+    left = 2 * chat.summary(all_versions=True)[-1].rounds
     assert left >= 10
     assert len(model.calls) == model.count(TASK) == len(chat.summary(all_versions=True))
     (episode,) = memory.records(user_id="louis", type="episodic")
@@ -158,7 +158,7 @@ def test_it_takes_fewer_calls_than_separate_ones(opened) -> None:
     together, apart = Model(), Model()
     first = opened(together)
     chat = talk(first, 24)
-    left = (chat.summary(all_versions=True)[-1].until_seq + 1) // 2
+    left = chat.summary(all_versions=True)[-1].rounds
     with Memory.in_memory(
         embedder="hashing",
         summarizer=apart,

@@ -27,7 +27,6 @@ LATER = Tuned(index_delay=3600, durability="normal")
 FEW = LATER.replace(exact_scan_limit=4)
 TABLES = (
     "memlayer_items",
-    "memlayer_item_texts",
     "memlayer_namespaces",
     "memlayer_texts WHERE vector IS NOT NULL",
     "memlayer_lexical",
@@ -115,7 +114,7 @@ def test_an_update_leaves_nothing_of_the_old_text_behind(store) -> None:
     put(store, "a", k="new words")
     find(store, "new")
     held = counted(store)
-    assert (held["memlayer_item_texts"], held[TABLES[-2]], held["memlayer_lexical"]) == (1, 1, 1)
+    assert (held["memlayer_items"], held[TABLES[-2]], held["memlayer_lexical"]) == (1, 1, 1)
     assert store.runtime.db.read(storage_words.postings, Folder("default", ("a",)), ["secret"]) == {}
     store.flush()
     assert store.runtime.db.read(vectors.overview, Folder("default", ("a",))).vectors == 1

@@ -126,7 +126,7 @@ def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(
     assert question.content == "and now?"
     assert preview.text.startswith("pineapple lorem")
     assert len(preview.text) < 5_000, "what has room in the limit"
-    assert do(chat, "reload", "msg-0").content == huge
+    assert do(chat, "reload", "msg-1").content == huge
 
 
 def test_a_message_over_the_size_limit_is_refused(do) -> None:

@@ -14,6 +14,7 @@ from memlayer_core.messages.flow import restore_originals
 from memlayer_core.messages.preview import full_text
 from memlayer_core.messages.render import as_prompt, block, line
 from memlayer_core.scope import Scope
+from tests.conftest import offload_id
 
 LARGE = "All is well. " * 2000
 
@@ -45,7 +46,7 @@ def test_a_preview_and_a_question_with_recalled_text_never_take_the_place_of_wha
     assert "context_reload" in context.messages[3].text
     do(chat, "add_messages", [*context.messages[3:4], Message("assistant", "It is empty.")])
     assert chat.history()[:-1] == before
-    assert chat.reload("msg-3").text == LARGE
+    assert chat.reload(offload_id(chat, 3)).text == LARGE
 
 
 @pytest.mark.requirement("F12")

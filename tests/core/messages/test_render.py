@@ -17,7 +17,7 @@ from memlayer_core.message import ROLES, Raw, StoredMessage
 from memlayer_core.messages.render import block, line, profile_block, summary_block
 from memlayer_core.scope import Scope
 from memlayer_core.summaries.prompt import line_of
-from tests.conftest import PROMPT
+from tests.conftest import PROMPT, offload_id
 
 NAMES = ("recalled_memory", "conversation_summary", "user_profile")
 
@@ -192,7 +192,7 @@ def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_a_model_is_
             json.dumps([message.content, message.raw and dict(message.raw.dump)], ensure_ascii=False)
         )
         given += [json.dumps(json.loads(call.arguments), ensure_ascii=False) for call in message.tool_calls]
-    given.append(do(chat, "reload_text", "msg-0"))
+    given.append(do(chat, "reload_text", offload_id(chat, 0)))
     assert all("\ufffd" in one for one in given[-2:])
     for one in given:
         one.encode()

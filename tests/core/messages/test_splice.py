@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from sql import SHARDS
@@ -24,6 +25,7 @@ from memlayer_core.messages.model import PreparedMessage, Session, SessionDetail
 from memlayer_core.messages.splice import Splice, loses
 from memlayer_core.storage import words
 from memlayer_core.storage.database import Database
+from memlayer_core.storage.tables import texts
 from memlayer_core.testing import NOON, draft
 from memlayer_core.transfer import sql
 from tests.examples import examples
@@ -69,7 +71,6 @@ class Drawn:
     sent: list[PreparedMessage]
     erase: bool
     place: int
-    fork_id: str
     data: st.DataObject
 
     @property
@@ -90,7 +91,7 @@ class Conversation:
 
     def present(self) -> list[StoredMessage]:
         session = self.session()
-        return [] if session is None else self.db.read(messages_reads.history, session, -1, None)
+        return [] if session is None else self.db.read(messages_reads.history, session, 0, None)
 
     def instructions(self) -> tuple[list[StoredMessage], bool]:
         return self.db.read(messages_reads.instructions, self.scope, self.session())
@@ -106,28 +107,28 @@ class Conversation:
         written = {one[1] or object(): one for one in [*repeated, *data.draw(lists)]}.values()
         place = data.draw(st.integers(0, max(0, len(present) - 1)))
         sent = [prepared(one) for one in written]
-        return Drawn(present, sent, data.draw(st.booleans()), place, f"fork {next(NUMBERS)}", data)
+        return Drawn(present, sent, data.draw(st.booleans()), place, data)
 
     def append(self, drawn: Drawn) -> Planned:
-        verbatim, fork_id = drawn.data.draw(st.booleans()), None if drawn.erase else drawn.fork_id
+        verbatim = drawn.data.draw(st.booleans())
         in_force, begins = self.instructions()
         splice = messages_splice.append(
             drawn.known, drawn.sent, in_force, begins=begins, verbatim=verbatim, erase=drawn.erase
         )
         return splice, lambda: self.write(
-            messages_writes.append, drawn.sent, NOON, SHARDS, fork_id, verbatim=verbatim
+            messages_writes.append, drawn.sent, NOON, SHARDS, erase=drawn.erase, verbatim=verbatim
         )
 
     def merge(self, drawn: Drawn) -> Planned:
         in_force, begins = self.instructions()
         splice = messages_splice.append(drawn.known, drawn.sent, in_force, begins=begins)
-        more = (drawn.sent, SessionDetails(), NOON, SHARDS, drawn.fork_id)
+        more = (drawn.sent, SessionDetails(), NOON, SHARDS)
         return splice, lambda: self.write(sql.merge, *more, is_learned=False)
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
         splice = messages_splice.append(drawn.known, drawn.sent[count_known(*digests) :], verbatim=True)
-        return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS, drawn.fork_id)
+        return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS)
 
     def insert(self, drawn: Drawn) -> Planned:
         sent = [prepared((one.message.text, None)) for one in drawn.sent]
@@ -136,10 +137,9 @@ class Conversation:
 
     def replace(self, drawn: Drawn) -> Planned:
         part = drawn.data.draw(st.sampled_from([None, "active", "archived"]))
-        fork_id = None if drawn.erase else drawn.fork_id
         splice = messages_splice.rewrite(drawn.present, drawn.sent, erase=drawn.erase)
         return splice, lambda: self.write(
-            messages_writes.replace_list, drawn.sent, NOON, SHARDS, fork_id, part
+            messages_writes.replace_list, drawn.sent, NOON, SHARDS, part, erase=drawn.erase
         )
 
     def restore(self, drawn: Drawn) -> Planned:
@@ -156,19 +156,14 @@ class Conversation:
         if final and {*roles} <= {"system"} and not len(present) == len(sent) == len(roles):
             splice = messages_splice.start_over(present, sent, lambda _: True)
         options = {"replace_all": final, "replaceable": lambda _: True}
-        return splice, lambda: self.write(
-            messages_writes.resync, sent, incoming, NOON, SHARDS, drawn.fork_id, **options
-        )
+        return splice, lambda: self.write(messages_writes.resync, sent, incoming, NOON, SHARDS, **options)
 
     def edit(self, drawn: Drawn) -> Planned:
         stored = drawn.present[drawn.place]
         changed = prepared((drawn.data.draw(st.sampled_from(SPOKEN)), stored.message.id))
-        splice, fork_id = (
-            messages_splice.edit([(stored, changed)], erase=drawn.erase),
-            None if drawn.erase else drawn.fork_id,
-        )
+        splice = messages_splice.edit([(stored, changed)], erase=drawn.erase)
         return splice, lambda: self.write(
-            messages_writes.edit_message, drawn.place, lambda _: changed, NOON, SHARDS, fork_id
+            messages_writes.edit_message, drawn.place, lambda _: changed, NOON, erase=drawn.erase
         )
 
     def delete(self, drawn: Drawn) -> Planned:
@@ -184,25 +179,27 @@ class Conversation:
         some = [one for one in drawn.present if drawn.data.draw(st.booleans())]
         named = ["unknown", *(one.message.id for one in some)]
         splice = messages_splice.remove(some, erase=False)
-        return splice, lambda: self.write(messages_writes.withdraw, named, NOON, SHARDS, drawn.fork_id)
+        return splice, lambda: self.write(messages_writes.withdraw, named, NOON)
 
 
-def check(one: Conversation, before: Sequence[StoredMessage], next_seq: int, splice: Splice) -> None:
+def check(one: Conversation, before: Sequence[StoredMessage], splice: Splice) -> None:
     """Compare a session with its list after a splice, and its totals with a recount."""
     after = one.present()
     assert [stored.message for stored in after] == applied_to(before, splice)
     session = one.session()
     assert session is not None
     assert (session.messages, session.tokens) == (len(after), sum(stored.tokens for stored in after))
-    fronts = [front for front, _ in splice.insertions if front is not None]
-    moved = [old for old in before if fronts and min(fronts) <= old.key and old.key not in splice.removals]
-    assert session.next_seq == next_seq + len(splice.insertions) + len(moved)
-    assert all(stored.seq < session.next_seq for stored in after)
+    positions = [0, *(stored.position for stored in after), session.next_position]
+    assert positions == sorted(set(positions))
+    there = {stored.key: stored.position for stored in after}
+    assert all(there[old.key] == old.position for old in before if old.key in there)
     instructions = [stored.key for stored in after if stored.message.role == "system"]
     assert session.instructions == (instructions[-1] if instructions else None)
     findable = [stored.key for stored in after if stored.tokens and stored.message.role != "system"]
-    filed = one.db.read(words.keys)
-    assert [key for key in filed if key >> 32 == session.number] == findable
+    filed = sa.select(texts.c.key, texts.c.owner).order_by(texts.c.key)
+    every = one.db.read(lambda connection: connection.execute(filed).all())
+    assert [row.key for row in every if row.owner == session.number] == sorted(findable)
+    assert one.db.read(words.keys) == [row.key for row in every]
     versions = one.db.read(messages_reads.versions, session)
     assert Counter((version.message.id, version.message.text) for version in versions) == Counter(
         (message.id, message.text) for message in one.versions
@@ -219,7 +216,7 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
     one = Conversation(db)
     others = data.draw(st.lists(st.sampled_from(VERBS), max_size=3))
     for step in ["append", *others, verb, verb]:
-        drawn, session = one.draw(data), one.session()
+        drawn = one.draw(data)
         if not drawn.present and step in {"edit", "delete"}:
             continue
         splice, write = getattr(one, step)(drawn)
@@ -228,7 +225,7 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
         kept = [message for message in one.versions if message.id not in splice.erasures]
         one.versions = [*kept, *(says[key] for key in splice.versions)]
         if one.session() is not None:
-            check(one, drawn.present, session.next_seq if session is not None else 0, splice)
+            check(one, drawn.present, splice)
         if hasattr(receipt, "ids"):
             assert receipt.ids == splice.ids
         if step in {"append", "merge", "hear", "edit"}:
@@ -255,7 +252,7 @@ def test_a_fork_is_a_splice_that_only_inserts(db: Database, written, data):
     splice = messages_splice.append(
         {}, [as_draft(stored.message) for stored in before[: last + 1]], verbatim=True
     )
-    check(copy, [], 0, splice)
+    check(copy, [], splice)
 
 
 def test_a_list_that_gives_a_stored_id_to_other_words_is_written(db: Database):
@@ -275,7 +272,7 @@ def test_an_id_of_the_session_is_not_inserted_again(db: Database):
 
 
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)
-def test_an_addition_counts_where_it_locks_and_writes_four_rows_a_message(db: Database):
+def test_an_addition_counts_where_it_locks_takes_its_keys_and_writes_four_rows_a_message(db: Database):
     one = Conversation(db)
     one.write(messages_writes.append, [prepared(("s1", None)), prepared(("u1", None))], NOON, SHARDS)
     ran: list[str] = []
@@ -287,4 +284,4 @@ def test_an_addition_counts_where_it_locks_and_writes_four_rows_a_message(db: Da
         driver.set_trace_callback(None)
 
     one.write(append, [prepared(("u2", None)), prepared(("a2", None))], NOON, SHARDS)
-    assert [text.split()[0] for text in ran] == ["UPDATE", *["INSERT"] * 8]
+    assert [text.split()[0] for text in ran] == ["UPDATE", *["INSERT"] * 9]

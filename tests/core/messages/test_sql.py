@@ -24,7 +24,7 @@ def in_force(db):
     session = db.read(messages_reads.find, LOUIS)
     if session.instructions is None:
         return None
-    return db.read(messages_reads.read, session, [session.instructions & 0xFFFF_FFFF])[0].message.text
+    return db.read(messages_reads.read_keys, session, [session.instructions])[0].message.text
 
 
 def test_messages_come_back_in_their_order_and_equal(db):
@@ -39,7 +39,7 @@ def test_messages_come_back_in_their_order_and_equal(db):
     given.append(replace(given[1], message=blocks))
     receipt = db.write(messages_writes.append, LOUIS, given, NOON, SHARDS)
     session = db.read(messages_reads.find, LOUIS)
-    stored = [item.message for item in db.read(messages_reads.history, session, -1, None)]
+    stored = [item.message for item in db.read(messages_reads.history, session, 0, None)]
     assert stored == [item.message for item in given]
     assert receipt.stored == len(given)
     assert receipt.ids == tuple(item.message.id for item in given)
@@ -87,7 +87,7 @@ def test_the_same_id_with_another_time_is_a_correction(db):
     )
     assert again.replaced == 1
     session = db.read(messages_reads.find, LOUIS)
-    assert db.read(messages_reads.history, session, -1, None)[0].message.created_at == later
+    assert db.read(messages_reads.history, session, 0, None)[0].message.created_at == later
 
 
 def test_one_id_in_two_sessions_is_two_messages(db):
@@ -115,9 +115,10 @@ def test_the_last_entries_come_first_and_page_by_page(db):
     db.write(messages_writes.append, LOUIS, drafts(*(str(n) for n in range(10))), NOON, SHARDS)
     session = db.read(messages_reads.find, LOUIS)
     first = db.read(messages_reads.tail, session, None, 4)
-    second = db.read(messages_reads.tail, session, first[-1].seq, 4)
-    assert [entry.seq for entry in (*first, *second)] == [9, 8, 7, 6, 5, 4, 3, 2]
-    read = db.read(messages_reads.read, session, [entry.seq for entry in second])
+    second = db.read(messages_reads.tail, session, first[-1].position, 4)
+    positions = [entry.position for entry in (*first, *second)]
+    assert positions == sorted(set(positions), reverse=True)
+    read = db.read(messages_reads.read, session, [entry.position for entry in second])
     assert [item.message.text for item in read] == ["2", "3", "4", "5"]
 
 
@@ -131,22 +132,21 @@ def test_the_newest_system_message_is_the_one_in_force(db):
     assert in_force(db) is None
 
 
+def moved(connection, mark):
+    messages_reads.move_window_start(connection, messages_reads.lock_session(connection, LOUIS), 30, mark)
+
+
 def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
     db.write(messages_writes.append, LOUIS, drafts("a", "b", "c"), NOON, SHARDS)
     session = db.read(messages_reads.find, LOUIS)
-    for mark in (WindowStart(2, 1), WindowStart(1, 5), WindowStart(2, 3), WindowStart(2, 2)):
-        db.write(messages_reads.move_window_start, session.number, 30, mark)
-    assert (
-        db.read(messages_reads.find_window_start, session, 30),
-        db.read(messages_reads.find_window_start, session, 31),
-    ) == (
-        WindowStart(2, 3),
-        WindowStart(),
-    )
+    _, second, third = [one.position for one in db.read(messages_reads.history, session, 0, None)]
+    for mark in (WindowStart(third, 1), WindowStart(second, 5), WindowStart(third, 3), WindowStart(third, 2)):
+        db.write(moved, mark)
+    assert db.read(messages_reads.find, LOUIS).windows == {30: WindowStart(third, 3)}
     db.write(messages_writes.replace_list, LOUIS, drafts("a"), NOON, SHARDS)
-    assert db.read(messages_reads.find_window_start, session, 30) == WindowStart()
-    db.write(messages_reads.move_window_start, session.number, 30, WindowStart(2, 3))
-    assert db.read(messages_reads.find_window_start, session, 30) == WindowStart()
+    assert db.read(messages_reads.find, LOUIS).windows == {}
+    db.write(moved, WindowStart(third, 3))
+    assert db.read(messages_reads.find, LOUIS).windows == {}
 
 
 def test_rewriting_keeps_a_common_beginning(db):
@@ -177,9 +177,10 @@ def test_a_list_is_inserted_into_archived_taken_from_and_replaced(db):
         one.message.text for one in db.read(messages_writes.list_messages, session, "archived", None, 1)
     ] == ["x"]
     assert (db.read(messages_writes.count_list, session, "active"), texts(db, whose)) == (1, ["a", "x", "b"])
-    db.write(messages_writes.replace_list, whose, drafts("x", "b", "d"), NOON, SHARDS, "aside", "active")
+    db.write(messages_writes.replace_list, whose, drafts("x", "b", "d"), NOON, SHARDS, "active")
     assert texts(db, whose) == ["x", "b", "d"]
-    assert texts(db, replace(whose, session_id="aside")) == ["a"]
+    aside = db.read(messages_reads.versions, db.read(messages_reads.find, whose))
+    assert [one.message.text for one in aside] == ["a"]
     assert db.read(messages_writes.session_ids, whose.tenant_id, whose.user_id, None) == ["s1"]
 
 
@@ -205,7 +206,7 @@ def test_a_refused_message_leaves_nothing_of_its_batch(db):
     assert db.read(jobs.backlog).queued == 0
 
 
-def test_many_threads_lose_nothing_and_number_without_gaps(db):
+def test_many_threads_lose_nothing_and_no_two_messages_have_one_position(db):
     threads, each = 8, 10
     start = threading.Barrier(threads)
 
@@ -224,8 +225,8 @@ def test_many_threads_lose_nothing_and_number_without_gaps(db):
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(write, range(threads)))
     session = db.read(messages_reads.find, LOUIS)
-    stored = db.read(messages_reads.history, session, -1, None)
-    assert [item.seq for item in stored] == list(range(threads * each))
+    stored = db.read(messages_reads.history, session, 0, None)
+    assert len({item.position for item in stored}) == len({item.key for item in stored}) == threads * each
     for number in range(threads):
         mine = [item.message.text for item in stored if item.message.text.startswith(f"{number}:")]
         assert mine == [f"{number}:{turn}" for turn in range(each)]
@@ -246,7 +247,7 @@ def test_a_snapshot_does_not_move(db):
         return (
             before,
             messages_reads.find(connection, LOUIS),
-            messages_reads.history(connection, before, -1, None),
+            messages_reads.history(connection, before, 0, None),
         )
 
     before, after, history = db.read(read_twice)

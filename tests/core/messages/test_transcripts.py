@@ -26,10 +26,10 @@ from memlayer_core.errors import (
 )
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import count_known, to_remove
-from memlayer_core.messages.model import WindowStart
+from memlayer_core.messages.model import STEP, WindowStart
 from memlayer_core.session_files import Transcripts
 from memlayer_core.storage.tables import messages
-from tests.conftest import PROMPT
+from tests.conftest import PROMPT, taken_out
 
 
 @pytest.fixture
@@ -52,8 +52,9 @@ def said(messages: list[Message]) -> str:
 
 
 def kept_apart(store: Memory, user_id: str = "ada") -> list[str]:
-    found = store.sessions(user_id=user_id, all_versions=True)
-    return [said(store.chat_of(one.scope).history()) for one in found if one.superseded]
+    """Return what each change took out of a user's sessions."""
+    every = (store.chat_of(one.scope) for one in store.sessions(user_id=user_id))
+    return [" ".join(some) for chat in every for some in taken_out(chat)]
 
 
 # What a list becomes
@@ -168,10 +169,11 @@ class Lists(RuleBasedStateMachine):
             assert self.lists.count("k", part=part) == len(words)
         assert self.lists.count("k") == len(texts)
         assert self.lists.keys() == (["k"] if texts else [])
-        sessions = self.memory.sessions(user_id="ada", all_versions=True, limit=1000)
+        sessions = self.memory.sessions(user_id="ada", limit=1000)
         (tokens,) = [one.tokens for one in sessions if one.scope.session_id == "k"] or [0]
         assert (tokens > 0) == bool(texts)
-        kept = {message.text for one in sessions for message in self.memory.chat_of(one.scope).history()}
+        every = (self.memory.chat_of(one.scope).history(all_versions=True) for one in sessions)
+        kept = {message.text for some in every for message in some}
         assert kept >= self.ever - self.deleted
 
     def teardown(self) -> None:
@@ -298,10 +300,18 @@ def test_a_window_begins_anew_when_working_memory_does(store, lists, verb) -> No
     lists.add("k", talk("a b c d"))
     db = store.runtime.db
     scope = lists.scope_of("k")
-    db.write(messages_reads.move_window_start, db.read(messages_reads.find, scope).number, 30, WindowStart(3))
+    db.write(
+        lambda connection: messages_reads.move_window_start(
+            connection,
+            row := messages_reads.lock_session(connection, scope),
+            30,
+            WindowStart(row.next_position - STEP),
+        )
+    )
+    assert db.read(messages_reads.find, scope).windows
     lists.archive("k", 1) if verb == "archive" else lists.set("k", talk("a b c d"))
 
-    assert db.read(messages_reads.find_window_start, db.read(messages_reads.find, scope), 30).first < 3
+    assert not db.read(messages_reads.find, scope).windows
     window = store.chat_of(scope).context().window
     assert said(list(window)) == ("b c d" if verb == "archive" else "a b c d")
 
@@ -472,8 +482,6 @@ async def test_archives_deletions_and_inserts_at_once_keep_every_message_once(op
 
 @pytest.mark.parametrize("user_id", ["ada", None])
 def test_a_session_is_forgotten_with_what_other_words_took_the_place_of(store, user_id) -> None:
-    """The trap: that is kept under other ids, for a session without a user even in another namespace."""
-
     def left() -> set[str]:
         return set(store.runtime.db.read(lambda c: c.scalars(select(messages.c.text)).all()))
 
@@ -489,7 +497,7 @@ def test_a_session_is_forgotten_with_what_other_words_took_the_place_of(store, u
     assert {"gone1", "gone2"} < left()
 
     scope = lists.scope_of("k")
-    assert store.forget(scope.user_id, session_id="k").sessions == 2
+    assert store.forget(scope.user_id, session_id="k").sessions == 1
 
     assert left() == {f"{word}{number}" for _, _, word in elsewhere for number in (1, 2)}
     store.flush()

@@ -9,6 +9,7 @@ from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.scope import Scope
 from memlayer_core.tools import AGENT_TOOLS
+from tests.conftest import offload_id
 
 WALK = "what did my parrot do on the long Sunday walk to the harbour?"
 
@@ -121,7 +122,7 @@ def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) ->
     found = [
         *(hit.text for hit in (*memory.search("parrot", user_id="louis"), *chat.recall("parrot"))),
         *(piece.text for piece in context.pieces if piece.kind == "recall"),
-        *(old.reload_text("msg-1"), context.recall, retrieve(["parrot"])),
+        *(old.reload_text(offload_id(old, 1)), context.recall, retrieve(["parrot"])),
     ]
     assert len(found) >= 7
     assert "Coco" in "".join(found).encode().decode()

@@ -62,7 +62,7 @@ def test_a_context_compares_the_importance_as_it_is_by_now(open_with) -> None:
     set_ahead(memory, 60)  # 0.4 x 0.5 ** (30 / 90) = 0.317
     assert [one.memory_id for one in memory.records(user_id="louis")]
     rt = memory.runtime
-    keys = [row.key for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
+    keys = [row.number for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
     assert set(rt.db.read(records_reads.find_records, reader_of(rt, Scope("louis"), ()), keys)) == set(keys)
     set_ahead(memory, 70)  # 0.294
     assert rt.db.read(records_reads.find_records, reader_of(rt, Scope("louis"), ()), keys) == {}
@@ -234,7 +234,7 @@ def test_sql_archives_exactly_what_the_rule_says(open_with: Callable[[Settings],
     listed = rt.db.read(records_reads.list_records, reader, RecordFilter(limit=1000))
     assert {record.memory_id for record in listed} == kept
     assert 50 < len(worth) < len(kept) < 350
-    keys = [row.key for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
+    keys = [row.number for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
     found = rt.db.read(records_reads.find_records, reader, keys)
     assert {record.memory_id for record in found.values()} == worth
     every = rt.db.read(records_reads.list_records, reader, RecordFilter(limit=1000, every=True))

@@ -422,7 +422,7 @@ def test_records_that_say_the_same_are_merged(store, do) -> None:
     assert store.admin.verify() == []
     assert len(rows(store, "memlayer_texts WHERE vector IS NOT NULL")) == 1
     assert store.forget(record_id=kept.memory_id) == ForgetReport(0, 0, 1)
-    assert rows(store, "memlayer_records") == rows(store, "memlayer_record_labels") == []
+    assert rows(store, "memlayer_records") == []
 
 
 def test_a_change_may_not_repeat_another_record(store) -> None:
@@ -732,7 +732,6 @@ def test_forgetting_a_user_takes_the_records_and_all_they_are_found_by(store, do
     assert do(store, "forget", "louis") == ForgetReport(1, 1, 2)
     store.flush()
     assert [row.user_id for row in rows(store, "memlayer_records")] == ["eve"]
-    assert rows(store, "memlayer_record_labels") == []
     assert (
         len(rows(store, "memlayer_texts WHERE vector IS NOT NULL"))
         == len(rows(store, "memlayer_lexical"))
@@ -818,7 +817,6 @@ def test_the_index_is_built_again_with_records_and_without_a_model(open_at) -> N
         overview = rt.db.read(vectors.overview, reach)
         near = rt.index.nearest(overview.shard, reach.lane, rt.embedder.embed([text])[0], 5)
         assert near[0].similarity == pytest.approx(1, abs=1e-3)
-        assert near[0].key < 0
 
 
 def test_another_embedder_embeds_records_again(open_at) -> None:

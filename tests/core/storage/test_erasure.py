@@ -515,6 +515,7 @@ def test_a_store_that_an_earlier_version_wore_out_is_healed_at_opening(open_at, 
     assert memory.search("mangos", user_id="u1")[0].text == "I like mangos."
     assert memory.forget("u2").messages == 10
     memory.flush()
+    assert memory.admin.verify() in ([], ["words"]), "the last row that wore it out may be left"
     assert memory.admin.verify() == []
 
 
@@ -605,12 +606,12 @@ def test_clearing_a_session_takes_along_what_it_took_the_place_of(store) -> None
         one.resync([Message("user", "mango"), Message("assistant", "noted")], replace="all")
         one.resync([Message("user", "papaya"), Message("assistant", "noted")], replace="all")
     fork = chat.fork()
-    assert len(store.sessions(user_id="ada", all_versions=True)) > 2
+    assert len(chat.history(all_versions=True)) == 6
     assert chat.clear() == 2
-    left = store.sessions(user_id="ada", all_versions=True)
-    assert {session.scope.session_id for session in left} == {"s", fork.session_id}
+    assert chat.history(all_versions=True) == []
+    assert {session.scope.session_id for session in store.sessions(user_id="ada")} == {"s", fork.session_id}
     assert len(fork.history()) == 2
-    assert len(store.sessions(user_id="bob", all_versions=True)) > 1
+    assert len(other.history(all_versions=True)) == 6
     chat.add("user", "guava")
     assert [one.text for one in chat.history()] == ["guava"]
     store.flush()

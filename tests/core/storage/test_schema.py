@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {23: "11e8e209687393fb"}
+TABLES = {24: "1bbc722e110ac2eb"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
@@ -212,7 +212,11 @@ def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) 
     }
     assert {name: condition for name, condition in found.items() if condition} == {
         "memlayer_episodes_owed": "ordinal IS NULL",
+        "memlayer_messages_id": "replaced_at IS NULL",
+        "memlayer_messages_position": "replaced_at IS NULL",
+        "memlayer_messages_versions": "replaced_at IS NOT NULL",
         "memlayer_sessions_due": "summary_due > summary_asked",
+        "memlayer_texts_item": "kind = 'item'",
         "memlayer_texts_namespace": "shard IS NOT NULL",
         "memlayer_texts_shard": "shard IS NOT NULL",
         "memlayer_records_about": "replaced_by IS NULL",

@@ -20,7 +20,7 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.storage import jobs
 from memlayer_core.summaries import sql as summaries
-from memlayer_core.summaries.model import BATCH
+from memlayer_core.summaries.model import BATCH, Summary
 
 QUIET = scripted_summarizer.QUIET.replace(recall_tokens=0)
 """Nothing is done in the background before a flush asks for it."""
@@ -37,8 +37,9 @@ def opened(request) -> Iterator[Callable[..., Memory]]:
     yield from scripted_summarizer.memories(request, QUIET)
 
 
-def places(chat) -> list[tuple[int, int]]:
-    return [(one.first_seq, one.until_seq) for one in chat.summary()]
+def messages_in(summary: Summary) -> int:
+    """Return how many messages a summary stands for: each round here has two."""
+    return 2 * summary.rounds
 
 
 # What is told
@@ -51,8 +52,7 @@ def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened, do) 
     context = do(chat, "context")
     assert context.summary is not None
     (summary,) = do(chat, "summary")
-    assert summary.first_seq == 0
-    assert summary.until_seq + 1 == 2 * ENOUGH - len(context.window)
+    assert messages_in(summary) == 2 * ENOUGH - len(context.window)
     first = context.messages[0]
     assert first.role == "user"
     assert first.text == f"{context.summary.text}\n\n{context.window[0].text}"
@@ -131,8 +131,7 @@ def test_nothing_is_owed_again_for_messages_that_no_model_is_told_of(opened) -> 
 def test_a_window_of_some_rounds_has_its_summary_too(opened) -> None:
     memory = opened(max_rounds=4)
     chat = talk(memory, 16)
-    assert places(chat)[0][0] == 0
-    behind = 32 - 8 - (chat.summary()[-1].until_seq + 1)
+    behind = 32 - 8 - messages_in(chat.summary()[-1])
     assert 0 <= behind < BATCH
     assert chat.context().summary is not None
 
@@ -144,7 +143,6 @@ def test_an_ended_session_begins_without_what_was_summed_up(opened) -> None:
     chat.add("user", "hello")
     assert chat.context().summary is None
     talk(memory, 30, first=ENOUGH + 1)
-    assert [one for one in chat.summary() if one.first_seq >= 2 * ENOUGH]
     assert "Anna0" not in chat.context().summary.text
 
 
@@ -181,9 +179,8 @@ def test_one_summary_rolls_on_over_all_that_left_the_window(opened) -> None:
     assert len(every) >= 4
     assert [one.version for one in every] == list(range(1, len(every) + 1))
     assert [one.replaced_by for one in every] == [*range(2, len(every) + 1), None]
-    assert {one.first_seq for one in every} == {0}
-    assert all(one.rounds == (one.until_seq + 1) / 2 for one in every)
-    assert summary.until_seq + 1 >= 80 - len(chat.context().window)
+    assert [one.rounds for one in every] == sorted({one.rounds for one in every})
+    assert messages_in(summary) >= 80 - len(chat.context().window)
     assert summary.tokens == memory.tokens.text(summary.text) <= QUIET.max_tokens // 4
     (piece,) = [piece for piece in chat.context().pieces if piece.kind == "summary"]
     assert [reason.code for reason in piece.reasons] == ["summary"]
@@ -274,7 +271,7 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
     assert len(model.prompts) == calls + 6
     (given_up,) = chat.summary()
     assert (given_up.text, given_up.version) == (old.text, old.version + 1)
-    assert given_up.until_seq > old.until_seq
+    assert given_up.rounds > old.rounds
     assert given_up.faults
     assert given_up.score < 1
     assert "'s'" in memory.admin.status().problems["summaries"]
@@ -324,9 +321,7 @@ def test_a_prompt_that_is_too_long_for_the_model_is_halved_and_nothing_is_left_o
 
     memory = opened(narrow)
     chat = talk(memory, ENOUGH)
-    covered = NAMES.findall(
-        "".join(message.text for message in rounds(0, (chat.summary()[-1].until_seq + 1) // 2))
-    )
+    covered = NAMES.findall("".join(message.text for message in rounds(0, chat.summary()[-1].rounds)))
     assert set(covered) <= set(NAMES.findall("".join(read)))
     assert set(covered) <= set(NAMES.findall("".join(one.text for one in chat.summary())))
     assert memory.admin.status().problems == {}
@@ -446,13 +441,13 @@ def test_a_change_takes_back_the_summaries_of_it_and_what_they_stood_for_is_summ
     memory = opened()
     chat = talk(memory, 30)
     first, *_, newest = chat.summary(all_versions=True)
-    chat.edit(first.until_seq + 1, "My friend Dana999 moved to Lisbon with 3 cats. " + MORE)
+    chat.edit(messages_in(first), "My friend Dana999 moved to Lisbon with 3 cats. " + MORE)
     (left,) = chat.summary()
     assert (left.version, left.replaced_by) == (first.version, None)
     memory.flush(30)
     (again,) = chat.summary()
     assert "Dana999" in again.text
-    assert again.until_seq == newest.until_seq
+    assert again.rounds == newest.rounds
     assert again.version > newest.version
 
 
@@ -461,7 +456,7 @@ def test_a_change_behind_what_is_summed_up_leaves_the_summaries_as_they_are(open
     memory.chat(user_id="louis", session_id="s").add("system", "Be kind.", id="sys")
     chat = talk(memory, ENOUGH)
     before = chat.summary(all_versions=True)
-    assert before[0].first_seq > 0
+    assert before
     chat.edit(-1, "Something else")
     chat.add("system", "Be brief.", id="sys")
     chat.delete_message("sys")
@@ -517,12 +512,13 @@ def test_a_session_owes_one_job_however_often_it_is_asked_for(opened) -> None:
     memory.flush()
     rt = memory.runtime
     session = rt.db.read(messages_reads.find, chat.scope)
+    at = [one.position for one in rt.db.read(messages_reads.history, session, 0, None)]
     for place in (2, 6, 4):
-        rt.db.write(summaries.mark_due, session.number, place)
+        rt.db.write(summaries.mark_due, session.number, at[place])
         rt.db.write(summaries.enqueue_owed, rt.now())
     assert rt.db.read(jobs.backlog).queued == 1
     memory.flush()
-    assert places(chat) == [(0, 5)]
+    assert [messages_in(one) for one in chat.summary()] == [6]
 
 
 # Whose work it is
@@ -537,7 +533,6 @@ def test_a_model_that_stays_away_is_asked_again_when_more_is_due(opened) -> None
     assert chat.summary() == []
     model.then = honest
     move(memory, chat, ENOUGH)
-    assert places(chat)[0][0] == 0
     assert memory.admin.status().problems == {}
     assert memory.admin.status().backlog.dead == 0
 
@@ -582,8 +577,7 @@ def test_a_process_with_a_model_sums_up_what_left_the_window_in_one_without(open
     worker = open_at(settings=QUIET, model=model)
     worker.flush(30)
     summary = worker.chat(user_id="louis", session_id="s").summary()[0]
-    assert summary.first_seq == 0
-    assert summary.until_seq + 1 >= 60 - len(context.window), "all that is outside of the window"
+    assert messages_in(summary) >= 60 - len(context.window), "all that is outside of the window"
     told = {record.session_id for record in worker.records(user_id="louis", type="episodic")}
     assert told == {"s", "ended"}
     worker.close()

@@ -16,6 +16,7 @@ from memlayer_core import MemlayerError, Memory, Message, ToolCall
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.messages.preview import excerpt
 from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
+from tests.conftest import offload_id
 
 NO_LIMITS = [0, -1, True, False, "5", 1.5, math.nan, math.inf, b"5", [5]]
 
@@ -202,7 +203,7 @@ def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory,
 
 @pytest.mark.requirement("A10")
 @pytest.mark.parametrize(
-    "wrong", ["msg-", "msg-x", "17", "", " msg-0", "msg--1", "msg-00000000000", "MSG-0", 0, None, b"msg-0"]
+    "wrong", ["msg-", "msg-x", "17", "", " msg-0", "msg--1", "msg-" + "1" * 19, "MSG-0", 0, None, b"msg-0"]
 )
 def test_what_is_no_id_of_an_offloaded_message_is_refused(chat, do, refused, wrong) -> None:
     for verb in ("reload", "reload_text"):
@@ -224,33 +225,33 @@ def test_an_id_that_the_session_does_not_have_is_refused_and_another_sessions_is
     ):
         other = memory.chat(**scope)
         other.add_messages([Message("user", f"secret {number}") for number in range(5)])
-        assert do(other, "reload", "msg-4").content == "secret 4"
+        assert do(other, "reload", offload_id(other, 4)).content == "secret 4"
     chat.add("user", "for people's eyes", model_visible=False)
     hidden = chat.history()[-1]
     assert hidden.text == "for people's eyes"
     for verb in ("reload", "reload_text"):
-        for unknown in ("msg-2", "msg-4", "msg-9999999999"):
+        for unknown in (offload_id(chat, -1), offload_id(other, 4), f"msg-{10**18 - 1}"):
             with pytest.raises(InvalidMessageError) as caught:
                 do(chat, verb, unknown)
             assert f"this session has no message '{unknown}'" in str(caught.value)
             assert "its own session" in caught.value.hint
         with pytest.raises(InvalidMessageError):
-            do(memory.chat(user_id="nobody", session_id="s"), verb, "msg-0")
+            do(memory.chat(user_id="nobody", session_id="s"), verb, offload_id(chat, 0))
     assert memory.sessions(user_id="nobody") == []
-    assert do(chat, "reload", "msg-1").content == "hello"
+    assert do(chat, "reload", offload_id(chat, 1)).content == "hello"
 
 
 @pytest.mark.requirement("A10")
 def test_an_offset_or_a_limit_that_gives_nothing_to_read_is_refused(chat, do, refused) -> None:
     for offset in (-1, 5, 10**12, True, "0", 1.0, math.nan, None):
         with pytest.raises(InvalidMessageError) as caught:
-            do(chat, "reload_text", "msg-1", offset=offset)
+            do(chat, "reload_text", offload_id(chat, 1), offset=offset)
         refused(caught, "`offset` must be a whole number from 0 to 4")
     for limit in NO_LIMITS:
         with pytest.raises(InvalidLimitError) as caught:
-            do(chat, "reload_text", "msg-1", token_limit=limit)
+            do(chat, "reload_text", offload_id(chat, 1), token_limit=limit)
         refused(caught, "token_limit")
-    assert do(chat, "reload_text", "msg-1", offset=4) == "o"
+    assert do(chat, "reload_text", offload_id(chat, 1), offset=4) == "o"
 
 
 @pytest.mark.requirement("A10")
@@ -287,7 +288,7 @@ def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_f
 
         assert len(context.window[0].text) < 2_000
         assert len(do(chat, "history")[0].text) > 10_000
-        assert do(chat, "reload", "msg-0") == chat.history()[0]
+        assert do(chat, "reload", offload_id(chat, 0)) == chat.history()[0]
         assert "offloaded" in {reason.code for reason in context.reasons}
 
 
@@ -347,7 +348,7 @@ def test_a_preview_shows_how_to_read_the_rest_of_a_call_as_well_as_of_a_text(do)
         chat.add("tool", "sent", tool_call_id="c1")
         shown = do(chat, "context", token_limit=500, reload=True).window[1]
 
-        assert "call context_reload with id 'msg-1'" in json.loads(shown.tool_calls[0].arguments)["letter"]
+        assert "call context_reload with id 'msg-2'" in json.loads(shown.tool_calls[0].arguments)["letter"]
         assert shown.text == "", "no words that it did not say"
         assert len(shown.tool_calls[0].arguments) < 2000
-        assert do(chat, "reload_text", "msg-1", token_limit=10**5) == f"send({arguments})"
+        assert do(chat, "reload_text", "msg-2", token_limit=10**5) == f"send({arguments})"

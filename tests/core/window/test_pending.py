@@ -309,14 +309,14 @@ def test_only_what_is_known_is_left_out_and_never_the_newest_question_if_it_is_n
     roles, known, more
 ) -> None:
     pending = [StoredMessage(0, SCOPE, Message(role, id=str(at)), 1, "") for at, role in enumerate(roles)]
-    places = {str(at): at for at in range(min(known, len(roles)))}
-    end = len(places) + more
+    positions = {str(at): at for at in range(min(known, len(roles)))}
+    newest = len(positions) + more - 1
 
-    new = new_messages(pending, places, end)
+    new = new_messages(pending, positions, newest)
 
     assert list(new) == pending[len(pending) - len(new) :]
-    if len(places) < len(pending):
-        assert len(new) == len(pending) - len(places)
+    if len(positions) < len(pending):
+        assert len(new) == len(pending) - len(positions)
     elif more == 0 or not pending:
         assert not new
     else:

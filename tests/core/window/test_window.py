@@ -27,10 +27,12 @@ class Conversation:
         self.entries.append(entry(place, role, tokens, calls, answers))
 
 
-def entry(seq, role, tokens, calls=(), answers=None) -> Entry:
+def entry(position, role, tokens, calls=(), answers=None) -> Entry:
     ids = [] if answers is None else [answers]
     own = [Link(tuple(ids))] if role == "tool" else []
-    return Entry(seq, role, tokens, tuple(Link((one,)) for one in calls), tuple(own), characters=4 * tokens)
+    return Entry(
+        position, role, tokens, tuple(Link((one,)) for one in calls), tuple(own), characters=4 * tokens
+    )
 
 
 @st.composite
@@ -105,9 +107,9 @@ def test_no_tool_call_and_its_results_ever_part(entries, limit) -> None:
 @pytest.mark.requirement("L05", "F02")
 @given(conversations(), st.integers(1, 600))
 def test_what_is_shown_keeps_the_order_and_is_part_of_what_was_said(entries, limit) -> None:
-    seqs = [entry.seq for entry in chosen(entries, limit).entries]
-    assert seqs == sorted(set(seqs))
-    assert set(seqs) <= {entry.seq for entry in entries}
+    positions = [entry.position for entry in chosen(entries, limit).entries]
+    assert positions == sorted(set(positions))
+    assert set(positions) <= {entry.position for entry in entries}
 
 
 @pytest.mark.trap("layered", 10)
@@ -133,8 +135,8 @@ def test_a_window_of_exactly_the_limit_is_whole_and_one_token_more_moves_it_to_a
     whole = window(entries, Limits(2000), compact_to=0.8)
     assert (len(whole.entries), whole.tokens, whole.moves) == (20, 2000, False)
     moved = window(entries, Limits(1999), compact_to=0.8)
-    assert ([entry.seq for entry in moved.entries], moved.moves) == (
-        [entry.seq for entry in entries[6:]],
+    assert ([entry.position for entry in moved.entries], moved.moves) == (
+        [entry.position for entry in entries[6:]],
         True,
     )
     assert moved.tokens <= 0.8 * 1999
@@ -283,7 +285,7 @@ def test_a_window_shrinks_step_by_step_and_each_step_is_told(said, limit, codes)
 def test_what_is_new_is_offloaded_only_when_what_is_old_was_not_enough() -> None:
     old, new = [("user", SMALL), ("assistant", 900)], [("user", SMALL), ("assistant", 901)]
     entries = talked(*old, *ROUND * 5, *new, *ROUND)
-    large = {entry.tokens: entry.seq for entry in entries}
+    large = {entry.tokens: entry.position for entry in entries}
     for limit, preview_id in ((1400, {900}), (700, {900, 901})):
         picked = window(entries, Limits(limit), shape=SHAPE)
         assert set(picked.reductions) == {large[tokens] for tokens in preview_id}
@@ -298,8 +300,8 @@ def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops
     shrinking = chosen(entries, limit, reserve=reserved, shape=Shape(50, 5, 2, 40))
     dropping = chosen(entries, limit, reserve=reserved)
     assert shrinking.tokens <= limit or "newest_turn_over_limit" in {r.code for r in shrinking.reasons}
-    assert {e.seq for e in dropping.entries} <= {e.seq for e in shrinking.entries}
-    users = [entry.seq for entry in told(entries) if entry.role == "user"]
+    assert {e.position for e in dropping.entries} <= {e.position for e in shrinking.entries}
+    users = [entry.position for entry in told(entries) if entry.role == "user"]
     assert not users or users[-1] not in shrinking.reductions
 
 
@@ -307,8 +309,8 @@ def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops
 def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(entries, limit) -> None:
     shape = Shape(50, 5, 2, 40)
     once = chosen(entries, limit, shape=shape)
-    first = once.entries[0].seq if once.entries else 0
-    again = chosen([entry for entry in entries if entry.seq >= first], limit, shape=shape)
+    first = once.entries[0].position if once.entries else 0
+    again = chosen([entry for entry in entries if entry.position >= first], limit, shape=shape)
     assert (again.entries, again.moves) == (once.entries, False)
     assert set(again.reductions) <= set(
         once.reductions
@@ -343,7 +345,7 @@ def test_turns_are_a_partition_that_cuts_before_user_messages_alone(entries) -> 
 def test_what_is_presentable_stays_so(entries) -> None:
     kept, left = presentable(entries)
     assert presentable(kept) == (kept, ())
-    assert sorted([*kept, *left], key=lambda entry: entry.seq) == list(entries)
+    assert sorted([*kept, *left], key=lambda entry: entry.position) == list(entries)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6), bounds, bounds)

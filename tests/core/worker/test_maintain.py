@@ -38,7 +38,6 @@ def everything(memory: Memory) -> list[Any]:
         "memlayer_records",
         "memlayer_evidence",
         "memlayer_outcomes",
-        "memlayer_record_labels",
         "memlayer_texts",
         "memlayer_costs",
     )

@@ -1,0 +1,151 @@
+"""Messages have positions with room between them: what comes in between moves nothing, until no room is left."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from memlayer_core import Chat, MaxRounds, Memory, Message
+from memlayer_core.items.model import FindItems, PutItem
+from memlayer_core.session_files import Transcripts
+from tests.conftest import PROMPT, taken_out
+
+BETWEEN = 100  # far more than a gap has room for, when each new message halves it
+
+
+@pytest.fixture
+def store(open_with) -> Memory:
+    return open_with(PROMPT)
+
+
+@pytest.fixture
+def lists(store: Memory) -> Transcripts:
+    return Transcripts(store, user_id="ada")
+
+
+def words(lists: Transcripts, part: str | None = None) -> list[str]:
+    return [message.text for message in lists.messages("k", part=part)]
+
+
+def chat_of(lists: Transcripts) -> Chat:
+    return lists.memory.chat_of(lists.scope_of("k"))
+
+
+def test_what_comes_in_front_of_the_first_active_message_is_active(lists) -> None:
+    lists.set("k", [Message("user", "archived")], part="archived")
+    lists.add("k", [Message("user", "active")])
+    for number in range(BETWEEN):
+        lists.insert("k", 1, [Message("user", f"between {number}")])
+    assert words(lists, "archived") == ["archived"]
+    lists.set("k", [], part="archived")
+    for text in ("last", "first"):
+        lists.insert("k", 0, [Message("user", text)])
+    assert words(lists, "active") == words(lists) == ["first", "last"]
+
+
+@pytest.mark.requirement("L02")
+def test_a_gap_is_filled_a_hundred_times(store, lists, do) -> None:
+    lists.set("k", [Message("user", f"old {at}", id=f"o{at}") for at in range(6)])
+    chat = chat_of(lists)
+    chat.edit("o1", "edited")
+    chat.withdraw(["o4"])
+    before = [one.text for one in chat.history(all_versions=True)]
+    for number in range(BETWEEN):
+        do(lists, "insert", "k", 2, [Message("user", f"between {number}")])
+
+    new = [f"between {number}" for number in range(BETWEEN)][::-1]
+    assert words(lists) == ["old 0", "edited", *new, "old 2", "old 3", "old 5"]
+    every = [one.text for one in chat.history(all_versions=True)]
+    assert [text for text in every if text not in new] == before
+    assert sorted(taken_out(chat)) == [["old 1"], ["old 4"]]
+    found = {hit.text for hit in store.search("between 7 edited", user_id="ada", limit=200)}
+    assert {"between 7", "edited"} <= found
+    assert "old 1" not in found
+    assert store.admin.verify() == []
+
+
+def test_at_one_place_at_the_same_time_everybody_comes_in_once(store, lists) -> None:
+    lists.set("k", [Message("user", "first"), Message("user", "last")])
+
+    def insert(writer: int) -> None:
+        for number in range(12):
+            lists.insert(
+                "k", 1, [Message("user", f"{writer} {number} a"), Message("user", f"{writer} {number} b")]
+            )
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(insert, range(6)))
+
+    first, *between, last = words(lists)
+    assert (first, last) == ("first", "last")
+    pairs = list(zip(between[::2], between[1::2], strict=True))
+    assert all(one.removesuffix(" a") == other.removesuffix(" b") for one, other in pairs)
+    assert sorted(one for one, _ in pairs) == sorted(
+        f"{writer} {number} a" for writer in range(6) for number in range(12)
+    )
+    assert store.admin.verify() == []
+
+
+def test_what_is_archived_ended_and_shown_stays_so_when_messages_get_other_positions(store, lists) -> None:
+    lists.set("k", [Message("user" if at % 2 == 0 else "assistant", f"turn {at}") for at in range(12)])
+    lists.archive("k", 4)
+    chat = chat_of(lists)
+    shown = [one.text for one in chat.context(policy=MaxRounds(2)).window]
+    for number in range(BETWEEN):
+        lists.insert("k", 2, [Message("user", f"between {number}")])
+
+    assert words(lists, "active") == [f"turn {at}" for at in range(4, 12)]
+    assert len(words(lists, "archived")) == 4 + BETWEEN
+    assert [one.text for one in chat.context(policy=MaxRounds(2)).window] == shown
+    chat.end()
+    lists.insert("k", 1, [Message("user", "late")])
+    assert chat.context().window == ()
+    chat.add("user", "hello again")
+    assert [one.text for one in chat.context().window] == ["hello again"]
+
+
+def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with) -> None:
+    def model(instructions: str, text: str) -> str:
+        return "The user spoke of the boats and of the weather in the harbour, day after day. " * 3
+
+    memory = open_with(PROMPT.replace(max_tokens=400, episodes=False), model=model)
+    lists = Transcripts(memory, user_id="ada")
+    chat = chat_of(lists)
+    chat.add_messages([Message("system", f"Rule {at}", id=f"s{at}") for at in range(3)])
+    for at in range(40):
+        role = "user" if at % 2 == 0 else "assistant"
+        chat.add(role, f"The boats of day {at} and the weather in the harbour.", id=f"m{at}")
+        chat.context()
+    memory.flush()
+    (before,) = chat.summary()
+    for at in range(3):
+        chat.delete_message(f"s{at}")  # instructions are in no summary
+    for number in range(BETWEEN):
+        lists.insert("k", 39, [Message("user", f"Nearly the last: {number}")])
+
+    (after,) = chat.summary()
+    assert (after.text, after.rounds) == (before.text, before.rounds)
+    told = 2 * before.rounds
+    chat.edit(f"m{told}", "It is not summed up.")
+    assert chat.summary() == [after]
+    chat.edit(f"m{told - 1}", "It is.")
+    assert chat.summary() != [after]
+
+
+def test_a_message_a_record_and_an_item_never_have_one_key(store) -> None:
+    """One key names a text in the word index and in Chroma: what one of them finds is no other one."""
+    chat, items = store.chat(user_id="ada"), store.items()
+    for number in range(20):
+        chat.add("user", f"zebra {number}")
+        chat.remember(f"The lion {number} is hers.")
+        items.batch([PutItem(("pets",), str(number), {"text": f"okapi {number}"})])
+    for word in ("zebra", "lion"):
+        found = store.search(f"{word} 7", user_id="ada", limit=50)
+        assert found[0].kind == ("message" if word == "zebra" else "record")
+        assert word in found[0].text
+    store.forget("ada")
+    (found,) = items.batch([FindItems(("pets",), query="okapi 7", limit=50)])
+    assert len(found) == 20
+    assert found[0].value == {"text": "okapi 7"}
+    assert store.admin.verify() == []
