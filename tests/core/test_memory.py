@@ -23,12 +23,10 @@ MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 
 
 @pytest.mark.requirement("F02", "J03", "L02")
-def test_history_is_everything_verbatim_and_in_order(memory, do) -> None:
+def test_history_is_everything_verbatim_and_in_order(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s1")
-    do(chat, "add", "system", "Be brief.")
-    receipt = do(
-        chat,
-        "add",
+    chat.add("system", "Be brief.")
+    receipt = chat.add(
         "user",
         "I moved to Tokyo.",
         name="Louis",
@@ -36,8 +34,8 @@ def test_history_is_everything_verbatim_and_in_order(memory, do) -> None:
         metadata={"app": "ios"},
         id="m1",
     )
-    do(chat, "add_messages", [Message("assistant", "Welcome!"), Message("user", "Thanks \0 \ud800")])
-    history = do(chat, "history")
+    chat.add_messages([Message("assistant", "Welcome!"), Message("user", "Thanks \0 \ud800")])
+    history = chat.history()
     assert [(m.role, m.content) for m in history] == [
         ("system", "Be brief."),
         ("user", "I moved to Tokyo."),
@@ -52,14 +50,14 @@ def test_history_is_everything_verbatim_and_in_order(memory, do) -> None:
 
 
 @pytest.mark.requirement("M01", "L02", "J11")
-def test_a_context_holds_the_present_and_recalls_the_past(memory, do) -> None:
+def test_a_context_holds_the_present_and_recalls_the_past(memory) -> None:
     weeks_ago = memory.chat(user_id="louis", session_id="s1")
     weeks_ago.add("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
     weeks_ago.add("assistant", "Enjoy the ramen!", created_at=MAY)
     now = memory.chat(user_id="louis", session_id="s2")
     now.add("system", "Be brief.")
     now.add("user", "Remind me: when did I move to Tokyo?")
-    context = do(now, "context", token_limit=500)
+    context = now.context(token_limit=500)
     assert [m.role for m in context.messages] == ["system", "user"]
     told = context.messages[-1].content
     assert "[2026-05-04 Louis] I moved to Tokyo in May." in told
@@ -91,101 +89,99 @@ def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
 
 @pytest.mark.trap("layered", 4)
 @pytest.mark.requirement("J14", "A14")
-def test_a_call_may_say_where_recall_stands(memory, do) -> None:
+def test_a_call_may_say_where_recall_stands(memory) -> None:
     memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
     chat = memory.chat(user_id="louis", session_id="s2")
     chat.add("user", "Where is Tokyo?")
-    system, asked = do(chat, "context", placement="system").messages
+    system, asked = chat.context(placement="system").messages
     assert "I moved to Tokyo in May." in system.content
     assert asked.content == "Where is Tokyo?"
 
     with pytest.raises(ConfigurationError, match="'top'"):
-        do(chat, "context", placement="top")
+        chat.context(placement="top")
 
 
 @pytest.mark.requirement("J12")
-def test_nothing_to_recall_leaves_the_messages_as_they_are(memory, do) -> None:
+def test_nothing_to_recall_leaves_the_messages_as_they_are(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s1")
     chat.add("user", "Hello")
-    context = do(chat, "context")
+    context = chat.context()
     assert [m.content for m in context.messages] == ["Hello"]
     assert context.recall == ""
-    empty = do(memory.chat(user_id="nobody", session_id="s"), "context", "anything")
+    empty = memory.chat(user_id="nobody", session_id="s").context("anything")
     assert empty.messages == ()
 
 
-def test_a_question_that_is_not_stored_yet_recalls_all_the_same(memory, do) -> None:
+def test_a_question_that_is_not_stored_yet_recalls_all_the_same(memory) -> None:
     memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
     fresh = memory.chat(user_id="louis", session_id="s2")
-    (told,) = do(fresh, "context", "Where is Tokyo?").messages
+    (told,) = fresh.context("Where is Tokyo?").messages
     assert told.role == "user"
     assert "I moved to Tokyo" in told.content
     assert fresh.history() == []
 
 
-def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(memory, do) -> None:
+def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s1")
     chat.add("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
-    do(memory, "flush")
-    (hit,) = do(memory, "search", "Tokyo", user_id="louis", limit=10)
+    memory.flush()
+    (hit,) = memory.search("Tokyo", user_id="louis", limit=10)
     assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "s1")
     assert hit.created_at == MAY
     assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
     assert hit.tokens > 5
-    assert do(memory, "search", "Tokyo", user_id="louis", token_limit=5) == ()
-    assert len(do(memory, "search", "Tokyo", user_id="louis", token_limit=50)) == 1
+    assert memory.search("Tokyo", user_id="louis", token_limit=5) == ()
+    assert len(memory.search("Tokyo", user_id="louis", token_limit=50)) == 1
 
 
 @pytest.mark.requirement("L07", "M06", "M15")
-def test_nobody_sees_what_another_tenant_user_or_agent_was_told(memory, do) -> None:
+def test_nobody_sees_what_another_tenant_user_or_agent_was_told(memory) -> None:
     memory.chat(user_id="eve", session_id="s").add("user", "the code is 4711")
     memory.chat(user_id="louis", session_id="s", tenant_id="b").add("user", "the code is 4712")
     memory.chat(user_id="louis", session_id="s", agent_id="bank").add("user", "the code is 4713")
-    do(memory, "flush")
-    assert do(memory, "search", "what is the code", user_id="louis", agent_id="shop") == ()
-    mine = do(memory, "search", "what is the code", user_id="louis")
+    memory.flush()
+    assert memory.search("what is the code", user_id="louis", agent_id="shop") == ()
+    mine = memory.search("what is the code", user_id="louis")
     assert [hit.text for hit in mine] == ["the code is 4713"]
     chat = memory.chat(user_id="louis", session_id="new", agent_id="shop")
     chat.add("user", "what is the code?")
-    assert [m.content for m in do(chat, "context").messages] == ["what is the code?"]
-    session = do(memory, "search", "code", user_id="louis", agent_id="bank", session_id="other")
+    assert [m.content for m in chat.context().messages] == ["what is the code?"]
+    session = memory.search("code", user_id="louis", agent_id="bank", session_id="other")
     assert session == ()
 
 
 @pytest.mark.requirement("L10", "J10")
-def test_clearing_a_session_forgets_it_and_nothing_else(memory, do) -> None:
+def test_clearing_a_session_forgets_it_and_nothing_else(memory) -> None:
     one, two = (memory.chat(user_id="louis", session_id=s) for s in ("s1", "s2"))
     one.add("user", "pineapple one")
     two.add("user", "pineapple two")
     memory.flush()
-    assert do(one, "clear") == 1
+    assert one.clear() == 1
     memory.flush()
     assert one.history() == []
     assert [hit.text for hit in memory.search("pineapple", user_id="louis")] == ["pineapple two"]
-    assert do(memory.chat(user_id="louis", session_id="never"), "clear") == 0
+    assert memory.chat(user_id="louis", session_id="never").clear() == 0
 
 
 @pytest.mark.requirement("L09")
-def test_setting_messages_replaces_the_session_and_embeds_only_what_is_new(memory, do) -> None:
+def test_setting_messages_replaces_the_session_and_embeds_only_what_is_new(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s1")
     chat.add_messages([Message("user", "one"), Message("assistant", "two"), Message("user", "three")])
     memory.flush()
     embedded: list[int] = []
     memory.listen(lambda e: embedded.append(e.embedded) if isinstance(e, MessagesIndexed) else None)
-    receipt = do(
-        chat, "resync", [Message("user", "one"), Message("assistant", "two!")], replace="all", erase=True
-    )
+    receipt = chat.resync([Message("user", "one"), Message("assistant", "two!")], replace="all", erase=True)
     assert (receipt.unchanged, receipt.stored) == (1, 1)
     memory.flush()
     assert sum(embedded) == 1
     assert [m.content for m in chat.history()] == ["one", "two!"]
 
 
-def test_messages_of_one_session_are_listed_by_last_use(memory, do) -> None:
+def test_messages_of_one_session_are_listed_by_last_use(memory) -> None:
     for name in ("a", "b", "a"):
         memory.chat(user_id="louis", session_id=name).add("user", "hi")
     memory.chat(user_id="eve", session_id="c").add("user", "hi")
-    sessions = do(memory, "sessions", user_id="louis")
+    sessions = memory.sessions(user_id="louis")
     assert [(s.scope.session_id, s.messages) for s in sessions] == [("a", 2), ("b", 1)]
 
 
@@ -282,14 +278,14 @@ def test_one_memory_serves_many_event_loops_and_threads_at_once(open_at) -> None
             assert contents == [f"{number}.{turn}" for turn in range(5)]
 
 
-def test_what_was_closed_says_so(memory, do) -> None:
+def test_what_was_closed_says_so(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("user", "hi")
-    do(memory, "close")
-    do(memory, "close")
+    memory.close()
+    memory.close()
     for verb, arguments in (("add", ("user", "x")), ("history", ()), ("context", ()), ("clear", ())):
         with pytest.raises(StoreClosedError):
-            do(chat, verb, *arguments)
+            getattr(chat, verb)(*arguments)
 
 
 def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:

@@ -174,7 +174,7 @@ def test_many_threads_write_to_one_folder_and_empty_it_without_losing_any(store)
 # --- exports
 
 
-def test_a_tenants_export_has_its_items_and_they_come_back_equal(store, memory, do) -> None:
+def test_a_tenants_export_has_its_items_and_they_come_back_equal(store, memory) -> None:
     items = store.items(tenant_id="acme")
     items.batch(
         [
@@ -186,9 +186,9 @@ def test_a_tenants_export_has_its_items_and_they_come_back_equal(store, memory, 
     put(store, "users", "ada", k="another tenant's")
     store.chat(user_id="ada", tenant_id="acme").add("user", "Hi")
     out = io.StringIO()
-    do(store, "export", out, tenant_id="acme")
+    store.export(out, tenant_id="acme")
     assert json.loads(out.getvalue().splitlines()[-1]) == {"end": {"sessions": 1, "messages": 1, "items": 3}}
-    done = do(memory, "import_from", io.StringIO(out.getvalue()), tenant_id="moved")
+    done = memory.import_from(io.StringIO(out.getvalue()), tenant_id="moved")
     assert (done.items, done.placed) == (3, 3)
     assert str(done).endswith("3 item(s), 3 of them new")
 
@@ -202,7 +202,7 @@ def test_a_tenants_export_has_its_items_and_they_come_back_equal(store, memory, 
     assert find(memory, "hidden", tenant="moved")[-1].score is None
     assert find(memory, None) == []
     memory.items(tenant_id="moved").batch([PutItem(("users", "ada"), "k", {"text": "newer"})])
-    again = do(memory, "import_from", io.StringIO(out.getvalue()), tenant_id="moved")
+    again = memory.import_from(io.StringIO(out.getvalue()), tenant_id="moved")
     assert (again.items, again.placed) == (3, 0)
     assert find(memory, None, "users", "ada", tenant="moved")[0].value == {"text": "newer"}
 

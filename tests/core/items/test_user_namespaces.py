@@ -43,13 +43,13 @@ def texts(memory: Memory, tenant_id: str = "default") -> set[str]:
     return {one.value["text"] for one in found}
 
 
-def test_they_are_forgotten_with_the_user_and_others_are_named(memory, do) -> None:
-    report = do(memory, "forget", "ada")
+def test_they_are_forgotten_with_the_user_and_others_are_named(memory) -> None:
+    report = memory.forget("ada")
     assert report.items == 2
     assert report.undeclared_folders == (("drafts", "ada"),)
     assert texts(memory) == {"Bob has a blue boat.", "Roses are red.", "Violets are blue."}
     assert texts(memory, "other") == {"Another Ada has a boat."}
-    assert do(memory, "forget", "ada").items == 0
+    assert memory.forget("ada").items == 0
 
 
 def test_what_is_less_than_the_user_leaves_them(memory) -> None:
@@ -61,9 +61,9 @@ def test_what_is_less_than_the_user_leaves_them(memory) -> None:
     assert "Ada has a cat." in texts(memory)
 
 
-def test_they_are_exported_with_the_user_and_imported_as_theirs(memory, open_at, do) -> None:
+def test_they_are_exported_with_the_user_and_imported_as_theirs(memory, open_at) -> None:
     out = StringIO()
-    do(memory, "export", out, user_id="ada")
+    memory.export(out, user_id="ada")
     lines = out.getvalue().splitlines()
     assert sum('"item"' in line for line in lines) == 2
     assert "Roses" not in out.getvalue()
@@ -71,12 +71,12 @@ def test_they_are_exported_with_the_user_and_imported_as_theirs(memory, open_at,
 
     other = open_at("other")
     with pytest.raises(ImportStoppedError, match="belongs to no user"):
-        do(other, "import_from", lines, user_id="ada")
+        other.import_from(lines, user_id="ada")
     other.items().declare_user_namespace(NAMESPACE)
-    assert do(other, "import_from", lines, user_id="ada").items == 2
+    assert other.import_from(lines, user_id="ada").items == 2
     assert texts(other) == {"Ada has a red boat.", "Ada has a cat."}
     with pytest.raises(ImportStoppedError):
-        do(other, "import_from", lines, user_id="bob")
+        other.import_from(lines, user_id="bob")
 
 
 def test_a_declaration_is_kept_with_the_store(open_at) -> None:
@@ -132,13 +132,13 @@ def test_a_context_recalls_what_bears_on_the_question_for_their_user_alone(memor
     assert not alone.context().recall
 
 
-def test_a_search_finds_them_and_a_filter_does_not(memory, do) -> None:
-    hit, *_ = do(memory, "search", "a red boat", user_id="ada")
+def test_a_search_finds_them_and_a_filter_does_not(memory) -> None:
+    hit, *_ = memory.search("a red boat", user_id="ada")
     assert (hit.kind, hit.speaker, hit.message_ids, hit.record) == ("item", "item", (), None)
     assert (hit.item.labels, hit.item.key) == (("memories", "ada"), "boat")
-    assert not do(memory, "search", "a red boat", user_id="ada", filter=RecallFilter(kinds=["record"]))
+    assert not memory.search("a red boat", user_id="ada", filter=RecallFilter(kinds=["record"]))
     chat = memory.chat(user_id="ada", session_id="r")
-    assert [one.item.key for one in do(chat, "recall", "Where is the cat?")] == ["cat"]
+    assert [one.item.key for one in chat.recall("Where is the cat?")] == ["cat"]
 
 
 def test_an_item_is_recalled_once_and_not_when_it_ended(memory) -> None:

@@ -55,9 +55,9 @@ BAD_MESSAGES = {
 
 @pytest.mark.requirement("F18")
 @pytest.mark.parametrize("bad", BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
-def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory, chat, do, bad) -> None:
+def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory, chat, bad) -> None:
     with pytest.raises(InvalidMessageError) as refused:
-        do(chat, "add_messages", [Message("user", "good"), bad])
+        chat.add_messages([Message("user", "good"), bad])
     assert refused.value.hint
     assert not refused.value.retryable
     assert chat.history() == []
@@ -69,36 +69,36 @@ def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory,
     "bad",
     ["hello", b"hello", 5, None, {"role": "user"}, Message("user", "x"), ["hello"], [None], [("user", "x")]],
 )
-def test_what_is_no_list_of_messages_is_a_type_error(chat, do, bad) -> None:
+def test_what_is_no_list_of_messages_is_a_type_error(chat, bad) -> None:
     with pytest.raises(TypeError) as refused:
-        do(chat, "add_messages", bad)
+        chat.add_messages(bad)
     assert isinstance(refused.value, MessageTypeError)
     assert chat.history() == []
 
 
-def test_no_messages_are_no_error_and_no_session(memory, chat, do) -> None:
-    assert do(chat, "add_messages", []).stored == 0
+def test_no_messages_are_no_error_and_no_session(memory, chat) -> None:
+    assert chat.add_messages([]).stored == 0
     assert memory.sessions(user_id="louis") == []
 
 
 @pytest.mark.parametrize("content", [b"x", 5, None, {"type": "text", "text": "x"}, ["x"]])
-def test_content_of_another_type_is_refused(chat, do, content) -> None:
+def test_content_of_another_type_is_refused(chat, content) -> None:
     with pytest.raises(InvalidMessageError):
-        do(chat, "add", "user", content)
+        chat.add("user", content)
     assert chat.history() == []
 
 
-def test_one_id_twice_in_a_batch_is_refused(chat, do) -> None:
+def test_one_id_twice_in_a_batch_is_refused(chat) -> None:
     with pytest.raises(InvalidMessageError, match="'m1'"):
-        do(chat, "add_messages", [Message("user", "a", id="m1"), Message("user", "b", id="m1")])
+        chat.add_messages([Message("user", "a", id="m1"), Message("user", "b", id="m1")])
     assert chat.history() == []
 
 
 @pytest.mark.requirement("F18")
-def test_text_that_databases_dislike_is_kept_as_it_is_and_found(memory, chat, do) -> None:
+def test_text_that_databases_dislike_is_kept_as_it_is_and_found(memory, chat) -> None:
     texts = ["nul \0 pineapple", "lone \ud800 pineapple", "\U0010ffff pineapple", "\ufeff pineapple"]
     for text in texts:
-        do(chat, "add", "user", text)
+        chat.add("user", text)
     memory.flush()
     assert [m.content for m in chat.history()] == texts
     hits = {hit.text for hit in memory.search("pineapple", user_id="louis")}
@@ -111,31 +111,31 @@ def test_text_that_databases_dislike_is_kept_as_it_is_and_found(memory, chat, do
 
 
 @pytest.mark.slow
-def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(open_at, do) -> None:
+def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(open_at) -> None:
     memory = open_at()
     chat = memory.chat(user_id="louis", session_id="s")
     huge = "pineapple " + "lorem ipsum dolor " * 290_000
     assert len(huge) > 5_000_000
-    do(chat, "add", "user", huge)
-    do(chat, "add", "user", "and now?")
+    chat.add("user", huge)
+    chat.add("user", "and now?")
     memory.flush()
     assert chat.history()[0].content == huge
     assert memory.search("pineapple", user_id="louis")[0].text == huge
-    context = do(chat, "context", token_limit=500)
+    context = chat.context(token_limit=500)
     preview, question = context.messages
     assert question.content == "and now?"
     assert preview.text.startswith("pineapple lorem")
     assert len(preview.text) < 5_000, "what has room in the limit"
-    assert do(chat, "reload", "msg-1").content == huge
+    assert chat.reload("msg-1").content == huge
 
 
-def test_a_message_over_the_size_limit_is_refused(do) -> None:
+def test_a_message_over_the_size_limit_is_refused() -> None:
     with Memory.in_memory(settings=Tuned(message_bytes_limit=1000)) as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         with pytest.raises(InvalidMessageError, match="1,000"):
-            do(chat, "add", "user", "ü" * 600)
+            chat.add("user", "ü" * 600)
         assert chat.history() == []
-        do(chat, "add", "user", "ü" * 400)
+        chat.add("user", "ü" * 400)
 
 
 @pytest.mark.parametrize("name", ["user_id", "tenant_id", "agent_id", "session_id"])
@@ -151,31 +151,31 @@ def test_nobody_can_pose_as_a_session_without_a_user(memory) -> None:
 
 
 @pytest.mark.parametrize("bad", [0, -1, True, 1.5, "10", math.inf])
-def test_limits_below_one_are_refused(memory, chat, do, bad) -> None:
+def test_limits_below_one_are_refused(memory, chat, bad) -> None:
     chat.add("user", "hi")
     with pytest.raises(InvalidLimitError):
-        do(chat, "context", token_limit=bad)
+        chat.context(token_limit=bad)
     with pytest.raises(InvalidLimitError):
-        do(memory, "search", "hi", user_id="louis", limit=bad)
+        memory.search("hi", user_id="louis", limit=bad)
     with pytest.raises(InvalidLimitError):
-        do(memory, "search", "hi", user_id="louis", token_limit=bad)
+        memory.search("hi", user_id="louis", token_limit=bad)
 
 
 @pytest.mark.parametrize("bad", [None, 5, b"x", ["x"]])
-def test_a_query_that_is_no_text_is_refused(memory, chat, do, bad) -> None:
+def test_a_query_that_is_no_text_is_refused(memory, chat, bad) -> None:
     with pytest.raises(InvalidMessageError):
-        do(memory, "search", bad, user_id="louis")
+        memory.search(bad, user_id="louis")
     if bad is not None:
         with pytest.raises(InvalidMessageError):
-            do(chat, "context", bad)
+            chat.context(bad)
 
 
 @pytest.mark.parametrize("query", ["", "   ", "???", "\0", "\ud800", "the of and", "' OR 1=1 --", '"*'])
-def test_any_text_is_a_query(memory, chat, do, query) -> None:
+def test_any_text_is_a_query(memory, chat, query) -> None:
     chat.add("user", "hello there")
     memory.flush()
-    do(memory, "search", query, user_id="louis")
-    do(chat, "context", query)
+    memory.search(query, user_id="louis")
+    chat.context(query)
 
 
 def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) -> None:
@@ -229,16 +229,16 @@ def test_what_only_later_work_would_stumble_over_is_refused_when_a_memory_is_ope
 
 
 @pytest.mark.parametrize("calls", [None, 5, "c1", {"id": "c1"}])
-def test_tool_calls_that_are_no_list_are_refused(chat, do, calls) -> None:
+def test_tool_calls_that_are_no_list_are_refused(chat, calls) -> None:
     with pytest.raises(InvalidMessageError, match="tool_calls"):
-        do(chat, "add", "assistant", "x", tool_calls=calls)
+        chat.add("assistant", "x", tool_calls=calls)
     assert chat.history() == []
 
 
 @pytest.mark.parametrize("bad", ["60", math.nan, True])
-def test_a_wait_that_is_no_time_is_refused(memory, do, bad) -> None:
+def test_a_wait_that_is_no_time_is_refused(memory, bad) -> None:
     with pytest.raises(InvalidLimitError, match="timeout"):
-        do(memory, "flush", bad)
+        memory.flush(bad)
 
 
 def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
@@ -251,9 +251,9 @@ def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
     assert made.__notes__ == ["Hint: do this"]
 
 
-def test_two_lone_surrogates_stay_two(chat, do) -> None:
+def test_two_lone_surrogates_stay_two(chat) -> None:
     halves = "\ud83d" + "\ude00"
-    do(chat, "add", "user", halves, metadata={halves: halves})
+    chat.add("user", halves, metadata={halves: halves})
     (stored,) = chat.history()
     assert (stored.content, stored.metadata) == (halves, {halves: halves})
     assert len(stored.content) == 2

@@ -24,17 +24,17 @@ from tests.conftest import offload_id
 BROKEN = ["\ud800", "a\0b", ""]
 
 
-def test_an_offload_id_names_no_message_of_another_session(store: Memory, do) -> None:
+def test_an_offload_id_names_no_message_of_another_session(store: Memory) -> None:
     others = [("evil", "mallory"), ("good", "bob"), ("good", "ann"), ("good", "eve")]
     chats = [store.chat(user_id=user, session_id="s", tenant_id=tenant) for tenant, user in others]
     for chat in chats:
         chat.add("user", f"the secret of {chat.scope.user_id}")
     mine, *theirs = chats
-    assert "mallory" in do(mine, "reload", offload_id(mine, 0)).text
+    assert "mallory" in mine.reload(offload_id(mine, 0)).text
     for verb in ("reload", "reload_text"):
         for chat in theirs:
             with pytest.raises(InvalidMessageError):
-                do(mine, verb, offload_id(chat, 0))
+                getattr(mine, verb)(offload_id(chat, 0))
 
 
 def export_of(**line) -> list[str]:
@@ -46,9 +46,9 @@ def export_of(**line) -> list[str]:
 
 @pytest.mark.parametrize("name", ["created_at", "updated_at"])
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"])
-def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(store, do, name, moment) -> None:
+def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(store, name, moment) -> None:
     with pytest.raises(ImportStoppedError, match="line 2"):
-        do(store, "import_from", export_of(**{name: moment}))
+        store.import_from(export_of(**{name: moment}))
     store.chat(user_id="louis").add("user", "hello")
     store.flush()
     assert len(store.sessions(user_id="louis")) == 1
@@ -56,39 +56,39 @@ def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(sto
 
 @pytest.mark.parametrize("text", BROKEN)
 @pytest.mark.parametrize("name", ["title", "forked_from", "ended_with"])
-def test_a_text_that_no_database_can_store_is_refused(store, do, name, text) -> None:
+def test_a_text_that_no_database_can_store_is_refused(store, name, text) -> None:
     with pytest.raises(ImportStoppedError, match=name):
-        do(store, "import_from", export_of(**{name: text}))
+        store.import_from(export_of(**{name: text}))
     chat = store.chat(user_id="louis", session_id="s")
     chat.add("user", "hello", id="m1")
     with pytest.raises(InvalidMessageError):
-        do(chat, "rename", text)
+        chat.rename(text)
     for verb in ("edit", "delete_message", "fork"):
         given = {"edit": (text, "new"), "delete_message": (text,), "fork": ()}[verb]
         with pytest.raises(UnknownMessageError):
-            do(chat, verb, *given, **({"until": text} if verb == "fork" else {}))
+            getattr(chat, verb)(*given, **({"until": text} if verb == "fork" else {}))
     if name != "forked_from":
         with pytest.raises(InvalidStateError, match=name):
-            do(chat, "load_state", {**chat.save_state(), name: text})
+            chat.load_state({**chat.save_state(), name: text})
     assert [message.text for message in chat.history()] == ["hello"]
 
 
 @pytest.mark.parametrize("number", [10**20, 2**31, True, 1.5, "x"])
-def test_numbers_that_nothing_can_count_are_refused(store, do, number) -> None:
+def test_numbers_that_nothing_can_count_are_refused(store, number) -> None:
     chat = store.chat(user_id="louis", session_id="s")
     chat.add("user", "hello")
     with pytest.raises(InvalidLimitError):
-        do(chat, "history", 0, number)
+        chat.history(0, number)
     with pytest.raises(InvalidLimitError):
-        do(chat, "context", token_limit=number)
+        chat.context(token_limit=number)
     with pytest.raises(InvalidLimitError):
-        do(chat, "history", number)
+        chat.history(number)
     for name in ("limit", "offset"):
         with pytest.raises(InvalidLimitError, match=name):
-            do(store, "sessions", user_id="louis", **{name: number})
+            store.sessions(user_id="louis", **{name: number})
     if not isinstance(number, str):
         with pytest.raises(UnknownMessageError):
-            do(chat, "edit", number if number is not True else -(10**20), "new")
+            chat.edit(number if number is not True else -(10**20), "new")
 
 
 @pytest.mark.parametrize("number", [0, -5])
@@ -107,10 +107,10 @@ def test_idle_days_that_no_calendar_has_are_refused(days) -> None:
 
 
 @pytest.mark.requirement("F20")
-def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(store, do) -> None:
+def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(store) -> None:
     chat = store.chat(user_id="louis", session_id="s")
     chat.add("user", "the password is swordfish", id="x")
-    do(chat, "add", "user", "the password is swordfish", id="x", model_visible=False)
+    chat.add("user", "the password is swordfish", id="x", model_visible=False)
     store.flush()
     assert not store.search("password swordfish", user_id="louis")
     assert store.chat(user_id="louis", session_id="t").context("password swordfish").recall == ""
@@ -140,15 +140,15 @@ def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch)
 
 
 @pytest.mark.requirement("F13")
-def test_an_answer_that_was_known_before_ends_nothing_temporary(store, do) -> None:
+def test_an_answer_that_was_known_before_ends_nothing_temporary(store) -> None:
     chat = store.chat(user_id="louis", session_id="s")
     chat.add_messages([Message("user", "q", id="1"), Message("assistant", "a", id="2")])
     chat.add_temporary(Message("user", "(a hint)"))
     chat.context()
-    do(chat, "add", "assistant", "a", id="2")
-    do(chat, "add", "assistant", "for people", model_visible=False)
+    chat.add("assistant", "a", id="2")
+    chat.add("assistant", "for people", model_visible=False)
     assert [message.text for message in chat.context().temporary] == ["(a hint)"]
-    do(chat, "add", "assistant", "an answer")
+    chat.add("assistant", "an answer")
     assert chat.context().temporary == ()
 
 

@@ -45,14 +45,14 @@ def test_what_comes_in_front_of_the_first_active_message_is_active(lists) -> Non
 
 
 @pytest.mark.requirement("L02")
-def test_a_gap_is_filled_a_hundred_times(store, lists, do) -> None:
+def test_a_gap_is_filled_a_hundred_times(store, lists) -> None:
     lists.set("k", [Message("user", f"old {at}", id=f"o{at}") for at in range(6)])
     chat = chat_of(lists)
     chat.edit("o1", "edited")
     chat.withdraw(["o4"])
     before = [one.text for one in chat.history(all_versions=True)]
     for number in range(BETWEEN):
-        do(lists, "insert", "k", 2, [Message("user", f"between {number}")])
+        lists.insert("k", 2, [Message("user", f"between {number}")])
 
     new = [f"between {number}" for number in range(BETWEEN)][::-1]
     assert words(lists) == ["old 0", "edited", *new, "old 2", "old 3", "old 5"]

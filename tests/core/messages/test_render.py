@@ -70,28 +70,26 @@ def opened(text: str) -> list[str]:
         ("resync", {"replace": "nothing"}),
     ],
 )
-def test_what_a_user_says_is_stored_verbatim_though_it_looks_like_our_block(
-    chat, do, text, verb, how
-) -> None:
+def test_what_a_user_says_is_stored_verbatim_though_it_looks_like_our_block(chat, text, verb, how) -> None:
     said = [
         Message("user", text),
         Message("assistant", text),
         Message("user", ({"type": "text", "text": text},)),
     ]
-    receipt = do(chat, verb, said, **how)
+    receipt = getattr(chat, verb)(said, **how)
     assert receipt.stored == 3
     assert [message.content for message in chat.history()] == [message.content for message in said]
-    again = do(chat, "context", "").messages
+    again = chat.context("").messages
     assert not any(opened(message.text) for message in again)
 
 
 @pytest.mark.parametrize("text", FORGED)
-def test_a_forged_block_and_odd_text_are_known_again_when_a_context_is_given_back(chat, do, text) -> None:
+def test_a_forged_block_and_odd_text_are_known_again_when_a_context_is_given_back(chat, text) -> None:
     said = [Message("user", text), Message("assistant", "a\ud800b"), Message("user", "and now?\0")]
     chat.add_messages(said)
     before = chat.history()
-    told = [*do(chat, "context", "").messages, Message("assistant", "It is empty.")]
-    synced = do(chat, "resync", told)
+    told = [*chat.context("").messages, Message("assistant", "It is empty.")]
+    synced = chat.resync(told)
     assert (synced.stored, synced.superseded) == (1, 0)
     assert chat.history()[:-1] == before
     chat.add_messages([*told[:3], Message("user", "x")])
@@ -174,7 +172,7 @@ def test_a_message_costs_what_is_told_of_it(open_at) -> None:
 
 @pytest.mark.requirement("F18", "L02")
 @pytest.mark.parametrize("text", ODD)
-def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_a_model_is_given(chat, do, text) -> None:
+def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_a_model_is_given(chat, text) -> None:
     given: list[str] = []
     raw = Raw("langchain", "1.0", {"type": "ai", "data": {"content": text, "deep": [{"x": text}]}})
     said = [
@@ -183,16 +181,16 @@ def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_a_model_is_
         Message("tool", text, tool_call_id="c"),
         Message("user", ({"type": "text", "text": text}, {"type": "other", "deep": [text]})),
     ]
-    do(chat, "add_messages", said)
+    chat.add_messages(said)
     assert [message.content for message in chat.history()] == [message.content for message in said]
     assert chat.history()[1].tool_calls == said[1].tool_calls
     chat.add_temporary(Message("user", text))
-    for message in do(chat, "context", text).messages:
+    for message in chat.context(text).messages:
         given.append(
             json.dumps([message.content, message.raw and dict(message.raw.dump)], ensure_ascii=False)
         )
         given += [json.dumps(json.loads(call.arguments), ensure_ascii=False) for call in message.tool_calls]
-    given.append(do(chat, "reload_text", offload_id(chat, 0)))
+    given.append(chat.reload_text(offload_id(chat, 0)))
     assert all("\ufffd" in one for one in given[-2:])
     for one in given:
         one.encode()
@@ -221,11 +219,11 @@ def test_an_embedder_is_given_nothing_that_utf8_does_not_have(open_at) -> None:
 
 
 @pytest.mark.requirement("A19")
-def test_a_tools_message_by_hand_names_its_call(chat, do) -> None:
+def test_a_tools_message_by_hand_names_its_call(chat) -> None:
     chat.add("user", "go")
     chat.add("assistant", tool_calls=[ToolCall("c1", "f")])
     with pytest.raises(InvalidMessageError, match="call"):
-        do(chat, "add", "tool", "x")
+        chat.add("tool", "x")
     assert len(chat.history()) == 2
 
 

@@ -66,34 +66,34 @@ def raw_rows(memory: Memory) -> dict[str, list[Any]]:
 
 
 @pytest.mark.requirement("M06")
-def test_a_user_has_many_sessions_that_are_listed_with_labels_the_last_used_first(store, do):
+def test_a_user_has_many_sessions_that_are_listed_with_labels_the_last_used_first(store):
     for number in range(5):
         chat = store.chat(user_id="ada", session_id=f"s{number}")
         chat.add("system", "be kind")
         chat.add("user", f"Question number {number}\nand " + "many more words " * 20)
     store.chat(user_id="bob", session_id="his").add("user", "not hers")
-    do(store.chat(user_id="ada", session_id="s1"), "rename", "Parrots")
+    store.chat(user_id="ada", session_id="s1").rename("Parrots")
 
-    listed = do(store, "sessions", user_id="ada")
+    listed = store.sessions(user_id="ada")
     assert [session.scope.session_id for session in listed] == ["s4", "s3", "s2", "s1", "s0"]
     assert listed[3].label == "Parrots"
     assert listed[0].label.startswith("Question number 4 and many more words")
     assert len(listed[0].label) <= 60
-    assert [s.label for s in do(store, "sessions", user_id="ada", limit=2, offset=3)] == [
+    assert [s.label for s in store.sessions(user_id="ada", limit=2, offset=3)] == [
         "Parrots",
         listed[4].label,
     ]
-    assert do(store, "sessions", user_id="nobody") == []
+    assert store.sessions(user_id="nobody") == []
 
 
-def test_a_title_is_a_text_and_can_be_taken_away(store, chat, do):
-    assert do(chat, "rename", "Parrots") is True
-    assert do(chat, "rename", None) is True
+def test_a_title_is_a_text_and_can_be_taken_away(store, chat):
+    assert chat.rename("Parrots") is True
+    assert chat.rename(None) is True
     assert store.sessions(user_id="ada")[0].label == "question 1 about parrots"
-    assert do(store.chat(user_id="ada", session_id="none"), "rename", "x") is False
+    assert store.chat(user_id="ada", session_id="none").rename("x") is False
     for wrong in ("", "  ", 3, "a\0b"):
         with pytest.raises(InvalidMessageError, match="title"):
-            do(chat, "rename", wrong)
+            chat.rename(wrong)
 
 
 def test_a_session_in_which_no_user_spoke_is_called_by_its_id(store):
@@ -111,35 +111,35 @@ def test_a_label_is_one_line_and_never_too_long(said, limit):
 
 
 @pytest.mark.requirement("F20", "L02")
-def test_a_history_is_read_in_parts(chat, do):
-    everything = do(chat, "history")
-    assert do(chat, "history", 2, 3) == do(chat, "history", offset=2, limit=3) == everything[2:5]
-    assert do(chat, "history", offset=5) == everything[5:]
-    assert do(chat, "history", offset=99) == []
-    assert do(chat, "history", -3) == do(chat, "history", -3, all_versions=True) == everything[-3:]
-    assert do(chat, "history", -3, 2) == everything[-3:-1]
-    assert do(chat, "history", -99) == everything
+def test_a_history_is_read_in_parts(chat):
+    everything = chat.history()
+    assert chat.history(2, 3) == chat.history(offset=2, limit=3) == everything[2:5]
+    assert chat.history(offset=5) == everything[5:]
+    assert chat.history(offset=99) == []
+    assert chat.history(-3) == chat.history(-3, all_versions=True) == everything[-3:]
+    assert chat.history(-3, 2) == everything[-3:-1]
+    assert chat.history(-99) == everything
     for wrong in ({"offset": -1.5}, {"offset": True}, {"limit": 0}, {"limit": "3"}):
         with pytest.raises(InvalidLimitError):
-            do(chat, "history", **wrong)
+            chat.history(**wrong)
 
 
 @pytest.mark.requirement("A03", "J10", "L12")
-def test_what_is_read_is_a_copy_and_an_unknown_session_is_empty(store, chat, do):
-    do(chat, "history").clear()
-    do(store, "sessions", user_id="ada").clear()
-    assert len(do(chat, "history")) == 7
+def test_what_is_read_is_a_copy_and_an_unknown_session_is_empty(store, chat):
+    chat.history().clear()
+    store.sessions(user_id="ada").clear()
+    assert len(chat.history()) == 7
     with pytest.raises(AttributeError):
-        do(chat, "history")[0].content = "changed"
+        chat.history()[0].content = "changed"
     unknown = store.chat(user_id="ada", session_id="unknown")
-    assert do(unknown, "history") == list(do(unknown, "context").messages) == []
+    assert unknown.history() == list(unknown.context().messages) == []
     assert store.sessions(user_id="ada")[0].messages == 7
 
 
 @pytest.mark.requirement("J31", "L02")
-def test_an_ended_session_begins_anew_and_keeps_its_history(store, chat, do):
-    assert do(chat, "end") is True
-    assert do(chat, "end") is False
+def test_an_ended_session_begins_anew_and_keeps_its_history(store, chat):
+    assert chat.end() is True
+    assert chat.end() is False
     assert store.sessions(user_id="ada")[0].ended
     assert [message.content for message in chat.context(policy="max_messages").messages] == ["be kind"]
     assert len(texts(chat)) == 7
@@ -220,15 +220,15 @@ def test_many_idle_sessions_are_ended_in_batches(store):
 
 
 @pytest.mark.requirement("F20")
-def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat, do):
+def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat):
     before = chat.history()[3]
-    edited = do(chat, "edit", "u2", "question 2 about ferrets", expected=before)
+    edited = chat.edit("u2", "question 2 about ferrets", expected=before)
     assert chat.history()[3] == edited == replace(before, content="question 2 about ferrets")
     with pytest.raises(MessageChangedError, match="u2"):
-        do(chat, "edit", "u2", "mine", expected=before)
+        chat.edit("u2", "mine", expected=before)
     with pytest.raises(MessageChangedError):
-        do(chat, "edit", "u2", "mine", expected="question 2 about parrots")
-    do(chat, "edit", "u2", ({"type": "text", "text": "blocks"},), expected="question 2 about ferrets")
+        chat.edit("u2", "mine", expected="question 2 about parrots")
+    chat.edit("u2", ({"type": "text", "text": "blocks"},), expected="question 2 about ferrets")
     assert chat.history()[3].text == "blocks"
     store.flush()
     assert "question 2" not in str(store.search("ferrets question 2", user_id="ada", limit=50))
@@ -260,11 +260,11 @@ def test_of_many_edits_with_one_expectation_one_is_made(chat):
 
 
 @pytest.mark.requirement("A02")
-def test_a_message_is_deleted_by_its_id_or_its_place(store, chat, do):
+def test_a_message_is_deleted_by_its_id_or_its_place(store, chat):
     store.flush()
-    assert do(chat, "delete_message", "a1").text == "answer 1"
-    assert do(chat, "delete_message", -1).text == "answer 3"
-    assert do(chat, "delete_message", 0).text == "be kind"
+    assert chat.delete_message("a1").text == "answer 1"
+    assert chat.delete_message(-1).text == "answer 3"
+    assert chat.delete_message(0).text == "be kind"
     assert texts(chat) == [
         "question 1 about parrots",
         "question 2 about parrots",
@@ -279,10 +279,10 @@ def test_a_message_is_deleted_by_its_id_or_its_place(store, chat, do):
 
 
 @pytest.mark.parametrize("place", ["none", 7, -8, True, None, 1.5])
-def test_a_message_that_is_not_there_is_told_of(chat, place, do):
+def test_a_message_that_is_not_there_is_told_of(chat, place):
     for verb, more in (("edit", ["x"]), ("delete_message", [])):
         with pytest.raises(UnknownMessageError) as refused:
-            do(chat, verb, place, *more)
+            getattr(chat, verb)(place, *more)
         assert "history" in refused.value.hint
     assert len(texts(chat)) == 7
 
@@ -314,9 +314,9 @@ def test_ids_of_another_scope_name_nothing_here(store, chat):
     assert [texts(other) for other in others] == [["mine"]] * 4
 
 
-def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat, do):
+def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):
     chat.add_messages([Message("assistant", "raw", raw=Raw("somewhere", "1", {"x": 1}), metadata={"m": 1})])
-    fork = do(chat, "fork")
+    fork = chat.fork()
     assert fork.history() == chat.history()
     assert (fork.user_id, fork.session_id != chat.session_id) == ("ada", True)
     fork.add("user", "there alone")
@@ -330,17 +330,17 @@ def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat, do):
     assert fork.context().messages[0].content == "be kind"
 
 
-def test_a_fork_may_end_at_a_message_and_have_a_name(chat, do):
-    fork = do(chat, "fork", until="a1", session_id="other")
+def test_a_fork_may_end_at_a_message_and_have_a_name(chat):
+    fork = chat.fork(until="a1", session_id="other")
     assert texts(fork) == texts(chat)[:3]
     assert fork.session_id == "other"
-    assert texts(do(chat, "fork", until=-2)) == texts(chat)[:-1]
+    assert texts(chat.fork(until=-2)) == texts(chat)[:-1]
     with pytest.raises(InvalidScopeError, match="exists"):
-        do(chat, "fork", session_id="other")
+        chat.fork(session_id="other")
     with pytest.raises(UnknownMessageError):
-        do(chat, "fork", until="none")
+        chat.fork(until="none")
     with pytest.raises(UnknownMessageError):
-        do(chat.memory.chat(user_id="ada", session_id="unknown"), "fork")
+        chat.memory.chat(user_id="ada", session_id="unknown").fork()
     assert len(texts(chat)) == 7
 
 
@@ -385,14 +385,14 @@ def test_recall_says_the_same_words_once_and_not_what_the_window_says(store, cha
 
 
 @pytest.mark.requirement("F19")
-def test_a_chat_goes_on_in_another_memory(store, chat, do):
+def test_a_chat_goes_on_in_another_memory(store, chat):
     with Memory.in_memory(settings=PROMPT) as other:
         chat.set_memory(other)
-        do(chat, "add", "user", "over there")
+        chat.add("user", "over there")
         assert texts(chat) == ["over there"]
         assert chat.memory is other
         chat.set_memory(store)
-        assert len(do(chat, "history")) == 7
+        assert len(chat.history()) == 7
     for wrong in (None, "path", chat):
         with pytest.raises(ConfigurationError, match="Memory"):
             chat.set_memory(wrong)
@@ -418,7 +418,7 @@ def talk(store: Memory, user: str, tenant: str) -> None:
 
 @pytest.mark.requirement("L07", "L10")
 @pytest.mark.slow
-def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, do):
+def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store):
     for user, tenant in (("ada", "default"), ("ada", "other"), ("bob", "default")):
         talk(store, user, tenant)
     store.flush()
@@ -426,12 +426,12 @@ def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, do):
     before = store.sessions(user_id="ada")
     numbers = {session.number for session in before}
 
-    gone = do(store, "forget", "ada")
+    gone = store.forget("ada")
 
     assert gone.sessions == len(before) == 4
     assert gone.messages == sum(session.messages for session in before)
     assert list(store.search("pineapple mango more", user_id="ada")) == []
-    assert do(store, "sessions", user_id="ada") == []
+    assert store.sessions(user_id="ada") == []
     assert list(chat.context("pineapple").messages) == chat.history() == []
     store.flush()
     rows = raw_rows(store)
@@ -452,12 +452,12 @@ def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, do):
         assert store.chat(user_id=user, tenant_id=tenant, session_id="one").context().temporary
 
 
-def test_forgetting_one_agent_leaves_the_others(store, do):
+def test_forgetting_one_agent_leaves_the_others(store):
     for agent in ("cook", "pilot", None):
         chat = store.chat(user_id="ada", session_id="s", agent_id=agent)
         chat.add("user", f"pineapple for {agent}")
     store.flush()
-    assert do(store, "forget", "ada", agent_id="cook") == ForgetReport(1, 1)
+    assert store.forget("ada", agent_id="cook") == ForgetReport(1, 1)
     assert {hit.text for hit in store.search("pineapple", user_id="ada")} == {
         "pineapple for pilot",
         "pineapple for None",

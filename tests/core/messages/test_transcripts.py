@@ -187,31 +187,31 @@ TestLists.settings = settings(
 )
 
 
-def test_each_verb_does_it_on_both_databases_and_in_both_colours(lists, do, store) -> None:
-    do(lists, "add", "k", talk("a b c d"))
-    do(lists, "insert", "k", 1, talk("x"))
-    do(lists, "add", "k", talk("old"), part="archived")
-    assert said(do(lists, "messages", "k")) == "old a x b c d"
-    assert said(do(lists, "archive", "k", 2)) == "a x"
-    assert said(do(lists, "messages", "k", part="archived")) == "old a x"
-    assert said(do(lists, "messages", "k", part="active", limit=2, offset=1)) == "c d"
-    assert (do(lists, "count", "k", part="archived"), do(lists, "count", "k")) == (3, 6)
-    assert said(do(lists, "take", "k", -1, 1)) == "d"
-    assert said(do(lists, "take", "k", 0, 1, part="active")) == "b"
-    do(lists, "set", "k", talk("a c e"))
-    assert said(do(lists, "messages", "k", part="active")) == "a c e"
-    assert do(lists, "keys") == ["k"]
-    assert said(do(lists, "take", "k")) == "a c e"
-    assert do(lists, "messages", "k") == do(lists, "keys") == []
+def test_each_verb_does_it_on_both_databases_and_in_both_colours(lists, store) -> None:
+    lists.add("k", talk("a b c d"))
+    lists.insert("k", 1, talk("x"))
+    lists.add("k", talk("old"), part="archived")
+    assert said(lists.messages("k")) == "old a x b c d"
+    assert said(lists.archive("k", 2)) == "a x"
+    assert said(lists.messages("k", part="archived")) == "old a x"
+    assert said(lists.messages("k", part="active", limit=2, offset=1)) == "c d"
+    assert (lists.count("k", part="archived"), lists.count("k")) == (3, 6)
+    assert said(lists.take("k", -1, 1)) == "d"
+    assert said(lists.take("k", 0, 1, part="active")) == "b"
+    lists.set("k", talk("a c e"))
+    assert said(lists.messages("k", part="active")) == "a c e"
+    assert lists.keys() == ["k"]
+    assert said(lists.take("k")) == "a c e"
+    assert lists.messages("k") == lists.keys() == []
 
 
 # Nothing is lost silently
 
 
-def test_what_a_set_takes_the_place_of_is_kept_apart_and_no_longer_recalled(store, lists, do) -> None:
+def test_what_a_set_takes_the_place_of_is_kept_apart_and_no_longer_recalled(store, lists) -> None:
     lists.add("k", [Message("user", "my parrot is called Coco"), Message("assistant", "nice")])
     store.flush()
-    do(lists, "set", "k", [Message("user", "what is my parrot called?")])
+    lists.set("k", [Message("user", "what is my parrot called?")])
     store.flush()
 
     assert kept_apart(store) == ["my parrot is called Coco nice"]
@@ -230,27 +230,27 @@ def test_a_set_that_goes_on_or_cuts_the_beginning_writes_only_what_is_new(store,
     assert [message.id for message in lists.messages("k")][:2] == ids[2:]
 
 
-def test_a_set_is_made_as_a_whole_or_not_at_all(store, lists, do) -> None:
+def test_a_set_is_made_as_a_whole_or_not_at_all(store, lists) -> None:
     lists.add("k", talk("a b"))
     with pytest.raises(MessageTypeError):
-        do(lists, "set", "k", [Message("user", "fine"), "no message"])
+        lists.set("k", [Message("user", "fine"), "no message"])
 
     assert said(lists.messages("k")) == "a b"
     assert kept_apart(store) == []
 
 
-def test_a_message_of_a_known_id_is_not_put_a_second_time(lists, do) -> None:
+def test_a_message_of_a_known_id_is_not_put_a_second_time(lists) -> None:
     lists.add("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
     for verb, more in (("insert", (0,)), ("add", ())):
         part = {"part": "archived"} if verb == "add" else {}
         with pytest.raises(InvalidMessageError, match="already"):
-            do(lists, verb, "k", *more, [Message("user", "else", id="m2")], **part)
-    do(lists, "set", "k", [Message("user", "b", id="m2"), Message("user", "a", id="m1")])
+            getattr(lists, verb)("k", *more, [Message("user", "else", id="m2")], **part)
+    lists.set("k", [Message("user", "b", id="m2"), Message("user", "a", id="m1")])
 
     assert said(lists.messages("k")) == "b a"
 
 
-def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists, do) -> None:
+def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists) -> None:
     lists.add(
         "k",
         [
@@ -260,7 +260,7 @@ def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists, 
             Message("assistant", "Noted."),
         ],
     )
-    do(lists, "archive", "k", 2)
+    lists.archive("k", 2)
     store.flush()
 
     context = store.chat(user_id="ada", session_id="k").context("What is my parrot called?")
@@ -331,13 +331,13 @@ def test_what_was_archived_is_so_after_an_export_and_a_restart(open_at) -> None:
         assert said(Transcripts(other, user_id="ada").messages("k", part="active")) == "d"
 
 
-def test_a_session_that_ended_is_archived_as_a_whole_and_may_be_set_active_again(store, lists, do) -> None:
+def test_a_session_that_ended_is_archived_as_a_whole_and_may_be_set_active_again(store, lists) -> None:
     lists.add("k", talk("a b"))
     store.chat(user_id="ada", session_id="k").end()
-    assert said(do(lists, "messages", "k", part="archived")) == "a b"
+    assert said(lists.messages("k", part="archived")) == "a b"
 
-    do(lists, "set", "k", talk("a b"))
-    assert said(do(lists, "messages", "k", part="active")) == "a b"
+    lists.set("k", talk("a b"))
+    assert said(lists.messages("k", part="active")) == "a b"
     assert not store.sessions(user_id="ada")[0].ended
 
 
@@ -352,15 +352,15 @@ def test_the_newest_system_message_stays_in_force_when_one_is_put_before_it(stor
 # What is heard again and again
 
 
-def test_what_is_shown_again_is_stored_once_wherever_it_stands(store, do) -> None:
+def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
     chat = store.chat(user_id="ada", session_id="k")
-    receipt = do(chat, "resync", talk("a b c d"), replace="nothing")
+    receipt = chat.resync(talk("a b c d"), replace="nothing")
     assert (receipt.stored, receipt.unchanged) == (4, 0)
     for shown in ("a b c d", "a b", "c d", "b c d", ""):
-        assert do(chat, "resync", talk_from("a b c d e f", shown), replace="nothing").stored == 0
-    assert do(chat, "resync", talk_from("a b c d e f", "c d e f"), replace="nothing").stored == 2
+        assert chat.resync(talk_from("a b c d e f", shown), replace="nothing").stored == 0
+    assert chat.resync(talk_from("a b c d e f", "c d e f"), replace="nothing").stored == 2
     chat.add("user", "between")
-    do(chat, "resync", talk("a b c d e f g"), replace="nothing")
+    chat.resync(talk("a b c d e f g"), replace="nothing")
 
     assert said(chat.history()) == "a b c d e f between g"
 
@@ -370,24 +370,24 @@ def talk_from(every: str, words: str) -> list[Message]:
     return [speakers[word] for word in words.split()]
 
 
-def test_a_talk_that_begins_like_another_one_comes_behind_it(store, do) -> None:
+def test_a_talk_that_begins_like_another_one_comes_behind_it(store) -> None:
     chat = store.chat(user_id="ada", session_id="k")
     for words in ("hi hello a b", "hi hello", "hi hello c d", "hi hello c d e"):
-        do(chat, "resync", talk(words), replace="nothing")
+        chat.resync(talk(words), replace="nothing")
 
     assert said(chat.history()) == "hi hello a b c d e"
     assert kept_apart(store) == []
 
 
-def test_a_list_of_long_ago_is_known_too(store, do) -> None:
+def test_a_list_of_long_ago_is_known_too(store) -> None:
     chat = store.chat(user_id="ada", session_id="k")
     words = " ".join(f"w{number}" for number in range(200))
     chat.add_messages(talk(words))
 
-    assert do(chat, "resync", talk("w0 w1 w2"), replace="nothing").stored == 0
-    assert do(chat, "resync", talk("w0 w1 w2 new"), replace="nothing").stored == 1
+    assert chat.resync(talk("w0 w1 w2"), replace="nothing").stored == 0
+    assert chat.resync(talk("w0 w1 w2 new"), replace="nothing").stored == 1
     with pytest.raises(MessageTypeError):
-        do(chat, "resync", ["text"], replace="nothing")
+        chat.resync(["text"], replace="nothing")
 
 
 def test_many_who_show_the_same_list_at_once_store_it_once(store) -> None:
@@ -402,7 +402,7 @@ def test_many_who_show_the_same_list_at_once_store_it_once(store) -> None:
 
 
 @pytest.mark.parametrize("user_id", ["ada", None])
-def test_keys_are_those_of_one_tenant_user_and_agent(store, do, user_id) -> None:
+def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
     mine = Transcripts(store, user_id=user_id)
     others = [
         Transcripts(store, user_id="bob"),
@@ -415,29 +415,29 @@ def test_keys_are_those_of_one_tenant_user_and_agent(store, do, user_id) -> None
         lists.add(f"k{number}", talk("more"))
     mine.set("k0", talk("else"))
 
-    assert do(mine, "keys") == ["k", "k0"]
+    assert mine.keys() == ["k", "k0"]
     for number, lists in enumerate([mine, *others]):
-        assert said(do(lists, "messages", "k")) == f"word{number}"
-        assert do(lists, "keys") == ["k", f"k{number}"]
-    do(mine, "take", "k")
+        assert said(lists.messages("k")) == f"word{number}"
+        assert lists.keys() == ["k", f"k{number}"]
+    mine.take("k")
     assert [said(lists.messages("k")) for lists in others] == ["word1", "word2", "word3", "word4"]
 
 
-def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists, do) -> None:
+def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists) -> None:
     for key in ("", "a\0b", "\ud800", 5, None):
         with pytest.raises(InvalidScopeError):
-            do(lists, "add", key, talk("a"))
+            lists.add(key, talk("a"))
     for place in (True, "0", 1.0, 2**40, -(2**40), None):
         if place is not None:
             with pytest.raises(InvalidLimitError):
-                do(lists, "insert", "k", place, talk("a"))
+                lists.insert("k", place, talk("a"))
         with pytest.raises(InvalidLimitError):
-            do(lists, "take", "k", place)
+            lists.take("k", place)
     for count in (-1, True, "1"):
         with pytest.raises(InvalidLimitError):
-            do(lists, "archive", "k", count)
+            lists.archive("k", count)
         with pytest.raises(InvalidLimitError):
-            do(lists, "messages", "k", limit=count)
+            lists.messages("k", limit=count)
     for wrong in ({"user_id": ""}, {"tenant_id": ""}, {"agent_id": ""}):
         with pytest.raises(InvalidScopeError):
             Transcripts(store, **wrong)

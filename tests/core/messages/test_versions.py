@@ -15,7 +15,7 @@ from memlayer_core.errors import InvalidMessageError, UnknownMessageError
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.splice import in_order, loses
 from memlayer_core.scope import Scope
-from tests.conftest import PROMPT, Colour
+from tests.conftest import PROMPT
 
 TALK = ("zebra question", "zebra answer", "lion question", "lion answer", "okapi question", "okapi answer")
 
@@ -50,13 +50,11 @@ def found(store: Memory, text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("ids", [["m0"], ["m2", "m3"], ["m5"], [f"m{at}" for at in range(6)]])
-def test_what_is_set_aside_is_told_and_found_nowhere_and_stays_where_it_was_said(
-    do: Colour, store, chat, ids
-):
+def test_what_is_set_aside_is_told_and_found_nowhere_and_stays_where_it_was_said(store, chat, ids):
     gone = [TALK[int(one[1])] for one in ids]
     before = datetime.now(UTC)
 
-    assert [message.text for message in do(chat, "withdraw", reversed([*ids, "unknown"]))] == gone
+    assert [message.text for message in chat.withdraw(reversed([*ids, "unknown"]))] == gone
 
     assert words(chat) == [text for text in TALK if text not in gone]
     assert every(chat) == [f"({text})" if text in gone else text for text in TALK]
@@ -70,12 +68,12 @@ def test_what_is_set_aside_is_told_and_found_nowhere_and_stays_where_it_was_said
     (session,) = store.sessions(user_id="ada")
     assert session.messages == len(TALK) - len(gone)
     assert store.admin.verify() == []
-    assert do(chat, "withdraw", ids) == []
+    assert chat.withdraw(ids) == []
 
 
-def test_a_part_of_it_is_read_as_of_the_rest(do: Colour, chat):
+def test_a_part_of_it_is_read_as_of_the_rest(chat):
     chat.withdraw(["m2"])
-    assert [m.text for m in do(chat, "history", 1, 2, all_versions=True)] == ["zebra answer", "lion question"]
+    assert [m.text for m in chat.history(1, 2, all_versions=True)] == ["zebra answer", "lion question"]
     assert chat.memory.chat(user_id="ada", session_id="none").history(all_versions=True) == []
 
 
@@ -140,10 +138,10 @@ def test_what_rests_on_it_goes_with_it(open_at):
 
 
 @pytest.mark.parametrize("verb", ["add_messages", "resync"])
-def test_adding_it_again_brings_it_back(do: Colour, store, chat, verb):
+def test_adding_it_again_brings_it_back(store, chat, verb):
     talk = chat.history()
     chat.withdraw(["m2", "m3"])
-    do(chat, verb, talk if verb == "resync" else talk[2:4])
+    getattr(chat, verb)(talk if verb == "resync" else talk[2:4])
 
     behind = [*TALK] if verb == "resync" else [*TALK[:2], *TALK[4:], *TALK[2:4]]
     assert words(chat) == every(chat) == behind
@@ -168,57 +166,57 @@ def test_it_stays_where_it_was_said_when_the_rest_gets_other_places(chat):
 
 
 @pytest.mark.parametrize("way", ["delete_message", "forget", "forget user"])
-def test_it_is_erased_for_good(do: Colour, store, chat, way):
+def test_it_is_erased_for_good(store, chat, way):
     other = store.chat(user_id="ada", session_id="tuesday")
     other.add("user", "stays", id="m2")
     other.add("user", "differs", id="m2")
     chat.withdraw(["m2", "m3"])
     chat.add("user", "zebra QUESTION", id="m0")
     if way == "delete_message":
-        assert do(chat, "delete_message", "m2").text == "lion question"
+        assert chat.delete_message("m2").text == "lion question"
         assert every(chat) == ["(zebra question)", "zebra QUESTION", TALK[1], "(lion answer)", *TALK[4:]]
-        do(chat, "delete_message", "m3")
-        assert do(chat, "delete_message", "m0").text == "zebra QUESTION"
+        chat.delete_message("m3")
+        assert chat.delete_message("m0").text == "zebra QUESTION"
         assert every(chat) == [TALK[1], *TALK[4:]]
         with pytest.raises(UnknownMessageError):
-            do(chat, "delete_message", "m2")
+            chat.delete_message("m2")
     else:
-        do(store, "forget", user_id="ada", session_id="monday" if way == "forget" else None)
+        store.forget(user_id="ada", session_id="monday" if way == "forget" else None)
         assert chat.history(all_versions=True) == []
     assert every(other) == ([] if way == "forget user" else ["(stays)", "differs"])
 
 
-def test_beside_a_session_that_stands_alone_it_is_erased_with_its_scope(do: Colour, store):
+def test_beside_a_session_that_stands_alone_it_is_erased_with_its_scope(store):
     scope = Scope.alone("monday")
     for alone in (store.chat_of(scope), store.chat_of(Scope.alone("tuesday"))):
         alone.add("user", "Zulu77", id="m")
         alone.withdraw(["m"])
     chat = store.chat_of(scope)
     assert every(chat) == ["(Zulu77)"]
-    do(chat, "delete_message", "m")
+    chat.delete_message("m")
     assert every(chat) == []
     assert every(store.chat_of(Scope.alone("tuesday"))) == ["(Zulu77)"]
 
 
-def test_the_same_id_with_other_words_keeps_what_it_said(do: Colour, store, chat):
+def test_the_same_id_with_other_words_keeps_what_it_said(store, chat):
     for text in ("tiger question", "puma question"):
-        assert do(chat, "add", "user", text, id="m2").replaced == 1
+        assert chat.add("user", text, id="m2").replaced == 1
     assert words(chat) == [*TALK[:2], "puma question", *TALK[3:]]
     assert every(chat) == [*TALK[:2], "(lion question)", "(tiger question)", "puma question", *TALK[3:]]
     assert not found(store, "tiger lion question") & {"tiger question", "lion question"}
-    assert do(chat, "add", "user", "puma question", id="m2").unchanged == 1
-    assert do(chat, "add", "user", "puma question", id="m2", metadata={"seen": True}).replaced == 1
+    assert chat.add("user", "puma question", id="m2").unchanged == 1
+    assert chat.add("user", "puma question", id="m2", metadata={"seen": True}).replaced == 1
     assert len(every(chat)) == len(TALK) + 2
     assert store.admin.verify() == []
 
 
-def test_an_edit_keeps_what_a_message_said_unless_it_is_to_be_erased(do: Colour, store, chat):
-    do(chat, "edit", "m2", "tiger question")
-    do(chat, "edit", 3, "tiger answer")
+def test_an_edit_keeps_what_a_message_said_unless_it_is_to_be_erased(store, chat):
+    chat.edit("m2", "tiger question")
+    chat.edit(3, "tiger answer")
     assert every(chat)[2:6] == ["(lion question)", "tiger question", "(lion answer)", "tiger answer"]
-    do(chat, "edit", "m2", "puma question", erase=True)
+    chat.edit("m2", "puma question", erase=True)
     assert every(chat)[2:5] == ["puma question", "(lion answer)", "tiger answer"]
-    do(chat, "edit", 3, "puma answer", erase=True)
+    chat.edit(3, "puma answer", erase=True)
     assert every(chat) == [*TALK[:2], "puma question", "puma answer", *TALK[4:]]
 
 

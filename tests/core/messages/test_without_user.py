@@ -30,31 +30,31 @@ def texts(chat: Chat) -> list[str]:
     return [message.text for message in chat.history()]
 
 
-def test_what_other_words_take_the_place_of_is_kept_in_a_session_that_stands_alone(chat, do) -> None:
-    do(chat, "resync", [Message("user", "something else")], replace="all")
+def test_what_other_words_take_the_place_of_is_kept_in_a_session_that_stands_alone(chat) -> None:
+    chat.resync([Message("user", "something else")], replace="all")
 
     assert texts(chat) == ["something else"]
     assert taken_out(chat) == [["my parrot is called Coco", "nice"]]
     assert chat.context("what is my parrot called?").recall == ""
 
 
-def test_it_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(store, chat, do) -> None:
+def test_it_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(store, chat) -> None:
     of_ada = store.chat(user_id="ada", session_id="monday", agent_id="clerk")
     of_ada.add("user", "mine stays")
     other = store.chat_of(Scope.alone("tuesday", agent_id="clerk"))
     other.add("user", "so does this")
 
-    assert do(store, "forget", session_id="monday", tenant_id="other", agent_id="clerk").sessions == 0
+    assert store.forget(session_id="monday", tenant_id="other", agent_id="clerk").sessions == 0
     assert texts(chat)
-    gone = do(store, "forget", session_id="monday", agent_id="clerk")
+    gone = store.forget(session_id="monday", agent_id="clerk")
     assert (gone.sessions, gone.messages) == (1, 2)
     assert texts(chat) == []
     assert texts(of_ada) == ["mine stays"]
     assert texts(other) == ["so does this"]
 
 
-def test_a_copy_goes_its_own_way_and_neither_recalls_the_other(store, chat, do) -> None:
-    copy = do(chat, "fork", session_id="tuesday")
+def test_a_copy_goes_its_own_way_and_neither_recalls_the_other(store, chat) -> None:
+    copy = chat.fork(session_id="tuesday")
     copy.add("user", "my ferret is called Fred")
     chat.add("user", "and my cat is called Tom")
     store.flush()

@@ -37,63 +37,63 @@ def texts(hits) -> list[str]:
 
 
 def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_the_question(
-    chat, memory, do
+    chat, memory
 ) -> None:
     told = [Message("user", WALK)]
     chat.add_messages(told)
     memory.flush()
 
-    assert texts(do(chat, "recall", WALK))[0] == WALK
-    assert texts(do(chat, "recall", WALK, exclude=told))[0] == "the parrot bit the postman"
-    assert WALK not in texts(do(chat, "recall", WALK, exclude=told))
+    assert texts(chat.recall(WALK))[0] == WALK
+    assert texts(chat.recall(WALK, exclude=told))[0] == "the parrot bit the postman"
+    assert WALK not in texts(chat.recall(WALK, exclude=told))
 
 
-def test_the_same_words_of_another_session_are_told_once(chat, memory, do) -> None:
+def test_the_same_words_of_another_session_are_told_once(chat, memory) -> None:
     told = [Message("user", "the parrot bit the postman"), Message("user", "whom did the parrot bite?")]
 
-    assert "the parrot bit the postman" in texts(do(chat, "recall", told[1].text))
-    assert "the parrot bit the postman" not in texts(do(chat, "recall", told[1].text, exclude=told))
+    assert "the parrot bit the postman" in texts(chat.recall(told[1].text))
+    assert "the parrot bit the postman" not in texts(chat.recall(told[1].text, exclude=told))
 
 
-def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory, do) -> None:
+def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory) -> None:
     for number in range(30):
         memory.chat(user_id="ada", session_id="walks").add("user", f"Route {number} to the tea shop.")
     memory.flush()
     asked = "do I like milk in my tea?"
 
     assert len(memory.search(asked, user_id="ada", limit=40)) > 20
-    found = texts(do(chat, "recall", asked, limit=40))
+    found = texts(chat.recall(asked, limit=40))
     assert found[0] == "I like tea with milk"
     assert len(found) < 20
-    assert do(chat, "recall", "please write a poem") == ()
+    assert chat.recall("please write a poem") == ()
 
 
-def test_records_are_told_and_nothing_of_another_user(chat, do) -> None:
+def test_records_are_told_and_nothing_of_another_user(chat) -> None:
     chat.remember("Ada's parrot is called Coco.")
 
-    found = do(chat, "recall", "what is my parrot called?", limit=20)
+    found = chat.recall("what is my parrot called?", limit=20)
     assert "Ada's parrot is called Coco." in texts(found)
-    assert "harbour" not in str(texts(do(chat, "recall", WALK, limit=50)))
+    assert "harbour" not in str(texts(chat.recall(WALK, limit=50)))
 
 
-def test_a_session_that_stands_alone_recalls_itself(memory, do) -> None:
+def test_a_session_that_stands_alone_recalls_itself(memory) -> None:
     alone = memory.chat_of(Scope.alone("s"))
     alone.add("user", "my parrot is called Solo")
     memory.chat_of(Scope.alone("t")).add("user", "my parrot is called Tom")
 
-    assert texts(do(alone, "recall", "what is my parrot called?")) == ["my parrot is called Solo"]
+    assert texts(alone.recall("what is my parrot called?")) == ["my parrot is called Solo"]
 
 
-def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat, do) -> None:
-    assert len(do(chat, "recall", WALK, limit=1)) == 1
-    assert do(chat, "recall", WALK, token_limit=1) == ()
+def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
+    assert len(chat.recall(WALK, limit=1)) == 1
+    assert chat.recall(WALK, token_limit=1) == ()
     for wrong in ({"limit": 0}, {"token_limit": 0}):
         with pytest.raises(InvalidLimitError):
-            do(chat, "recall", WALK, **wrong)
+            chat.recall(WALK, **wrong)
     with pytest.raises(MessageTypeError):
-        do(chat, "recall", WALK, exclude=["text"])
+        chat.recall(WALK, exclude=["text"])
     with pytest.raises(InvalidMessageError):
-        do(chat, "recall", None)
+        chat.recall(None)
 
 
 def test_every_line_has_a_reason_also_without_a_vector() -> None:

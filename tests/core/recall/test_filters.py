@@ -178,16 +178,14 @@ def nearness(texts: list[str]) -> list[list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", [1, 1000])
-def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(
-    tmp_path: Any, do: Any, scan: int
-) -> None:
+def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(tmp_path: Any, scan: int) -> None:
     with Memory.open(tmp_path, embedder=nearness, settings=FEW.replace(exact_scan_limit=scan)) as memory:
         chat = memory.chat(user_id="ada")
         chat.add_messages([Message("user", f"plum {number}") for number in range(HIDDEN)])
         chat.add_messages([Message("assistant", f"mango {number}") for number in range(20)])
         memory.flush()
         wanted = RecallFilter(speakers=["assistant"])
-        hits = do(memory, "search", "what?", user_id="ada", limit=10, filter=wanted)
+        hits = memory.search("what?", user_id="ada", limit=10, filter=wanted)
         assert [hit.role for hit in hits] == ["assistant"] * 10
 
 
@@ -229,7 +227,7 @@ def test_a_filter_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
     ],
 )
 def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(
-    memory: Memory, do: Any, wrong: Any, named: str
+    memory: Memory, wrong: Any, named: str
 ) -> None:
     chat = memory.chat(user_id="ada")
     for owner, verb, more in (
@@ -238,7 +236,7 @@ def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(
         (chat, "context", {}),
     ):
         with pytest.raises(InvalidFilterError) as refused:
-            do(owner, verb, "kayak?", filter=wrong, **more)
+            getattr(owner, verb)("kayak?", filter=wrong, **more)
         assert named in str(refused.value)
         assert refused.value.hint
 

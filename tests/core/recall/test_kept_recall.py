@@ -58,14 +58,14 @@ def learn_more(memory: Memory) -> None:
 
 
 @pytest.mark.parametrize("placement", ["user", "system"])
-def test_a_model_that_calls_tools_is_told_the_same_from_call_to_call(store, chat, do, placement) -> None:
-    do(chat, "add", "user", ASKED)
-    first = do(chat, "context", placement=placement)
+def test_a_model_that_calls_tools_is_told_the_same_from_call_to_call(store, chat, placement) -> None:
+    chat.add("user", ASKED)
+    first = chat.context(placement=placement)
     assert PEARS in first.recall
     learn_more(store)
     for number in range(3):
         call_tool(chat, number)
-        later = do(chat, "context", placement=placement)
+        later = chat.context(placement=placement)
         assert texts(later)[: len(first.messages)] == texts(first)
         assert later.recall == first.recall
         assert [one for one in later.pieces if one.kind == "recall"] == [
@@ -89,12 +89,12 @@ def test_it_is_recalled_anew_as_long_as_no_model_has_answered(store, chat) -> No
     assert SWEET in texts(chat.context())[0]
 
 
-def test_the_next_question_recalls_its_own(store, chat, do) -> None:
-    do(chat, "add", "user", ASKED)
-    do(chat, "context")
-    do(chat, "add", "assistant", "Yours.")
-    do(chat, "add", "user", "Thank you!")
-    later = do(chat, "context")
+def test_the_next_question_recalls_its_own(store, chat) -> None:
+    chat.add("user", ASKED)
+    chat.context()
+    chat.add("assistant", "Yours.")
+    chat.add("user", "Thank you!")
+    later = chat.context()
     assert texts(later)[:2] == [f"user: {ASKED}", "assistant: Yours."]
     learn_more(store)
     chat.add("assistant", "You are welcome.")

@@ -367,7 +367,7 @@ def test_a_turn_that_is_shown_is_not_recalled_again(memory) -> None:
     assert not by_kind["window"] & by_kind["recall"]
 
 
-def test_an_embedder_that_fails_leaves_recall_by_words_and_is_told_once(do) -> None:
+def test_an_embedder_that_fails_leaves_recall_by_words_and_is_told_once() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     settings = Tuned(index_delay=0, job_backoff=0.01)
     with Memory.in_memory(embedder=flaky, settings=settings) as memory:
@@ -378,16 +378,16 @@ def test_an_embedder_that_fails_leaves_recall_by_words_and_is_told_once(do) -> N
         memory.listen(events.append)
         flaky.failing = lambda _: True
         for _ in range(3):
-            (hit,) = do(memory, "search", "pineapple", user_id="u")
+            (hit,) = memory.search("pineapple", user_id="u")
             assert {"words", "embedder_failed"} <= {reason.code for reason in hit.reasons} - {"meaning"}
         assert [type(event) for event in events] == [IndexDegraded]
         flaky.failing = lambda _: False
-        (hit,) = do(memory, "search", "pineapple", user_id="u")
+        (hit,) = memory.search("pineapple", user_id="u")
         assert {reason.code for reason in hit.reasons} >= {"words", "meaning"}
         assert type(events[-1]) is IndexRecovered
 
 
-def test_an_embedder_that_hangs_keeps_no_search_waiting(do) -> None:
+def test_an_embedder_that_hangs_keeps_no_search_waiting() -> None:
     answered = threading.Event()
 
     class Hanging(HashingEmbedder):
@@ -407,7 +407,7 @@ def test_an_embedder_that_hangs_keeps_no_search_waiting(do) -> None:
         memory.listen(events.append)
         try:
             for _ in range(3):
-                (hit,) = do(memory, "search", "pineapple", user_id="u")
+                (hit,) = memory.search("pineapple", user_id="u")
                 assert {"words", "embedder_failed"} <= {reason.code for reason in hit.reasons} - {"meaning"}
             assert not answered.is_set()
             assert len(Hanging.asked) < 3  # the ones that follow do not wait for it again
@@ -458,7 +458,7 @@ def test_a_session_without_a_user_recalls_itself_and_nobody_else(memory) -> None
     assert "4712" not in told
 
 
-def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory, do) -> None:
+def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory) -> None:
     """A call is found with its turn; there is nothing of it to quote."""
     call = ToolCall("c1", "look", '{"where": "my parrot"}')
     memory.chat(user_id="ada", session_id="old").add_messages(
@@ -472,10 +472,10 @@ def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory, do) -
     )
     memory.flush()
 
-    hits = do(memory, "search", "what of my parrot?", user_id="ada", limit=2)
+    hits = memory.search("what of my parrot?", user_id="ada", limit=2)
     assert {hit.text for hit in hits} == {"my parrot is called Coco", "my parrot is green"}
-    assert len(do(memory, "search", "what of my parrot?", user_id="ada", limit=50)) == 2
-    context = do(memory.chat(user_id="ada", session_id="old"), "context", "what of my parrot?")
+    assert len(memory.search("what of my parrot?", user_id="ada", limit=50)) == 2
+    context = memory.chat(user_id="ada", session_id="old").context("what of my parrot?")
     assert context.recall == ""  # all of it is in the window
 
 

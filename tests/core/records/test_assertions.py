@@ -55,29 +55,27 @@ def by_key(chat: Any) -> dict[Any, list[Any]]:
 
 
 @pytest.mark.requirement("A15")
-def test_what_an_agent_records_under_a_key_is_a_fact_of_its_own_authority(chat, agent, do) -> None:
-    do(agent, "record", "why", [fact("The user seems to live in Graz.", "home", "Graz")])
+def test_what_an_agent_records_under_a_key_is_a_fact_of_its_own_authority(chat, agent) -> None:
+    agent.record("why", [fact("The user seems to live in Graz.", "home", "Graz")])
     [home] = chat.memory.records(user_id="louis")
     assert (home.key, home.value, home.source) == ("home", "Graz", "implicit_inference")
     assert home.confidence == INFERRED
-    do(agent, "record", "why", [fact("The user seems to live in Linz.", "home", "Linz")])
+    agent.record("why", [fact("The user seems to live in Linz.", "home", "Linz")])
     assert by_key(chat) == {"home": [("Linz", "implicit_inference")]}
 
 
-def test_what_an_agent_concludes_never_replaces_what_the_user_said(chat, agent, do) -> None:
+def test_what_an_agent_concludes_never_replaces_what_the_user_said(chat, agent) -> None:
     chat.remember("The user lives in Graz.", key="home", value="Graz")
-    do(agent, "record", "why", [fact("The user lives in Oslo.", "home", "Oslo")])
+    agent.record("why", [fact("The user lives in Oslo.", "home", "Oslo")])
     assert ("Graz", "explicit_user_input") in by_key(chat)["home"]
     profile = chat.memory.chat(user_id="louis").context("Where do I live?").profile
     assert "home: Oslo" not in (profile.text if profile is not None else "")
 
 
 @pytest.mark.requirement("A15", "J33")
-def test_words_of_the_user_make_it_the_users_and_are_what_is_recorded(chat, agent, do) -> None:
+def test_words_of_the_user_make_it_the_users_and_are_what_is_recorded(chat, agent) -> None:
     chat.add("user", "Hello! My locker is B17, near the stairs. Can you help?", id="m1")
-    said = do(
-        agent, "record", "why", [fact("Locker B17 opens all.", "locker", "B17", quote="my locker is B17")]
-    )
+    said = agent.record("why", [fact("Locker B17 opens all.", "locker", "B17", quote="my locker is B17")])
     [locker] = chat.memory.records(user_id="louis")
     assert "in the user's own words" in said
     assert (locker.key, locker.value, locker.source) == ("locker", "B17", "explicit_user_input")
@@ -86,18 +84,18 @@ def test_words_of_the_user_make_it_the_users_and_are_what_is_recorded(chat, agen
     assert (words.message_id, words.quote, words.model) == ("m1", locker.raw, "agent")
 
 
-def test_to_record_the_users_words_twice_adds_nothing(chat, agent, do) -> None:
+def test_to_record_the_users_words_twice_adds_nothing(chat, agent) -> None:
     chat.add("user", "I live in Graz.")
     for _ in range(2):
-        do(agent, "record", "why", [fact("Home is Graz.", "home", "Graz", quote="I live in Graz")])
+        agent.record("why", [fact("Home is Graz.", "home", "Graz", quote="I live in Graz")])
     chat.memory.flush()
     [home] = chat.memory.records(user_id="louis")
     assert (home.value, home.source, home.mentions) == ("Graz", "explicit_user_input", 1)
 
 
-def test_what_rests_on_a_message_goes_with_it(chat, agent, do) -> None:
+def test_what_rests_on_a_message_goes_with_it(chat, agent) -> None:
     chat.add("user", "My locker is B17.", id="m1")
-    do(agent, "record", "why", [fact("x", "locker", "B17", quote="My locker is B17")])
+    agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
     chat.withdraw(["m1"])
     assert chat.memory.records(user_id="louis") == []
 
@@ -139,13 +137,13 @@ def test_a_line_that_memory_told_is_not_said_by_the_user(chat, agent) -> None:
     assert "as your conclusion" in answer
 
 
-def test_the_ledger_tells_what_a_tool_did_without_a_word_of_the_user(chat, agent, do) -> None:
+def test_the_ledger_tells_what_a_tool_did_without_a_word_of_the_user(chat, agent) -> None:
     chat.add("user", "My locker is B17.")
-    do(agent, "record", "why", [fact("x", "locker", "B17", quote="My locker is B17")])
+    agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
     [locker] = chat.memory.records(user_id="louis")
     with pytest.raises(RefusedError):
-        do(agent, "correct", locker.memory_id, "x", "moved", "C20", "")
-    do(agent, "forget", [locker.memory_id], "My locker is B17")
+        agent.correct(locker.memory_id, "x", "moved", "C20", "")
+    agent.forget([locker.memory_id], "My locker is B17")
     told = [(one.task, one.outcome, one.record_ids) for one in reversed(chat.memory.ledger(user_id="louis"))]
     ids = (locker.memory_id,)
     assert told == [("record", "stored", ids), ("correct", "refused", ids), ("forget", "deleted", ids)]
@@ -162,10 +160,10 @@ def test_a_session_without_a_user_has_no_words_of_a_user(chat) -> None:
 # What an agent corrects
 
 
-def test_an_agent_corrects_its_own_conclusion_and_the_earlier_version_stays(chat, agent, do) -> None:
-    do(agent, "record", "why", ["The user likes Go."])
+def test_an_agent_corrects_its_own_conclusion_and_the_earlier_version_stays(chat, agent) -> None:
+    agent.record("why", ["The user likes Go."])
     [before] = chat.memory.records(user_id="louis")
-    said = do(agent, "correct", before.memory_id, "The user likes Rust.", "they never wrote Go")
+    said = agent.correct(before.memory_id, "The user likes Rust.", "they never wrote Go")
     [after] = chat.memory.records(user_id="louis")
     assert "version 2" in said
     assert (after.text, after.version, after.source) == ("The user likes Rust.", 2, "implicit_inference")
@@ -175,14 +173,14 @@ def test_an_agent_corrects_its_own_conclusion_and_the_earlier_version_stays(chat
     assert [one.text for one in versions] == ["The user likes Rust.", "The user likes Go."]
 
 
-def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent, do) -> None:
+def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent) -> None:
     home = chat.remember("The user lives in Graz.", key="home", value="Graz")
     for quote in ("", "I live in Oslo"):
         with pytest.raises(RefusedError, match="what the user said"):
-            do(agent, "correct", home.memory_id, "Oslo", "moved", "Oslo", quote)
+            agent.correct(home.memory_id, "Oslo", "moved", "Oslo", quote)
     assert [one.value for one in chat.memory.records(user_id="louis")] == ["Graz"]
     chat.add("user", "By the way, my place is in Oslo these days.", id="m2")
-    do(agent, "correct", home.memory_id, "Lives in Oslo, rich.", "moved", "Oslo", "my place is in Oslo")
+    agent.correct(home.memory_id, "Lives in Oslo, rich.", "moved", "Oslo", "my place is in Oslo")
     [now] = [one for one in chat.memory.records(user_id="louis") if one.key == "home"]
     assert (now.memory_id, now.value, now.source) == (home.memory_id, "Oslo", "corrected_memory")
     assert now.raw == "my place is in Oslo"
@@ -192,11 +190,11 @@ def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent,
 
 
 @pytest.mark.parametrize(("value", "told"), [("", "Lives in Oslo."), ("Oslo", "Oslo")])
-def test_a_corrected_fact_never_goes_on_telling_the_old_value(chat, agent, do, value, told) -> None:
+def test_a_corrected_fact_never_goes_on_telling_the_old_value(chat, agent, value, told) -> None:
     agent.record("why", [fact("Lives in Graz.", "home", "Graz")])
-    do(agent, "correct", "louis_mem_001", "Lives in Oslo.", "moved", value)
+    agent.correct("louis_mem_001", "Lives in Oslo.", "moved", value)
     job = chat.remember("Works at Bosch.", key="job", value="Bosch")
-    assert do(chat, "revise", job.memory_id, "Works at Siemens.").value == "Works at Siemens."
+    assert chat.revise(job.memory_id, "Works at Siemens.").value == "Works at Siemens."
     known = chat.memory.profile("louis")
     assert (known["home"].value, known["job"].value) == (told, "Works at Siemens.")
     profile = chat.memory.chat(user_id="louis").context("Hello").profile
@@ -214,7 +212,7 @@ def test_what_an_agent_concluded_is_marked_where_it_is_told_always(chat) -> None
     assert "- job: baker\n" in profile
 
 
-def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent, do) -> None:
+def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent) -> None:
     memory = chat.memory
     memory.chat(user_id="bob", session_id="s").remember("Bob's code is 7.", source="implicit_inference")
     memory.chat(user_id="bob", session_id="s").remember("Bob shares.", visibility="public")
@@ -223,22 +221,22 @@ def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent, do) -> 
     for record_id in ("bob_mem_001", "bob_mem_002", "louis_mem_001", "nonsense", "louis_mem_1"):
         for verb, args in (("correct", ("x", "y")), ("forget", ())):
             with pytest.raises(RefusedError):
-                do(agent, verb, *([record_id, *args] if args else [[record_id]]))
+                getattr(agent, verb)(*([record_id, *args] if args else [[record_id]]))
     assert [memory.records(user_id="bob"), memory.records(user_id="louis", tenant_id="other")] == before
 
 
 # What an agent forgets
 
 
-def test_an_agent_forgets_its_conclusions_and_what_the_user_asks_for(chat, agent, do) -> None:
-    do(agent, "record", "why", ["The user likes Go."])
+def test_an_agent_forgets_its_conclusions_and_what_the_user_asks_for(chat, agent) -> None:
+    agent.record("why", ["The user likes Go."])
     said = chat.remember("Louis owns a boat.")
     with pytest.raises(RefusedError, match="no words of the user"):
-        do(agent, "forget", ["louis_mem_001", said.memory_id])
+        agent.forget(["louis_mem_001", said.memory_id])
     assert len(chat.memory.records(user_id="louis")) == 2, "all of them, or none"
-    do(agent, "forget", ["louis_mem_001"])
+    agent.forget(["louis_mem_001"])
     chat.add("user", "Please forget the boat.")
-    assert said.memory_id in do(agent, "forget", [said.memory_id], "forget the boat")
+    assert said.memory_id in agent.forget([said.memory_id], "forget the boat")
     assert chat.memory.records(user_id="louis", all_versions=True) == []
 
 
@@ -250,7 +248,7 @@ def test_nothing_is_forgotten_where_nothing_is_named(agent) -> None:
 
 
 @pytest.mark.requirement("A15")
-def test_each_line_tells_its_date_and_where_it_is_from(chat, agent, do) -> None:
+def test_each_line_tells_its_date_and_where_it_is_from(chat, agent) -> None:
     chat.add("user", "The red boat needs paint.")
     chat.memory.chat(user_id="louis", session_id="past").add("user", "The red boat was cheap.", name="Louis")
     record = chat.remember("The red boat is called Ida.")
@@ -258,9 +256,7 @@ def test_each_line_tells_its_date_and_where_it_is_from(chat, agent, do) -> None:
     chat.memory.chat(user_id="bob", session_id="s").remember("A red boat sank.", visibility="public")
     chat.memory.flush()
     day = f"{record.created_at:%Y-%m-%d}"
-    lines = [
-        do(agent, "retrieve", [words]).splitlines()[1:] for words in ("the red boat", "loved by the user")
-    ]
+    lines = [agent.retrieve([words]).splitlines()[1:] for words in ("the red boat", "loved by the user")]
     assert {line for some in lines for line in some} == {
         f"- [{day} user, this conversation] The red boat needs paint.",
         f"- [{day} Louis, another conversation] The red boat was cheap.",
@@ -270,9 +266,9 @@ def test_each_line_tells_its_date_and_where_it_is_from(chat, agent, do) -> None:
     }
 
 
-def test_a_learned_fact_is_found_with_the_id_by_which_it_is_corrected(chat, agent, do) -> None:
+def test_a_learned_fact_is_found_with_the_id_by_which_it_is_corrected(chat, agent) -> None:
     home = chat.remember("I live in Graz.", key="home", value="Graz")
-    assert f"{home.memory_id}, said by the user" in do(agent, "retrieve", ["home", "address"])
+    assert f"{home.memory_id}, said by the user" in agent.retrieve(["home", "address"])
 
 
 def test_an_answer_stays_within_its_tokens_with_dates_and_origins(chat) -> None:

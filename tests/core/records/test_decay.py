@@ -38,7 +38,7 @@ def told(memory: Memory, words: str = "cats Mimi Momo") -> list[str]:
 
 
 @pytest.mark.requirement("J28", "J29")
-def test_an_episode_that_nobody_asks_for_is_archived_and_not_deleted(open_with, do) -> None:
+def test_an_episode_that_nobody_asks_for_is_archived_and_not_deleted(open_with) -> None:
     memory = open_with(PROMPT)
     record = memory.chat(user_id="louis").remember(CATS, type="episodic", importance=0.5)
     assert told(memory) == [CATS]
@@ -47,8 +47,8 @@ def test_an_episode_that_nobody_asks_for_is_archived_and_not_deleted(open_with, 
     assert seen.accesses == 1
     set_ahead(memory, 239 + 30 + 1)
     assert told(memory) == []
-    assert do(memory, "records", user_id="louis") == []
-    (kept,) = do(memory, "records", user_id="louis", every=True)
+    assert memory.records(user_id="louis") == []
+    (kept,) = memory.records(user_id="louis", every=True)
     assert (kept.memory_id, kept.importance, kept.is_archived) == (record.memory_id, 0.5, True)
     assert not seen.is_archived
     assert memory.records(user_id="louis", all_versions=True) == [kept]

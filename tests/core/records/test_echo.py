@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from scripted_reader import reads
@@ -35,13 +34,13 @@ def known(memory: Memory) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("part", ["recall", "profile"])
-def test_a_block_that_memory_told_is_no_record(memory: Memory, do: Any, part: str) -> None:
+def test_a_block_that_memory_told_is_no_record(memory: Memory, part: str) -> None:
     chat = memory.chat(user_id="louis", session_id="now")
     context = chat.context("Are red bicycles cheap?")
     assert context.profile is not None
     before = known(memory)
     with pytest.raises(InvalidRecordError, match="memory itself told"):
-        do(chat, "remember", context.recall if part == "recall" else context.profile.text)
+        chat.remember(context.recall if part == "recall" else context.profile.text)
     assert known(memory) == before
 
 

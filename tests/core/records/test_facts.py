@@ -146,17 +146,17 @@ def test_a_learned_fact_is_found_by_its_message_and_not_a_second_time(chat: Any)
     assert "record" in {hit.kind for hit in chat.memory.search("Graz", user_id="louis")}
 
 
-def test_why_names_what_was_replaced_and_by_what(chat: Any, do: Any) -> None:
+def test_why_names_what_was_replaced_and_by_what(chat: Any) -> None:
     say(chat, "I live in Graz.", "I live in Rome.")
     records = {r.value: r.memory_id for r in chat.memory.records(user_id="louis", all_versions=True)}
-    old, new = (do(chat.memory, "why", records[place], user_id="louis") for place in ("Graz", "Rome"))
+    old, new = (chat.memory.why(records[place], user_id="louis") for place in ("Graz", "Rome"))
     assert [one.value for one in new.predecessors] == ["Graz"]
     assert old.successor == new.record
     assert [one.quote for one in new.evidence] == ["I live in Rome"]
     with pytest.raises(UnknownRecordError):
-        do(chat.memory, "why", "louis_mem_999", user_id="louis")
+        chat.memory.why("louis_mem_999", user_id="louis")
     with pytest.raises(UnknownRecordError):
-        do(chat.memory, "why", records["Graz"], user_id="ada")
+        chat.memory.why(records["Graz"], user_id="ada")
 
 
 @pytest.mark.requirement("J24", "J25")
@@ -275,10 +275,10 @@ def test_forgetting_a_session_a_user_or_an_agent_leaves_no_word(store: Memory) -
 @pytest.mark.parametrize(
     "ends", [("I live in Rome.",), ("I live in Rome.", "I live in Oslo."), ("I no longer live in Graz.",)]
 )
-def test_to_forget_a_fact_is_to_forget_what_it_had_ended(chat: Any, do: Any, ends) -> None:
+def test_to_forget_a_fact_is_to_forget_what_it_had_ended(chat: Any, ends) -> None:
     say(chat, "I live in Graz.", *ends)
     newest = max(one.memory_id for one in chat.memory.records(user_id="louis", all_versions=True))
-    do(chat.memory, "forget", record_id=newest)
+    chat.memory.forget(record_id=newest)
     chat.memory.flush()
     assert chat.memory.records(user_id="louis", all_versions=True) == []
 
@@ -322,18 +322,16 @@ def test_what_a_forgotten_session_was_told_and_another_one_says_stays_in_the_wor
     assert store.records(user_id="louis", all_versions=True) == []
 
 
-def test_what_was_forgotten_is_not_learned_of_a_copy_of_its_message(chat: Any, do: Any) -> None:
+def test_what_was_forgotten_is_not_learned_of_a_copy_of_its_message(chat: Any) -> None:
     say(chat, "I live in Graz.")
     chat.memory.forget(record_id="louis_mem_001")
-    do(chat, "fork")
+    chat.fork()
     chat.memory.flush()
     assert chat.memory.records(user_id="louis", all_versions=True) == []
 
 
 @pytest.mark.parametrize("user", ["louis", None])
-def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it(
-    store: Memory, user, do: Any
-) -> None:
+def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it(store: Memory, user) -> None:
     def chat(session: str, user: str | None = user, **more: Any) -> Any:
         return store.chat_of(Scope.of_session(session, user_id=user, **more))
 
@@ -344,7 +342,7 @@ def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it
         one.add("user", f"I like {one.session_id}.")
         one.remember(f"A note of {one.session_id}.")
     store.flush()
-    report = do(store, "forget", user_id=user, session_id="s1")
+    report = store.forget(user_id=user, session_id="s1")
     assert (report.sessions, report.messages) == (len(gone), len(gone))
     assert [one.history() for one in gone] == [[]] * len(gone)
     assert [len(one.history()) for one in kept] == [1] * len(kept)
@@ -355,12 +353,12 @@ def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it
 
 
 @pytest.mark.requirement("J22")
-def test_what_the_application_remembers_with_a_key_replaces_and_is_replaced(chat: Any, do: Any) -> None:
-    first = do(chat, "remember", "Louis lives in Graz.", key="home", value="Graz", tags=["place"])
+def test_what_the_application_remembers_with_a_key_replaces_and_is_replaced(chat: Any) -> None:
+    first = chat.remember("Louis lives in Graz.", key="home", value="Graz", tags=["place"])
     assert (first.subject, first.always) == ("user", True)
     say(chat, "I live in Rome.", start=first.created_at + timedelta(seconds=1))
     assert known(chat.memory) == {("user", "home"): "Rome"}
-    again = do(chat, "remember", "He moved to Oslo.", key="home", value="Oslo")
+    again = chat.remember("He moved to Oslo.", key="home", value="Oslo")
     assert known(chat.memory)[("user", "home")] in {"Oslo", "Rome"}
     assert again.value == "Oslo"
 
@@ -399,15 +397,15 @@ def test_records_are_listed_by_when_they_were_written(chat: Any) -> None:
     assert chat.memory.records(user_id="louis", until=home.updated_at) == []
 
 
-def test_what_memory_told_is_not_learned_again(chat: Any, do: Any) -> None:
+def test_what_memory_told_is_not_learned_again(chat: Any) -> None:
     """An agent gives back the prompt: the profile and the recall in it are memory's own words."""
     say(chat, "I live in Graz. My name is Louis.")
     later = chat.memory.chat(user_id="louis", session_id="later")
     later.add("user", "Where do I live, and how is the weather in Graz?")
-    prompt = do(later, "context").messages
+    prompt = later.context().messages
     assert "- home: Graz" in prompt[0].text
     given_back = chat.memory.chat(user_id="louis", session_id="given back")
-    do(given_back, "add_messages", [Message(one.role, one.content) for one in prompt])
+    given_back.add_messages([Message(one.role, one.content) for one in prompt])
     chat.memory.flush()
     assert {record.mentions for record in chat.memory.records(user_id="louis")} == {1}
 
@@ -494,7 +492,7 @@ def test_what_had_ended_may_hold_again(store: Memory) -> None:
 # What is the user's
 
 
-def test_others_and_denials_are_not_taken_for_the_users(store: Memory, do: Any) -> None:
+def test_others_and_denials_are_not_taken_for_the_users(store: Memory) -> None:
     chat = store.chat(user_id="louis", session_id="s")
     nuts = chat.remember("Anna is allergic to nuts.", key="allergy", value="nuts", subject="Anna")
     diet = chat.remember("Louis is no vegetarian.", key="diet", value="vegetarian", modality="denies")
@@ -502,27 +500,29 @@ def test_others_and_denials_are_not_taken_for_the_users(store: Memory, do: Any) 
     seems = chat.remember("He seems to bake.", key="job", value="baker", source="implicit_inference")
     hedge = chat.remember("He may like tea.", key="likes", value="tea", confidence=0.4)
     note = chat.remember("Louis prefers trains.")
-    assert do(store, "profile", "louis") == {"home": home, "job": seems}
-    assert do(store, "profile", "ada") == do(store, "profile", "louis", tenant_id="other") == {}
-    assert set(do(store, "records", user_id="louis")) == {home, seems, hedge, note}
-    assert do(store, "records", user_id="louis", about="anna") == [nuts]
-    assert diet in do(store, "records", user_id="louis", about=None)
-    assert set(do(store, "records", user_id="louis", every=True)) == {nuts, diet, home, seems, hedge, note}
-    assert do(store, "records", user_id="louis", record_id=nuts.memory_id) == [nuts]
+    assert store.profile("louis") == {"home": home, "job": seems}
+    assert store.profile("ada") == store.profile("louis", tenant_id="other") == {}
+    assert set(store.records(user_id="louis")) == {home, seems, hedge, note}
+    assert store.records(user_id="louis", about="anna") == [nuts]
+    assert diet in store.records(user_id="louis", about=None)
+    assert set(store.records(user_id="louis", every=True)) == {nuts, diet, home, seems, hedge, note}
+    assert store.records(user_id="louis", record_id=nuts.memory_id) == [nuts]
     assert "nuts" in prompt(store, "What is Anna allergic to?")
     with pytest.raises(InvalidRecordError):
-        do(store, "records", user_id="louis", about=7)
+        store.records(user_id="louis", about=7)
 
 
-def test_lists_are_whole_unless_a_limit_is_given(store: Memory, do: Any) -> None:
+def test_lists_are_whole_unless_a_limit_is_given(store: Memory) -> None:
     for number in range(130):
         store.chat(user_id="louis", session_id=f"s{number}").remember(f"Number {number}.")
         store.chat(user_id="louis", session_id=f"s{number}").add("user", f"Number {number}.")
     for verb in ("records", "sessions"):
         assert (
-            len(do(store, verb, user_id="louis")) == len(do(store, verb, user_id="louis", limit=None)) == 130
+            len(getattr(store, verb)(user_id="louis"))
+            == len(getattr(store, verb)(user_id="louis", limit=None))
+            == 130
         )
-        assert len(do(store, verb, user_id="louis", limit=100, offset=100)) == 30
+        assert len(getattr(store, verb)(user_id="louis", limit=100, offset=100)) == 30
 
 
 # Who said it

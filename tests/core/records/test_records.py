@@ -83,12 +83,10 @@ def rows(memory: Memory, table: str) -> list[Any]:
 
 
 @pytest.mark.requirement("M13", "M14", "J04", "J05")
-def test_a_record_has_every_field_and_reads_back_equal(store, do) -> None:
+def test_a_record_has_every_field_and_reads_back_equal(store) -> None:
     chat = store.chat(user_id="louis", session_id="s", tenant_id="app_iOS", agent_id="cook")
-    first = do(chat, "remember", "No nuts for me.", type="episodic")
-    record = do(
-        chat,
-        "remember",
+    first = chat.remember("No nuts for me.", type="episodic")
+    record = chat.remember(
         "please talk in a concise, humorous tone",
         type="preference",
         category="habit",
@@ -123,7 +121,7 @@ def test_a_record_has_every_field_and_reads_back_equal(store, do) -> None:
     assert record.tags == ("style", "口吻")
     assert record.scope == "share"
     assert record.expires_at == datetime(2099, 12, 31, 15, tzinfo=UTC)
-    assert do(store, "records", user_id="louis", tenant_id="app_iOS") == [record, first]
+    assert store.records(user_id="louis", tenant_id="app_iOS") == [record, first]
     assert Record.from_json(json.dumps(record.to_json())) == record
 
 
@@ -303,10 +301,10 @@ def test_a_text_that_is_larger_than_the_limit_is_refused(open_with) -> None:
 
 
 @pytest.mark.requirement("J24", "J25")
-def test_the_same_words_again_are_one_record_with_one_mention_more(store, do) -> None:
+def test_the_same_words_again_are_one_record_with_one_mention_more(store) -> None:
     chat = store.chat(user_id="louis")
-    first = do(chat, "remember", NUTS, confidence=0.7)
-    again = do(chat, "remember", "  louis IS\nallergic to \uff4e\uff55ts. ", confidence=0.6, importance=0.8)
+    first = chat.remember(NUTS, confidence=0.7)
+    again = chat.remember("  louis IS\nallergic to \uff4e\uff55ts. ", confidence=0.6, importance=0.8)
     assert (again.memory_id, again.version, again.mentions) == (first.memory_id, 1, 2)
     assert again.confidence == pytest.approx(0.75)
     assert again.importance == 0.8
@@ -354,17 +352,17 @@ def test_what_had_expired_is_in_force_once_it_is_said_again(clocked) -> None:
 
 
 @pytest.mark.requirement("M18", "M22")
-def test_a_change_makes_a_version_and_the_old_one_stays_readable(clocked, do) -> None:
+def test_a_change_makes_a_version_and_the_old_one_stays_readable(clocked) -> None:
     store = clocked(NOW)
     chat = store.chat(user_id="louis", session_id="s")
-    first = do(chat, "remember", NUTS, summary="No nuts", tags=["food"])
+    first = chat.remember(NUTS, summary="No nuts", tags=["food"])
     store.flush()
     assert told(store, Scope("louis")) == ["No nuts"]
     store.flush()
     (first,) = store.records(user_id="louis")
     assert first.last_accessed == NOW
     store = clocked(NOW + timedelta(days=1))
-    second = do(chat, "revise", first.memory_id, "Louis may eat nuts again.", importance=0.9)
+    second = chat.revise(first.memory_id, "Louis may eat nuts again.", importance=0.9)
     assert (second.memory_id, second.version, second.importance) == (first.memory_id, 2, 0.9)
     assert (second.created_at, second.updated_at) == (NOW, NOW + timedelta(days=1))
     assert (second.summary, second.tags) == (None, ("food",))
@@ -391,20 +389,18 @@ def test_a_change_of_nothing_makes_no_version(clocked) -> None:
 
 
 @pytest.mark.requirement("M18")
-def test_records_that_say_the_same_are_merged(store, do) -> None:
+def test_records_that_say_the_same_are_merged(store) -> None:
     chat = store.chat(user_id="louis")
-    kept = do(chat, "remember", NUTS, tags=["food"], importance=0.2, visibility="private")
-    near = do(
-        chat,
-        "remember",
+    kept = chat.remember(NUTS, tags=["food"], importance=0.2, visibility="private")
+    near = chat.remember(
         "Louis cannot eat nuts.",
         tags=["health", "food"],
         importance=0.9,
         visibility="public",
     )
-    tied = do(chat, "remember", "Ask before cooking.", relations=[Relation("follows", near.memory_id)])
+    tied = chat.remember("Ask before cooking.", relations=[Relation("follows", near.memory_id)])
     store.flush()
-    whole = do(chat, "revise", kept.memory_id, merge=[near.memory_id, tied.memory_id])
+    whole = chat.revise(kept.memory_id, merge=[near.memory_id, tied.memory_id])
     assert (whole.memory_id, whole.version, whole.mentions, whole.importance) == (kept.memory_id, 2, 3, 0.9)
     assert whole.tags == ("food", "health")
     assert whole.relations == ()
@@ -584,13 +580,13 @@ def test_what_is_of_no_importance_or_uncertain_is_kept_and_not_told(store) -> No
 
 
 @pytest.mark.requirement("M20", "J11")
-def test_a_record_is_found_by_the_search_that_finds_messages_and_told_in_a_context(clocked, do) -> None:
+def test_a_record_is_found_by_the_search_that_finds_messages_and_told_in_a_context(clocked) -> None:
     store = clocked(NOW)
     chat = store.chat(user_id="louis", session_id="in may")
-    record = do(chat, "remember", NUTS, occurred_at=NOW - timedelta(days=3))
+    record = chat.remember(NUTS, occurred_at=NOW - timedelta(days=3))
     chat.add("user", "Nuts are on the table.", created_at=NOW)
     store.flush()
-    hits = do(store, "search", "nuts", user_id="louis")
+    hits = store.search("nuts", user_id="louis")
     assert {(hit.kind, hit.text) for hit in hits} == {("record", NUTS), ("message", "Nuts are on the table.")}
     (hit,) = (hit for hit in hits if hit.kind == "record")
     assert (hit.record.memory_id, hit.message_ids, hit.session_id) == (record.memory_id, (), "in may")
@@ -598,7 +594,7 @@ def test_a_record_is_found_by_the_search_that_finds_messages_and_told_in_a_conte
     assert hit.tokens == store.tokens.text(f"- [2026-05-01 semantic] {NUTS}")
     today = store.chat(user_id="louis", session_id="today")
     today.add("user", "To what is Louis allergic?")
-    context = do(today, "context")
+    context = today.context()
     assert f"- [2026-05-01 semantic] {NUTS}" in context.recall.splitlines()
     assert (record.memory_id,) in [piece.message_ids for piece in context.pieces if piece.kind == "recall"]
     store.flush()
@@ -722,14 +718,14 @@ def test_a_record_is_asked_for_by_its_id(memory) -> None:
 # --- forgetting
 
 
-def test_forgetting_a_user_takes_the_records_and_all_they_are_found_by(store, do) -> None:
+def test_forgetting_a_user_takes_the_records_and_all_they_are_found_by(store) -> None:
     louis = store.chat(user_id="louis", session_id="s")
     louis.add("user", "nuts")
     louis.remember(NUTS, allowed_users=["eve"], tags=["food"])
     louis.revise(louis.remember("Louis likes nuts.").memory_id, "Louis likes all nuts.")
     store.chat(user_id="eve").remember("Eve likes nuts.", visibility="public")
     store.flush()
-    assert do(store, "forget", "louis") == ForgetReport(1, 1, 2)
+    assert store.forget("louis") == ForgetReport(1, 1, 2)
     store.flush()
     assert [row.user_id for row in rows(store, "memlayer_records")] == ["eve"]
     assert (
@@ -748,13 +744,13 @@ def test_a_user_who_has_nothing_but_records_is_forgotten(store) -> None:
     assert rows(store, "memlayer_namespaces") == []
 
 
-def test_forgetting_a_session_takes_what_comes_from_it(store, do) -> None:
+def test_forgetting_a_session_takes_what_comes_from_it(store) -> None:
     for session in ("one", "two"):
         chat = store.chat(user_id="louis", session_id=session)
         chat.add("user", f"nuts {session}")
         chat.remember(f"Louis likes nuts {session}.")
     store.chat(user_id="eve", session_id="one").add("user", "Eve stays.")
-    assert do(store, "forget", "louis", session_id="one") == ForgetReport(1, 1, 1)
+    assert store.forget("louis", session_id="one") == ForgetReport(1, 1, 1)
     assert texts(store, "louis") == ["Louis likes nuts two."]
     assert [session.scope.session_id for session in store.sessions(user_id="louis")] == ["two"]
     assert len(store.chat(user_id="eve", session_id="one").history()) == 1
@@ -768,11 +764,11 @@ def test_clearing_a_session_leaves_the_records(store) -> None:
     assert texts(store, "louis") == told(store, Scope("louis")) == [NUTS]
 
 
-def test_forgetting_a_record_never_gives_its_id_to_another(store, do) -> None:
+def test_forgetting_a_record_never_gives_its_id_to_another(store) -> None:
     chat = store.chat(user_id="louis")
     record = chat.remember(NUTS)
     store.flush()
-    assert do(store, "forget", record_id=record.memory_id) == ForgetReport(0, 0, 1)
+    assert store.forget(record_id=record.memory_id) == ForgetReport(0, 0, 1)
     assert chat.remember(NUTS).memory_id == "louis_mem_002"
     store.flush()
     assert store.admin.verify() == []
@@ -908,10 +904,10 @@ def everything(memory: Memory, tenant_id: str = "default") -> list[list[Record]]
     ]
 
 
-def test_records_come_into_another_store_equal(filled, memory, do) -> None:
+def test_records_come_into_another_store_equal(filled, memory) -> None:
     text = exported(filled)
     for target, tenant in ((memory, "default"), (filled, "moved")):
-        done = do(target, "import_from", io.StringIO(text), tenant_id=tenant)
+        done = target.import_from(io.StringIO(text), tenant_id=tenant)
         assert (done.records, done.remembered) == (5, 5)
         assert "5 record(s), 5 of them new" in str(done)
         assert everything(target, tenant) == everything(filled)
@@ -1145,15 +1141,15 @@ def test_what_is_said_again_is_told_to_nobody_whom_not_both_name(known, named) -
 
 
 @pytest.mark.parametrize("agent", [None, "cook"])
-def test_saying_it_again_as_private_takes_it_from_everybody_else(store, do, agent) -> None:
+def test_saying_it_again_as_private_takes_it_from_everybody_else(store, agent) -> None:
     chat = store.chat(user_id="louis", session_id="s", agent_id=agent)
     eve = store.chat(user_id="eve", session_id="hers", agent_id=agent)
     shared = chat.remember(NUTS, visibility="public", tags=["food"], importance=0.9)
     store.flush()
     assert NUTS in " ".join(told(store, eve.scope.reach()))
-    unsaid = do(chat, "remember", NUTS)
+    unsaid = chat.remember(NUTS)
     assert unsaid.access_control.visibility == "public"  # nothing was said of whom to tell
-    again = do(chat, "remember", NUTS, visibility="private")
+    again = chat.remember(NUTS, visibility="private")
     assert (again.memory_id, again.version, again.mentions) == (shared.memory_id, 2, 3)
     assert (again.tags, again.importance, again.access_control) == (("food",), 0.9, Access())
     store.flush()
@@ -1161,7 +1157,7 @@ def test_saying_it_again_as_private_takes_it_from_everybody_else(store, do, agen
         assert told(store, eve.scope.reach(), words=words) == []
         assert told(store, chat.scope.reach(), words=words) != []
     assert store.admin.verify() == []
-    wider = do(chat, "remember", NUTS, visibility="public")
+    wider = chat.remember(NUTS, visibility="public")
     assert wider.access_control == Access()
     chat.revise(again.memory_id, visibility="public")
     store.flush()

@@ -37,20 +37,20 @@ def memory(request, open_at) -> Iterator[Memory]:
         yield opened
 
 
-def test_facts_are_counted_for_each_user_once(memory, do) -> None:
+def test_facts_are_counted_for_each_user_once(memory) -> None:
     learn(memory, "ada", "My name is Ada.", "I live in Graz.")
     learn(memory, "eve", "My name is Eve.")
-    assert facts(do(memory.admin, "costs", user_id="ada")) == 2
-    assert facts(do(memory.admin, "costs", user_id="eve")) == 1
-    assert facts(do(memory.admin, "costs")) == 3
-    assert do(memory.admin, "costs", user_id="ada", tenant_id="other") == []
-    assert do(memory.admin, "costs", user_id="nobody") == []
-    status = do(memory.admin, "status")
+    assert facts(memory.admin.costs(user_id="ada")) == 2
+    assert facts(memory.admin.costs(user_id="eve")) == 1
+    assert facts(memory.admin.costs()) == 3
+    assert memory.admin.costs(user_id="ada", tenant_id="other") == []
+    assert memory.admin.costs(user_id="nobody") == []
+    status = memory.admin.status()
     assert (status.calls, status.facts) == (2, 3)
     learn(memory, "ada", "I live in Graz.", "My name is Ada.")  # it is known
-    assert facts(do(memory.admin, "costs", user_id="ada")) == 2
+    assert facts(memory.admin.costs(user_id="ada")) == 2
     learn(memory, "ada", "I live in Oslo now.")
-    assert facts(do(memory.admin, "costs", user_id="ada")) == 3
+    assert facts(memory.admin.costs(user_id="ada")) == 3
 
 
 def test_what_models_read_and_wrote_is_counted_for_the_user_of_the_session(open_at) -> None:
@@ -83,13 +83,13 @@ def test_what_models_read_and_wrote_is_counted_for_the_user_of_the_session(open_
 
 
 @pytest.mark.parametrize("how", ["user", "session"])
-def test_to_forget_a_user_leaves_the_counts_and_not_the_user(memory, do, how) -> None:
+def test_to_forget_a_user_leaves_the_counts_and_not_the_user(memory, how) -> None:
     learn(memory, "ada", "My name is Ada.")
     learn(memory, "eve", "My name is Eve.")
-    do(memory, "forget", "ada", **({"session_id": "s"} if how == "session" else {}))
-    assert do(memory.admin, "costs", user_id="ada") == []
-    assert facts(do(memory.admin, "costs", user_id="eve")) == 1
-    assert facts(do(memory.admin, "costs")) == 2
+    memory.forget("ada", **({"session_id": "s"} if how == "session" else {}))
+    assert memory.admin.costs(user_id="ada") == []
+    assert facts(memory.admin.costs(user_id="eve")) == 1
+    assert facts(memory.admin.costs()) == 2
     namespaces = memory.runtime.db.read(
         lambda c: c.exec_driver_sql("SELECT namespace FROM memlayer_costs").all()
     )

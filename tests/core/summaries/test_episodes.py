@@ -105,14 +105,14 @@ def test_working_memory_ends_with_the_session_and_its_episode_and_the_users_fact
 
 
 @pytest.mark.requirement("J04", "J16", "J17")
-def test_an_ended_session_is_remembered_as_one_record(opened, do) -> None:
+def test_an_ended_session_is_remembered_as_one_record(opened) -> None:
     memory = opened(Scripted(answer(importance=0.5)))
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("system", "Be kind.")
     chat.add_messages(SAID)
-    assert do(chat, "end")
-    do(memory, "flush", 30)
-    (record,) = do(memory, "records", user_id="louis")
+    assert chat.end()
+    memory.flush(30)
+    (record,) = memory.records(user_id="louis")
     assert (record.type, record.source, record.session_id) == ("episodic", "system_generated", "s")
     assert record.text == record.summary
     assert "Lisbon" in record.text
@@ -156,11 +156,11 @@ def test_the_example_that_a_model_is_shown_is_what_it_is_asked_for() -> None:
 @pytest.mark.trap("layered", 1)
 @pytest.mark.requirement("J19")
 @pytest.mark.parametrize(("importance", "found"), [(0.3, False), (0.1 + 0.2, False), (0.31, True)])
-def test_later_searches_and_contexts_find_it_if_it_is_important_enough(opened, do, importance, found) -> None:
+def test_later_searches_and_contexts_find_it_if_it_is_important_enough(opened, importance, found) -> None:
     memory = opened(Scripted(answer(importance=importance)))
     ended(memory)
     (record,) = episodes(memory)
-    hits = do(memory, "search", "Who moves to Lisbon?", user_id="louis")
+    hits = memory.search("Who moves to Lisbon?", user_id="louis")
     assert (record.text in {hit.text for hit in hits}) is found
     assert not memory.search("Who moves to Lisbon?", user_id="eve")
     later = memory.chat(user_id="louis", session_id="later")
@@ -190,17 +190,17 @@ MORE = [
 
 
 @pytest.mark.requirement("F16", "J31")
-def test_who_comes_back_after_a_week_finds_the_last_turns(opened, do) -> None:
+def test_who_comes_back_after_a_week_finds_the_last_turns(opened) -> None:
     memory = opened()
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
     set_ahead(memory, 8)
     memory.flush(30)
     assert memory.sessions(user_id="louis")[0].ended
-    assert [piece.text for piece in do(chat, "context").pieces] == [one.text for one in SAID]
+    assert [piece.text for piece in chat.context().pieces] == [one.text for one in SAID]
 
     chat.add("user", "Who moves to Lisbon with two cats?")
-    told = do(chat, "context")
+    told = chat.context()
     assert [one.text for one in told.window[:-1]] == [one.text for one in SAID]
     assert told.window[-1].text == "Who moves to Lisbon with two cats?"
     assert not memory.sessions(user_id="louis")[0].ended
@@ -258,20 +258,20 @@ def test_what_was_too_little_for_an_episode_is_told_in_the_next(opened) -> None:
     assert parts == [("m4", "m7"), ("m0", "m3")]
 
 
-def test_who_ends_an_idle_session_begins_anew_and_it_is_not_told_twice(opened, do) -> None:
+def test_who_ends_an_idle_session_begins_anew_and_it_is_not_told_twice(opened) -> None:
     memory = opened()
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
     set_ahead(memory, 8)
-    assert do(chat, "end")
-    assert not do(chat, "end")
+    assert chat.end()
+    assert not chat.end()
     memory.flush(30)
     assert len(episodes(memory)) == 1
     chat.add("user", "Hello")
     assert [one.text for one in chat.context().window] == ["Hello"]
 
 
-def test_the_episode_of_turns_that_are_shown_is_not_recalled_beside_them(opened, do) -> None:
+def test_the_episode_of_turns_that_are_shown_is_not_recalled_beside_them(opened) -> None:
     memory = opened(Scripted(), recall_placement="user")
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
@@ -280,11 +280,11 @@ def test_the_episode_of_turns_that_are_shown_is_not_recalled_beside_them(opened,
     asked = "Who moves to Lisbon with two cats, and what of Doctor Ferreira?"
     chat.add("user", asked)
     told = [Message(one.role, one.text) for one in chat.history()]
-    assert episodes(memory)[0].text not in str([one.text for one in do(chat, "context").messages])
-    assert episodes(memory)[0].text not in [hit.text for hit in do(chat, "recall", asked, exclude=told)]
+    assert episodes(memory)[0].text not in str([one.text for one in chat.context().messages])
+    assert episodes(memory)[0].text not in [hit.text for hit in chat.recall(asked, exclude=told)]
     # Elsewhere, and here once they have left the window, the turns themselves are told.
     other = memory.chat(user_id="louis", session_id="other")
-    for recall in (do(other, "context", asked).recall, do(chat, "context", policy=MaxMessages(1)).recall):
+    for recall in (other.context(asked).recall, chat.context(policy=MaxMessages(1)).recall):
         assert SAID[0].text in recall
         assert episodes(memory)[0].text not in recall
 
@@ -523,12 +523,12 @@ def test_none_and_single_texts_are_taken_for_lists() -> None:
 
 
 @pytest.mark.requirement("J18")
-def test_the_end_of_a_session_waits_for_no_model(opened, do) -> None:
+def test_the_end_of_a_session_waits_for_no_model(opened) -> None:
     model = Scripted()
     memory = opened(model)
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages(SAID)
-    assert do(chat, "end")
+    assert chat.end()
     assert model.prompts == []
     assert memory.runtime.db.read(summaries.is_owed)
 
@@ -784,13 +784,13 @@ def test_two_parts_of_one_session_in_the_same_words_are_one_record_as_long_as_on
 
 
 @pytest.mark.parametrize("way", ["clear", "forget", "forget the session"])
-def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do, way) -> None:
+def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, way) -> None:
     memory = opened()
     chat = ended(memory)
     if way == "clear":
-        do(chat, "clear")
+        chat.clear()
     else:
-        do(memory, "forget", "louis", session_id=None if way == "forget" else "s")
+        memory.forget("louis", session_id=None if way == "forget" else "s")
     assert episodes(memory, all_versions=True) == []
     assert left(memory, "memlayer_episodes") == 0
     memory.flush(30)

@@ -43,13 +43,13 @@ def opened() -> Iterator[Open]:
         yield open_memory
 
 
-def test_without_a_model_it_is_refused_with_a_hint(do, opened) -> None:
+def test_without_a_model_it_is_refused_with_a_hint(opened) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        do(opened(), "summarize", TALK)
+        opened().summarize(TALK)
     assert "model=" in refused.value.hint
 
 
-def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) -> None:
+def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(opened) -> None:
     asked: list[str] = []
 
     def model(prompt: str) -> str:
@@ -58,7 +58,7 @@ def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) ->
 
     memory = opened(model)
 
-    assert do(memory, "summarize", TALK, token_limit=100) == GOOD
+    assert memory.summarize(TALK, token_limit=100) == GOOD
     assert "user: I moved to Lisbon with 3 cats." in asked[0]
     assert "Fanø" not in asked[0]
     assert [(cost.kind, cost.calls) for cost in memory.admin.costs()] == [("summarize", 1)]
@@ -66,17 +66,17 @@ def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(do, opened) ->
     assert memory.export(StringIO()) == 0
 
 
-def test_a_bad_answer_is_asked_for_again(do, opened) -> None:
+def test_a_bad_answer_is_asked_for_again(opened) -> None:
     answers = iter(["用户带着三只猫搬到了里斯本。" * 3, GOOD])
     memory = opened(lambda _: next(answers))
 
-    assert do(memory, "summarize", TALK, token_limit=100) == GOOD
+    assert memory.summarize(TALK, token_limit=100) == GOOD
     [cost] = memory.admin.costs()
     assert cost.calls == 2
 
 
 @pytest.mark.parametrize("answers", [["", TimeoutError()], [""] * 2, ["They talked. " * 400] * 2])
-def test_what_is_no_summary_is_an_error_and_what_was_paid_is_noted(do, opened, answers) -> None:
+def test_what_is_no_summary_is_an_error_and_what_was_paid_is_noted(opened, answers) -> None:
     given = iter(answers)
 
     def model(_: str) -> str:
@@ -88,14 +88,14 @@ def test_what_is_no_summary_is_an_error_and_what_was_paid_is_noted(do, opened, a
     memory = opened(model)
 
     with pytest.raises(ModelError) as failed:
-        do(memory, "summarize", TALK, token_limit=100)
+        memory.summarize(TALK, token_limit=100)
     assert failed.value.hint
     [cost] = memory.admin.costs()
     assert cost.calls == len([one for one in answers if isinstance(one, str)])
 
 
 @pytest.mark.requirement("A23")
-def test_the_summary_so_far_is_told_on(do, opened) -> None:
+def test_the_summary_so_far_is_told_on(opened) -> None:
     asked: list[str] = []
 
     def model(prompt: str) -> str:
@@ -105,30 +105,30 @@ def test_the_summary_so_far_is_told_on(do, opened) -> None:
     memory = opened(model)
     before = "The user is Ada Lovelace, who plays the harp."
 
-    assert "Ada Lovelace" in do(memory, "summarize", TALK, previous=before, token_limit=100)
+    assert "Ada Lovelace" in memory.summarize(TALK, previous=before, token_limit=100)
     assert f"<summary_so_far>\n{before}\n</summary_so_far>" in asked[0]
-    assert do(memory, "summarize", [], previous=before) == before
+    assert memory.summarize([], previous=before) == before
 
 
-def test_nothing_said_is_an_empty_summary_and_no_model_is_asked(do, opened) -> None:
+def test_nothing_said_is_an_empty_summary_and_no_model_is_asked(opened) -> None:
     def model(_: str) -> str:
         raise AssertionError
 
-    assert do(opened(model), "summarize", []) == ""
-    assert do(opened(model), "summarize", TALK[:1]) == ""
+    assert opened(model).summarize([]) == ""
+    assert opened(model).summarize(TALK[:1]) == ""
 
 
 @pytest.mark.parametrize("settings", [{"summary_tokens": 100}, {"max_tokens": 400}])
-def test_it_has_the_room_that_summaries_have(do, opened, settings) -> None:
+def test_it_has_the_room_that_summaries_have(opened, settings) -> None:
     asked: list[str] = []
 
     def model(prompt: str) -> str:
         asked.append(prompt)
         return GOOD * 3 if len(asked) == 1 else GOOD
 
-    assert do(opened(model, **settings), "summarize", TALK) == GOOD
+    assert opened(model, **settings).summarize(TALK) == GOOD
     assert "it was too long" in asked[1]
-    assert do(opened(lambda _: GOOD * 3), "summarize", TALK) == GOOD * 3
+    assert opened(lambda _: GOOD * 3).summarize(TALK) == GOOD * 3
 
 
 @pytest.mark.parametrize(
@@ -141,17 +141,17 @@ def test_it_has_the_room_that_summaries_have(do, opened, settings) -> None:
         (TALK, {"previous": None}, InvalidMessageError),
     ],
 )
-def test_bad_input_is_refused_before_a_model_is_asked(do, opened, given, more, problem) -> None:
+def test_bad_input_is_refused_before_a_model_is_asked(opened, given, more, problem) -> None:
     def model(_: str) -> str:
         raise AssertionError
 
     with pytest.raises(problem) as raised:
-        do(opened(model), "summarize", given, **more)
+        opened(model).summarize(given, **more)
     assert raised.value.hint
 
 
-def test_a_closed_memory_sums_up_nothing(do, opened) -> None:
+def test_a_closed_memory_sums_up_nothing(opened) -> None:
     memory = opened()
     memory.close()
     with pytest.raises(StoreClosedError):
-        do(memory, "summarize", TALK)
+        memory.summarize(TALK)

@@ -46,12 +46,12 @@ def messages_in(summary: Summary) -> int:
 
 
 @pytest.mark.requirement("A21", "A22", "F17", "J09", "M04", "M05")
-def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened, do) -> None:
+def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened) -> None:
     memory = opened()
     chat = talk(memory, ENOUGH)
-    context = do(chat, "context")
+    context = chat.context()
     assert context.summary is not None
-    (summary,) = do(chat, "summary")
+    (summary,) = chat.summary()
     assert messages_in(summary) == 2 * ENOUGH - len(context.window)
     first = context.messages[0]
     assert first.role == "user"
@@ -464,7 +464,7 @@ def test_a_change_behind_what_is_summed_up_leaves_the_summaries_as_they_are(open
 
 
 @pytest.mark.requirement("J10")
-def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -> None:
+def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened) -> None:
     memory = opened(Scripted())
     chat = talk(memory, ENOUGH)
     other = talk(memory, ENOUGH, session_id="other")
@@ -477,8 +477,8 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, do) -
     memory.flush()
     left = "SELECT (SELECT count(*) FROM memlayer_summaries) + (SELECT count(*) FROM memlayer_jobs)"
     assert memory.runtime.db.read(lambda c: c.execute(text(left)).scalar()) == 0
-    assert do(memory.admin, "costs") == spent
-    assert do(memory.chat(user_id="nobody", session_id="s"), "summary") == []
+    assert memory.admin.costs() == spent
+    assert memory.chat(user_id="nobody", session_id="s").summary() == []
 
 
 def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened) -> None:
@@ -538,15 +538,15 @@ def test_a_model_that_stays_away_is_asked_again_when_more_is_due(opened) -> None
 
 
 @pytest.mark.requirement("J09")
-def test_without_a_model_what_left_the_window_is_found_by_recall_and_history(opened, do) -> None:
+def test_without_a_model_what_left_the_window_is_found_by_recall_and_history(opened) -> None:
     memory = opened(None, recall_tokens=200)
     chat = talk(memory, ENOUGH)
-    context = do(chat, "context", "How many cats has Anna0?")
+    context = chat.context("How many cats has Anna0?")
     assert context.summary is None
-    assert do(chat, "summary") == []
+    assert chat.summary() == []
     assert "Anna0" not in " ".join(message.text for message in context.window)
     assert "My friend Anna0 moved to Lisbon with 3 cats" in context.recall
-    assert len(do(chat, "history")) == 2 * ENOUGH
+    assert len(chat.history()) == 2 * ENOUGH
     chat.end()
     memory.flush(30)
     assert memory.records(user_id="louis") == []
@@ -631,10 +631,10 @@ def test_what_is_no_model_is_refused_with_a_hint(name, value) -> None:
 
 
 @pytest.mark.parametrize("limit", [100, 200, 300])
-def test_a_small_limit_tells_the_beginning_or_a_reason_and_never_an_empty_frame(opened, do, limit) -> None:
+def test_a_small_limit_tells_the_beginning_or_a_reason_and_never_an_empty_frame(opened, limit) -> None:
     memory = opened(summary_tokens=600, max_tokens=1000)
     chat = talk(memory, 30)
-    context = do(chat, "context", "", token_limit=limit)
+    context = chat.context("", token_limit=limit)
     assert context.tokens <= limit or len(context.window) == 1
     assert not any(NOTHING.search(message.text) for message in context.messages)
     codes = {reason.code for piece in context.pieces for reason in piece.reasons}
@@ -648,7 +648,7 @@ def test_a_small_limit_tells_the_beginning_or_a_reason_and_never_an_empty_frame(
         assert chat.summary()[0].text.startswith(told)
     if limit >= 300:
         assert context.summary is not None
-    again = do(chat, "context", "", token_limit=limit)
+    again = chat.context("", token_limit=limit)
     assert again.summary == context.summary
 
 

@@ -62,11 +62,11 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
     assert {one.value for one in other.records(user_id="louis", all_versions=True)} == {"Rome", "nuts"}
 
 
-def test_an_export_revives_nothing_that_was_forgotten(memory: Memory, do: Any) -> None:
+def test_an_export_revives_nothing_that_was_forgotten(memory: Memory) -> None:
     """Ids stay, also where another one here would take them; nothing is learned again; and an older export changes nothing."""
 
     def exported(**more: Any) -> list[str]:
-        do(memory, "export", text := io.StringIO(), **more)
+        memory.export(text := io.StringIO(), **more)
         return text.getvalue().splitlines()
 
     chat = memory.chat(user_id="louis", session_id="s")
@@ -95,7 +95,7 @@ def test_an_export_revives_nothing_that_was_forgotten(memory: Memory, do: Any) -
             other.flush()  # what is said from now on is learned
             assert other.profile("louis")["home"].value == "Linz"
             other.forget("louis")
-            do(other, "export", text := io.StringIO())
+            other.export(text := io.StringIO())
             assert "louis" not in text.getvalue()
     memory.import_from(older)
     memory.flush()

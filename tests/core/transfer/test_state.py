@@ -111,43 +111,43 @@ def test_a_state_takes_the_place_of_whatever_was_there(data, conversations, stor
 
 
 @pytest.mark.requirement("A04", "A18")
-def test_a_state_is_a_map_of_messages_in_the_shape_of_a_session_file(memory, do) -> None:
+def test_a_state_is_a_map_of_messages_in_the_shape_of_a_session_file(memory) -> None:
     chat = memory.chat(user_id="ada", session_id="s")
     picture = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     chat.add("user", "Hi", id="m1", created_at=MAY)
     chat.add("assistant", [picture], id="m2", created_at=MAY)
     assert chat.component_name == "Chat"
     at = "2026-05-04T12:00:00Z"
-    assert do(chat, "save_state") == {
+    assert chat.save_state() == {
         "messages": [
             {"role": "USER", "content": [{"type": "text", "text": "Hi"}], "id": "m1", "created_at": at},
             {"role": "ASSISTANT", "content": [picture], "id": "m2", "created_at": at},
         ],
         "version": 1,
     }
-    assert do(memory.chat(user_id="ada"), "save_state") == {"messages": [], "version": 1}
+    assert memory.chat(user_id="ada").save_state() == {"messages": [], "version": 1}
 
 
 @pytest.mark.requirement("A04", "A18")
-def test_a_state_that_another_program_wrote_is_loaded(store, do) -> None:
+def test_a_state_that_another_program_wrote_is_loaded(store) -> None:
     chat = new(store)
     chat.add("user", "forgotten")
-    receipt = do(
-        chat, "load_state", {"messages": [{"role": "USER", "content": [{"type": "text", "text": "Hello"}]}]}
+    receipt = chat.load_state(
+        {"messages": [{"role": "USER", "content": [{"type": "text", "text": "Hello"}]}]}
     )
     (message,) = chat.history()
     assert (message.role, message.content, message.id) == ("user", "Hello", receipt.ids[0])
     assert receipt.stored == 1
-    do(chat, "load_state", {"messages": []})
+    chat.load_state({"messages": []})
     assert chat.history() == []
 
 
-def test_what_was_loaded_is_found_and_what_it_replaced_is_not(store, do) -> None:
+def test_what_was_loaded_is_found_and_what_it_replaced_is_not(store) -> None:
     chat = new(store)
     chat.add("user", "the hammer is in the cellar")
     chat.add_temporary(Message("system", "a hint for the next answer"))
     store.flush()
-    do(chat, "load_state", {"messages": [{"role": "user", "content": "the saw is in the attic"}]})
+    chat.load_state({"messages": [{"role": "user", "content": "the saw is in the attic"}]})
     store.flush()
     assert [hit.text for hit in store.search("hammer cellar attic", user_id=chat.user_id)] == [
         "the saw is in the attic"
@@ -166,17 +166,17 @@ def test_the_worker_hears_of_messages_that_only_went_away(memory, monkeypatch) -
     assert woken
 
 
-def test_a_title_and_an_end_come_back_and_no_model_is_told_what_was_ended(store, do) -> None:
+def test_a_title_and_an_end_come_back_and_no_model_is_told_what_was_ended(store) -> None:
     chat, other = new(store), new(store)
     before = [Message("user", "long ago", id="m1"), Message("assistant", "yes", id="m2")]
     chat.add_messages([*before, Message("user", "Hi again", id="m3")])
     plain = chat.save_state()
-    do(other, "load_state", {**plain, "title": "Tools", "ended_with": "m2"})
+    other.load_state({**plain, "title": "Tools", "ended_with": "m2"})
     (session,) = store.sessions(user_id=other.user_id)
     assert (session.title, session.ended) == ("Tools", False)
     assert [one.content for one in other.context().messages] == ["Hi again"]
-    assert do(other, "save_state") == {**plain, "title": "Tools", "ended_with": "m2"}
-    do(other, "load_state", {**plain, "ended_with": "m3"})
+    assert other.save_state() == {**plain, "title": "Tools", "ended_with": "m2"}
+    other.load_state({**plain, "ended_with": "m3"})
     (session,) = store.sessions(user_id=other.user_id)
     assert (session.title, session.ended) == (None, True)
     other.add("user", "a new beginning")
@@ -202,24 +202,24 @@ def test_a_title_and_an_end_come_back_and_no_model_is_told_what_was_ended(store,
         ({"messages": [], "ended_with": 3}, "`ended_with` must be a non-empty string"),
     ],
 )
-def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory, do, state: Any, problem: str) -> None:
+def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory, state: Any, problem: str) -> None:
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add("user", "kept")
     before = chat.save_state()
     with pytest.raises(InvalidStateError, match=problem) as caught:
-        do(chat, "load_state", state)
+        chat.load_state(state)
     assert caught.value.hint
     assert chat.save_state() == before
 
 
 @pytest.mark.requirement("F14", "J10")
-def test_an_unknown_session_is_an_empty_list_and_a_history_is_the_callers_own(store, do) -> None:
+def test_an_unknown_session_is_an_empty_list_and_a_history_is_the_callers_own(store) -> None:
     chat = new(store)
-    assert do(chat, "history") == []
+    assert chat.history() == []
     assert store.sessions(user_id=chat.user_id) == []
     chat.add("user", "kept")
-    do(chat, "history").clear()
-    assert [one.content for one in do(chat, "history")] == ["kept"]
+    chat.history().clear()
+    assert [one.content for one in chat.history()] == ["kept"]
 
 
 @pytest.mark.requirement("F14")
@@ -270,14 +270,14 @@ class AwaitedAgent(Agent):
 
 
 @pytest.mark.requirement("A17", "A18")
-def test_components_are_saved_together_and_loaded_together(memory, do, tmp_path: Path) -> None:
+def test_components_are_saved_together_and_loaded_together(memory, tmp_path: Path) -> None:
     chat, agent = memory.chat(user_id="ada"), Agent(memory="InMemoryMemory", interrupted=False)
     chat.add("user", "你好", id="m1", created_at=MAY)
     manager = SessionManager.for_session_id("user123").with_session(JsonSession(tmp_path / "sessions"))
     manager.add_component(agent).add_component(chat)
-    assert do(manager, "load_if_exists") is False
+    assert manager.load_if_exists() is False
     before = datetime.now(UTC)
-    do(manager, "save_session")
+    manager.save_session()
 
     text = (tmp_path / "sessions" / "user123.json").read_text(encoding="utf-8")
     assert "你好" in text  # people read it
@@ -302,7 +302,7 @@ def test_components_are_saved_together_and_loaded_together(memory, do, tmp_path:
         other, fresh = elsewhere.chat(user_id="bob"), Agent()
         again = SessionManager.for_session_id("user123").with_session(JsonSession(tmp_path / "sessions"))
         again.add_component(other).add_component(fresh).add_component(Agent(of="nobody"), name="Unknown")
-        assert do(again, "load_if_exists") is True
+        assert again.load_if_exists() is True
         assert other.history() == chat.history()
         assert fresh.state == agent.state
 
@@ -375,13 +375,13 @@ BAD_FILES = [
 @pytest.mark.requirement("A17", "A18")
 @pytest.mark.parametrize(("text", "problem"), BAD_FILES)
 @pytest.mark.parametrize("verb", ["load_if_exists", "save_session"])
-def test_a_bad_session_file_is_told_and_stays_as_it_is(do, tmp_path: Path, verb, text, problem) -> None:
+def test_a_bad_session_file_is_told_and_stays_as_it_is(tmp_path: Path, verb, text, problem) -> None:
     file = tmp_path / "session.json"
     file.write_text(text)
     agent = Agent(steps=7)
     manager = SessionManager("s").with_session(JsonSession(file)).add_component(agent)
     with pytest.raises(InvalidStateError, match=problem) as caught:
-        do(manager, verb)
+        getattr(manager, verb)()
     assert str(file) in str(caught.value)
     assert caught.value.hint
     assert agent.state == {"steps": 7}
@@ -389,19 +389,19 @@ def test_a_bad_session_file_is_told_and_stays_as_it_is(do, tmp_path: Path, verb,
 
 
 @pytest.mark.requirement("A18")
-def test_a_component_whose_state_is_bad_is_named(memory, do, tmp_path: Path) -> None:
+def test_a_component_whose_state_is_bad_is_named(memory, tmp_path: Path) -> None:
     states = {"Chat": {"messages": [{"role": "robot"}]}}
     JsonSession(tmp_path).save("s", states, MAY)
     manager = SessionManager("s").with_session(JsonSession(tmp_path))
     manager.add_component(memory.chat(user_id="ada"))
     with pytest.raises(InvalidStateError, match=r"component 'Chat': message 0 of the state: unknown role"):
-        do(manager, "load_if_exists")
+        manager.load_if_exists()
 
 
-def test_a_session_file_is_written_whole_or_not_at_all(do, tmp_path: Path, monkeypatch) -> None:
+def test_a_session_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch) -> None:
     agent = Agent(steps=1)
     manager = SessionManager("s").with_session(JsonSession(tmp_path)).add_component(agent)
-    do(manager, "save_session")
+    manager.save_session()
     before = (tmp_path / "s.json").read_text()
 
     def full(*_: object) -> None:
@@ -412,16 +412,16 @@ def test_a_session_file_is_written_whole_or_not_at_all(do, tmp_path: Path, monke
         with monkeypatch.context() as patched:
             patched.setattr(broken, full)
             with pytest.raises(StoreUnavailableError, match="No space left on device"):
-                do(manager, "save_session")
+                manager.save_session()
         assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
         assert (tmp_path / "s.json").read_text() == before
     agent.state = {"steps": object()}
     with pytest.raises(InvalidStateError, match="cannot be written as JSON"):
-        do(manager, "save_session")
+        manager.save_session()
     assert (tmp_path / "s.json").read_text() == before
 
 
-def test_a_manager_refuses_what_it_could_not_save(memory, do, tmp_path: Path) -> None:
+def test_a_manager_refuses_what_it_could_not_save(memory, tmp_path: Path) -> None:
     manager = (
         SessionManager("s").with_session(JsonSession(tmp_path)).add_component(memory.chat(user_id="ada"))
     )
@@ -435,11 +435,11 @@ def test_a_manager_refuses_what_it_could_not_save(memory, do, tmp_path: Path) ->
         SessionManager.for_session_id("")
     for verb in ("save_session", "load_if_exists"):
         with pytest.raises(InputError, match="no session files") as caught:
-            do(SessionManager("s"), verb)
+            getattr(SessionManager("s"), verb)()
         assert "with_session" in caught.value.hint
     (tmp_path / "s.json").mkdir()
     with pytest.raises(StoreUnavailableError, match="cannot be read"):
-        do(manager, "load_if_exists")
+        manager.load_if_exists()
 
 
 def test_two_stores_open_at_once_give_states_to_each_other(open_at: Callable[..., Memory], store) -> None:

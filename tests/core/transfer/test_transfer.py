@@ -129,11 +129,11 @@ def test_what_is_imported_is_equal_to_what_was_exported(data, conversations, sti
         assert lines(again)[1:] == lines(text.replace(here, tenant))[1:]
 
 
-def test_an_export_is_one_json_object_a_line(store, do) -> None:
+def test_an_export_is_one_json_object_a_line(store) -> None:
     chat = store.chat(user_id="ada", session_id="s")
     chat.add("user", "你好", id="m1", created_at=MAY)
     text = io.StringIO()
-    assert do(store, "export", text, user_id="ada") == 1
+    assert store.export(text, user_id="ada") == 1
     head, session, message, end = lines(text.getvalue())
     assert head.pop("exported_at").endswith("Z")
     assert head == {
@@ -156,44 +156,44 @@ def test_an_export_is_one_json_object_a_line(store, do) -> None:
     assert not text.closed
 
 
-def test_what_was_imported_is_found_by_its_words_and_by_its_meaning(store, do) -> None:
+def test_what_was_imported_is_found_by_its_words_and_by_its_meaning(store) -> None:
     store.chat(user_id="ada", tenant_id="a").add("user", "I am allergic to peanuts.")
-    do(store, "import_from", io.StringIO(exported(store, tenant_id="a")), tenant_id="b")
+    store.import_from(io.StringIO(exported(store, tenant_id="a")), tenant_id="b")
     store.flush()
     (hit,) = store.search("allergic to peanuts", user_id="ada", tenant_id="b")
     assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
 
 
-def test_importing_again_changes_nothing(crowd, do) -> None:
+def test_importing_again_changes_nothing(crowd) -> None:
     text = exported(crowd, tenant_id="a")
     before = kept(crowd, "a", "ada")
-    done = do(crowd, "import_from", io.StringIO(text))
+    done = crowd.import_from(io.StringIO(text))
     assert (done.sessions, done.messages, done.stored, done.unchanged, done.replaced) == (4, 4, 0, 4, 0)
     assert kept(crowd, "a", "ada") == before
     for _ in range(2):
-        do(crowd, "import_from", io.StringIO(text), tenant_id="c")
+        crowd.import_from(io.StringIO(text), tenant_id="c")
     assert kept(crowd, "c", "ada") == before
     assert lines(exported(crowd, tenant_id="c"))[-1] == lines(text)[-1]
 
 
-def test_a_session_that_went_on_here_keeps_what_it_has(store, do) -> None:
+def test_a_session_that_went_on_here_keeps_what_it_has(store) -> None:
     chat = store.chat(user_id="ada", session_id="s", tenant_id="t")
     chat.load_state({"messages": [], "title": "Mine"})
     chat.add("assistant", "here alone")
     chat.add("assistant", "changed here", id="m2")
     text = "\n".join(EXPORT).replace('"session_id"', '"title": "Theirs", "ended_with": "m1", "session_id"')
-    done = do(store, "import_from", io.StringIO(text))
+    done = store.import_from(io.StringIO(text))
     assert (done.stored, done.replaced) == (1, 1)
     assert [one.content for one in chat.history()] == ["here alone", "two", "one"]
     (session,) = store.sessions(user_id="ada", tenant_id="t")
     assert (session.title, session.created_at, session.ended) == ("Mine", MAY, True)
     assert session.updated_at > MAY
     chat.add("user", "and on")
-    do(store, "import_from", io.StringIO(text))
+    store.import_from(io.StringIO(text))
     assert not store.sessions(user_id="ada", tenant_id="t")[0].ended
     assert [one.content for one in chat.context().messages] == ["and on"]
     chat.end()
-    do(store, "import_from", io.StringIO(text))
+    store.import_from(io.StringIO(text))
     assert store.sessions(user_id="ada", tenant_id="t")[0].ended
 
 
@@ -243,11 +243,11 @@ def test_two_users_of_one_id_stay_apart_in_the_tenants_they_come_to(crowd) -> No
 
 
 @pytest.mark.parametrize("whose", [{"user_id": ""}, {"tenant_id": ""}, {"user_id": 7}])
-def test_an_export_of_nobody_is_refused_and_writes_nothing(memory, do, tmp_path: Path, whose) -> None:
+def test_an_export_of_nobody_is_refused_and_writes_nothing(memory, tmp_path: Path, whose) -> None:
     with pytest.raises(InvalidScopeError):
-        do(memory, "export", tmp_path / "out.jsonl", **whose)
+        memory.export(tmp_path / "out.jsonl", **whose)
     with pytest.raises(InvalidScopeError):
-        do(memory, "import_from", EXPORT, tenant_id="")
+        memory.import_from(EXPORT, tenant_id="")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -260,7 +260,7 @@ def alive() -> int:
 
 
 @pytest.mark.slow
-def test_neither_way_are_more_than_two_pages_in_memory(store, do, tmp_path: Path) -> None:
+def test_neither_way_are_more_than_two_pages_in_memory(store, tmp_path: Path) -> None:
     chat, file = store.chat(user_id="ada", session_id="long"), tmp_path / "out.jsonl"
     for batch in range(3):
         chat.add_messages([Message("user", f"{batch}.{at}") for at in range(400)])
@@ -272,7 +272,7 @@ def test_neither_way_are_more_than_two_pages_in_memory(store, do, tmp_path: Path
         if len(heard) % 3 == 0:  # it takes long to look at all that the process holds
             held.append(alive() - before)
 
-    assert do(store, "export", file, user_id="ada", progress=hear) == 1200
+    assert store.export(file, user_id="ada", progress=hear) == 1200
     assert heard[0] == (0, 1200)
     assert heard[1:-1] == [(done, 1200) for done in range(200, 1201, 200)]
     assert heard[-1] == (1200, 1200)
@@ -288,7 +288,7 @@ def test_neither_way_are_more_than_two_pages_in_memory(store, do, tmp_path: Path
                 assert drawn <= (heard[-1][0] if heard else 0) + 2 + 200
                 yield line
 
-    done = do(store, "import_from", read(), tenant_id="other", progress=hear)
+    done = store.import_from(read(), tenant_id="other", progress=hear)
     assert (done.messages, done.stored) == (1200, 1200)
     assert len(heard) > 6
     assert [one for one, _ in heard] == sorted(one for one, _ in heard)
@@ -387,22 +387,22 @@ def test_what_a_user_brings_is_not_written_into_somebody_elses_memory(
 
 
 @pytest.mark.parametrize("tenant", [None, "default", "moved"])
-def test_what_a_user_brings_of_their_own_is_imported(store, do, memory, tmp_path: Path, tenant) -> None:
+def test_what_a_user_brings_of_their_own_is_imported(store, memory, tmp_path: Path, tenant) -> None:
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add("user", "I like tea")
     chat.remember("Likes tea.")
     memory.export(tmp_path / "ada.jsonl", user_id="ada")
     with (tmp_path / "ada.jsonl").open(encoding="utf-8") as opened:
-        done = do(store, "import_from", opened, user_id="ada", tenant_id=tenant)
+        done = store.import_from(opened, user_id="ada", tenant_id=tenant)
     assert (done.stored, done.remembered) == (1, 1)
     assert (
         store.chat(user_id="ada", session_id="s", tenant_id=tenant or "default").history() == chat.history()
     )
     with pytest.raises(ImportStoppedError, match="of the user 'ada'"):
-        do(store, "import_from", tmp_path / "ada.jsonl", user_id="Ada", tenant_id=tenant)
+        store.import_from(tmp_path / "ada.jsonl", user_id="Ada", tenant_id=tenant)
     for wrong in ({"user_id": ""}, {"user_id": "ada", "tenant_id": ""}, {"tenant_id": ""}):
         with pytest.raises(InvalidScopeError):
-            do(store, "import_from", tmp_path / "ada.jsonl", **wrong)
+            store.import_from(tmp_path / "ada.jsonl", **wrong)
 
 
 def test_an_upload_that_breaks_off_is_checked_as_far_as_it_is_read(memory, tmp_path: Path) -> None:
@@ -436,16 +436,16 @@ class Endless(io.RawIOBase):
 
 
 @pytest.mark.parametrize("opened", [io.BufferedReader, lambda raw: io.TextIOWrapper(io.BufferedReader(raw))])
-def test_a_line_without_an_end_stops_the_import_and_is_not_read(do, opened) -> None:
+def test_a_line_without_an_end_stops_the_import_and_is_not_read(opened) -> None:
     raw = Endless("\n".join(EXPORT[:4]) + "\n")
     with Memory.in_memory(settings=Tuned(import_line_bytes=100_000)) as memory:
         with pytest.raises(ImportStoppedError, match="at line 5: it is longer than 100,000 bytes") as caught:
-            do(memory, "import_from", opened(raw))
+            memory.import_from(opened(raw))
         assert "memory.export" in caught.value.hint
         assert len(memory.chat(user_id="ada", tenant_id="t", session_id="s").history()) == 2
         with pytest.raises(ImportStoppedError, match="at line 1: it is longer than 100,000 bytes"):
-            do(memory, "import_from", [" " * 100_001])
-        assert do(memory, "import_from", ["\n" * 100_000, *EXPORT]).messages == 2
+            memory.import_from([" " * 100_001])
+        assert memory.import_from(["\n" * 100_000, *EXPORT]).messages == 2
 
 
 @given(
@@ -536,10 +536,10 @@ def test_an_export_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
 # --- files
 
 
-def test_an_export_appears_when_it_is_complete(store, do, tmp_path: Path, monkeypatch) -> None:
+def test_an_export_appears_when_it_is_complete(store, tmp_path: Path, monkeypatch) -> None:
     store.chat(user_id="ada").add("user", "one")
     file = tmp_path / "new" / "out.jsonl"
-    do(store, "export", file, user_id="ada")
+    store.export(file, user_id="ada")
     before = file.read_text(encoding="utf-8")
     assert said(before) == ["one"]
 
@@ -548,11 +548,11 @@ def test_an_export_appears_when_it_is_complete(store, do, tmp_path: Path, monkey
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        do(store, "export", file, user_id="ada", progress=stop)
+        store.export(file, user_id="ada", progress=stop)
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", _full)
         with pytest.raises(StoreUnavailableError, match="No space left on device"):
-            do(store, "export", file, user_id="ada")
+            store.export(file, user_id="ada")
     assert [path.name for path in file.parent.iterdir()] == ["out.jsonl"]
     assert file.read_text(encoding="utf-8") == before
 
@@ -607,21 +607,21 @@ def test_a_file_that_cannot_hold_every_character_gets_escapes(store, tmp_path: P
         assert copy.history() == chat.history()
 
 
-def test_what_is_no_place_for_an_export_is_refused(memory, do, tmp_path: Path) -> None:
+def test_what_is_no_place_for_an_export_is_refused(memory, tmp_path: Path) -> None:
     with (tmp_path / "binary").open("wb") as binary:
         for target in (binary, io.BytesIO(), 7, None):
             with pytest.raises(InputError, match="goes to a path or an open text file") as caught:
-                do(memory, "export", target)
+                memory.export(target)
             assert caught.value.hint
     for source in (7, None, b"bytes"):
         with pytest.raises(InputError, match="comes from a path or an open file"):
-            do(memory, "import_from", source)
+            memory.import_from(source)
     with pytest.raises(InputError, match="there is no file"):
-        do(memory, "import_from", tmp_path / "missing")
+        memory.import_from(tmp_path / "missing")
     with pytest.raises(StoreUnavailableError, match="cannot be read"):
-        do(memory, "import_from", tmp_path)
+        memory.import_from(tmp_path)
     with pytest.raises(StoreUnavailableError, match="cannot be written"):
-        do(memory, "export", tmp_path)
+        memory.export(tmp_path)
 
 
 # --- bad input
@@ -678,11 +678,11 @@ def test_a_truncated_export_tells_the_line_and_goes_on_where_it_stopped(data, me
     ],
 )
 def test_a_bad_line_is_told_by_its_number_and_what_stands_before_it_stays(
-    memory, do, changed: dict[int, Any], problem: str, imported: int
+    memory, changed: dict[int, Any], problem: str, imported: int
 ) -> None:
     given = [changed.get(at, line) for at, line in enumerate(EXPORT)]
     with pytest.raises(ImportStoppedError, match=problem) as caught:
-        do(memory, "import_from", [line for line in given if line is not None])
+        memory.import_from([line for line in given if line is not None])
     assert caught.value.hint
     history = memory.chat(user_id="ada", tenant_id="t", session_id="s").history()
     assert [one.content for one in history] == ["one", "two"][:imported]

@@ -59,14 +59,14 @@ def refused(memory, chat):
 
 @pytest.mark.requirement("L14", "L15")
 @pytest.mark.parametrize("wrong", NO_LIMITS, ids=repr)
-def test_a_limit_below_one_or_of_another_kind_is_refused(chat, do, refused, wrong) -> None:
+def test_a_limit_below_one_or_of_another_kind_is_refused(chat, refused, wrong) -> None:
     with pytest.raises(InvalidLimitError) as caught:
-        do(chat, "context", token_limit=wrong)
+        chat.context(token_limit=wrong)
     refused(caught, "`token_limit` must be a whole number of at least 1", repr(wrong))
     for name, policy in (("tokens", MaxTokens), ("messages", MaxMessages), ("rounds", MaxRounds)):
         for given_as in (policy(wrong), [MaxRounds(2), policy(wrong)], {f"max_{name}": wrong}):
             with pytest.raises(InvalidLimitError) as caught:
-                do(chat, "context", policy=given_as)
+                chat.context(policy=given_as)
             refused(caught, f"`max_{name}` must be a whole number of at least 1", repr(wrong))
 
 
@@ -84,32 +84,30 @@ def test_a_limit_below_one_or_of_another_kind_is_refused(chat, do, refused, wron
     ],
     ids=repr,
 )
-def test_an_unknown_policy_is_refused_with_the_names_of_those_there_are(
-    chat, do, refused, wrong, named
-) -> None:
+def test_an_unknown_policy_is_refused_with_the_names_of_those_there_are(chat, refused, wrong, named) -> None:
     with pytest.raises(InvalidLimitError) as caught:
-        do(chat, "context", policy=wrong)
+        chat.context(policy=wrong)
     refused(caught, "unknown policy", named)
     for name in ("max_tokens", "max_messages", "max_rounds"):
         assert name in caught.value.hint
 
 
 @pytest.mark.requirement("L15")
-def test_of_two_policies_of_one_kind_the_smaller_limit_holds(chat, do) -> None:
+def test_of_two_policies_of_one_kind_the_smaller_limit_holds(chat) -> None:
     for number in range(12):
         chat.add("user", f"question {number}")
         chat.add("assistant", f"answer {number}")
 
     def rounds(policy) -> int:
-        window = do(chat, "context", policy=policy).window
+        window = chat.context(policy=policy).window
         return sum(message.role == "user" for message in window)
 
     assert rounds([MaxRounds(4), MaxRounds(2)]) == rounds([MaxRounds(2), MaxRounds(4)]) == 2
     assert rounds(["max_rounds", "max_rounds"]) == rounds("max_rounds") == 10
     assert rounds(["max_rounds", MaxRounds(3)]) == 3
     assert rounds([MaxMessages(4), "max_messages", MaxRounds(9)]) == 2
-    assert do(chat, "context", token_limit=500, policy=[MaxTokens(90), MaxTokens(80)]).token_limit == 80
-    assert do(chat, "context", token_limit=70, policy=MaxTokens(90)).token_limit == 70
+    assert chat.context(token_limit=500, policy=[MaxTokens(90), MaxTokens(80)]).token_limit == 80
+    assert chat.context(token_limit=70, policy=MaxTokens(90)).token_limit == 70
 
 
 @pytest.mark.parametrize("name", ["max_tokens", "max_messages", "max_rounds"])
@@ -121,26 +119,24 @@ def test_a_limit_of_the_settings_is_refused_before_anything_is_opened(name, wron
 
 
 @pytest.mark.requirement("L13", "L14")
-def test_a_system_message_that_is_larger_than_the_limit_is_told_and_shortening_it_helps(
-    memory, chat, do
-) -> None:
+def test_a_system_message_that_is_larger_than_the_limit_is_told_and_shortening_it_helps(memory, chat) -> None:
     chat.add("system", "Be kind. " * 100)
     before = chat.history()
     with pytest.raises(InvalidLimitError) as caught:
-        do(chat, "context", token_limit=50)
+        chat.context(token_limit=50)
     assert "the system message alone needs" in str(caught.value)
     assert "of 50 for everything" in str(caught.value)
     assert "Shorten the system message" in caught.value.hint
     assert chat.history() == before
 
     chat.add("system", "Be kind.")
-    assert [message.text for message in do(chat, "context", token_limit=50).messages] == ["Be kind.", "hello"]
+    assert [message.text for message in chat.context(token_limit=50).messages] == ["Be kind.", "hello"]
 
 
 @pytest.mark.requirement("J10")
 @pytest.mark.parametrize("policy", [None, "max_rounds", MaxMessages(1), []])
-def test_an_unknown_session_is_an_empty_context_whatever_the_limits(memory, do, policy) -> None:
-    context = do(memory.chat(user_id="nobody"), "context", token_limit=1, policy=policy)
+def test_an_unknown_session_is_an_empty_context_whatever_the_limits(memory, policy) -> None:
+    context = memory.chat(user_id="nobody").context(token_limit=1, policy=policy)
     assert (context.messages, context.tokens, context.reasons) == ((), 0, ())
     assert memory.sessions(user_id="nobody") == []
 
@@ -163,33 +159,33 @@ def test_an_unknown_session_is_an_empty_context_whatever_the_limits(memory, do, 
     ],
     ids=lambda content: f"{content!r:.30}",
 )
-def test_a_temporary_message_that_could_not_be_stored_is_refused(chat, do, refused, content) -> None:
+def test_a_temporary_message_that_could_not_be_stored_is_refused(chat, refused, content) -> None:
     with pytest.raises(InvalidMessageError) as caught:
-        do(chat, "add_temporary", Message("user", tuple(content) if isinstance(content, list) else content))
+        chat.add_temporary(Message("user", tuple(content) if isinstance(content, list) else content))
     refused(caught)
 
 
 @pytest.mark.requirement("F13")
-def test_temporary_messages_are_refused_all_together(chat, do, refused) -> None:
+def test_temporary_messages_are_refused_all_together(chat, refused) -> None:
     with pytest.raises(InvalidMessageError) as caught:
-        do(chat, "add_temporary", Message("robot", "beep"))
+        chat.add_temporary(Message("robot", "beep"))
     refused(caught, "'robot'")
     for wrong in ([Message("user", "fine"), Message("user", 5)], [Message("user", "fine"), "text"]):
         with pytest.raises(InvalidMessageError) as caught:
-            do(chat, "add_temporary", wrong)
+            chat.add_temporary(wrong)
         refused(caught)
     with pytest.raises(MessageTypeError) as caught:
-        do(chat, "add_temporary", "alone")
+        chat.add_temporary("alone")
     refused(caught, "list")
 
 
 @pytest.mark.requirement("F13")
-def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory, do) -> None:
+def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory) -> None:
     new = memory.chat(user_id="louis", session_id="new")
-    do(new, "add_temporary", Message("user", "plum " * 100))
-    do(new, "add_temporary", Message("tool", "of no call", tool_call_id="nowhere"))
+    new.add_temporary(Message("user", "plum " * 100))
+    new.add_temporary(Message("tool", "of no call", tool_call_id="nowhere"))
 
-    context = do(new, "context", token_limit=20)
+    context = new.context(token_limit=20)
 
     assert [message.role for message in context.messages] == ["user", "user"]
     assert context.messages[1].text == "[result of a tool]\nof no call"
@@ -205,17 +201,17 @@ def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory,
 @pytest.mark.parametrize(
     "wrong", ["msg-", "msg-x", "17", "", " msg-0", "msg--1", "msg-" + "1" * 19, "MSG-0", 0, None, b"msg-0"]
 )
-def test_what_is_no_id_of_an_offloaded_message_is_refused(chat, do, refused, wrong) -> None:
+def test_what_is_no_id_of_an_offloaded_message_is_refused(chat, refused, wrong) -> None:
     for verb in ("reload", "reload_text"):
         with pytest.raises(InvalidMessageError) as caught:
-            do(chat, verb, wrong)
+            getattr(chat, verb)(wrong)
         refused(caught, "is no id of an offloaded message")
         assert "msg-17" in caught.value.hint
 
 
 @pytest.mark.requirement("A10")
 def test_an_id_that_the_session_does_not_have_is_refused_and_another_sessions_is_none(
-    memory, chat, do, refused
+    memory, chat, refused
 ) -> None:
     for scope in (
         {"user_id": "louis", "session_id": "other"},
@@ -225,33 +221,33 @@ def test_an_id_that_the_session_does_not_have_is_refused_and_another_sessions_is
     ):
         other = memory.chat(**scope)
         other.add_messages([Message("user", f"secret {number}") for number in range(5)])
-        assert do(other, "reload", offload_id(other, 4)).content == "secret 4"
+        assert other.reload(offload_id(other, 4)).content == "secret 4"
     chat.add("user", "for people's eyes", model_visible=False)
     hidden = chat.history()[-1]
     assert hidden.text == "for people's eyes"
     for verb in ("reload", "reload_text"):
         for unknown in (offload_id(chat, -1), offload_id(other, 4), f"msg-{10**18 - 1}"):
             with pytest.raises(InvalidMessageError) as caught:
-                do(chat, verb, unknown)
+                getattr(chat, verb)(unknown)
             assert f"this session has no message '{unknown}'" in str(caught.value)
             assert "its own session" in caught.value.hint
         with pytest.raises(InvalidMessageError):
-            do(memory.chat(user_id="nobody", session_id="s"), verb, offload_id(chat, 0))
+            getattr(memory.chat(user_id="nobody", session_id="s"), verb)(offload_id(chat, 0))
     assert memory.sessions(user_id="nobody") == []
-    assert do(chat, "reload", offload_id(chat, 1)).content == "hello"
+    assert chat.reload(offload_id(chat, 1)).content == "hello"
 
 
 @pytest.mark.requirement("A10")
-def test_an_offset_or_a_limit_that_gives_nothing_to_read_is_refused(chat, do, refused) -> None:
+def test_an_offset_or_a_limit_that_gives_nothing_to_read_is_refused(chat, refused) -> None:
     for offset in (-1, 5, 10**12, True, "0", 1.0, math.nan, None):
         with pytest.raises(InvalidMessageError) as caught:
-            do(chat, "reload_text", offload_id(chat, 1), offset=offset)
+            chat.reload_text(offload_id(chat, 1), offset=offset)
         refused(caught, "`offset` must be a whole number from 0 to 4")
     for limit in NO_LIMITS:
         with pytest.raises(InvalidLimitError) as caught:
-            do(chat, "reload_text", offload_id(chat, 1), token_limit=limit)
+            chat.reload_text(offload_id(chat, 1), token_limit=limit)
         refused(caught, "token_limit")
-    assert do(chat, "reload_text", offload_id(chat, 1), offset=4) == "o"
+    assert chat.reload_text(offload_id(chat, 1), offset=4) == "o"
 
 
 @pytest.mark.requirement("A10")
@@ -279,16 +275,16 @@ def test_the_parts_of_an_offloaded_text_are_all_of_it_and_keep_their_limit(text,
 
 
 @pytest.mark.requirement("A09")
-def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_four_things(do) -> None:
+def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_four_things() -> None:
     with Memory.in_memory(settings=Tuned(index_delay=3600), tokenizer="estimate") as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         for text in ("read the letter " + "dear pears, " * 900, "Done.", "and now?"):
             chat.add("assistant" if text == "Done." else "user", text)
-        context = do(chat, "context", "", token_limit=500)
+        context = chat.context("", token_limit=500)
 
         assert len(context.window[0].text) < 2_000
-        assert len(do(chat, "history")[0].text) > 10_000
-        assert do(chat, "reload", offload_id(chat, 0)) == chat.history()[0]
+        assert len(chat.history()[0].text) > 10_000
+        assert chat.reload(offload_id(chat, 0)) == chat.history()[0]
         assert "offloaded" in {reason.code for reason in context.reasons}
 
 
@@ -299,7 +295,7 @@ def report(number: int) -> str:
 
 
 @pytest.mark.requirement("A08")
-def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_recalled(do) -> None:
+def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_recalled() -> None:
     with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         for number in range(12):
@@ -309,7 +305,7 @@ def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_rec
         beginnings = []
         for number in range(12):
             chat.add("user", f"What is the code word of vessel {number}?")
-            context = do(chat, "context", token_limit=8000)
+            context = chat.context(token_limit=8000)
             chat.add("assistant", "I look.")
 
             assert f"Zebra-{number + 40}." in context.recall
@@ -322,7 +318,7 @@ def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_rec
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
-def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_recalled(do, role) -> None:
+def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_recalled(role) -> None:
     with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         chat.add("user", "The reports.")
@@ -330,7 +326,7 @@ def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_reca
         memory.flush()
         for number, limit in ((1, 4000), (2, 4000), (1, 1500)):
             chat.add("user", f"What is the code word of vessel {number}?")
-            context = do(chat, "context", token_limit=limit)
+            context = chat.context(token_limit=limit)
             shown = next(one.text.partition("…")[0] for one in context.window if "…" in one.text)
             assert limit / 2 <= context.tokens <= limit
             assert (shown + context.recall).count(f"Zebra-{number + 40}.") == 1
@@ -339,16 +335,16 @@ def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_reca
 
 
 @pytest.mark.requirement("A08", "A10")
-def test_a_preview_shows_how_to_read_the_rest_of_a_call_as_well_as_of_a_text(do) -> None:
+def test_a_preview_shows_how_to_read_the_rest_of_a_call_as_well_as_of_a_text() -> None:
     arguments = json.dumps({"letter": "dear pears, " * 900})
     with Memory.in_memory(settings=Tuned(index_delay=3600), tokenizer="estimate") as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         chat.add("user", "write to them")
         chat.add("assistant", tool_calls=[ToolCall("c1", "send", arguments)])
         chat.add("tool", "sent", tool_call_id="c1")
-        shown = do(chat, "context", token_limit=500, reload=True).window[1]
+        shown = chat.context(token_limit=500, reload=True).window[1]
 
         assert "call context_reload with id 'msg-2'" in json.loads(shown.tool_calls[0].arguments)["letter"]
         assert shown.text == "", "no words that it did not say"
         assert len(shown.tool_calls[0].arguments) < 2000
-        assert do(chat, "reload_text", "msg-2", token_limit=10**5) == f"send({arguments})"
+        assert chat.reload_text("msg-2", token_limit=10**5) == f"send({arguments})"

@@ -73,9 +73,7 @@ def memory(request: Any, service: Service) -> Iterator[Memory]:
 
 
 @pytest.mark.requirement("A12", "A16")
-def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(
-    store: Memory, do: Any
-) -> None:
+def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(store: Memory) -> None:
     said = [
         Message("system", "You are terse."),
         Message("user", "My parrot is called Coco."),
@@ -85,15 +83,15 @@ def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(
     ]
     ours = UserMemory(store.chat(user_id="louis", session_id="past"))
     for _ in range(2):
-        do(ours, "record", said)
+        ours.record(said)
     store.flush()
     assert [one.role for one in ours.chat.history()] == ["user", "assistant"]
 
     later = UserMemory(store.chat(user_id="louis", session_id="now"))
-    told = do(later, "retrieve", Message("user", "What is my parrot called?"))
+    told = later.retrieve(Message("user", "What is my parrot called?"))
     assert "My parrot is called Coco." in told
-    assert do(later, "retrieve", "What is my parrot called?") == told
-    assert do(UserMemory(store.chat(user_id="bob")), "retrieve", "What is my parrot called?") == ""
+    assert later.retrieve("What is my parrot called?") == told
+    assert UserMemory(store.chat(user_id="bob")).retrieve("What is my parrot called?") == ""
 
 
 def test_what_is_no_message_is_refused(store: Memory) -> None:
@@ -105,7 +103,7 @@ def test_what_is_no_message_is_refused(store: Memory) -> None:
 
 
 @pytest.mark.requirement("A12", "A13")
-def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, service, do) -> None:
+def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, service) -> None:
     memory.chat(user_id="louis", session_id="past").add("user", "My parrot is called Coco.")
     memory.chat(user_id="louis", session_id="past").remember("The parrot Coco is green.")
     memory.flush()
@@ -113,7 +111,7 @@ def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, s
     chat = memory.chat(user_id="louis", session_id="now")
     chat.add("user", "What is my parrot called?")
 
-    context = do(chat, "context")
+    context = chat.context()
     assert "- [long-term memory] The parrot is called Rio." in context.messages[-1].text
     assert "Coco" not in context.messages[-1].text
     assert service.asked == [("louis", "What is my parrot called?")]
@@ -123,31 +121,31 @@ def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, s
     assert sum(one.tokens for one in context.pieces) == context.tokens
 
 
-def test_its_text_stays_with_its_question_and_it_is_asked_once(memory, service, do) -> None:
+def test_its_text_stays_with_its_question_and_it_is_asked_once(memory, service) -> None:
     service.known["default", "louis"] = ["The parrot is called Rio."]
     chat = memory.chat(user_id="louis", session_id="now")
     chat.add("user", "What is my parrot called?")
-    do(chat, "context")
-    do(chat, "add", "assistant", "", tool_calls=[ToolCall("c1", "look", "{}")])
+    chat.context()
+    chat.add("assistant", "", tool_calls=[ToolCall("c1", "look", "{}")])
     chat.add("tool", "a parrot", tool_call_id="c1")
     service.known.clear()
-    context = do(chat, "context")
+    context = chat.context()
     assert "called Rio" in context.messages[0].text
     assert service.asked == [("louis", "What is my parrot called?")]
 
 
-def test_a_question_that_is_not_stored_yet_is_asked_for_too(memory, service, do) -> None:
+def test_a_question_that_is_not_stored_yet_is_asked_for_too(memory, service) -> None:
     service.known["default", "louis"] = ["The parrot is called Rio."]
     chat = memory.chat(user_id="louis", session_id="now")
     question = Message("user", "What is my parrot called?")
-    context = do(chat, "context", pending=[question])
+    context = chat.context(pending=[question])
     assert "called Rio" in context.messages[-1].text
-    do(chat, "add_messages", [question, Message("assistant", "Rio.")])
-    assert "called Rio" in do(chat, "context").messages[0].text
+    chat.add_messages([question, Message("assistant", "Rio.")])
+    assert "called Rio" in chat.context().messages[0].text
 
 
 @pytest.mark.requirement("A13", "A16")
-def test_each_round_is_recorded_once_and_in_the_background(memory, service, do) -> None:
+def test_each_round_is_recorded_once_and_in_the_background(memory, service) -> None:
     chat = memory.chat(user_id="louis", session_id="now")
     chat.add_messages(
         [Message("system", "Be terse."), Message("user", "Hello."), Message("assistant", "Hi.")]
@@ -155,7 +153,7 @@ def test_each_round_is_recorded_once_and_in_the_background(memory, service, do) 
     chat.add("user", "Look!")
     chat.add("assistant", "I look.", tool_calls=[ToolCall("c1", "look", "{}")])
     chat.add("tool", "a parrot", tool_call_id="c1")
-    do(chat, "add", "assistant", "A parrot.")
+    chat.add("assistant", "A parrot.")
     chat.add("user", "Not answered yet.")
     memory.flush()
     assert service.recorded == [
@@ -182,15 +180,15 @@ def test_without_a_question_from_outside_it_is_not_asked(memory, service) -> Non
     assert "long_term_filtered" in {one.code for one in filtered.reasons}
 
 
-def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service, do) -> None:
+def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service) -> None:
     service.problem = RuntimeError("no route")
     chat = memory.chat(user_id="louis", session_id="now")
     chat.add("user", "What is my parrot called?")
-    context = do(chat, "context")
+    context = chat.context()
     assert context.messages[-1].text == "What is my parrot called?"
     assert "long_term_unavailable" in {one.code for one in context.reasons}
     assert "long-term memory" in memory.admin.status().problems
-    do(chat, "add", "assistant", "I do not know.")
+    chat.add("assistant", "I do not know.")
     assert memory.flush().dead == 1, "what could not be recorded is not lost"
     service.problem = None
     memory.admin.retry_dead()

@@ -88,10 +88,10 @@ def test_a_model_is_told_the_same_whether_a_question_is_stored_first_or_with_its
     assert [one.text for one in (*shown.window, *shown.pending)] == [one.text for one in stored.window]
 
 
-def test_what_was_recalled_stands_with_a_question_that_is_stored_with_its_answer(chat, do) -> None:
-    told = do(chat, "context", pending=[ASKED])
-    do(chat, "add_messages", [ASKED, ANSWER])
-    later = do(chat, "context")
+def test_what_was_recalled_stands_with_a_question_that_is_stored_with_its_answer(chat) -> None:
+    told = chat.context(pending=[ASKED])
+    chat.add_messages([ASKED, ANSWER])
+    later = chat.context()
 
     assert "Grillparzer" in told.messages[-1].text
     assert texts(later)[:1] == texts(told)
@@ -116,14 +116,14 @@ def test_what_was_recalled_for_somebody_else_never_stands_with_the_same_question
     assert elsewhere.context().recall == ""
 
 
-def test_what_only_people_see_is_no_question(chat, do) -> None:
+def test_what_only_people_see_is_no_question(chat) -> None:
     said = [ASKED, Message("user", "typed in a hurry", model_visible=False)]
-    told = do(chat, "context", pending=said)
-    do(chat, "add_messages", [*said, ANSWER])
+    told = chat.context(pending=said)
+    chat.add_messages([*said, ANSWER])
 
     assert [one.text for one in told.pending] == [ASKED.text]
     assert "Grillparzer" in told.recall
-    assert do(chat, "context").recall == told.recall
+    assert chat.context().recall == told.recall
 
 
 def test_a_long_question_recalls_what_it_pushes_out(memory) -> None:
@@ -181,14 +181,14 @@ def test_it_follows_the_last_message_though_others_were_deleted(chat) -> None:
 
 
 def test_a_result_that_is_being_said_follows_its_call_and_the_question_before_it_is_recalled_for(
-    chat, do
+    chat,
 ) -> None:
     call = Message("assistant", tool_calls=(ToolCall("c1", "look", "{}"),))
     chat.add_messages([ASKED, call])
     result = Message("tool", "in the book", tool_call_id="c1")
 
-    told = do(chat, "context", pending=[result])
-    do(chat, "add_messages", [result, ANSWER])
+    told = chat.context(pending=[result])
+    chat.add_messages([result, ANSWER])
 
     assert [one.role for one in told.messages] == ["user", "assistant", "tool"]
     assert "Grillparzer" in told.messages[0].text
@@ -201,12 +201,12 @@ def test_a_result_whose_call_nobody_made_is_not_told(chat) -> None:
 
 
 @pytest.mark.requirement("L13")
-def test_instructions_that_are_said_again_and_again_are_told_and_stored_once(chat, do) -> None:
+def test_instructions_that_are_said_again_and_again_are_told_and_stored_once(chat) -> None:
     for at in range(3):
         said = [Message("system", "Be brief."), Message("user", f"{at}?")]
-        told = do(chat, "context", pending=said)
+        told = chat.context(pending=said)
         assert [one.role for one in told.messages].count("system") == 1
-        do(chat, "add_messages", [*said, Message("assistant", f"{at}!")])
+        chat.add_messages([*said, Message("assistant", f"{at}!")])
 
     assert [one.role for one in chat.history()].count("system") == 1
 
@@ -232,11 +232,11 @@ def test_what_somebody_else_says_while_the_question_is_embedded_is_no_part_of_it
         ]
 
 
-def test_what_cannot_be_stored_cannot_be_said(chat, do) -> None:
+def test_what_cannot_be_stored_cannot_be_said(chat) -> None:
     with pytest.raises(MessageTypeError):
-        do(chat, "context", pending=["hello"])
+        chat.context(pending=["hello"])
     with pytest.raises(InvalidLimitError, match="system message"):
-        do(chat, "context", pending=[Message("system", "Be brief. " * 100)], token_limit=20)
+        chat.context(pending=[Message("system", "Be brief. " * 100)], token_limit=20)
     assert chat.history() == []
 
 
@@ -262,34 +262,34 @@ def numbered(*texts: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("instructions", [[], [Message("system", "Be brief.")]], ids=["alone", "instructed"])
-def test_a_list_that_brings_all_that_was_said_before_is_told_and_stored_once(chat, do, instructions) -> None:
+def test_a_list_that_brings_all_that_was_said_before_is_told_and_stored_once(chat, instructions) -> None:
     said: list[Message] = []
     for at in range(3):
         said += numbered(f"{at}?")
-        told = do(chat, "context", pending=[*instructions, *said])
+        told = chat.context(pending=[*instructions, *said])
         assert [one.text for one in told.messages] == [one.text for one in (*instructions, *said)]
         said += numbered(f"{at}!")
-        do(chat, "add_messages", [*instructions, *said])
+        chat.add_messages([*instructions, *said])
 
     assert [one.text for one in chat.history()] == [one.text for one in (*instructions, *said)]
 
 
-def test_a_question_that_was_stored_by_hand_is_told_once_and_recalled_for(chat, do) -> None:
+def test_a_question_that_was_stored_by_hand_is_told_once_and_recalled_for(chat) -> None:
     asked = Message("user", ASKED.text, id="m1")
     chat.add_messages([asked])
-    told = do(chat, "context", pending=[asked])
-    do(chat, "add_messages", [asked, ANSWER])
+    told = chat.context(pending=[asked])
+    chat.add_messages([asked, ANSWER])
 
     assert [one.role for one in told.messages] == ["user"]
     assert "Grillparzer" in told.messages[0].text
     assert [one.text for one in chat.history()] == [ASKED.text, ANSWER.text]
-    assert do(chat, "context").recall == told.recall
+    assert chat.context().recall == told.recall
 
 
-def test_a_question_that_was_answered_is_asked_again(chat, do) -> None:
+def test_a_question_that_was_answered_is_asked_again(chat) -> None:
     said = numbered("1?", "1!", "2?")
     chat.add_messages([*said, *numbered("2!")])
-    told = do(chat, "context", pending=said)
+    told = chat.context(pending=said)
 
     assert [one.text for one in told.messages] == ["1?", "1!", "2?", "2!", "2?"]
 

@@ -41,31 +41,29 @@ def facts(context: Context) -> list[str]:
 
 
 @pytest.mark.requirement("M10")
-def test_it_is_told_behind_the_system_message_whatever_is_asked_and_in_a_new_session_too(
-    store, chat, do
-) -> None:
-    told = do(chat, "context")
+def test_it_is_told_behind_the_system_message_whatever_is_asked_and_in_a_new_session_too(store, chat) -> None:
+    told = chat.context()
     assert facts(told) == [TOKYO, NUTS]
     assert [message.role for message in told.messages] == ["system", "user"]
     assert told.messages[0].text == "Be brief."
     assert told.messages[1].text == f"{told.profile.text}\n\nHello"
-    new = do(store.chat(user_id="louis"), "context", "What is the weather like?")
+    new = store.chat(user_id="louis").context("What is the weather like?")
     assert facts(new) == [TOKYO, NUTS]
     assert [message.text for message in new.messages] == [new.profile.text]
 
 
-def test_with_placement_system_it_belongs_to_the_system_message(chat, do) -> None:
-    told = do(chat, "context", placement="system")
+def test_with_placement_system_it_belongs_to_the_system_message(chat) -> None:
+    told = chat.context(placement="system")
     assert [message.text for message in told.messages] == [f"Be brief.\n\n{told.profile.text}", "Hello"]
 
 
-def test_an_empty_query_tells_nothing_from_outside_the_session(chat, do) -> None:
-    told = do(chat, "context", "")
+def test_an_empty_query_tells_nothing_from_outside_the_session(chat) -> None:
+    told = chat.context("")
     assert (told.profile, told.recall) == (None, "")
 
 
-def test_a_piece_says_what_it_costs_and_which_records_it_is_made_of(chat, do) -> None:
-    told = do(chat, "context")
+def test_a_piece_says_what_it_costs_and_which_records_it_is_made_of(chat) -> None:
+    told = chat.context()
     (piece,) = [piece for piece in told.pieces if piece.kind == "profile"]
     assert piece.message_ids == ("louis_mem_001", "louis_mem_002")
     assert [reason.code for reason in piece.reasons] == ["profile"]
@@ -73,52 +71,52 @@ def test_a_piece_says_what_it_costs_and_which_records_it_is_made_of(chat, do) ->
     assert told.tokens == sum(one.tokens for one in told.pieces)
 
 
-def test_what_it_tells_is_not_recalled_a_second_time(chat, do) -> None:
+def test_what_it_tells_is_not_recalled_a_second_time(chat) -> None:
     chat.remember("Nuts are in the cake at the office.", type="semantic")
     chat.memory.flush()
-    told = do(chat, "context", "Who is allergic to nuts?")
+    told = chat.context("Who is allergic to nuts?")
     assert NUTS in facts(told)
     assert NUTS not in told.recall
     assert "cake" in told.recall
 
 
-def test_nobody_elses_profile_is_told(store, chat, do) -> None:
+def test_nobody_elses_profile_is_told(store, chat) -> None:
     others = [
         store.chat(user_id="ada", session_id="s"),
         store.chat(user_id="louis", session_id="s", tenant_id="other"),
     ]
     for other in others:
-        assert do(other, "context").profile is None
+        assert other.context().profile is None
         other.remember("Is a spy.", type="profile", visibility="public")
-    assert facts(do(chat, "context")) == [TOKYO, NUTS]
+    assert facts(chat.context()) == [TOKYO, NUTS]
 
 
-def test_with_an_agent_it_is_what_that_agent_knows(store, chat, do) -> None:
+def test_with_an_agent_it_is_what_that_agent_knows(store, chat) -> None:
     cook = store.chat(user_id="louis", session_id="s", agent_id="cook")
     cook.remember("Likes soup.", type="profile")
-    assert facts(do(cook, "context")) == ["Likes soup."]
-    assert facts(do(chat, "context")) == [TOKYO, NUTS, "Likes soup."]
+    assert facts(cook.context()) == ["Likes soup."]
+    assert facts(chat.context()) == [TOKYO, NUTS, "Likes soup."]
 
 
-def test_only_what_is_in_force_lasting_and_certain_is_told(store, chat, do) -> None:
+def test_only_what_is_in_force_lasting_and_certain_is_told(store, chat) -> None:
     now = [datetime(2026, 5, 4, tzinfo=UTC)]
     store._resources.runtime = replace(store._resources.runtime, now=lambda: now[0])
     chat.remember("Is on holiday.", type="profile", expires_at=now[0] + timedelta(days=1))
     chat.remember("May like jazz.", type="profile", confidence=0.5)
     chat.remember("Said hello once.", type="semantic")
     chat.revise("louis_mem_001", "Lives in Osaka.")
-    assert set(facts(do(chat, "context"))) == {"Lives in Osaka.", NUTS, "Is on holiday."}
+    assert set(facts(chat.context())) == {"Lives in Osaka.", NUTS, "Is on holiday."}
     now[0] += timedelta(days=2)
-    assert set(facts(do(chat, "context"))) == {"Lives in Osaka.", NUTS}
+    assert set(facts(chat.context())) == {"Lives in Osaka.", NUTS}
     store.forget(record_id="louis_mem_002")
-    assert facts(do(chat, "context")) == ["Lives in Osaka."]
+    assert facts(chat.context()) == ["Lives in Osaka."]
 
 
-def test_a_change_stays_in_its_place_so_that_a_prompt_goes_on_as_the_one_before_began(chat, do) -> None:
+def test_a_change_stays_in_its_place_so_that_a_prompt_goes_on_as_the_one_before_began(chat) -> None:
     chat.revise("louis_mem_001", "Lives in Osaka.")
-    assert facts(do(chat, "context")) == ["Lives in Osaka.", NUTS]
+    assert facts(chat.context()) == ["Lives in Osaka.", NUTS]
     chat.remember("Plays the cello.", type="profile", importance=1.0)
-    assert facts(do(chat, "context")) == ["Lives in Osaka.", NUTS, "Plays the cello."]
+    assert facts(chat.context()) == ["Lives in Osaka.", NUTS, "Plays the cello."]
 
 
 def test_the_most_important_is_told_where_not_all_of_it_fits(open_with) -> None:
@@ -139,7 +137,7 @@ def test_the_most_important_is_told_where_not_all_of_it_fits(open_with) -> None:
 
 
 @pytest.mark.slow
-def test_the_name_that_was_said_first_does_not_give_way_to_trifles(open_with, do) -> None:
+def test_the_name_that_was_said_first_does_not_give_way_to_trifles(open_with) -> None:
     memory = open_with(PROMPT.replace(profile_tokens=100))
     chat = memory.chat(user_id="louis", session_id="s")
     chat.remember("The user's name is Louis.", type="profile")
@@ -149,7 +147,7 @@ def test_the_name_that_was_said_first_does_not_give_way_to_trifles(open_with, do
         chat.remember(f"Looked at the trifle number {number}.", type="profile")
         if number % 40 == 0:
             chat.revise("louis_mem_001", f"The user's name is Louis the {number}th.")
-            told = do(chat, "context")
+            told = chat.context()
             shown = facts(told)
             assert shown[0] == f"The user's name is Louis the {number}th."
             before = shown
@@ -159,8 +157,8 @@ def test_the_name_that_was_said_first_does_not_give_way_to_trifles(open_with, do
     assert (reason.code, reason.text.split()[0]) == ("profile_left_out", str(163 - len(before)))
 
 
-def test_a_profile_of_which_nothing_fits_is_left_out_with_a_reason(chat, do) -> None:
-    told = do(chat, "context", token_limit=60)
+def test_a_profile_of_which_nothing_fits_is_left_out_with_a_reason(chat) -> None:
+    told = chat.context(token_limit=60)
     assert told.profile is None
     [reason] = told.reasons
     assert (reason.code, reason.text.split()[0]) == ("profile_left_out", "2")
@@ -176,23 +174,23 @@ def test_without_tokens_for_it_records_of_that_type_are_recalled_as_others_are(o
     assert NUTS in told.recall
 
 
-def test_older_turns_make_room_for_it(chat, do) -> None:
+def test_older_turns_make_room_for_it(chat) -> None:
     for place in range(1, 40):
         chat.add(("user", "assistant")[place % 2], f"word{place} " * 8)
-        told = do(chat, "context", token_limit=300)
+        told = chat.context(token_limit=300)
         assert facts(told) == [TOKYO, NUTS]
         assert told.tokens <= 300
 
 
-def test_it_makes_room_for_the_newest_turn(chat, do) -> None:
+def test_it_makes_room_for_the_newest_turn(chat) -> None:
     chat.add("user", "word " * 200)
-    profile = do(chat, "context").profile
-    limit = chat.memory.tokens.message(profile) + do(chat, "context", "", token_limit=8000).tokens
-    assert facts(do(chat, "context", token_limit=limit)) == [TOKYO, NUTS]
+    profile = chat.context().profile
+    limit = chat.memory.tokens.message(profile) + chat.context("", token_limit=8000).tokens
+    assert facts(chat.context(token_limit=limit)) == [TOKYO, NUTS]
     chat.add("user", "word " * 200)
     (newest,) = chat.context("", policy={"max_rounds": 1}).window
     limit = chat.memory.tokens.message(newest) + 20
-    told = do(chat, "context", token_limit=limit)
+    told = chat.context(token_limit=limit)
     assert told.profile is None
     assert "profile_left_out" in {reason.code for reason in told.reasons}
     assert told.window == (newest,)
@@ -246,10 +244,10 @@ def test_no_fact_ends_the_block_or_begins_a_line_of_its_own(memory, text) -> Non
     assert len(re.findall(r"<\s*/?\s*user_profile", told.profile.text, re.IGNORECASE)) == 2
 
 
-def test_a_prompt_that_is_given_back_is_stored_without_it(chat, do) -> None:
-    given_back = do(chat, "context").messages
+def test_a_prompt_that_is_given_back_is_stored_without_it(chat) -> None:
+    given_back = chat.context().messages
     other = chat.memory.chat(user_id="louis", session_id="given back")
-    do(other, "add_messages", [replace(message, id=None) for message in given_back])
+    other.add_messages([replace(message, id=None) for message in given_back])
     assert [message.text for message in other.history()] == ["Be brief.", "Hello"]
 
 

@@ -33,23 +33,23 @@ def told(chat, **limits) -> list[str]:
 
 
 @pytest.mark.requirement("L13", "F11")
-def test_one_system_message_is_in_force_and_stands_first(chat, do) -> None:
-    do(chat, "add_messages", TURN)
-    do(chat, "add", "system", "Be brief.")
+def test_one_system_message_is_in_force_and_stands_first(chat) -> None:
+    chat.add_messages(TURN)
+    chat.add("system", "Be brief.")
     assert told(chat) == ["Be brief.", "hello", "Hi!"]
-    do(chat, "add", "system", "Be kind.")
+    chat.add("system", "Be kind.")
     assert told(chat) == ["Be kind.", "hello", "Hi!"]
     assert [message.text for message in chat.history()] == ["hello", "Hi!", "Be brief.", "Be kind."]
 
 
 @pytest.mark.requirement("L13", "F20")
-def test_instructions_that_are_in_force_are_not_stored_again(chat, do) -> None:
-    first = do(chat, "add", "system", "Be brief.")
-    again = do(chat, "add", "system", "Be brief.")
+def test_instructions_that_are_in_force_are_not_stored_again(chat) -> None:
+    first = chat.add("system", "Be brief.")
+    again = chat.add("system", "Be brief.")
     assert (again.ids, again.stored, again.unchanged) == (first.ids, 0, 1)
-    do(chat, "add_messages", TURN)
-    do(chat, "add", "system", "Be kind.")
-    assert do(chat, "add", "system", "Be brief.").stored == 1
+    chat.add_messages(TURN)
+    chat.add("system", "Be kind.")
+    assert chat.add("system", "Be brief.").stored == 1
     assert told(chat)[0] == "Be brief."
     assert [message.role for message in chat.context().messages].count("system") == 1
 
@@ -58,32 +58,32 @@ LAW = [Message("system", "Be brief."), Message("developer", "Never give legal ad
 KIND = [LAW[0], Message("developer", "Be kind.")]
 
 
-def test_instructions_of_one_list_are_in_force_together_until_another_list_comes(chat, do) -> None:
+def test_instructions_of_one_list_are_in_force_together_until_another_list_comes(chat) -> None:
     for law in (LAW, LAW, KIND, KIND, LAW[:1], LAW):
-        told_before = do(chat, "context", pending=[*law, Message("user", "And?")])
-        do(chat, "add_messages", [*law, *TURN])
-        for context in (told_before, do(chat, "context")):
+        told_before = chat.context(pending=[*law, Message("user", "And?")])
+        chat.add_messages([*law, *TURN])
+        for context in (told_before, chat.context()):
             assert list(map(text_and_role, context.system)) == list(map(text_and_role, law))
         assert [one["role"] for one in context.to_openai()[: len(law)]] == [one.role for one in law]
     assert [one.role for one in chat.history()].count("developer") == 3
 
 
-def test_instructions_before_anything_was_said_are_in_force_together(chat, do) -> None:
+def test_instructions_before_anything_was_said_are_in_force_together(chat) -> None:
     for law in (*LAW, *LAW):
-        do(chat, "add", law.role, law.text)
+        chat.add(law.role, law.text)
     for pending in ([], [Message("system", "Be kind."), Message("user", "And?")]):
-        system = do(chat, "context", pending=pending).system
+        system = chat.context(pending=pending).system
         assert [one.text for one in system] == [one.text for one in (*LAW, *pending[:-1])]
-    do(chat, "add_messages", TURN)
+    chat.add_messages(TURN)
     assert told(chat) == [*(one.text for one in LAW), "hello", "Hi!"]
-    do(chat, "add", "developer", "Be kind.")
+    chat.add("developer", "Be kind.")
     assert told(chat) == ["Be kind.", "hello", "Hi!"]
 
 
-def test_a_list_that_is_synchronised_has_its_last_instructions_in_force(chat, do) -> None:
+def test_a_list_that_is_synchronised_has_its_last_instructions_in_force(chat) -> None:
     for law in (LAW, LAW, KIND, LAW):
         for _ in range(2):
-            do(chat, "resync", [*law, *TURN])
+            chat.resync([*law, *TURN])
             system = [one.text for one in chat.context().system]
             assert law[-1].text in system
             assert {*system} <= {one.text for one in law}
@@ -120,10 +120,10 @@ def test_when_the_instructions_in_force_are_deleted_the_ones_before_are_in_force
 
 
 @pytest.mark.requirement("F20", "L02")
-def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memory, chat, do) -> None:
-    do(chat, "add", "assistant", "The pineapple is being sliced", model_visible=False)
-    do(chat, "add", "system", "Hidden rules about pineapples", model_visible=False)
-    do(chat, "add_messages", TURN)
+def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memory, chat) -> None:
+    chat.add("assistant", "The pineapple is being sliced", model_visible=False)
+    chat.add("system", "Hidden rules about pineapples", model_visible=False)
+    chat.add_messages(TURN)
     memory.flush()
     assert [message.model_visible for message in chat.history()] == [False, False, True, True]
     assert told(chat) == ["hello", "Hi!"]
@@ -138,12 +138,12 @@ def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memor
 
 
 @pytest.mark.requirement("F13")
-def test_what_is_temporary_is_told_until_a_model_has_answered_however_often_it_is_read(chat, do) -> None:
-    do(chat, "add", "user", "hello")
-    do(chat, "add_temporary", Message("user", "(a hint)"))
+def test_what_is_temporary_is_told_until_a_model_has_answered_however_often_it_is_read(chat) -> None:
+    chat.add("user", "hello")
+    chat.add_temporary(Message("user", "(a hint)"))
     for _ in range(3):  # the call failed twice
         assert told(chat) == ["hello", "(a hint)"]
-    do(chat, "add", "assistant", "Hi!")
+    chat.add("assistant", "Hi!")
     assert told(chat) == ["hello", "Hi!"]
     assert [message.text for message in chat.history()] == ["hello", "Hi!"]
 
@@ -173,10 +173,10 @@ def test_a_temporary_result_answers_its_temporary_call(chat) -> None:
 
 
 @pytest.mark.requirement("F13")
-def test_a_temporary_result_without_a_call_is_told_as_a_line_of_the_user(chat, do) -> None:
+def test_a_temporary_result_without_a_call_is_told_as_a_line_of_the_user(chat) -> None:
     """Temporary messages are meant for tools' results, and providers refuse one without its call."""
     chat.add("user", "What is the weather?")
-    do(chat, "add_temporary", Message("tool", "sunny, 25 °C", name="weather"))
+    chat.add_temporary(Message("tool", "sunny, 25 °C", name="weather"))
     for _ in range(2):  # a call that failed is repeated with it
         context = chat.context()
         assert [message.role for message in context.messages] == ["user", "user"]

@@ -53,7 +53,7 @@ def texts(memory: Memory, **more: Any) -> list[str]:
 
 
 @pytest.mark.requirement("J27", "J28", "J29", "M21")
-def test_it_tells_what_is_archived_and_deletes_nothing(open_with, do) -> None:
+def test_it_tells_what_is_archived_and_deletes_nothing(open_with) -> None:
     memory = open_with(QUIET)
     chat = memory.chat(user_id="louis")
     chat.remember(CATS, type="episodic", importance=0.5)
@@ -63,17 +63,15 @@ def test_it_tells_what_is_archived_and_deletes_nothing(open_with, do) -> None:
     chat.add("user", "My sister lives in Graz.")
     memory.flush(30)
     before = everything(memory)
-    report = do(memory.admin, "maintain", in_days(400))
+    report = memory.admin.maintain(in_days(400))
     assert (report.archived, report.expired, report.deleted, report.entries) == (2, 1, 0, 0)
     assert everything(memory) == before
-    report = do(memory.admin, "maintain")
+    report = memory.admin.maintain()
     assert (report.archived, report.expired) == (0, 0)
 
 
 @pytest.mark.requirement("J27", "J29", "M21")
-def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledger_says_so(
-    open_with, do
-) -> None:
+def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledger_says_so(open_with) -> None:
     memory = open_with(DELETING)
     louis, eve = memory.chat(user_id="louis"), memory.chat(user_id="eve", agent_id="cook")
     for chat in (louis, eve):
@@ -81,13 +79,13 @@ def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledge
         chat.remember("It expires.", expires_at=in_days(10))
     stays = louis.remember("It stays.", importance=0.01)
     memory.flush(30)
-    assert do(memory.admin, "maintain", in_days(39)).deleted == 0
-    assert do(memory.admin, "maintain", in_days(41)).deleted == 2
+    assert memory.admin.maintain(in_days(39)).deleted == 0
+    assert memory.admin.maintain(in_days(41)).deleted == 2
     assert texts(memory) == sorted([CATS, "It stays."])
     (expired,) = memory.ledger(user_id="louis")
     assert "it expired on" in expired.reason
-    assert do(memory.admin, "maintain", in_days(268)).deleted == 0
-    assert do(memory.admin, "maintain", in_days(270)).deleted == 2
+    assert memory.admin.maintain(in_days(268)).deleted == 0
+    assert memory.admin.maintain(in_days(270)).deleted == 2
     assert memory.records(user_id="louis", all_versions=True) == [stays]
     assert memory.records(user_id="eve", all_versions=True) == []
     assert not memory.search("cats Mimi", user_id="louis")

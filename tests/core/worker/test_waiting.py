@@ -175,10 +175,10 @@ def test_while_the_model_is_loaded_searches_use_words_and_say_so() -> None:
         assert "found by words alone" not in " ".join(reason.text for reason in context.reasons)
 
 
-def test_warming_asks_the_model_once(do) -> None:
+def test_warming_asks_the_model_once() -> None:
     flaky = FlakyEmbedder(HashingEmbedder())
     with Memory.in_memory(embedder=flaky) as memory:
-        do(memory.admin, "warm")
+        memory.admin.warm()
         assert len(flaky.queries) == 1
 
 
