@@ -11,9 +11,9 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Self, TypeAlias
+from typing import IO, Annotated, Any, Self, TypeAlias, Unpack
 
-from pydantic import BaseModel, InstanceOf
+from pydantic import InstanceOf
 
 from memlayer_core import worker
 from memlayer_core.chat import Chat
@@ -28,8 +28,8 @@ from memlayer_core.message import Message
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import seconds
 from memlayer_core.messages.model import ForgetReport, Session, User
-from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike, RerankerLike, TokenizerLike
-from memlayer_core.opening import Resources, Status, directory_at
+from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
+from memlayer_core.opening import Parts, Resources, Status, check_parts, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
@@ -37,7 +37,7 @@ from memlayer_core.records.check import roles_of
 from memlayer_core.records.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Scope
-from memlayer_core.seams import LongTermMemory, Redactor, TokenCounter
+from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
 from memlayer_core.storage import jobs, vectors
@@ -339,18 +339,7 @@ class Memory(Viewable):
         *,
         database_url: str | None = None,
         chroma_url: str | None = None,
-        embedder: EmbedderLike = "auto",
-        tokenizer: TokenizerLike = "auto",
-        truncate_with: Callable[[str, int], str] | None = None,
-        model: LanguageModelLike | None = None,
-        summarizer: LanguageModelLike | None = None,
-        extractor: LanguageModelLike | None = None,
-        fact_schema: type[BaseModel] | None = None,
-        reranker: RerankerLike | None = None,
-        redactor: Redactor | None = None,
-        long_term_memory: Callable[[Scope], LongTermMemory] | None = None,
-        settings: Settings | None = None,
-        reembed: bool = False,
+        **parts: Unpack[Parts],
     ) -> Self:
         """Open a memory. If there is none, it is created.
 
@@ -409,65 +398,21 @@ class Memory(Viewable):
                 hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
             )
         directory = directory_at(path) if path is not None else None
-        opener = partial(
-            Resources,
-            database=database_url if database_url is not None else directory,
-            directory=directory,
-            chroma_url=chroma_url,
-            embedder=embedder,
-            tokenizer=tokenizer,
-            truncate_with=truncate_with,
-            model=model,
-            summarizer=summarizer,
-            extractor=extractor,
-            fact_schema=fact_schema,
-            reranker=reranker,
-            redactor=redactor,
-            long_term_memory=long_term_memory,
-            settings=settings,
-            reembed=reembed,
-        )
+        check_parts(parts)
+        database = database_url if database_url is not None else directory
+        opener = partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **parts)
         return cls(opener, survives_fork=True)
 
     @classmethod
-    def in_memory(
-        cls,
-        *,
-        embedder: EmbedderLike = "hashing",
-        tokenizer: TokenizerLike = "auto",
-        truncate_with: Callable[[str, int], str] | None = None,
-        model: LanguageModelLike | None = None,
-        summarizer: LanguageModelLike | None = None,
-        extractor: LanguageModelLike | None = None,
-        fact_schema: type[BaseModel] | None = None,
-        reranker: RerankerLike | None = None,
-        redactor: Redactor | None = None,
-        long_term_memory: Callable[[Scope], LongTermMemory] | None = None,
-        settings: Settings | None = None,
-    ) -> Self:
+    def in_memory(cls, **parts: Unpack[Parts]) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
 
-        It needs no Chroma: vectors are compared one by one. It downloads nothing, unless `embedder` needs it. The
-        arguments are those of `open`.
+        It needs no Chroma: vectors are compared one by one. It downloads nothing, unless `embedder` needs it: without one,
+        it is `"hashing"`. The arguments are those of `open`.
         """
-        opener = partial(
-            Resources,
-            database=None,
-            directory=None,
-            chroma_url=None,
-            embedder=embedder,
-            tokenizer=tokenizer,
-            truncate_with=truncate_with,
-            model=model,
-            summarizer=summarizer,
-            extractor=extractor,
-            fact_schema=fact_schema,
-            reranker=reranker,
-            redactor=redactor,
-            long_term_memory=long_term_memory,
-            settings=settings,
-            reembed=False,
-        )
+        check_parts(parts)
+        made: Parts = {"embedder": "hashing", **parts}
+        opener = partial(Resources, database=None, directory=None, chroma_url=None, **made)
         return cls(opener, survives_fork=False)
 
     @staticmethod
@@ -1179,7 +1124,7 @@ def use_model(memory: Memory, model: LanguageModelLike) -> None:
 
     opener, new = memory._opener, language_model(model)  # noqa: SLF001  (of this file)
     with _lock:
-        before = opener.keywords["model"]
+        before = opener.keywords.get("model")
         old = language_model(before)
         if old is None:
             memory._open_resources.use_model(model)  # noqa: SLF001

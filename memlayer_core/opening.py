@@ -11,21 +11,29 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from pydantic import BaseModel
 
 from memlayer_core import runtime
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
+from memlayer_core.extraction.check import fact_schema
 from memlayer_core.index import flow as index_flow
+from memlayer_core.messages.preview import truncate_text
+from memlayer_core.models.embed import QueryCache, is_local, resolve_embedder, scales_of
 from memlayer_core.models.foreign import (
     CheckedRedactor,
     EmbedderLike,
+    ForeignLongTermMemory,
     LanguageModelLike,
     RerankerLike,
     TokenizerLike,
+    resolve_reranker,
 )
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.models.llm import language_model
+from memlayer_core.models.tokens import FallbackCounter, token_counter
 from memlayer_core.runtime import Runtime, Threads
 from memlayer_core.scope import Scope
 from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
@@ -38,8 +46,9 @@ from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, TokenCounter, VectorIndex
+    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
     from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.vectors import Layout
 
 
 _URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # a `Path` has one slash less, and a drive of Windows one letter
@@ -102,6 +111,33 @@ class Status(Viewable):
         )
 
 
+class Parts(TypedDict, total=False):
+    """What a memory may be given besides its places: `Memory.open` says what each one is."""
+
+    embedder: EmbedderLike
+    tokenizer: TokenizerLike
+    truncate_with: Callable[[str, int], str] | None
+    model: LanguageModelLike | None
+    summarizer: LanguageModelLike | None
+    extractor: LanguageModelLike | None
+    fact_schema: type[BaseModel] | None
+    reranker: RerankerLike | None
+    redactor: Redactor | None
+    long_term_memory: Callable[[Scope], LongTermMemory] | None
+    settings: Settings | None
+    reembed: bool
+
+
+def check_parts(parts: Mapping[str, object]) -> None:
+    """Check that parts have names that there are.
+
+    Raises:
+        TypeError: One has another name, as of any call.
+    """
+    for name in parts.keys() - Parts.__annotations__.keys():
+        raise TypeError(f"a memory has no part {name!r}: there are {', '.join(Parts.__annotations__)}")
+
+
 class Resources:
     """Everything that a memory has open in one process: runtime, worker, directory."""
 
@@ -112,76 +148,23 @@ class Resources:
         database: Path | str | None,
         directory: Path | None,
         chroma_url: str | None,
-        embedder: EmbedderLike,
-        tokenizer: TokenizerLike,
-        truncate_with: Callable[[str, int], str] | None,
-        model: LanguageModelLike | None,
-        summarizer: LanguageModelLike | None,
-        extractor: LanguageModelLike | None,
-        fact_schema: type[BaseModel] | None,
-        reranker: RerankerLike | None,
-        redactor: Redactor | None,
-        long_term_memory: Callable[[Scope], LongTermMemory] | None,
-        settings: Settings | None,
-        reembed: bool,
+        **parts: Unpack[Parts],
     ) -> None:
+        settings = parts.get("settings")
         settings = Settings() if settings is None else settings
-        _check(settings, truncate_with, redactor, long_term_memory)
-        from memlayer_core.extraction.check import fact_schema as schema_of
-        from memlayer_core.messages.preview import truncate_text
-        from memlayer_core.models.embed import (  # numpy, SQLAlchemy: a second
-            QueryCache,
-            is_local,
-            resolve_embedder,
-            scales_of,
-        )
-        from memlayer_core.models.foreign import ForeignLongTermMemory, resolve_reranker
-        from memlayer_core.models.hashing import HashingEmbedder
-        from memlayer_core.models.llm import language_model
-        from memlayer_core.models.tokens import FallbackCounter, token_counter
-        from memlayer_core.storage.vectors import VectorCache
+        tokenizer, redactor = parts.get("tokenizer", "auto"), parts.get("redactor")
+        _check(settings, parts)
 
         self.pid = os.getpid()
         self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
-        both = language_model(model, settings.model_timeout)
-        writer = language_model(summarizer, settings.model_timeout, task="a summariser") or both
-        reader = language_model(extractor, settings.model_timeout, task="an extractor") or both
-        if settings.extraction_with_summaries and (writer is None or reader is None):
-            raise ConfigurationError(
-                "`Settings.extraction_with_summaries` needs a model that sums up and learns",
-                hint="Pass one: Memory.open(path, model=model).",
-            )
-        schema_of(fact_schema)  # refuses what is none
-        reorders = resolve_reranker(reranker, settings.reranker_timeout)
-        db = _database(database, settings)
-        try:
-            layout = db.read(vectors.layout)
-            self.store_id = layout.store_id
-            recorded = None if reembed and embedder != "auto" else layout.embedder
-            chosen: Embedder = resolve_embedder(
-                embedder,
-                store_identity=recorded,
-                settings=settings,
-                emit=bus.emit,
-                dimension=None if reembed else layout.dimension,
-            )
-            if reembed and layout.embedder not in {None, chosen.identity}:
-                db.write(vectors.forget, _now())
-            else:
-                index_flow.check_embedder(layout, chosen.identity)
-            if layout.embedder != chosen.identity:
-                db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
-            index = _index(db, directory, chroma_url)
-        except BaseException:
-            db.close()
-            raise
+        writer, reader = _models(parts, settings)
+        reorders = resolve_reranker(parts.get("reranker"), settings.reranker_timeout)
+        db, chosen, layout, index = _store(bus, database, directory, chroma_url, parts, settings)
+        self.store_id = layout.store_id
         self.questions = QueryCache(chosen, is_local=is_local(chosen))
         health = Health(bus.emit)
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
-        telemetry = Telemetry(settings, layout.store_id, redact)
-        if telemetry.metrics:
-            bus.listen(telemetry.hear)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
@@ -198,21 +181,19 @@ class Resources:
             wake=self.worker.wake,
             begin_work=self.worker.begin,
             similarity_scale=_scale_reader(scales_of(chosen) or {}),
-            vectors=VectorCache(settings.vector_cache_bytes),
+            vectors=vectors.VectorCache(settings.vector_cache_bytes),
             note_damage=self.worker.note_damage,
             note_recall=self.worker.note_recall,
             summarizer=writer,
             extractor=reader,
-            fact_schema=fact_schema,
+            fact_schema=parts.get("fact_schema"),
             reranker=reorders,
-            long_term=ForeignLongTermMemory(long_term_memory, settings.long_term_timeout)
-            if long_term_memory
-            else None,
+            long_term=_long_term(parts, settings),
             temporaries=runtime.Temporaries(),
             redact=redact,
-            truncate_with=truncate_with or truncate_text,
+            truncate_with=parts.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
-            telemetry=telemetry,
+            telemetry=_telemetry(bus, settings, layout, redact),
             now=_now,
             new_id=_new_id,
             secret=layout.secret,
@@ -224,8 +205,6 @@ class Resources:
 
     def use_model(self, model: LanguageModelLike) -> None:
         """Let a model do what no model does so far."""
-        from memlayer_core.models.llm import language_model
-
         given = language_model(model, self.runtime.settings.model_timeout)
         writer, reader = self.runtime.summarizer or given, self.runtime.extractor or given
         self.runtime = replace(self.runtime, summarizer=writer, extractor=reader)
@@ -238,6 +217,52 @@ class Resources:
     def disown(self) -> None:
         """Never close anything of this, since it belongs to the parent process."""
         self._finalizer.detach()
+
+
+def _models(parts: Parts, settings: Settings) -> tuple[LanguageModel | None, LanguageModel | None]:
+    """Return the model that sums up, and the one that learns."""
+    both = language_model(parts.get("model"), settings.model_timeout)
+    writer = language_model(parts.get("summarizer"), settings.model_timeout, task="a summariser") or both
+    reader = language_model(parts.get("extractor"), settings.model_timeout, task="an extractor") or both
+    if settings.extraction_with_summaries and (writer is None or reader is None):
+        raise ConfigurationError(
+            "`Settings.extraction_with_summaries` needs a model that sums up and learns",
+            hint="Pass one: Memory.open(path, model=model).",
+        )
+    return writer, reader
+
+
+def _store(
+    bus: EventBus,
+    database: Path | str | None,
+    directory: Path | None,
+    chroma_url: str | None,
+    parts: Parts,
+    settings: Settings,
+) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
+    """Open the database, the embedder that made its vectors or is to make them, and the index."""
+    embedder, reembed = parts.get("embedder", "auto"), parts.get("reembed", False)
+    db = _database(database, settings)
+    try:
+        layout = db.read(vectors.layout)
+        recorded = None if reembed and embedder != "auto" else layout.embedder
+        chosen: Embedder = resolve_embedder(
+            embedder,
+            store_identity=recorded,
+            settings=settings,
+            emit=bus.emit,
+            dimension=None if reembed else layout.dimension,
+        )
+        if reembed and layout.embedder not in {None, chosen.identity}:
+            db.write(vectors.forget, _now())
+        else:
+            index_flow.check_embedder(layout, chosen.identity)
+        if layout.embedder != chosen.identity:
+            db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
+        return db, chosen, layout, _index(db, directory, chroma_url)
+    except BaseException:
+        db.close()
+        raise
 
 
 def _database(target: Path | str | None, settings: Settings) -> Database:
@@ -272,32 +297,41 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _check(settings: object, truncate_with: object, redactor: object, long_term_memory: object) -> None:
+_FUNCTIONS = {
+    "truncate_with": "It is given a text and a number of characters, and returns a shorter text.",
+    "long_term_memory": "It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
+    "redactor": "It is given a text, and returns the text as it may be remembered.",
+}
+
+
+def _check(settings: object, parts: Parts) -> None:
     """Check arguments that would otherwise fail only in background work.
 
     Raises:
-        ConfigurationError: `settings` is no `Settings`, or `truncate_with`, `redactor` or `long_term_memory` is no function.
+        ConfigurationError: `settings` is no `Settings`, `fact_schema` is no class of Pydantic's, or what must be a function is none.
     """
     if not isinstance(settings, Settings):
         raise ConfigurationError(
             f"`settings` must be a `Settings`, got {settings!r:.80}",
             hint="Such as `Settings(max_tokens=4000)`.",
         )
-    if truncate_with is not None and not callable(truncate_with):
-        raise ConfigurationError(
-            f"`truncate_with` must be a function, got {truncate_with!r:.80}",
-            hint="It is given a text and a number of characters, and returns a shorter text.",
-        )
-    if long_term_memory is not None and not callable(long_term_memory):
-        raise ConfigurationError(
-            f"`long_term_memory` must be a function, got {long_term_memory!r:.80}",
-            hint="It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
-        )
-    if redactor is not None and not callable(redactor):
-        raise ConfigurationError(
-            f"`redactor` must be a function, got {redactor!r:.80}",
-            hint="It is given a text, and returns the text as it may be remembered.",
-        )
+    for name, hint in _FUNCTIONS.items():
+        given = parts.get(name)
+        if given is not None and not callable(given):
+            raise ConfigurationError(f"`{name}` must be a function, got {given!r:.80}", hint=hint)
+    fact_schema(parts.get("fact_schema"))
+
+
+def _long_term(parts: Parts, settings: Settings) -> ForeignLongTermMemory | None:
+    service = parts.get("long_term_memory")
+    return None if service is None else ForeignLongTermMemory(service, settings.long_term_timeout)
+
+
+def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
+    made = Telemetry(settings, layout.store_id, redact)
+    if made.metrics:
+        bus.listen(made.hear)
+    return made
 
 
 def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
