@@ -14,7 +14,7 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
 from memlayer_core.records.model import Record, RecordFields
-from memlayer_core.runtime import Asking, Runtime, drive
+from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
 from memlayer_core.summaries import flow as summaries
@@ -28,6 +28,47 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _Flow = Callable[Concatenate[Runtime, Scope, P], T]
 """What a verb does in the session of a scope, blocking or not."""
+
+
+def context_flow(
+    chat: "Chat",
+    query: str | None = None,
+    *,
+    pending: Sequence[Message] = (),
+    token_limit: int | None = None,
+    policy: Policies | None = None,
+    placement: Placement | None = None,
+    filter: RecallFilter | None = None,
+    reload: bool = False,
+) -> Asking[Context]:
+    """Do `Chat.context` as a part of another flow."""
+    return window_context.context(
+        chat.memory.runtime,
+        chat.scope,
+        query,
+        token_limit,
+        policy,
+        chat.roles,
+        placement,
+        pending,
+        filter,
+        reload,
+    )
+
+
+def recall_flow(
+    chat: "Chat",
+    query: str,
+    *,
+    exclude: Sequence[Message] = (),
+    limit: int = 10,
+    token_limit: int | None = None,
+    filter: RecallFilter | None = None,
+) -> Asking[Hits]:
+    """Do `Chat.recall` as a part of another flow."""
+    return recall_search.recall(
+        chat.memory.runtime, chat.scope, query, limit, token_limit, exclude, chat.roles, filter
+    )
 
 
 class Chat(Viewable):
@@ -52,13 +93,9 @@ class Chat(Viewable):
     def _do(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return flow(self.memory.runtime, self.scope, *args, **kwargs)
 
-    async def _read(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        rt = self.memory.runtime
-        return await rt.threads.read(flow, rt, self.scope, *args, **kwargs)
-
-    async def _write(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        rt = self.memory.runtime
-        return await rt.threads.write(flow, rt, self.scope, *args, **kwargs)
+    @property
+    def _threads(self) -> Threads:
+        return self.memory.runtime.threads
 
     def add(
         self,
@@ -99,24 +136,7 @@ class Chat(Viewable):
         )
         return self._do(messages_flow.remember, [message])
 
-    async def aadd(
-        self,
-        role: Role,
-        content: str | Sequence[Block] = "",
-        *,
-        name: str | None = None,
-        id: str | None = None,
-        created_at: datetime | None = None,
-        metadata: Mapping[str, JSON] | None = None,
-        tool_calls: Sequence[ToolCall] = (),
-        tool_call_id: str | None = None,
-        model_visible: bool = True,
-    ) -> Receipt:
-        """Do `add` without blocking the event loop."""
-        message = new_message(
-            role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
-        )
-        return await self._write(messages_flow.remember, [message])
+    aadd = async_write(add)
 
     def add_messages(
         self,
@@ -146,17 +166,7 @@ class Chat(Viewable):
         every = dated(messages, created_at)
         return self._do(messages_flow.remember, every, verbatim=verbatim, answers=answers)
 
-    async def aadd_messages(
-        self,
-        messages: Iterable[Message],
-        *,
-        created_at: Times = None,
-        verbatim: bool = False,
-        answers: Sequence[str] = (),
-    ) -> Receipt:
-        """Do `add_messages` without blocking the event loop."""
-        every = dated(messages, created_at)
-        return await self._write(messages_flow.remember, every, verbatim=verbatim, answers=answers)
+    aadd_messages = async_write(add_messages)
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
@@ -174,9 +184,7 @@ class Chat(Viewable):
         """
         self._do(messages_flow.add_temporary, messages)
 
-    async def aadd_temporary(self, messages: Message | Sequence[Message]) -> None:
-        """Do `add_temporary` without blocking the event loop."""
-        await self._read(messages_flow.add_temporary, messages)
+    aadd_temporary = async_read(add_temporary)
 
     def reload(self, preview_id: str) -> Message:
         """Return the whole message that a preview in a context stands for.
@@ -189,9 +197,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.reload, preview_id)
 
-    async def areload(self, preview_id: str) -> Message:
-        """Do `reload` without blocking the event loop."""
-        return await self._read(messages_flow.reload, preview_id)
+    areload = async_read(reload)
 
     def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
@@ -208,9 +214,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.reload_text, preview_id, offset, token_limit)
 
-    async def areload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
-        """Do `reload_text` without blocking the event loop."""
-        return await self._read(messages_flow.reload_text, preview_id, offset, token_limit)
+    areload_text = async_read(reload_text)
 
     def history(
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
@@ -225,11 +229,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.history, offset, limit, all_versions=all_versions)
 
-    async def ahistory(
-        self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
-    ) -> list[Message]:
-        """Do `history` without blocking the event loop."""
-        return await self._read(messages_flow.history, offset, limit, all_versions=all_versions)
+    ahistory = async_read(history)
 
     def resync(
         self,
@@ -262,16 +262,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.resync, messages, replace, replaceable, erase=erase)
 
-    async def aresync(
-        self,
-        messages: Iterable[Message],
-        *,
-        replace: Replace = "changes",
-        erase: bool = False,
-        replaceable: Callable[[Message], bool] | None = None,
-    ) -> SyncReport:
-        """Do `resync` without blocking the event loop."""
-        return await self._write(messages_flow.resync, messages, replace, replaceable, erase=erase)
+    aresync = async_write(resync)
 
     def edit(
         self,
@@ -301,16 +292,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.edit, id, content, expected, erase=erase)
 
-    async def aedit(
-        self,
-        id: str | int,
-        content: str | Sequence[Block],
-        *,
-        expected: Message | str | None = None,
-        erase: bool = False,
-    ) -> Message:
-        """Do `edit` without blocking the event loop."""
-        return await self._write(messages_flow.edit, id, content, expected, erase=erase)
+    aedit = async_write(edit)
 
     def withdraw(self, ids: Iterable[str]) -> list[Message]:
         """Take messages out of the conversation, in one transaction. They stay as versions.
@@ -330,9 +312,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.withdraw, ids)
 
-    async def awithdraw(self, ids: Iterable[str]) -> list[Message]:
-        """Do `withdraw` without blocking the event loop."""
-        return await self._write(messages_flow.withdraw, ids)
+    awithdraw = async_write(withdraw)
 
     def delete_message(self, id: str | int) -> Message:
         """Delete one message for good, with its earlier versions and everything that finds it.
@@ -348,9 +328,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.delete, id)
 
-    async def adelete_message(self, id: str | int) -> Message:
-        """Do `delete_message` without blocking the event loop."""
-        return await self._write(messages_flow.delete, id)
+    adelete_message = async_write(delete_message)
 
     def fork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Copy this session into a new one of the same user, where the conversation can continue differently.
@@ -371,10 +349,7 @@ class Chat(Viewable):
         scope = self._do(messages_flow.fork, until, session_id)
         return self.memory.chat_of(scope, roles=self.roles)
 
-    async def afork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
-        """Do `fork` without blocking the event loop."""
-        scope = await self._write(messages_flow.fork, until, session_id)
-        return self.memory.chat_of(scope, roles=self.roles)
+    afork = async_write(fork)
 
     def end(self) -> bool:
         """End the session: its next context begins empty, with the system messages in force.
@@ -388,9 +363,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.end)
 
-    async def aend(self) -> bool:
-        """Do `end` without blocking the event loop."""
-        return await self._write(messages_flow.end)
+    aend = async_write(end)
 
     def rename(self, title: str | None) -> bool:
         """Give the session a title.
@@ -406,9 +379,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.rename, title)
 
-    async def arename(self, title: str | None) -> bool:
-        """Do `rename` without blocking the event loop."""
-        return await self._write(messages_flow.rename, title)
+    arename = async_write(rename)
 
     def context(
         self,
@@ -460,29 +431,7 @@ class Chat(Viewable):
             )
         )
 
-    async def acontext(
-        self,
-        query: str | None = None,
-        *,
-        pending: Sequence[Message] = (),
-        token_limit: int | None = None,
-        policy: Policies | None = None,
-        placement: Placement | None = None,
-        filter: RecallFilter | None = None,
-        reload: bool = False,
-    ) -> Context:
-        """Do `context` without blocking the event loop."""
-        flow = context_flow(
-            self,
-            query,
-            pending=pending,
-            token_limit=token_limit,
-            policy=policy,
-            placement=placement,
-            filter=filter,
-            reload=reload,
-        )
-        return await self.memory.runtime.threads.drive(flow)
+    acontext = async_drive(context, context_flow)
 
     def recall(
         self,
@@ -515,18 +464,7 @@ class Chat(Viewable):
             recall_flow(self, query, exclude=exclude, limit=limit, token_limit=token_limit, filter=filter)
         )
 
-    async def arecall(
-        self,
-        query: str,
-        *,
-        exclude: Sequence[Message] = (),
-        limit: int = 10,
-        token_limit: int | None = None,
-        filter: RecallFilter | None = None,
-    ) -> Hits:
-        """Do `recall` without blocking the event loop."""
-        flow = recall_flow(self, query, exclude=exclude, limit=limit, token_limit=token_limit, filter=filter)
-        return await self.memory.runtime.threads.drive(flow)
+    arecall = async_drive(recall, recall_flow)
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summary of the turns that left the window; none without a model, or before it has answered.
@@ -536,9 +474,7 @@ class Chat(Viewable):
         """
         return self._do(summaries.summaries, all_versions=all_versions)
 
-    async def asummary(self, *, all_versions: bool = False) -> list[Summary]:
-        """Do `summary` without blocking the event loop."""
-        return await self._read(summaries.summaries, all_versions=all_versions)
+    asummary = async_read(summary)
 
     def remember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Store a record of the user, which all later sessions recall. It is durable when this returns; no model is called.
@@ -569,9 +505,7 @@ class Chat(Viewable):
         """
         return self._do(records_flow.remember, text, fields)
 
-    async def aremember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
-        """Do `remember` without blocking the event loop."""
-        return await self._write(records_flow.remember, text, fields)
+    aremember = async_write(remember)
 
     def revise(
         self,
@@ -600,16 +534,7 @@ class Chat(Viewable):
         """
         return self._do(records_flow.revise, record_id, text, merge, fields)
 
-    async def arevise(
-        self,
-        record_id: str,
-        text: str | None = None,
-        *,
-        merge: Sequence[str] = (),
-        **fields: Unpack[RecordFields],
-    ) -> Record:
-        """Do `revise` without blocking the event loop."""
-        return await self._write(records_flow.revise, record_id, text, merge, fields)
+    arevise = async_write(revise)
 
     def clear(self) -> int:
         """Delete this session's messages with all their versions. Forks, sessions below it, and an agent's state, stay.
@@ -619,9 +544,7 @@ class Chat(Viewable):
         """
         return self._do(messages_flow.clear)
 
-    async def aclear(self) -> int:
-        """Do `clear` without blocking the event loop."""
-        return await self._write(messages_flow.clear)
+    aclear = async_write(clear)
 
     @property
     def component_name(self) -> str:
@@ -632,9 +555,7 @@ class Chat(Viewable):
         """Return the session as JSON: its messages, its title, and where its working memory begins."""
         return self._do(transfer_flow.save)
 
-    async def asave_state(self) -> dict[str, JSON]:
-        """Do `save_state` without blocking the event loop."""
-        return await self._read(transfer_flow.save)
+    asave_state = async_read(save_state)
 
     def load_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
@@ -647,9 +568,7 @@ class Chat(Viewable):
         """
         return self._do(transfer_flow.load, state)
 
-    async def aload_state(self, state: Mapping[str, JSON]) -> Receipt:
-        """Do `load_state` without blocking the event loop."""
-        return await self._write(transfer_flow.load, state)
+    aload_state = async_write(load_state)
 
     def set_memory(self, memory: "memorys.Memory") -> None:
         """Continue in another memory, in the session of the same id. Messages so far stay in the old memory.
@@ -675,47 +594,6 @@ class Chat(Viewable):
 from memlayer_core import memory as memorys  # noqa: E402  (`memory` imports the class above)
 
 # Flows that ask an embedder, for flows of adapters: `context = yield from context_flow(chat, …)`.
-
-
-def context_flow(
-    chat: Chat,
-    query: str | None = None,
-    *,
-    pending: Sequence[Message] = (),
-    token_limit: int | None = None,
-    policy: Policies | None = None,
-    placement: Placement | None = None,
-    filter: RecallFilter | None = None,
-    reload: bool = False,
-) -> Asking[Context]:
-    """Do `Chat.context` as a part of another flow."""
-    return window_context.context(
-        chat.memory.runtime,
-        chat.scope,
-        query,
-        token_limit,
-        policy,
-        chat.roles,
-        placement,
-        pending,
-        filter,
-        reload,
-    )
-
-
-def recall_flow(
-    chat: Chat,
-    query: str,
-    *,
-    exclude: Sequence[Message] = (),
-    limit: int = 10,
-    token_limit: int | None = None,
-    filter: RecallFilter | None = None,
-) -> Asking[Hits]:
-    """Do `Chat.recall` as a part of another flow."""
-    return recall_search.recall(
-        chat.memory.runtime, chat.scope, query, limit, token_limit, exclude, chat.roles, filter
-    )
 
 
 # `UserMemory`: a user's memory as text in and text out, for frameworks with a long-term memory of their own.

@@ -35,7 +35,7 @@ from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.records import flow as records_flow
 from memlayer_core.records.check import roles_of
 from memlayer_core.records.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
-from memlayer_core.runtime import Asking, Runtime, drive
+from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
@@ -64,6 +64,10 @@ class Items:
         self.tenant_id = tenant_id
         self.omit_expired = omit_expired
 
+    @property
+    def _threads(self) -> Threads:
+        return self.memory.runtime.threads
+
     def declare_user_namespace(self, namespace: Sequence[str]) -> None:
         """Declare that a namespace belongs to the users: `("memories", "{user_id}")`. To do it again changes nothing.
 
@@ -80,9 +84,7 @@ class Items:
         labels = check_namespace(self.tenant_id, namespace)
         self.memory.runtime.db.write(items_sql.declare, self.tenant_id, labels)
 
-    async def adeclare_user_namespace(self, namespace: Sequence[str]) -> None:
-        """Do `declare_user_namespace` without blocking the event loop."""
-        await self.memory.runtime.threads.write(self.declare_user_namespace, namespace)
+    adeclare_user_namespace = async_write(declare_user_namespace)
 
     def of_user(self, user_id: str) -> list[tuple[str, ...]]:
         """Return the labels of a user's folders: one in each namespace that was declared."""
@@ -91,9 +93,7 @@ class Items:
             for folder in self.memory.runtime.db.read(items_sql.folders_of, self.tenant_id, user_id)
         ]
 
-    async def aof_user(self, user_id: str) -> list[tuple[str, ...]]:
-        """Do `of_user` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(self.of_user, user_id)
+    aof_user = async_read(of_user)
 
     def embeds_with(self, embedder: EmbedderLike) -> bool:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
@@ -149,9 +149,7 @@ class Items:
         """Delete all expired items. Returns how many."""
         return items.sweep(self.memory.runtime, self.tenant_id)
 
-    async def asweep(self) -> int:
-        """Do `sweep` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(items.sweep, self.memory.runtime, self.tenant_id)
+    asweep = async_write(sweep)
 
     def forget(self, labels: Sequence[str] = ()) -> int:
         """Delete all items in a folder and in the folders inside it for good, with everything that finds them.
@@ -167,15 +165,8 @@ class Items:
         """
         return items.forget(self.memory.runtime, self.tenant_id, labels)
 
-    async def aforget(self, labels: Sequence[str] = ()) -> int:
-        """Do `forget` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            items.forget, self.memory.runtime, self.tenant_id, labels
-        )
+    aforget = async_write(forget)
 
-
-# No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
-# from the signature, and need objects, not texts.
 
 # No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
 # from the signature, and need objects, not texts.
@@ -193,6 +184,10 @@ class Admin:
 
     def __init__(self, memory: "Memory") -> None:
         self._memory = memory
+
+    @property
+    def _threads(self) -> Threads:
+        return self._memory.runtime.threads
 
     def warm(self) -> None:
         """Load the embedding model now, so that no search waits for it. Searches of other threads use words meanwhile.
@@ -223,9 +218,7 @@ class Admin:
         """
         return worker.verify(self._memory.runtime)
 
-    async def averify(self) -> list[str]:
-        """Do `verify` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.verify, self._memory.runtime)
+    averify = async_write(verify)
 
     def reindex(self) -> int:
         """Build the whole vector index again from the journal's vectors. No model is called.
@@ -235,17 +228,13 @@ class Admin:
         """
         return worker.reindex(self._memory.runtime)
 
-    async def areindex(self) -> int:
-        """Do `reindex` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.reindex, self._memory.runtime)
+    areindex = async_write(reindex)
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
         return worker.retry_dead(self._memory.runtime)
 
-    async def aretry_dead(self) -> int:
-        """Do `retry_dead` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.retry_dead, self._memory.runtime)
+    aretry_dead = async_write(retry_dead)
 
     def maintain(self, now: datetime | None = None) -> StoreMaintained:
         """Do what time asks for, and return what was done. A second call changes nothing.
@@ -264,9 +253,7 @@ class Admin:
         """
         return worker.maintain(self._memory.runtime, now)
 
-    async def amaintain(self, now: datetime | None = None) -> StoreMaintained:
-        """Do `maintain` without blocking the event loop."""
-        return await self._memory.runtime.threads.write(worker.maintain, self._memory.runtime, now)
+    amaintain = async_write(maintain)
 
     def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
@@ -278,11 +265,7 @@ class Admin:
         user = None if user_id is None else Scope.of_user(user_id, tenant_id=tenant_id).namespace
         return ViewList("Kinds of work", self._memory.runtime.db.read(jobs.cost_ledger, user))
 
-    async def acosts(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
-        """Do `costs` without blocking the event loop."""
-        return await self._memory.runtime.threads.read(
-            partial(self.costs, user_id=user_id, tenant_id=tenant_id)
-        )
+    acosts = async_read(costs)
 
     def status(self) -> Status:
         """Return the memory's state: its backlog, its problems, and what the background work cost and brought."""
@@ -312,9 +295,25 @@ class Admin:
             extractor=rt.extractor.name if rt.extractor is not None else None,
         )
 
-    async def astatus(self) -> Status:
-        """Do `status` without blocking the event loop."""
-        return await self._memory.runtime.threads.read(self.status)
+    astatus = async_read(status)
+
+
+def search_flow(
+    memory: "Memory",
+    query: str,
+    *,
+    user_id: str,
+    tenant_id: str = "default",
+    agent_id: str | None = None,
+    session_id: str | None = None,
+    limit: int = 10,
+    token_limit: int | None = None,
+    roles: Sequence[str] = (),
+    filter: RecallFilter | None = None,
+) -> Asking[Hits]:
+    """Do `Memory.search` as a part of another flow."""
+    scope = Scope(user_id, session_id, agent_id, tenant_id)
+    return recall_search.search(memory.runtime, scope, query, limit, token_limit, roles, filter)
 
 
 class Memory(Viewable):
@@ -331,6 +330,10 @@ class Memory(Viewable):
         self._closed = False
         self._resources = opener(self._bus)
         register(self)
+
+    @property
+    def _threads(self) -> Threads:
+        return self.runtime.threads
 
     @classmethod
     def open(
@@ -499,33 +502,7 @@ class Memory(Viewable):
         )
         return drive(flow)
 
-    async def asearch(
-        self,
-        query: str,
-        *,
-        user_id: str,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-        session_id: str | None = None,
-        limit: int = 10,
-        token_limit: int | None = None,
-        roles: Sequence[str] = (),
-        filter: RecallFilter | None = None,
-    ) -> Hits:
-        """Do `search` without blocking the event loop."""
-        flow = search_flow(
-            self,
-            query,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            session_id=session_id,
-            limit=limit,
-            token_limit=token_limit,
-            roles=roles,
-            filter=filter,
-        )
-        return await self.runtime.threads.drive(flow)
+    asearch = async_drive(search, search_flow)
 
     def records(
         self,
@@ -590,43 +567,7 @@ class Memory(Viewable):
         )
         return records_flow.records(self.runtime, reach, wanted, roles)
 
-    async def arecords(
-        self,
-        *,
-        user_id: str,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-        record_id: str | None = None,
-        type: RecordType | None = None,
-        tags: Sequence[str] = (),
-        all_versions: bool = False,
-        every: bool = False,
-        shared: bool = False,
-        as_of: datetime | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        about: str | None = USER,
-        roles: Sequence[str] = (),
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> list[Record]:
-        """Do `records` without blocking the event loop."""
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        wanted = RecordFilter(
-            record_id,
-            type,
-            tuple(tags),
-            all_versions,
-            shared,
-            as_of,
-            since,
-            until,
-            limit,
-            offset,
-            every,
-            about,
-        )
-        return await self.runtime.threads.read(records_flow.records, self.runtime, reach, wanted, roles)
+    arecords = async_read(records)
 
     def profile(
         self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
@@ -645,12 +586,7 @@ class Memory(Viewable):
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return records_flow.profile(self.runtime, reach)
 
-    async def aprofile(
-        self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
-    ) -> dict[str, Record]:
-        """Do `profile` without blocking the event loop."""
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records_flow.profile, self.runtime, reach)
+    aprofile = async_read(profile)
 
     def why(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
@@ -669,12 +605,7 @@ class Memory(Viewable):
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return records_flow.why(self.runtime, reach, record_id)
 
-    async def awhy(
-        self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
-    ) -> Why:
-        """Do `why` without blocking the event loop."""
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records_flow.why, self.runtime, reach, record_id)
+    awhy = async_read(why)
 
     def ledger(
         self,
@@ -700,18 +631,7 @@ class Memory(Viewable):
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return records_flow.ledger(self.runtime, reach, limit, offset)
 
-    async def aledger(
-        self,
-        *,
-        user_id: str,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> list[LedgerEntry]:
-        """Do `ledger` without blocking the event loop."""
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(records_flow.ledger, self.runtime, reach, limit, offset)
+    aledger = async_read(ledger)
 
     def forget(
         self,
@@ -753,19 +673,7 @@ class Memory(Viewable):
         """
         return transfer_flow.forget(self.runtime, user_id, session_id, record_id, tenant_id, agent_id)
 
-    async def aforget(
-        self,
-        user_id: str | None = None,
-        *,
-        session_id: str | None = None,
-        record_id: str | None = None,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-    ) -> ForgetReport:
-        """Do `forget` without blocking the event loop."""
-        return await self.runtime.threads.write(
-            transfer_flow.forget, self.runtime, user_id, session_id, record_id, tenant_id, agent_id
-        )
+    aforget = async_write(forget)
 
     def summarize(
         self,
@@ -791,17 +699,7 @@ class Memory(Viewable):
         """
         return summarize_messages(self.runtime, messages, previous, token_limit)
 
-    async def asummarize(
-        self,
-        messages: Iterable[Message],
-        *,
-        previous: str = "",
-        token_limit: int | None = None,
-    ) -> str:
-        """Do `summarize` without blocking the event loop."""
-        return await self.runtime.threads.read(
-            summarize_messages, self.runtime, messages, previous, token_limit
-        )
+    asummarize = async_read(summarize)
 
     def users(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
         """Return the users of the whole store, of all tenants, and its sessions without a user; the last used first.
@@ -813,9 +711,7 @@ class Memory(Viewable):
         """
         return messages_flow.users(self.runtime, find, limit, offset)
 
-    async def ausers(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
-        """Do `users` without blocking the event loop."""
-        return await self.runtime.threads.read(messages_flow.users, self.runtime, find, limit, offset)
+    ausers = async_read(users)
 
     def sessions(
         self,
@@ -838,18 +734,7 @@ class Memory(Viewable):
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         return messages_flow.sessions(self.runtime, reach, limit, offset)
 
-    async def asessions(
-        self,
-        *,
-        user_id: str,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> list[Session]:
-        """Do `sessions` without blocking the event loop."""
-        reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        return await self.runtime.threads.read(messages_flow.sessions, self.runtime, reach, limit, offset)
+    asessions = async_read(sessions)
 
     def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
         """Return the items of a tenant: JSON values under keys in folders. They belong to no user.
@@ -1080,24 +965,6 @@ class Memory(Viewable):
         _inherited.append(self._resources)
         self._resources.disown()
         self._resources = self._opener(self._bus)
-
-
-def search_flow(
-    memory: Memory,
-    query: str,
-    *,
-    user_id: str,
-    tenant_id: str = "default",
-    agent_id: str | None = None,
-    session_id: str | None = None,
-    limit: int = 10,
-    token_limit: int | None = None,
-    roles: Sequence[str] = (),
-    filter: RecallFilter | None = None,
-) -> Asking[Hits]:
-    """Do `Memory.search` as a part of another flow."""
-    scope = Scope(user_id, session_id, agent_id, tenant_id)
-    return recall_search.search(memory.runtime, scope, query, limit, token_limit, roles, filter)
 
 
 def memory_of(value: object) -> Memory:

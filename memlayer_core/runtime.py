@@ -8,12 +8,12 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
 
 from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
@@ -186,6 +186,53 @@ class Threads:
         """Wait for the flows that run, and end all threads."""
         self._readers.shutdown()
         self._writers.shutdown()
+
+
+class HasThreads(Protocol):
+    """An object of a memory."""
+
+    @property
+    def _threads(self) -> Threads: ...
+
+
+H = TypeVar("H", bound=HasThreads)
+
+
+def async_read(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Return the async twin of a verb that waits for no lock."""
+
+    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.read(verb, self, *args, **kwargs)
+
+    return _like(verb, twin)
+
+
+def async_write(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Return the async twin of a verb that writes."""
+
+    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.write(verb, self, *args, **kwargs)
+
+    return _like(verb, twin)
+
+
+def async_drive(
+    verb: Callable[Concatenate[H, P], T], flow: Callable[Concatenate[H, P], Asking[T]]
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Return the async twin of a verb that asks services between its hops; `flow` is what the verb runs."""
+
+    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._threads.drive(flow(self, *args, **kwargs))
+
+    return _like(verb, twin)
+
+
+def _like(verb: Callable[..., Any], twin: T) -> T:
+    made: Any = wraps(verb)(twin)  # type: ignore[arg-type]  # a coroutine function
+    made.__name__ = f"a{verb.__name__}"
+    made.__qualname__ = f"{verb.__qualname__.removesuffix(verb.__name__)}a{verb.__name__}"
+    made.__doc__ = f"Do `{verb.__name__}` without blocking the event loop."
+    return cast("T", made)
 
 
 # Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it showed.

@@ -23,7 +23,7 @@ from memlayer_core.memory import Memory
 from memlayer_core.message import JSON, Message, Receipt
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.model import Part
-from memlayer_core.runtime import Asking, adrive, ask, drive
+from memlayer_core.runtime import Asking, Threads, adrive, ask, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.storage.files import write_whole
 from memlayer_core.transfer.formats import components_of, session_text
@@ -63,6 +63,10 @@ class Transcripts:
         self.agent_id = agent_id
         self.scope_of("anything")  # checks the ids
 
+    @property
+    def _threads(self) -> Threads:
+        return self.memory.runtime.threads
+
     def scope_of(self, key: str) -> Scope:
         """Return the scope of the session under a key.
 
@@ -75,11 +79,7 @@ class Transcripts:
         """Return the keys of all conversations that have messages, the oldest conversation first."""
         return messages_flow.keys_of_lists(self.memory.runtime, self.tenant_id, self.user_id, self.agent_id)
 
-    async def akeys(self) -> list[str]:
-        """Do `keys` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            messages_flow.keys_of_lists, self.memory.runtime, self.tenant_id, self.user_id, self.agent_id
-        )
+    akeys = async_read(keys)
 
     def messages(
         self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
@@ -94,23 +94,13 @@ class Transcripts:
         """
         return messages_flow.list_messages(self.memory.runtime, self.scope_of(key), part, limit, offset)
 
-    async def amessages(
-        self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
-    ) -> list[Message]:
-        """Do `messages` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            messages_flow.list_messages, self.memory.runtime, self.scope_of(key), part, limit, offset
-        )
+    amessages = async_read(messages)
 
     def count(self, key: str, *, part: Part | None = None) -> int:
         """Return how many messages there are under a key."""
         return messages_flow.count_list(self.memory.runtime, self.scope_of(key), part)
 
-    async def acount(self, key: str, *, part: Part | None = None) -> int:
-        """Do `count` without blocking the event loop."""
-        return await self.memory.runtime.threads.read(
-            messages_flow.count_list, self.memory.runtime, self.scope_of(key), part
-        )
+    acount = async_read(count)
 
     def add(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Store messages at the end of a part: all of them, or none.
@@ -120,11 +110,7 @@ class Transcripts:
         """
         return messages_flow.add_to_list(self.memory.runtime, self.scope_of(key), messages, part)
 
-    async def aadd(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
-        """Do `add` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            messages_flow.add_to_list, self.memory.runtime, self.scope_of(key), messages, part
-        )
+    aadd = async_write(add)
 
     def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
         """Insert messages in front of the message at a place, as a list's `insert` does.
@@ -139,11 +125,7 @@ class Transcripts:
         """
         return messages_flow.insert_into_list(self.memory.runtime, self.scope_of(key), messages, place)
 
-    async def ainsert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
-        """Do `insert` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            messages_flow.insert_into_list, self.memory.runtime, self.scope_of(key), messages, place
-        )
+    ainsert = async_write(insert)
 
     def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Make the conversation consist of exactly these messages, all of them in one part.
@@ -156,11 +138,7 @@ class Transcripts:
         """
         return messages_flow.replace_list(self.memory.runtime, self.scope_of(key), messages, part)
 
-    async def aset(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
-        """Do `set` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            messages_flow.replace_list, self.memory.runtime, self.scope_of(key), messages, part
-        )
+    aset = async_write(set)  # noqa: A003  (as of a list)
 
     def take(
         self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
@@ -175,13 +153,7 @@ class Transcripts:
         """
         return messages_flow.take_from_list(self.memory.runtime, self.scope_of(key), part, first, count)
 
-    async def atake(
-        self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
-    ) -> list[Message]:
-        """Do `take` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            messages_flow.take_from_list, self.memory.runtime, self.scope_of(key), part, first, count
-        )
+    atake = async_write(take)
 
     def archive(self, key: str, count: int) -> list[Message]:
         """Archive the oldest active messages. They stay in the history and are recalled. Returns them.
@@ -191,11 +163,7 @@ class Transcripts:
         """
         return messages_flow.archive_list(self.memory.runtime, self.scope_of(key), count)
 
-    async def aarchive(self, key: str, count: int) -> list[Message]:
-        """Do `archive` without blocking the event loop."""
-        return await self.memory.runtime.threads.write(
-            messages_flow.archive_list, self.memory.runtime, self.scope_of(key), count
-        )
+    aarchive = async_write(archive)
 
 
 # Saves the states of a session's components (a chat, an agent, anything with a state) in a JSON file.
