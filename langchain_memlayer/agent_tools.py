@@ -105,7 +105,7 @@ def agent_tools(
         # Outside of LangGraph nothing removes a `runtime` that the model invented.
         return chat_of(runtime if isinstance(runtime, ToolRuntime) else DirectCall(config))
 
-    def build(tool: AgentTool) -> BaseTool:
+    def build(tool: AgentTool[Any]) -> BaseTool:
         def functions(config: RunnableConfig, runtime: object) -> Any:
             return tool.functions(chat(config, runtime), token_limit, ToolException, recall_filter)
 

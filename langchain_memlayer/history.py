@@ -12,7 +12,7 @@ from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message, Scope
@@ -32,7 +32,7 @@ from memlayer_core.integration import (
     roles_of,
 )
 from memlayer_core.message import RELOAD, RELOAD_TOOL
-from memlayer_core.tools import ReloadArguments, reload_functions
+from memlayer_core.tools import AGENT_TOOLS, ReloadArguments, wrong_call
 
 # Makes the history of a chain's call: the call's config names the ids.
 
@@ -521,7 +521,10 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.token_limit
     return build_tool(
-        RELOAD_TOOL, RELOAD, ReloadArguments, *reload_functions(chat, token_limit, ToolException)
+        RELOAD_TOOL,
+        RELOAD,
+        ReloadArguments,
+        *AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ToolException),
     )
 
 
@@ -551,11 +554,6 @@ def build_tool(
         function: The tool's function; it raises `ToolException` with a text for the model.
         coroutine: The async twin of `function`.
     """
-
-    def usage_error(problem: ValidationError) -> str:
-        wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
-        return f"{name} cannot be called like this: {wrong}"
-
     return _Tool.from_function(
         function,
         coroutine,
@@ -563,5 +561,5 @@ def build_tool(
         description=description,
         args_schema=arguments,
         handle_tool_error=True,
-        handle_validation_error=usage_error,
+        handle_validation_error=partial(wrong_call, name),
     )

@@ -15,7 +15,7 @@ from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.integration import at_least_one, memory_of, roles_of
 from memlayer_core.message import JSON, RELOAD, RELOAD_TOOL
-from memlayer_core.tools import AGENT_TOOLS, AgentTool, ReloadArguments, reload_functions
+from memlayer_core.tools import AGENT_TOOLS, AgentTool, ReloadArguments
 
 # The tool by which an agent reloads previews. Its session is fixed: no model can choose another one.
 
@@ -51,7 +51,7 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
         ConfigurationError: `source` is no conversation.
     """
     chat, token_limit = conversation(source, token_limit)
-    read, aread = reload_functions(chat, token_limit, ValueError)
+    read, aread = AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ValueError)
     return FunctionTool.from_defaults(
         read, async_fn=aread, name=RELOAD_TOOL, description=RELOAD, fn_schema=ReloadArguments
     )
@@ -174,7 +174,7 @@ class MemlayerToolSpec(BaseToolSpec):
         return made
 
 
-def _tool_of(fn_name: str) -> AgentTool:
+def _tool_of(fn_name: str) -> AgentTool[Any]:
     return AGENT_TOOLS[fn_name if fn_name in AGENT_TOOLS else fn_name.removeprefix("a")]
 
 

@@ -5,10 +5,10 @@ The application says whose memory they read and write; no argument of a tool nam
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
@@ -88,7 +88,7 @@ class RetrieveArguments(_Arguments):
 
 
 class CorrectArguments(_Arguments):
-    """Arguments of the correct tool. Texts that are empty are not given."""
+    """Arguments of the correct tool. Texts that are empty are not arguments."""
 
     memory_id: str
     text: str
@@ -98,7 +98,7 @@ class CorrectArguments(_Arguments):
 
 
 class ForgetArguments(_Arguments):
-    """Arguments of the forget tool. A quote that is empty is not given."""
+    """Arguments of the forget tool. A quote that is empty is not arguments."""
 
     memory_ids: list[str]
     quote: str = ""
@@ -121,196 +121,163 @@ _SEARCHED = 200  # newest records that are looked through for such facts
 
 
 @dataclass(frozen=True, slots=True)
-class AgentTool:
+class Call:
+    """Whose memory a tool reads and writes: the application says it.
+
+    Attributes:
+        chat: A conversation of the user.
+        token_limit: Token limit of the agent's context; None: `Settings.max_tokens`.
+        filter: What may be found; None: everything.
+    """
+
+    chat: Chat
+    token_limit: int | None = None
+    filter: RecallFilter | None = None
+
+
+A = TypeVar("A", bound=_Arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTool(Generic[A]):
     """A tool for agents, whatever the framework.
 
     Attributes:
         name: Its name for the model.
         description: Its description for the model.
         arguments: The schema of its arguments.
-        functions: Makes its function and its coroutine function, of a conversation, the token limit of the agent's context
-            (None: `Settings.max_tokens`), what makes the error that the model is shown, and what may be found (None:
-            everything).
+        verb: What it does: a flow that returns what the model is told.
+        writes: Whether it changes the memory.
     """
 
     name: str
     description: str
-    arguments: type[BaseModel]
-    functions: Callable[[Chat, int | None, ToolError, RecallFilter | None], Functions]
+    arguments: type[A]
+    verb: Callable[[Call, A], Asking[str]]
+    writes: bool = True
+
+    def functions(
+        self,
+        chat: Chat,
+        token_limit: int | None,
+        error: ToolError,
+        recall_filter: RecallFilter | None = None,
+    ) -> Functions:
+        """Return its function and its coroutine function, which take the tool's arguments.
+
+        Args:
+            chat: A conversation of the user whose memory it reads and writes.
+            token_limit: Token limit of the agent's context; None: `Settings.max_tokens`.
+            error: Makes the error that the framework shows to the model, from a text.
+            recall_filter: What may be found; None: everything.
+        """
+        call = Call(chat, token_limit, recall_filter)
+
+        def flow(values: Sequence[Any], more: Mapping[str, Any]) -> Asking[str]:
+            arguments = {**dict(zip(self.arguments.model_fields, values, strict=False)), **more}
+            try:
+                return (yield from self.verb(call, self.arguments.model_validate(arguments)))
+            except InputError as problem:
+                raise error(f"{problem}. {problem.hint}") from problem
+            except ValidationError as problem:
+                raise error(wrong_call(self.name, problem)) from problem
+
+        def run(*values: Any, **more: Any) -> str:
+            return drive(flow(values, more))
+
+        async def arun(*values: Any, **more: Any) -> str:
+            return await chat.memory.runtime.threads.drive(flow(values, more), writes=self.writes)
+
+        return run, arun
 
 
-def record_functions(chat: Chat, error: ToolError) -> Functions:
-    """Return the function and the coroutine function of the record tool.
+def _record(call: Call, arguments: RecordArguments) -> Asking[str]:
+    """Record what an agent asserts: with at most 0.6 of confidence, and it never outranks what the user said.
 
-    What an agent asserts has at most 0.6 of confidence and never outranks what the user said. That the user said it is
-    believed only with words of a message of the user in this session, which then are the record.
-
-    Args:
-        chat: A conversation of the user that the records are about.
-        error: Makes the error that the framework shows to the model, from a text.
+    That the user said it is believed only with words of a message of the user in this session, which then are the record.
     """
-
-    def note(content: Sequence[str | FactArguments]) -> str:
-        reports: list[AssertionReport] = []
-        try:
-            for one in content:
-                report = assertions.assert_fact(chat.memory.runtime, chat.scope, _assertion(one))
-                reports.append(report)
-        except InputError as problem:
-            done = f" Recorded before that: {_ids(reports)}." if _ids(reports) else ""
-            raise error(f"{problem}. {problem.hint}{done}") from problem
-        notes = filter(None, map(_note, content, reports))
-        recorded = [f"Recorded: {_ids(reports)}"] if _ids(reports) else []
-        return "\n".join([*recorded, *notes]) or "Nothing was recorded: `content` is empty."
-
-    def record(thinking: str, content: Sequence[Any]) -> str:
-        return note(_facts(content))
-
-    async def arecord(thinking: str, content: Sequence[Any]) -> str:
-        return await chat.memory.runtime.threads.write(note, _facts(content))
-
-    return record, arecord
+    yield from ()
+    content = [_fact(one) if isinstance(one, str) else one for one in arguments.content]
+    reports: list[AssertionReport] = []
+    try:
+        for one in content:
+            report = assertions.assert_fact(call.chat.memory.runtime, call.chat.scope, _assertion(one))
+            reports.append(report)
+    except InputError as problem:
+        done = f" Recorded before that: {_ids(reports)}." if _ids(reports) else ""
+        raise InvalidRecordError(str(problem), hint=f"{problem.hint}{done}") from problem
+    notes = filter(None, map(_note, content, reports))
+    recorded = [f"Recorded: {_ids(reports)}"] if _ids(reports) else []
+    return "\n".join([*recorded, *notes]) or "Nothing was recorded: `content` is empty."
 
 
-def correct_functions(chat: Chat, error: ToolError) -> Functions:
-    """Return the function and the coroutine function of the correct tool.
-
-    Args:
-        chat: A conversation of the user whose records are corrected.
-        error: Makes the error that the framework shows to the model, from a text.
-    """
-
-    def change(memory_id: str, text: str, reason: str, value: str | None, quote: str | None) -> str:
-        rt = chat.memory.runtime
-        try:
-            record = assertions.correct(rt, chat.scope, memory_id, text, value, reason, quote)
-        except InputError as problem:
-            raise error(f"{problem}. {problem.hint}") from problem
-        return f"Corrected: {record.memory_id} is now version {record.version}, {SAYS[record.source]}: {record.text}"
-
-    def correct(memory_id: str, text: str, reason: str, value: str = "", quote: str = "") -> str:
-        return change(memory_id, text, reason, value or None, quote or None)
-
-    async def acorrect(memory_id: str, text: str, reason: str, value: str = "", quote: str = "") -> str:
-        return await chat.memory.runtime.threads.write(
-            change, memory_id, text, reason, value or None, quote or None
-        )
-
-    return correct, acorrect
+def _correct(call: Call, arguments: CorrectArguments) -> Asking[str]:
+    yield from ()
+    record = assertions.correct(
+        call.chat.memory.runtime,
+        call.chat.scope,
+        arguments.memory_id,
+        arguments.text,
+        arguments.value or None,
+        arguments.reason,
+        arguments.quote or None,
+    )
+    return (
+        f"Corrected: {record.memory_id} is now version {record.version}, {SAYS[record.source]}: {record.text}"
+    )
 
 
-def forget_functions(chat: Chat, error: ToolError) -> Functions:
-    """Return the function and the coroutine function of the forget tool: the only one that deletes.
-
-    Args:
-        chat: A conversation of the user whose records are deleted.
-        error: Makes the error that the framework shows to the model, from a text.
-    """
-
-    def delete(memory_ids: Sequence[str], quote: str | None) -> str:
-        if not memory_ids:
-            return "Nothing was forgotten: `memory_ids` is empty."
-        try:
-            assertions.forget(chat.memory.runtime, chat.scope, memory_ids, quote)
-        except InputError as problem:
-            raise error(f"{problem}. {problem.hint}") from problem
-        return f"Forgotten for good: {', '.join(dict.fromkeys(memory_ids))}"
-
-    def forget(memory_ids: Sequence[str], quote: str = "") -> str:
-        return delete(memory_ids, quote or None)
-
-    async def aforget(memory_ids: Sequence[str], quote: str = "") -> str:
-        return await chat.memory.runtime.threads.write(delete, memory_ids, quote or None)
-
-    return forget, aforget
+def _forget(call: Call, arguments: ForgetArguments) -> Asking[str]:
+    """Delete records: the only tool that does."""
+    yield from ()
+    if not arguments.memory_ids:
+        return "Nothing was forgotten: `memory_ids` is empty."
+    assertions.forget(
+        call.chat.memory.runtime, call.chat.scope, arguments.memory_ids, arguments.quote or None
+    )
+    return f"Forgotten for good: {', '.join(dict.fromkeys(arguments.memory_ids))}"
 
 
-def reload_functions(chat: Chat, token_limit: int | None, error: ToolError) -> Functions:
-    """Return the function and the coroutine function of the reload tool, which reads what a preview stands for.
-
-    Args:
-        chat: The conversation; only its messages are read.
-        token_limit: Token limit of the context that the text goes into, as for `Chat.reload_text`.
-        error: Makes the error that the framework shows to the model, from a text.
-    """
-
-    def read(id: str, offset: int = 0) -> str:
-        try:
-            return chat.reload_text(id, offset=offset, token_limit=token_limit)
-        except InputError as problem:
-            raise error(f"{problem}. {problem.hint}") from problem
-
-    async def aread(id: str, offset: int = 0) -> str:
-        try:
-            return await chat.areload_text(id, offset=offset, token_limit=token_limit)
-        except InputError as problem:
-            raise error(f"{problem}. {problem.hint}") from problem
-
-    return read, aread
+def _reload(call: Call, arguments: ReloadArguments) -> Asking[str]:
+    yield from ()
+    return call.chat.reload_text(arguments.id, offset=arguments.offset, token_limit=call.token_limit)
 
 
-def retrieve_functions(
-    chat: Chat,
-    token_limit: int | None,
-    error: ToolError,
-    recall_filter: RecallFilter | None = None,
-) -> Functions:
-    """Return the function and the coroutine function of the retrieve tool.
+def _retrieve(call: Call, arguments: RetrieveArguments) -> Asking[str]:
+    """Look up what bears on some words, within a quarter of the agent's context.
 
     Each line says when it was said, by whom, and where: in this conversation or another one, or in which record. Without a
     filter, facts whose key or words are asked for are listed, too.
-
-    Args:
-        chat: A conversation of the user whose memory is searched.
-        token_limit: Tokens that all lines may cost together; a quarter of `Settings.max_tokens` if None.
-        error: Makes the error that the framework shows to the model, from a text.
-        recall_filter: What may be found; None: everything.
     """
-    memory, reach = chat.memory, chat.scope.reach()
-    most = token_limit if token_limit is not None else max(1, memory.settings.max_tokens // 4)
-    whose: Any = {name: getattr(reach, name) for name in ("user_id", "tenant_id", "agent_id")}
-    whose["about"] = None  # of anybody
+    chat, wanted = call.chat, " ".join(arguments.keywords)
+    reach, rt = chat.scope.reach(), chat.memory.runtime
+    if not wanted.strip():
+        return "Nothing was looked up: there is no word to look for."
+    most = max(1, (call.token_limit or rt.settings.max_tokens) // 4)
+    hits: Hits = yield from recall_flow(chat, wanted, limit=_FOUND, token_limit=most, filter=call.filter)
+    known: Sequence[Record] = ()
+    if call.filter is None and reach.session_id is None:
+        whose: Any = {name: getattr(reach, name) for name in ("user_id", "tenant_id", "agent_id")}
+        known = chat.memory.records(**whose, about=None, limit=_SEARCHED)  # of anybody
+    quoted = [(hit.created_at, hit.speaker, hit.text, hit.role, origin_of(hit, chat.scope)) for hit in hits]
+    quoted += [
+        (fact.date, fact.type, rt.redact(fact.text), "user", record_origin(fact, chat.scope))
+        for fact in facts_about(known, wanted, hits)
+    ]
+    lines: list[str] = []
+    for one in quoted:
+        line = quote_line(*one)
+        most -= rt.tokens.text(line)
+        if most < 0:
+            break
+        lines.append(line)
+    return "\n".join([QUOTES, *lines]) if lines else "Nothing was found."
 
-    def look(keywords: Sequence[str]) -> Asking[str]:
-        wanted = " ".join(keywords)
-        if not wanted.strip():
-            return "Nothing was looked up: there is no word to look for."
-        try:
-            hits: Hits = yield from recall_flow(
-                chat, wanted, limit=_FOUND, token_limit=most, filter=recall_filter
-            )
-        except InputError as problem:
-            raise error(f"{problem}. {problem.hint}") from problem
-        alone = recall_filter is not None or reach.session_id is not None
-        known = [] if alone else memory.records(**whose, limit=_SEARCHED)
-        return tell(hits, facts_about(known, wanted, hits))
 
-    def tell(hits: Hits, facts: Sequence[Record]) -> str:
-        rt = memory.runtime
-        quoted = [
-            (hit.created_at, hit.speaker, hit.text, hit.role, origin_of(hit, chat.scope)) for hit in hits
-        ]
-        quoted += [
-            (fact.date, fact.type, rt.redact(fact.text), "user", record_origin(fact, chat.scope))
-            for fact in facts
-        ]
-        lines: list[str] = []
-        left = most
-        for one in quoted:
-            line = quote_line(*one)
-            left -= rt.tokens.text(line)
-            if left < 0:
-                break
-            lines.append(line)
-        return "\n".join([QUOTES, *lines]) if lines else "Nothing was found."
-
-    def retrieve(keywords: Sequence[str]) -> str:
-        return drive(look(keywords))
-
-    async def aretrieve(keywords: Sequence[str]) -> str:
-        return await memory.runtime.threads.drive(look(keywords))
-
-    return retrieve, aretrieve
+def wrong_call(name: str, problem: ValidationError) -> str:
+    """Say what is wrong with the arguments of a tool's call."""
+    wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
+    return f"{name} cannot be called like this: {wrong}"
 
 
 def _ids(reports: Sequence[AssertionReport]) -> str:
@@ -326,10 +293,6 @@ def _note(content: str | FactArguments, report: AssertionReport) -> str | None:
     if not isinstance(content, str) and content.quote is not None:
         return f"{report.record_id} is recorded in the user's own words."
     return None
-
-
-def _facts(content: Sequence[Any]) -> list[str | FactArguments]:
-    return [_fact(one) if isinstance(one, str) else FactArguments.model_validate(one) for one in content]
 
 
 def _fact(text: str) -> str | FactArguments:
@@ -365,41 +328,16 @@ def _date(text: str) -> datetime | None:
         ) from None
 
 
-AGENT_TOOLS: dict[str, AgentTool] = {
+AGENT_TOOLS: dict[str, AgentTool[Any]] = {
     one.name: one
     for one in (
         AgentTool(
-            "record_to_memory",
-            "Facts, or JSON {text,key,value,quote,valid_from}",
-            RecordArguments,
-            lambda chat, _limit, error, _filter: record_functions(chat, error),
+            "record_to_memory", "Facts, or JSON {text,key,value,quote,valid_from}", RecordArguments, _record
         ),
-        AgentTool(
-            "retrieve_from_memory",
-            "Search memory",
-            RetrieveArguments,
-            lambda chat, limit, error, recall_filter: retrieve_functions(
-                chat, None if limit is None else max(1, limit // 4), error, recall_filter
-            ),
-        ),
-        AgentTool(
-            "correct_memory",
-            "Fix; quote the user",
-            CorrectArguments,
-            lambda chat, _limit, error, _filter: correct_functions(chat, error),
-        ),
-        AgentTool(
-            "forget_memory",
-            "Delete; quote the user",
-            ForgetArguments,
-            lambda chat, _limit, error, _filter: forget_functions(chat, error),
-        ),
-        AgentTool(
-            RELOAD_TOOL,
-            RELOAD,
-            ReloadArguments,
-            lambda chat, limit, error, _filter: reload_functions(chat, limit, error),
-        ),
+        AgentTool("retrieve_from_memory", "Search memory", RetrieveArguments, _retrieve, writes=False),
+        AgentTool("correct_memory", "Fix; quote the user", CorrectArguments, _correct),
+        AgentTool("forget_memory", "Delete; quote the user", ForgetArguments, _forget),
+        AgentTool(RELOAD_TOOL, RELOAD, ReloadArguments, _reload, writes=False),
     )
 }
 """The tools by their names."""

@@ -104,8 +104,8 @@ async def test_an_agent_reads_all_of_a_huge_result_that_its_memory_shows_a_previ
             'is no id of an offloaded message. Use an id as a preview shows it, such as "',
         ),
         ({"id": "msg-3", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
-        ({"id": "msg-3", "offset": "behind"}, "`offset` must be a whole number from 0 to"),
-        ({"uuid": "msg-3"}, "'uuid'"),
+        ({"id": "msg-3", "offset": "behind"}, "context_reload cannot be called like this: `offset`"),
+        ({"uuid": "msg-3"}, "context_reload cannot be called like this: `id`"),
     ],
 )
 async def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(
@@ -146,8 +146,7 @@ def test_no_model_reads_another_session_by_this_tool(memory, session) -> None:
     assert set(tool.metadata.get_parameters_dict()["properties"]) == {"id", "offset"}
     assert tool.call(id="msg-7").content == "secret 2"
     named = call_tool(tool, {"id": "msg-7", "session_id": "s", "user_id": "ada"})
-    assert named.is_error
-    assert REPORT[:50] not in named.content
+    assert named.content == "secret 2", "what a model invents counts for nothing"
     for of_another in range(1, 5):
         assert f"no message 'msg-{of_another}'" in call_tool(tool, {"id": f"msg-{of_another}"}).content
 

@@ -20,7 +20,7 @@ from memlayer_core import Memory, Message, Settings
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import RecordStored
 from memlayer_core.storage import jobs
-from memlayer_core.tools import record_functions
+from memlayer_core.tools import AGENT_TOOLS
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0)
@@ -280,7 +280,7 @@ def test_what_somebody_deleted_does_not_come_back_from_the_model(opened) -> None
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("user", "By the way, I live in Graz.")
     until_queued(memory, 1)
-    record, _ = record_functions(chat, ValueError)
+    record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError)
     record(
         "why",
         [{"text": "x", "key": "town", "value": "Graz", "asserted_by": "user", "quote": "I live in Graz"}],

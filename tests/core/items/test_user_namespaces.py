@@ -15,7 +15,7 @@ from memlayer_core import Memory, RecallFilter, Settings
 from memlayer_core.errors import ImportStoppedError, InvalidItemError
 from memlayer_core.items.model import DropItem, FindItems, PutItem
 from memlayer_core.scope import Scope
-from memlayer_core.tools import retrieve_functions
+from memlayer_core.tools import AGENT_TOOLS
 
 NAMESPACE = ("memories", "{user_id}")
 
@@ -91,7 +91,9 @@ def test_a_declaration_is_kept_with_the_store(open_at) -> None:
 
 def test_an_agent_finds_them_where_it_finds_what_was_said(memory) -> None:
     for user_id, own in (("ada", "Ada has a red boat."), ("bob", "Bob has a blue boat.")):
-        retrieve, _ = retrieve_functions(memory.chat(user_id=user_id), None, ValueError)
+        retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(
+            memory.chat(user_id=user_id), None, ValueError
+        )
         lines = retrieve(["boat"]).splitlines()[1:]
         assert lines[0].split("] ")[1] == f"text: {own}"
         assert f"item, memories/{user_id}/boat]" in lines[0]

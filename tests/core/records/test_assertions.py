@@ -10,7 +10,7 @@ from tuned import Tuned
 
 from memlayer_core import Memory, Settings
 from memlayer_core.records.check import INFERRED
-from memlayer_core.tools import correct_functions, forget_functions, record_functions, retrieve_functions
+from memlayer_core.tools import AGENT_TOOLS
 
 NOW = Tuned(index_delay=0, durability="normal")
 
@@ -23,10 +23,12 @@ class Agent:
     """An agent with its tools, blocking and awaiting."""
 
     def __init__(self, chat: Any) -> None:
-        self.record, self.arecord = record_functions(chat, RefusedError)
-        self.correct, self.acorrect = correct_functions(chat, RefusedError)
-        self.forget, self.aforget = forget_functions(chat, RefusedError)
-        self.retrieve, self.aretrieve = retrieve_functions(chat, None, RefusedError)
+        self.record, self.arecord = AGENT_TOOLS["record_to_memory"].functions(chat, None, RefusedError)
+        self.correct, self.acorrect = AGENT_TOOLS["correct_memory"].functions(chat, None, RefusedError)
+        self.forget, self.aforget = AGENT_TOOLS["forget_memory"].functions(chat, None, RefusedError)
+        self.retrieve, self.aretrieve = AGENT_TOOLS["retrieve_from_memory"].functions(
+            chat, None, RefusedError
+        )
 
 
 @pytest.fixture
@@ -275,7 +277,7 @@ def test_an_answer_stays_within_its_tokens_with_dates_and_origins(chat) -> None:
     for number in range(20):
         chat.remember(f"The red boat number {number} is called Ida.")
     chat.memory.flush()
-    retrieve, _ = retrieve_functions(chat, 150, RefusedError)
+    retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, 4 * 150, RefusedError)
     answer = retrieve(["red boat"])
     assert len(answer.splitlines()) > 2
     count = chat.memory.tokens.text

@@ -17,7 +17,7 @@ from tuned import Tuned
 
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
-from memlayer_core.tools import record_functions, retrieve_functions
+from memlayer_core.tools import AGENT_TOOLS
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -63,7 +63,7 @@ def prompt(memory: Memory, question: str = "Where does Ines live?") -> str:
     chat.add("user", question)
     told = [one.text for one in chat.context().messages[:-1]] + [chat.context().recall]
     found = [hit.text for hit in memory.search(question, user_id="louis") if hit.record is not None]
-    retrieve, _ = retrieve_functions(chat, None, ValueError)
+    retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, None, ValueError)
     chat.clear()
     return "\n".join([*told, *found, retrieve([question])])
 
@@ -555,7 +555,7 @@ def test_what_somebody_else_says_is_of_that_person(store: Memory, user, names, k
         ("home", "Bern"),
         ("allergy", "nuts"),
     }
-    record, _ = record_functions(chat, ValueError)
+    record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError)
     said = {"text": "x", "key": "pet", "value": "Bern", "asserted_by": "user", "quote": "I live in Bern"}
     assert "as your conclusion" in record("why", [said])
 
