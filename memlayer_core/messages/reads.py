@@ -240,6 +240,11 @@ def inside(number: Any) -> Any:
     return sa.and_(messages.c.session == number, IN_FORCE)
 
 
+def ever_inside(number: Any) -> Any:
+    """Return the condition on `messages` for what a session says and ever said. No index has both, so each is asked for."""
+    return sa.or_(inside(number), sa.and_(messages.c.session == number, ~IN_FORCE))
+
+
 def list_where(connection: sa.Connection, scope: Scope, *where: Any) -> list[StoredMessage]:
     """Return the messages of a session for which conditions hold, in their order."""
     rows = connection.execute(sa.select(messages).where(*where).order_by(messages.c.position))
@@ -531,9 +536,11 @@ def versions(
 
 def count_all(connection: sa.Connection, tenant_id: str, user_id: str | None) -> int:
     """Return how many messages and versions a tenant has, or one user."""
-    query = sa.select(sa.func.count()).select_from(messages)
-    query = query.join(sessions, sessions.c.number == messages.c.session)
-    return connection.scalar(query.where(_of_tenant(tenant_id, user_id))) or 0
+    whose = _of_tenant(tenant_id, user_id)
+    now = sa.select(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0)).where(whose)
+    former = sa.and_(messages.c.session == sessions.c.number, ~IN_FORCE)
+    before = sa.select(sa.func.count()).select_from(sessions).join(messages, former).where(whose)
+    return int(connection.scalar(now) or 0) + (connection.scalar(before) or 0)
 
 
 def _version_of(row: Any, scope: Scope) -> StoredMessage:

@@ -248,12 +248,12 @@ def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
     def ends(position: int) -> int:
         return step * bisect_right(old, position)
 
-    every = sa.select(messages.c.key, messages.c.position).where(messages.c.session == row.number)
+    every = sa.select(messages.c.key, messages.c.position).where(reads.ever_inside(row.number))
     moves = [{"of": one.key, "to": -begins(one.position)} for one in connection.execute(every)]
     place = sa.update(messages).where(messages.c.key == sa.bindparam("of"))
     connection.execute(place.values(position=sa.bindparam("to")), moves)  # no two are equal on the way
-    here = messages.c.session == row.number, messages.c.position < 0
-    connection.execute(sa.update(messages).where(*here).values(position=-messages.c.position))
+    here = sa.update(messages).where(reads.ever_inside(row.number), messages.c.position < 0)
+    connection.execute(here.values(position=-messages.c.position))
     for whose, firsts, lasts in _NUMBERED:
         table = whose.table
         for one in connection.execute(sa.select(table).where(whose == row.number)).mappings():
@@ -895,7 +895,7 @@ def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime)
 
 # Titles, ends and deletion of whole sessions, in SQL. Each function runs in its caller's transaction.
 
-_OF_SESSION = messages.c.session == sa.bindparam("of")  # with its versions
+_OF_SESSION = reads.ever_inside(sa.bindparam("of"))
 _KEYS = Statement(sa.select(messages.c.key).where(_OF_SESSION))
 _DELETE_MESSAGES = Statement(sa.delete(messages).where(_OF_SESSION))
 _DELETE_SESSION = Statement(sa.delete(sessions).where(sessions.c.number == sa.bindparam("of")))
@@ -980,7 +980,7 @@ def clear_session(connection: sa.Connection, scope: Scope, now: datetime) -> int
     here = sa.select(messages.c.key).where(reads.inside(session.number))
     keys = connection.scalars(here).all()
     apply(connection, scope, session, Splice(tuple(keys)), now)
-    connection.execute(sa.delete(messages).where(messages.c.session == session.number))
+    connection.execute(sa.delete(messages).where(reads.ever_inside(session.number)))
     enqueue_erasure(connection, now)
     return len(keys)
 

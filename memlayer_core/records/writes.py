@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
-from memlayer_core.messages.reads import lock_messages
+from memlayer_core.messages.reads import ever_inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.records import check, reads
 from memlayer_core.records import model as records_model
@@ -1054,9 +1054,7 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back what rests on a session, as it is deleted."""
     withdraw_evidence(
         connection,
-        tables.evidence.c.message.in_(
-            sa.select(tables.messages.c.key).where(tables.messages.c.session == session)
-        ),
+        tables.evidence.c.message.in_(sa.select(tables.messages.c.key).where(ever_inside(session))),
         now,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -149,3 +150,42 @@ def test_a_message_a_record_and_an_item_never_have_one_key(store) -> None:
     assert len(found) == 20
     assert found[0].value == {"text": "okapi 7"}
     assert store.admin.verify() == []
+
+
+def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
+    """Each statement on messages is asked how the database finds its rows: in no case by reading all."""
+    memory = open_at()
+    lists = Transcripts(memory, user_id="ada")
+    lists.set(
+        "k", [Message("user" if at % 2 == 0 else "assistant", f"turn {at}", id=f"m{at}") for at in range(8)]
+    )
+    chat, ran = chat_of(lists), set[str]()
+
+    def watch(connection: Any, on: bool) -> None:
+        driver = connection.connection.driver_connection
+        driver.set_trace_callback(ran.add if on else None)
+
+    memory.runtime.db.write(watch, True)
+    lists.insert("k", 3, [Message("user", "between")])
+    lists.archive("k", 2)
+    chat.edit("m5", "edited")
+    chat.withdraw(["m6"])
+    chat.delete_message("m7")
+    chat.resync([*chat.history()[:3], Message("user", "another")])
+    chat.fork(session_id="f").clear()
+    chat.end()
+    memory.forget("ada", session_id="f")
+    memory.forget("ada")
+    memory.runtime.db.write(watch, False)
+
+    def plans(connection: Any) -> list[str]:
+        asked = [text for text in ran if "memlayer_messages" in text and text.split()[0] in VERBS]
+        rows = (connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}") for text in asked)
+        return [row[-1] for some in rows for row in some]
+
+    told = memory.runtime.db.read(plans)
+    assert len(told) > 30
+    assert not [line for line in told if line.startswith("SCAN memlayer_messages")]
+
+
+VERBS = {"SELECT", "UPDATE", "DELETE", "INSERT"}
