@@ -292,16 +292,17 @@ def erase_versions(
     return [reads.stored_of(row, scope) for row in sorted(rows, key=lambda row: (row.replaced_at, row.key))]
 
 
+_LOCKED = statements.rows_by(
+    sa.select(
+        *(messages.c[name] for name in ("key", "position", "role", "text", "tokens"))
+    ).with_for_update(),
+    messages.c.key,
+)
+
+
 def _locked(connection: sa.Connection, keys: Sequence[int]) -> dict[int, Any]:
     """Lock messages until the transaction ends, in the order of their keys, as everywhere. Returns what they say."""
-    columns = (messages.c[name] for name in ("key", "position", "role", "text", "tokens"))
-    query = sa.select(*columns).order_by(messages.c.key).with_for_update()
-    rows = (
-        row
-        for some in statements.chunks(sorted(keys))
-        for row in connection.execute(query.where(messages.c.key.in_(some)))
-    )
-    return {row.key: row for row in rows}
+    return {row.key: row for row in _LOCKED.all(connection, sorted(keys))}
 
 
 def _change(connection: sa.Connection, session: int, splice: Splice, now: datetime) -> None:
