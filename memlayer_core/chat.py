@@ -137,6 +137,7 @@ class Chat(Viewable):
         return self._do(messages_flow.remember, [message])
 
     aadd = async_write(add)
+    """Do `add` without blocking the event loop."""
 
     def add_messages(
         self,
@@ -167,6 +168,7 @@ class Chat(Viewable):
         return self._do(messages_flow.remember, every, verbatim=verbatim, answers=answers)
 
     aadd_messages = async_write(add_messages)
+    """Do `add_messages` without blocking the event loop."""
 
     def add_temporary(self, messages: Message | Sequence[Message]) -> None:
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
@@ -185,6 +187,7 @@ class Chat(Viewable):
         self._do(messages_flow.add_temporary, messages)
 
     aadd_temporary = async_read(add_temporary)
+    """Do `add_temporary` without blocking the event loop."""
 
     def reload(self, preview_id: str) -> Message:
         """Return the whole message that a preview in a context stands for.
@@ -198,6 +201,7 @@ class Chat(Viewable):
         return self._do(messages_flow.reload, preview_id)
 
     areload = async_read(reload)
+    """Do `reload` without blocking the event loop."""
 
     def reload_text(self, preview_id: str, *, offset: int = 0, token_limit: int | None = None) -> str:
         """Return the text that a preview stands for, for a model's tool. A long text comes in parts.
@@ -215,6 +219,7 @@ class Chat(Viewable):
         return self._do(messages_flow.reload_text, preview_id, offset, token_limit)
 
     areload_text = async_read(reload_text)
+    """Do `reload_text` without blocking the event loop."""
 
     def history(
         self, offset: int = 0, limit: int | None = None, *, all_versions: bool = False
@@ -230,6 +235,7 @@ class Chat(Viewable):
         return self._do(messages_flow.history, offset, limit, all_versions=all_versions)
 
     ahistory = async_read(history)
+    """Do `history` without blocking the event loop."""
 
     def resync(
         self,
@@ -263,6 +269,7 @@ class Chat(Viewable):
         return self._do(messages_flow.resync, messages, replace, replaceable, erase=erase)
 
     aresync = async_write(resync)
+    """Do `resync` without blocking the event loop."""
 
     def edit(
         self,
@@ -293,6 +300,7 @@ class Chat(Viewable):
         return self._do(messages_flow.edit, id, content, expected, erase=erase)
 
     aedit = async_write(edit)
+    """Do `edit` without blocking the event loop."""
 
     def withdraw(self, ids: Iterable[str]) -> list[Message]:
         """Take messages out of the conversation, in one transaction. They stay as versions.
@@ -313,6 +321,7 @@ class Chat(Viewable):
         return self._do(messages_flow.withdraw, ids)
 
     awithdraw = async_write(withdraw)
+    """Do `withdraw` without blocking the event loop."""
 
     def delete_message(self, id: str | int) -> Message:
         """Delete one message for good, with its earlier versions and everything that finds it.
@@ -329,6 +338,7 @@ class Chat(Viewable):
         return self._do(messages_flow.delete, id)
 
     adelete_message = async_write(delete_message)
+    """Do `delete_message` without blocking the event loop."""
 
     def fork(self, *, until: str | int | None = None, session_id: str | None = None) -> "Chat":
         """Copy this session into a new one of the same user, where the conversation can continue differently.
@@ -350,6 +360,7 @@ class Chat(Viewable):
         return self.memory.chat_of(scope, roles=self.roles)
 
     afork = async_write(fork)
+    """Do `fork` without blocking the event loop."""
 
     def end(self) -> bool:
         """End the session: its next context begins empty, with the system messages in force.
@@ -364,6 +375,7 @@ class Chat(Viewable):
         return self._do(messages_flow.end)
 
     aend = async_write(end)
+    """Do `end` without blocking the event loop."""
 
     def rename(self, title: str | None) -> bool:
         """Give the session a title.
@@ -380,6 +392,7 @@ class Chat(Viewable):
         return self._do(messages_flow.rename, title)
 
     arename = async_write(rename)
+    """Do `rename` without blocking the event loop."""
 
     def context(
         self,
@@ -432,6 +445,7 @@ class Chat(Viewable):
         )
 
     acontext = async_drive(context, context_flow)
+    """Do `context` without blocking the event loop."""
 
     def recall(
         self,
@@ -465,6 +479,7 @@ class Chat(Viewable):
         )
 
     arecall = async_drive(recall, recall_flow)
+    """Do `recall` without blocking the event loop."""
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
         """Return the summary of the turns that left the window; none without a model, or before it has answered.
@@ -475,6 +490,7 @@ class Chat(Viewable):
         return self._do(summaries.summaries, all_versions=all_versions)
 
     asummary = async_read(summary)
+    """Do `summary` without blocking the event loop."""
 
     def remember(self, text: str, **fields: Unpack[RecordFields]) -> Record:
         """Store a record of the user, which all later sessions recall. It is durable when this returns; no model is called.
@@ -506,6 +522,7 @@ class Chat(Viewable):
         return self._do(records_flow.remember, text, fields)
 
     aremember = async_write(remember)
+    """Do `remember` without blocking the event loop."""
 
     def revise(
         self,
@@ -535,6 +552,7 @@ class Chat(Viewable):
         return self._do(records_flow.revise, record_id, text, merge, fields)
 
     arevise = async_write(revise)
+    """Do `revise` without blocking the event loop."""
 
     def clear(self) -> int:
         """Delete this session's messages with all their versions. Forks, sessions below it, and an agent's state, stay.
@@ -545,6 +563,7 @@ class Chat(Viewable):
         return self._do(messages_flow.clear)
 
     aclear = async_write(clear)
+    """Do `clear` without blocking the event loop."""
 
     @property
     def component_name(self) -> str:
@@ -556,6 +575,7 @@ class Chat(Viewable):
         return self._do(transfer_flow.save)
 
     asave_state = async_read(save_state)
+    """Do `save_state` without blocking the event loop."""
 
     def load_state(self, state: Mapping[str, JSON]) -> Receipt:
         """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
@@ -569,6 +589,7 @@ class Chat(Viewable):
         return self._do(transfer_flow.load, state)
 
     aload_state = async_write(load_state)
+    """Do `load_state` without blocking the event loop."""
 
     def set_memory(self, memory: "memorys.Memory") -> None:
         """Continue in another memory, in the session of the same id. Messages so far stay in the old memory.

@@ -85,6 +85,7 @@ class Items:
         self.memory.runtime.db.write(items_sql.declare, self.tenant_id, labels)
 
     adeclare_user_namespace = async_write(declare_user_namespace)
+    """Do `declare_user_namespace` without blocking the event loop."""
 
     def of_user(self, user_id: str) -> list[tuple[str, ...]]:
         """Return the labels of a user's folders: one in each namespace that was declared."""
@@ -94,6 +95,7 @@ class Items:
         ]
 
     aof_user = async_read(of_user)
+    """Do `of_user` without blocking the event loop."""
 
     def embeds_with(self, embedder: EmbedderLike) -> bool:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
@@ -150,6 +152,7 @@ class Items:
         return items.sweep(self.memory.runtime, self.tenant_id)
 
     asweep = async_write(sweep)
+    """Do `sweep` without blocking the event loop."""
 
     def forget(self, labels: Sequence[str] = ()) -> int:
         """Delete all items in a folder and in the folders inside it for good, with everything that finds them.
@@ -166,6 +169,7 @@ class Items:
         return items.forget(self.memory.runtime, self.tenant_id, labels)
 
     aforget = async_write(forget)
+    """Do `forget` without blocking the event loop."""
 
 
 # No `from __future__ import annotations` here and in the other files with verbs: LlamaIndex's tools read annotations
@@ -219,6 +223,7 @@ class Admin:
         return worker.verify(self._memory.runtime)
 
     averify = async_write(verify)
+    """Do `verify` without blocking the event loop."""
 
     def reindex(self) -> int:
         """Build the whole vector index again from the journal's vectors. No model is called.
@@ -229,12 +234,14 @@ class Admin:
         return worker.reindex(self._memory.runtime)
 
     areindex = async_write(reindex)
+    """Do `reindex` without blocking the event loop."""
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
         return worker.retry_dead(self._memory.runtime)
 
     aretry_dead = async_write(retry_dead)
+    """Do `retry_dead` without blocking the event loop."""
 
     def maintain(self, now: datetime | None = None) -> StoreMaintained:
         """Do what time asks for, and return what was done. A second call changes nothing.
@@ -254,6 +261,7 @@ class Admin:
         return worker.maintain(self._memory.runtime, now)
 
     amaintain = async_write(maintain)
+    """Do `maintain` without blocking the event loop."""
 
     def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
         """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
@@ -266,6 +274,7 @@ class Admin:
         return ViewList("Kinds of work", self._memory.runtime.db.read(jobs.cost_ledger, user))
 
     acosts = async_read(costs)
+    """Do `costs` without blocking the event loop."""
 
     def status(self) -> Status:
         """Return the memory's state: its backlog, its problems, and what the background work cost and brought."""
@@ -296,6 +305,7 @@ class Admin:
         )
 
     astatus = async_read(status)
+    """Do `status` without blocking the event loop."""
 
 
 def search_flow(
@@ -354,6 +364,9 @@ class Memory(Viewable):
             database_url: PostgreSQL for the journal, such as `"postgresql+psycopg://user@host/name"`.
             chroma_url: A Chroma server, such as `"http://host:8000"`. Without it, Chroma's files are in `path`. Without
                 `path` too, the journal's vectors are compared one by one.
+            **parts: What it is made of besides: see there.
+
+        Parts:
             embedder: `"auto"` (what the store was made with; for a new one the multilingual one if its extra is installed,
                 else MiniLM if it is there or can be downloaded, else hashing), `"minilm"`, `"multilingual"`, `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma
                 embedding function, the `Path` of a folder with an ONNX model, or a function from a list of texts to
@@ -503,6 +516,7 @@ class Memory(Viewable):
         return drive(flow)
 
     asearch = async_drive(search, search_flow)
+    """Do `search` without blocking the event loop."""
 
     def records(
         self,
@@ -568,6 +582,7 @@ class Memory(Viewable):
         return records_flow.records(self.runtime, reach, wanted, roles)
 
     arecords = async_read(records)
+    """Do `records` without blocking the event loop."""
 
     def profile(
         self, user_id: str, *, tenant_id: str = "default", agent_id: str | None = None
@@ -587,6 +602,7 @@ class Memory(Viewable):
         return records_flow.profile(self.runtime, reach)
 
     aprofile = async_read(profile)
+    """Do `profile` without blocking the event loop."""
 
     def why(
         self, record_id: str, *, user_id: str, tenant_id: str = "default", agent_id: str | None = None
@@ -606,6 +622,7 @@ class Memory(Viewable):
         return records_flow.why(self.runtime, reach, record_id)
 
     awhy = async_read(why)
+    """Do `why` without blocking the event loop."""
 
     def ledger(
         self,
@@ -632,6 +649,7 @@ class Memory(Viewable):
         return records_flow.ledger(self.runtime, reach, limit, offset)
 
     aledger = async_read(ledger)
+    """Do `ledger` without blocking the event loop."""
 
     def forget(
         self,
@@ -674,6 +692,7 @@ class Memory(Viewable):
         return transfer_flow.forget(self.runtime, user_id, session_id, record_id, tenant_id, agent_id)
 
     aforget = async_write(forget)
+    """Do `forget` without blocking the event loop."""
 
     def summarize(
         self,
@@ -700,6 +719,7 @@ class Memory(Viewable):
         return summarize_messages(self.runtime, messages, previous, token_limit)
 
     asummarize = async_read(summarize)
+    """Do `summarize` without blocking the event loop."""
 
     def users(self, *, find: str = "", limit: int | None = None, offset: int = 0) -> list[User]:
         """Return the users of the whole store, of all tenants, and its sessions without a user; the last used first.
@@ -712,6 +732,7 @@ class Memory(Viewable):
         return messages_flow.users(self.runtime, find, limit, offset)
 
     ausers = async_read(users)
+    """Do `users` without blocking the event loop."""
 
     def sessions(
         self,
@@ -735,6 +756,7 @@ class Memory(Viewable):
         return messages_flow.sessions(self.runtime, reach, limit, offset)
 
     asessions = async_read(sessions)
+    """Do `sessions` without blocking the event loop."""
 
     def items(self, *, tenant_id: str = "default", omit_expired: bool = False) -> Items:
         """Return the items of a tenant: JSON values under keys in folders. They belong to no user.

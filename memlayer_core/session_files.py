@@ -80,6 +80,7 @@ class Transcripts:
         return messages_flow.keys_of_lists(self.memory.runtime, self.tenant_id, self.user_id, self.agent_id)
 
     akeys = async_read(keys)
+    """Do `keys` without blocking the event loop."""
 
     def messages(
         self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
@@ -95,12 +96,14 @@ class Transcripts:
         return messages_flow.list_messages(self.memory.runtime, self.scope_of(key), part, limit, offset)
 
     amessages = async_read(messages)
+    """Do `messages` without blocking the event loop."""
 
     def count(self, key: str, *, part: Part | None = None) -> int:
         """Return how many messages there are under a key."""
         return messages_flow.count_list(self.memory.runtime, self.scope_of(key), part)
 
     acount = async_read(count)
+    """Do `count` without blocking the event loop."""
 
     def add(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Store messages at the end of a part: all of them, or none.
@@ -111,6 +114,7 @@ class Transcripts:
         return messages_flow.add_to_list(self.memory.runtime, self.scope_of(key), messages, part)
 
     aadd = async_write(add)
+    """Do `add` without blocking the event loop."""
 
     def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
         """Insert messages in front of the message at a place, as a list's `insert` does.
@@ -126,6 +130,7 @@ class Transcripts:
         return messages_flow.insert_into_list(self.memory.runtime, self.scope_of(key), messages, place)
 
     ainsert = async_write(insert)
+    """Do `insert` without blocking the event loop."""
 
     def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
         """Make the conversation consist of exactly these messages, all of them in one part.
@@ -139,6 +144,7 @@ class Transcripts:
         return messages_flow.replace_list(self.memory.runtime, self.scope_of(key), messages, part)
 
     aset = async_write(set)  # noqa: A003  (as of a list)
+    """Do `set` without blocking the event loop."""
 
     def take(
         self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
@@ -154,6 +160,7 @@ class Transcripts:
         return messages_flow.take_from_list(self.memory.runtime, self.scope_of(key), part, first, count)
 
     atake = async_write(take)
+    """Do `take` without blocking the event loop."""
 
     def archive(self, key: str, count: int) -> list[Message]:
         """Archive the oldest active messages. They stay in the history and are recalled. Returns them.
@@ -164,6 +171,7 @@ class Transcripts:
         return messages_flow.archive_list(self.memory.runtime, self.scope_of(key), count)
 
     aarchive = async_write(archive)
+    """Do `archive` without blocking the event loop."""
 
 
 # Saves the states of a session's components (a chat, an agent, anything with a state) in a JSON file.

@@ -21,6 +21,7 @@ from memlayer_core.storage import statements, texts
 from memlayer_core.storage.statements import EVERY, LAST, WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
+    IN_FORCE_BY_KEY,
     messages,
     namespaces,
     records,
@@ -154,7 +155,7 @@ _count = (
     sa.update(sessions)
     .where(sessions.c.lane == sa.bindparam("of"))
     .values(
-        next_position=sessions.c.next_position + STEP * sa.bindparam("more"),
+        next_position=sessions.c.next_position + sa.bindparam("further"),
         messages=sessions.c.messages + sa.bindparam("more"),
         tokens=sessions.c.tokens + sa.bindparam("cost"),
         updated_at=later(sessions.c.updated_at),
@@ -196,6 +197,7 @@ def lock_and_count(
     values = {
         "of": scope.session_lane,
         "more": len(drafts),
+        "further": STEP * len(drafts),
         "cost": sum(draft.tokens for draft in drafts),
         "at": statements.to_micros(span_of(drafts, now)[1]),
     }
@@ -351,7 +353,9 @@ _RECORDS = ListStatement(
     lambda keys: (
         sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
         .join(sessions, sessions.c.number == messages.c.session)
-        .where(messages.c.key.in_(keys), IN_FORCE, messages.c.tokens > 0, WITHIN)  # hidden ones cost nothing
+        .where(
+            messages.c.key.in_(keys), IN_FORCE_BY_KEY, messages.c.tokens > 0, WITHIN
+        )  # hidden ones cost nothing
     )
 )
 _said_first = (  # by a user, and to a model

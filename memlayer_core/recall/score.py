@@ -248,8 +248,11 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     """
     texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
-    session = np.unique(texts.sessions, return_inverse=True)[1]
-    sessions = int(session.max(initial=0)) + 1
+    talk_order = np.argsort(texts.sessions, kind="stable")  # each session's texts as they were said
+    in_order = _numbered(texts.sessions[talk_order])
+    session = np.empty_like(in_order)
+    session[talk_order] = in_order
+    sessions = int(in_order.max(initial=0)) + 1
     held = [postings.get(word) for word in words]
     holders = list(filter(None, held))  # without words that nobody said, or too many did
     counts = np.fromiter(map(len, holders), np.int64, len(holders))
@@ -282,9 +285,8 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
         "long": _WEIGHTS["long"] * np.log2(np.maximum(texts.parts, 1)),
     }
     own: Column = sum(parts.values(), np.zeros(len(keys)))
-    talk_order = np.argsort(session, kind="stable")  # each session's texts as they were said
     parts["neighbours"] = np.zeros(len(keys))
-    parts["neighbours"][talk_order] = _of_neighbours(own[talk_order], session[talk_order])
+    parts["neighbours"][talk_order] = _of_neighbours(own[talk_order], in_order)
     parts["session"] = _WEIGHTS["session"] * _standard(of_session[session], size)
     best = np.full(sessions, -np.inf)
     np.maximum.at(best, session, near)
@@ -298,6 +300,13 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
 def _rarity(counts: NDArray[np.int64], every: int) -> Column:
     rarity: Column = np.log1p((np.maximum(every, counts) - counts + 0.5) / (counts + 0.5))
     return rarity
+
+
+def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return sorted values as numbers from 0 on."""
+    numbers = np.zeros(len(values), np.int64)
+    np.cumsum(values[1:] != values[:-1], out=numbers[1:])
+    return numbers
 
 
 def _standard(values: Column, size: int) -> Column:

@@ -22,6 +22,7 @@ from memlayer_core.storage import statements
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
+    IN_FORCE_BY_KEY,
     messages,
     namespaces,
     records,
@@ -163,7 +164,13 @@ _ROWS = ListStatement(
             sessions.c.agent_id,
         )
         .join(sessions, sessions.c.number == messages.c.session)
-        .where(messages.c.key.in_(keys), IN_FORCE, messages.c.tokens > 0, messages.c.role != "system", WITHIN)
+        .where(
+            messages.c.key.in_(keys),
+            IN_FORCE_BY_KEY,
+            messages.c.tokens > 0,
+            messages.c.role != "system",
+            WITHIN,
+        )
     )
 )
 _LANGUAGES = Statement(

@@ -14,6 +14,7 @@ import numpy as np
 import sqlalchemy as sa
 
 from memlayer_core.codec import json_text, plain, restore
+from memlayer_core.messages.reads import inside
 from memlayer_core.records import check
 from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
 from memlayer_core.records.model import (
@@ -38,6 +39,7 @@ from memlayer_core.storage import texts as storage_texts
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
+    IN_FORCE_BY_KEY,
     evidence,
     jobs,
     messages,
@@ -609,7 +611,7 @@ _SPOKEN = (
     )
     .join(sessions, sessions.c.number == messages.c.session)
     # A user's message has a link if it is hidden, or part of an agent's task.
-    .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE)
+    .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE_BY_KEY)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
 _ROWS = (
@@ -646,7 +648,7 @@ def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any
     if number is None:
         return []
     newest_first = messages.c.position.desc()
-    these = _SPOKEN.where(messages.c.session == number).order_by(newest_first).limit(limit)
+    these = _SPOKEN.where(inside(number)).order_by(newest_first).limit(limit)
     found = connection.execute(these).all()
     others = other_speakers(connection, scope, {row.name for row in found})
     return [row for row in found if row.name not in others]

@@ -325,7 +325,7 @@ _TAKE = {
 }
 
 
-def take_keys(connection: sa.Connection, count: int) -> list[int]:
+def take_keys(connection: sa.Connection, count: int) -> Sequence[int]:
     """Return so many keys, in their order, that no message, record or text of an item ever had.
 
     Args:
@@ -333,9 +333,9 @@ def take_keys(connection: sa.Connection, count: int) -> list[int]:
         count: How many.
     """
     if not count:
-        return []
+        return ()
     rows = _TAKE[connection.dialect.name].tuples(connection, {"more": count})
     if connection.dialect.name == _SERVER:
         return [key for (key,) in rows]
     last = rows[0][0]
-    return list(range(last - count + 1, last + 1))
+    return range(last - count + 1, last + 1)

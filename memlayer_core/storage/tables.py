@@ -107,6 +107,9 @@ messages = sa.Table(
 IN_FORCE = messages.c.replaced_at.is_(None)
 """The condition that a row of messages is what the message says now."""
 
+IN_FORCE_BY_KEY = sa.func.coalesce(messages.c.replaced_at, 0) == 0
+"""The same for rows that are found by their keys: no index has it, so that none leads a database to read whole sessions instead."""
+
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
 # in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session; `owner` is the number of a
 # message's session, or of the item. The last five columns and the two before them are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,

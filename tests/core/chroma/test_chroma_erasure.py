@@ -31,7 +31,7 @@ from memlayer_core.items.model import PutItem
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import vectors
+from memlayer_core.storage import statements, vectors
 from memlayer_core.storage.jobs import Job
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
@@ -70,13 +70,26 @@ def key_of(memory: Memory, scope: Scope, place: int = 0) -> str:
     db = memory.runtime.db
     session = db.read(messages_reads.find, scope)
     assert session is not None
-    return str(db.read(messages_reads.history, session, -1, None)[place].key)
+    return str(db.read(messages_reads.history, session, 0, None)[place].key)
 
 
 def talk(memory: Memory, user: str, turns: int, session: str = "s") -> None:
     memory.chat(user_id=user, session_id=session).add_messages(
         [Message("user", f"{user} saw a thing number {turn}, in town {turn * 7}") for turn in range(turns)]
     )
+
+
+@pytest.fixture(autouse=True)
+def large_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let keys be numbers that no file has by chance."""
+    opened = Memory.open
+
+    def open_far(*args: Any, **kwargs: Any) -> Memory:
+        memory = opened(*args, **kwargs)
+        memory.runtime.db.write(statements.take_keys, 4_123_456_789)
+        return memory
+
+    monkeypatch.setattr(Memory, "open", open_far)
 
 
 @pytest.fixture
