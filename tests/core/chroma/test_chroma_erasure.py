@@ -79,7 +79,7 @@ def talk(memory: Memory, user: str, turns: int, session: str = "s") -> None:
     )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def large_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let keys be numbers that no file has by chance."""
     opened = Memory.open
@@ -114,6 +114,7 @@ WAYS: dict[str, Callable[[Memory], Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("persisted", [False, True])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.usefixtures("large_keys")
 def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, way, persisted) -> None:
     memory = open_at(settings=SETTINGS, embedder=signs)
     chat = memory.chat(user_id="louis", session_id="s")
@@ -299,6 +300,7 @@ memory.flush(60)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["before", "emptied", "filling", "filled"])
+@pytest.mark.usefixtures("large_keys")
 def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_at, tmp_path, point) -> None:
     memory = open_at(settings=SETTINGS)
     chat = memory.chat(user_id="louis", session_id="s")
