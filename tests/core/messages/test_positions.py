@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -132,6 +133,33 @@ def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with
     assert chat.summary() == [after]
     chat.edit(f"m{told - 1}", "It is.")
     assert chat.summary() != [after]
+
+
+def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with) -> None:
+    asked: list[str] = []
+
+    def model(instructions: str, text: str) -> str:
+        asked.append(text)
+        return json.dumps({"summary": "The user spoke of boats and harbours, and of the weather there."})
+
+    memory = open_with(PROMPT, model=model)
+    lists = Transcripts(memory, user_id="ada")
+    chat = chat_of(lists)
+    for part in ("first", "second"):
+        for at in range(6):
+            chat.add("user" if at % 2 == 0 else "assistant", f"{part} boat {at}", id=f"{part}{at}")
+        chat.end()
+    memory.flush()
+    for number in range(BETWEEN):
+        lists.insert("k", 3, [Message("user", f"between {number}")])
+    memory.flush()
+    asked.clear()
+    chat.edit("second3", "another boat")
+    memory.flush()
+    about = "\n".join(asked)
+    assert [at for at in range(6) if f"second boat {at}" in about] == [0, 1, 2, 4, 5]
+    assert "another boat" in about
+    assert "between" not in about
 
 
 def test_a_message_a_record_and_an_item_never_have_one_key(store) -> None:
