@@ -220,7 +220,9 @@ class Admin:
             JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
-        return worker.verify(self._memory.runtime)
+        repaired = worker.verify(self._memory.runtime)
+        rebuilt = self._memory._resources.worker.audit(anew=False)  # noqa: SLF001  (of this file)
+        return repaired + [f"collection {shard}" for event in rebuilt for shard in event.shards]
 
     averify = async_write(verify)
     """Do `verify` without blocking the event loop."""
@@ -231,7 +233,9 @@ class Admin:
         Returns:
             How many vectors were written; 0 if another process holds the index.
         """
-        return worker.reindex(self._memory.runtime)
+        self._memory.runtime.db.check_file()
+        rebuilt = self._memory._resources.worker.audit(anew=True)  # noqa: SLF001  (of this file)
+        return sum(event.vectors for event in rebuilt)
 
     areindex = async_write(reindex)
     """Do `reindex` without blocking the event loop."""
@@ -279,7 +283,7 @@ class Admin:
     def status(self) -> Status:
         """Return the memory's state: its backlog, its problems, and what the background work cost and brought."""
         rt = self._memory.runtime
-        held = "none" if rt.index is None else "held" if rt.index.held else "not held"
+        held = "none" if rt.index is None else "held" if rt.index.is_held else "not held"
         problems = rt.health.problems
         # If the journal was removed, its jobs are gone, too.
         is_gone = "journal" in problems

@@ -34,19 +34,19 @@ from memlayer_core.models.foreign import (
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import FallbackCounter, token_counter
-from memlayer_core.runtime import Runtime, Threads
+from memlayer_core.runtime import Runtime, Threads, VectorIndex
 from memlayer_core.scope import Scope
 from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
 from memlayer_core.settings import Settings
 from memlayer_core.show import Mark, View, Viewable, line_of
 from memlayer_core.storage import database as storage_database
-from memlayer_core.storage import vectors
+from memlayer_core.storage import outbox, vectors
 from memlayer_core.storage.jobs import Backlog
 from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter, VectorIndex
+    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter
     from memlayer_core.storage.database import Connection, Database
     from memlayer_core.storage.vectors import Layout
 
@@ -182,7 +182,6 @@ class Resources:
             begin_work=self.worker.begin,
             similarity_scale=_scale_reader(scales_of(chosen) or {}),
             vectors=vectors.VectorCache(settings.vector_cache_bytes),
-            note_damage=self.worker.note_damage,
             note_recall=self.worker.note_recall,
             summarizer=writer,
             extractor=reader,
@@ -259,7 +258,10 @@ def _store(
             index_flow.check_embedder(layout, chosen.identity)
         if layout.embedder != chosen.identity:
             db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
-        return db, chosen, layout, _index(db, directory, chroma_url)
+        is_asked = (
+            database is None and not settings.exact_scan_limit
+        )  # by a store in memory: else it starts no Chroma
+        return db, chosen, layout, _index(db, layout.store_id, directory, chroma_url, is_asked=is_asked)
     except BaseException:
         db.close()
         raise
@@ -359,22 +361,24 @@ def _scale_reader(scales: Mapping[str, SimilarityScale]) -> Callable[[Connection
     return scale_of
 
 
-def _index(db: Database, directory: Path | None, chroma_url: str | None) -> VectorIndex | None:
-    from memlayer_core.chroma import ChromaServer, EmbeddedChroma
+def _index(
+    db: Database,
+    store_id: str,
+    directory: Path | None,
+    chroma_url: str | None,
+    *,
+    is_asked: bool,
+) -> VectorIndex | None:
+    from memlayer_core.chroma.directory import EmbeddedChroma
+    from memlayer_core.chroma.server import ChromaServer
 
-    layout = db.read(vectors.layout)
-
-    def embedder() -> tuple[str, int] | None:
-        known = db.read(vectors.layout)
-        return (known.embedder, known.dimension) if known.embedder and known.dimension else None
-
+    if chroma_url is None and directory is None and not is_asked:
+        return None
+    if not db.read(outbox.is_projected):
+        db.write(outbox.begin)
     if chroma_url is not None:
-        return ChromaServer(chroma_url, store_id=layout.store_id, shards=layout.shards, embedder=embedder)
-    if directory is not None:
-        return EmbeddedChroma(
-            directory / "chroma", store_id=layout.store_id, shards=layout.shards, embedder=embedder
-        )
-    return None
+        return ChromaServer(chroma_url, store_id=store_id)
+    return EmbeddedChroma(None if directory is None else directory / "chroma", store_id=store_id)
 
 
 def _now() -> datetime:

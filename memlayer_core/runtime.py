@@ -8,7 +8,7 @@ import hashlib
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -23,10 +23,10 @@ from memlayer_core.seams import (
     Embedder,
     FloatVector,
     LanguageModel,
+    Neighbour,
     Reranker,
     SimilarityScale,
     TokenCounter,
-    VectorIndex,
 )
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.outbox import Batch
     from memlayer_core.storage.vectors import VectorCache
 
 
@@ -366,6 +367,49 @@ class LongTermService(Protocol):
         ...
 
 
+class VectorIndex(Protocol):
+    """A copy of the journal's vectors that answers nearest-neighbour questions: see `memlayer_core.chroma.index`."""
+
+    exclusive: bool
+    batch: int
+    capacity: int
+    is_held: bool
+
+    def acquire(self) -> bool:
+        """Take hold of it; False while another process has it."""
+        ...
+
+    def still_there(self) -> bool:
+        """Return whether its files are those that were opened."""
+        ...
+
+    def batches(self, shards: Collection[int], made_for: tuple[str, int]) -> dict[int, str]:
+        """Return the last batch of each collection that is there, whole, and made for an embedder."""
+        ...
+
+    def sizes(self, shards: Collection[int]) -> dict[int, int]:
+        """Return how many vectors some collections have."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Give a collection a batch."""
+        ...
+
+    def nearest(
+        self, shard: int, lane: str | None, vector: FloatVector, limit: int, names: Sequence[str]
+    ) -> list[Neighbour] | None:
+        """Return the nearest texts of a lane, or of a whole collection; None unless it got one of some batches last."""
+        ...
+
+    def erase(self, shards: Collection[int]) -> None:
+        """Empty collections in any state, and erase all deleted vectors from the disk."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Journal:
     """What a flow works with that asks no model and no index.
@@ -400,7 +444,6 @@ class Runtime(Journal):
         begin_work: Wakes the worker if nobody did before.
         similarity_scale: Returns the scale of the embedder's cosines for a language.
         vectors: The vectors of the namespaces that were searched last.
-        note_damage: Tells the worker that a shard of the index is damaged.
         note_recall: Tells the worker which records were recalled.
         summarizer: Writes summaries and episodes; None: another process may.
         extractor: Reads facts in messages; None: another process may.
@@ -429,7 +472,6 @@ class Runtime(Journal):
     begin_work: Callable[[], None]
     similarity_scale: Callable[[Connection, str], SimilarityScale]
     vectors: VectorCache
-    note_damage: Callable[[int], None]
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     extractor: LanguageModel | None

@@ -1,4 +1,4 @@
-"""What a user may bring: models, a reranker, a redactor, a window policy, stores, an index of vectors, another memory.
+"""What a user may bring: models, a reranker, a redactor, a window policy, stores, another memory.
 
 `memlayer_core.testing` has a suite of claims for each but the long-term memory.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -161,7 +161,6 @@ class IndexEntry:
 
     Attributes:
         key: Key of the message, record or item text.
-        shard: Number of its collection in the index.
         lanes: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
         vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
         text_hash: Digest of the text that was embedded.
@@ -171,7 +170,6 @@ class IndexEntry:
     """
 
     key: int
-    shard: int
     lanes: tuple[str, str, str]
     vector: FloatVector
     text_hash: str
@@ -203,7 +201,6 @@ class IndexTask:
 
     Attributes:
         key: Key of the message.
-        shard: Number of its user's collection.
         lanes: As in `IndexEntry`.
         text: The text to embed; empty if it shall not be found.
         text_hash: Digest of `text`.
@@ -212,30 +209,11 @@ class IndexTask:
     """
 
     key: int
-    shard: int
     lanes: tuple[str, str, str]
     text: str
     text_hash: str
     vectors: tuple[FloatVector, ...]
     speaker: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """What a collection of the index should hold, to check it.
-
-    Attributes:
-        shard: Number of the collection.
-        vectors: The smallest number of vectors that it must have: those of the texts whose job is done.
-        max_vectors: The largest number that it may have. A worker that died may have written some without noting it,
-            and deleted vectors may not be removed yet.
-        probes: Some of its vectors. A search for each must find it.
-    """
-
-    shard: int
-    vectors: int
-    max_vectors: int
-    probes: tuple[IndexEntry, ...]
 
 
 __all__ = [
@@ -250,7 +228,6 @@ __all__ = [
     "Reply",
     "Reranker",
     "TokenCounter",
-    "VectorIndex",
 ]
 
 
@@ -438,103 +415,4 @@ class MessageStore(Protocol):
 
     def delete_messages(self, session_id: str) -> None:
         """Delete a session's messages. A missing session is ignored."""
-        ...
-
-
-class VectorIndex(Protocol):
-    """A copy of the journal's vectors that answers nearest-neighbour questions.
-
-    Attributes:
-        repaired: Why the index was deleted and created again; None if it was not. The worker sets it to None when it
-            has filled the index.
-        exclusive: Whether one process at a time holds it. Otherwise several processes use it at the same time.
-    """
-
-    repaired: str | None
-    exclusive: bool
-
-    @property
-    def held(self) -> bool:
-        """Whether this process may use it."""
-        ...
-
-    def acquire(self) -> bool:
-        """Acquire it for this process. Returns False if another process holds it.
-
-        Raises:
-            IndexUnavailableError: It cannot be reached.
-        """
-        ...
-
-    def serves(self, shard: int) -> bool:
-        """Return whether a search of a shard finds everything: no process fills it at the moment."""
-        ...
-
-    def still_there(self) -> bool:
-        """Return whether its files are those that were acquired; False if they were removed or replaced."""
-        ...
-
-    def audit(self, samples: Sequence[Sample]) -> list[int]:
-        """Return the shards that are damaged or differ from their samples."""
-        ...
-
-    def keys(self, shard: int) -> Mapping[int, int]:
-        """Return the keys of all texts of a shard, each with the number of its vectors.
-
-        Raises:
-            IndexUnavailableError: It cannot be reached.
-            IndexCorruptError: The shard is damaged.
-        """
-        ...
-
-    def upsert(self, filings: Sequence[IndexEntry]) -> None:
-        """Add the vectors of texts and of their parts. Those of an existing key replace the old ones.
-
-        A text that had more parts before is removed first, by the caller.
-        """
-        ...
-
-    def remove(self, shard: int, keys: Sequence[int]) -> None:
-        """Remove all vectors of some texts. Missing keys are ignored."""
-        ...
-
-    def nearest(self, shard: int, lane: str | None, vector: FloatVector, limit: int) -> list[Neighbour]:
-        """Return the nearest texts of a lane, or of the whole shard if `lane` is None, the nearest first.
-
-        A text is as near as the nearest of its parts, and counts once.
-
-        Raises:
-            IndexUnavailableError: It cannot be reached, or a process fills the shard.
-            IndexCorruptError: Its files are damaged.
-        """
-        ...
-
-    def hide(self, shard: int) -> None:
-        """Refuse searches of a shard, since it will be filled, and wait some seconds for those that run.
-
-        The caller must call `show` afterwards.
-        """
-        ...
-
-    def show(self, shard: int, *, whole: bool) -> None:
-        """Answer searches of a shard again.
-
-        Args:
-            shard: Number of the shard.
-            whole: Whether it was filled completely. If not, or while another process fills it, it stays hidden.
-        """
-        ...
-
-    def erase(self, shards: Sequence[int]) -> None:
-        """Empty shards in any state, and erase all deleted vectors from the disk.
-
-        A server erases files by its own rules.
-
-        Raises:
-            IndexUnavailableError: It cannot be reached, or its disk is full. The shards may be empty already.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release it, in a complete state."""
         ...

@@ -22,11 +22,9 @@ from memlayer_core.errors import EmbedderError
 from memlayer_core.message import SYSTEM_ROLES, Message, MessageList, ToolCall
 from memlayer_core.messages.check import digest
 from memlayer_core.messages.model import PreparedMessage
-from memlayer_core.scope import Scope
 from memlayer_core.seams import (
     Embedder,
     FloatVector,
-    IndexEntry,
     LanguageModel,
     MessageStore,
     Policy,
@@ -34,7 +32,6 @@ from memlayer_core.seams import (
     Redactor,
     Reranker,
     TokenCounter,
-    VectorIndex,
 )
 from memlayer_core.storage.terms import index_terms
 
@@ -61,18 +58,6 @@ def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fi
 def drafts(*texts: str) -> list[PreparedMessage]:
     """Make prepared messages: the first of a user, then an assistant's and a user's in turn."""
     return [draft("assistant" if place % 2 else "user", text) for place, text in enumerate(texts)]
-
-
-def filing(
-    key: int, scope: Scope, vector: Sequence[float], *others: Sequence[float], shard: int = 0
-) -> IndexEntry:
-    """Make an entry for a vector index, of a text or of its parts. The vectors are normalised."""
-    import numpy as np
-
-    lanes = (scope.user_lane, scope.agent_lane, scope.session_lane)
-    made: list[FloatVector] = [np.asarray(one, dtype=np.float32) for one in (vector, *others)]
-    first, *rest = (one / np.linalg.norm(one) for one in made)
-    return IndexEntry(key, shard, lanes, first, f"hash-of-{key}", tuple(rest))
 
 
 def _count() -> Any:
@@ -316,66 +301,3 @@ class MessageStoreConformance:
 
         if all(verbs):
             asyncio.run(use())
-
-
-class VectorIndexConformance:
-    """What memlayer expects of a `VectorIndex`. The fixture `index` returns an empty one of four dimensions."""
-
-    ADA, BOB = Scope("ada", "monday"), Scope("bob", "monday")
-
-    def test_the_nearest_vectors_come_first_and_only_of_the_lane(self, index: VectorIndex) -> None:
-        assert index.acquire()
-        assert index.held
-        index.upsert([filing(1, self.ADA, (1, 0, 0, 0)), filing(2, self.ADA, (1, 1, 0, 0))])
-        index.upsert([filing(3, self.BOB, (1, 0.1, 0, 0))])
-        query = filing(0, self.ADA, (1, 0, 0, 0)).vector
-        assert [one.key for one in index.nearest(0, self.ADA.user_lane, query, 10)] == [1, 2]
-        assert [one.key for one in index.nearest(0, None, query, 10)] == [1, 3, 2]
-        assert [one.key for one in index.nearest(0, None, query, 1)] == [1]
-        (first, *_) = index.nearest(0, None, query, 1)
-        assert abs(first.similarity - 1) < 1e-3
-
-    def test_writing_twice_is_writing_once_and_removing_what_is_missing_is_fine(
-        self, index: VectorIndex
-    ) -> None:
-        assert index.acquire()
-        entries = [filing(key, self.ADA, (key, 1, 0, 0)) for key in range(1, 6)]
-        index.upsert(entries)
-        index.upsert(entries)
-        assert set(index.keys(0)) == {1, 2, 3, 4, 5}
-        index.remove(0, [4, 5, 6])
-        assert set(index.keys(0)) == {1, 2, 3}
-
-    def test_a_text_is_as_near_as_its_nearest_part_and_leaves_with_all_of_them(
-        self, index: VectorIndex
-    ) -> None:
-        assert index.acquire()
-        every = [(1, place, 0, 0) for place in range(9)]
-        index.upsert([filing(1, self.ADA, *every, (0, 0, 0, 1)), filing(2, self.ADA, (0, 0, 1, 1))])
-        assert dict(index.keys(0)) == {1: 10, 2: 1}
-        query = filing(0, self.ADA, (0, 0, 0, 1)).vector
-        near = index.nearest(0, self.ADA.user_lane, query, 2)
-        assert [(one.key, round(one.similarity, 2)) for one in near] == [(1, 1.0), (2, 0.71)]
-        assert [one.key for one in index.nearest(0, None, filing(0, self.ADA, (1, 4, 0, 0)).vector, 2)] == [
-            1,
-            2,
-        ]
-        index.remove(0, [1])
-        assert dict(index.keys(0)) == {2: 1}
-        assert [one.key for one in index.nearest(0, None, query, 2)] == [2]
-
-    def test_erasing_empties_a_shard_and_no_other(self, index: VectorIndex) -> None:
-        assert index.acquire()
-        index.upsert([filing(1, self.ADA, (1, 0, 0, 0)), filing(2, self.ADA, (1, 0, 0, 0), shard=1)])
-        index.erase([0])
-        assert not index.keys(0)
-        assert set(index.keys(1)) == {2}
-
-    def test_a_shard_that_is_being_filled_is_not_searched(self, index: VectorIndex) -> None:
-        assert index.acquire()
-        index.upsert([filing(1, self.ADA, (1, 0, 0, 0))])
-        assert index.serves(0)
-        index.hide(0)
-        assert not index.serves(0)
-        index.show(0, whole=True)
-        assert index.serves(0)

@@ -27,20 +27,18 @@ from memlayer_core.errors import (
     ModelError,
     StoreUnavailableError,
 )
-from memlayer_core.events import JobDead, JobFailed, Source, StoreMaintained, WordsRepaired
+from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, Source, StoreMaintained, WordsRepaired
 from memlayer_core.extraction.flow import AT_ONCE, FactTask, begin, extract, queue
 from memlayer_core.index import flow as index_flow
-from memlayer_core.index.flow import adopt, rebuild
 from memlayer_core.message import with_offset
 from memlayer_core.messages.flow import end_idle
 from memlayer_core.records import reads as records_reads
 from memlayer_core.records import writes as records_writes
 from memlayer_core.runtime import Journal, Runtime
-from memlayer_core.seams import VectorIndex
 from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import texts, vectors
-from memlayer_core.storage.jobs import LONGEST_BACKOFF, Backlog, Job, JobKind, Stretch, backoff
-from memlayer_core.storage.statements import LAST, shard_of
+from memlayer_core.storage import outbox, texts
+from memlayer_core.storage.jobs import Backlog, Job, JobKind, Stretch, backoff
+from memlayer_core.storage.statements import LAST
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.flow import summarize, write_episode
 from memlayer_core.window.context import record
@@ -103,6 +101,7 @@ def wait_until_done(
     others += ["summarize", "episode"] if rt.summarizer is None else []
     others += ["learn"] if rt.extractor is None else []
     others += ["record"] if rt.long_term is None else []
+    others += ["copy", "audit", "compact"] if rt.index is None else []
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience
     fewest: int | None = None
@@ -110,7 +109,7 @@ def wait_until_done(
         while True:
             noted = has_notes()  # read first: notes that become jobs now are in the backlog
             backlog = rt.db.read(storage_jobs.backlog, others)
-            if not noted and not backlog.queued:
+            if not noted and not backlog.queued and not _owes_index(rt):
                 return backlog
             if timeout is None and (fewest is None or backlog.queued < fewest):
                 fewest, deadline = backlog.queued, time.monotonic() + patience
@@ -124,6 +123,11 @@ def wait_until_done(
                 rt.db.write(storage_jobs.hurry, now)
             ring()
             pause.wait(min(left, _LOOK))
+
+
+def _owes_index(rt: Runtime) -> bool:
+    """Queue what the index was not told yet. Returns whether there is any."""
+    return rt.index is not None and rt.db.write(outbox.owe, rt.now(), at_once=True)
 
 
 def _timeout_error(
@@ -157,83 +161,11 @@ def _progress() -> Iterator[Callable[[int], None]]:
         yield show
 
 
-# Acquires the vector index, and compares it with the journal.
-
-UNSOUND = "it did not hold what the journal has"
-
-
-class IndexKeeper:
-    """Keeps the vector index of one memory complete, for its worker.
-
-    Args:
-        owner: The worker's name, for its leases.
-
-    Attributes:
-        suspects: Shards that may be damaged.
-        adopted: Whether the index was compared with the journal since it was acquired.
-        problem: Why `ready` failed the last time; None if it did not.
-    """
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self.suspects: set[int] = set()
-        self.adopted = False
-        self.problem: MemlayerError | None = None
-
-    def watch(self, rt: Runtime) -> bool:
-        """Close an index whose files were removed. It is then acquired and filled again at the same place.
-
-        Returns:
-            Whether it was closed.
-        """
-        if rt.index is not None and not rt.index.still_there():
-            rt.health.down("index", "its files were removed or replaced while they were open")
-            rt.index.close()
-            return True
-        return False
-
-    def ready(self, rt: Runtime) -> bool:
-        """Acquire the index, and repair it if needed. Returns False if it is not available."""
-        self.problem = None
-        if rt.index is None:
-            self.suspects.clear()
-            return True
-        try:
-            if not rt.index.held:
-                if not rt.index.acquire():
-                    return False
-                if rt.index.exclusive:  # the process that held it died, and its leases with it
-                    rt.db.write(storage_jobs.reclaim, self._owner, rt.now())
-                self.adopted = False
-            if rt.index.repaired or not self.adopted:
-                self._adopt(rt, rt.index)
-            while self.suspects:
-                shard = next(iter(self.suspects))
-                index_flow.rebuild(rt, [shard], reason="it was damaged")
-                self.suspects.discard(shard)
-        except (IndexUnavailableError, IndexCorruptError) as problem:
-            if not threading.main_thread().is_alive():
-                return False  # the interpreter ends: the next process does the jobs that are left
-            self.problem = problem
-            rt.health.down("index", errors.in_short(problem))
-            return False
-        return True
-
-    def _adopt(self, rt: Runtime, index: VectorIndex) -> None:
-        """Compare the index with the journal and repair it; on a server, by a job that one process does."""
-        if index.exclusive:
-            index_flow.adopt(rt, reason=index.repaired or UNSOUND)
-        else:
-            rt.db.write(storage_jobs.enqueue_once, "audit", [0], rt.now())
-        index.repaired = None
-        self.adopted = True
-
-
 # Flows of the worker and of maintenance: checks and repairs a store, builds the index again, erases deleted content.
 
 
 def verify(rt: Runtime) -> list[str]:
-    """Check the journal, and compare both indexes with it. Returns what was repaired."""
+    """Check the journal, and compare the index of words with it. Returns what was repaired."""
     rt.db.check_file()
     repaired = []
     mended = rt.db.write(texts.repair_words, rt.own_words)
@@ -241,19 +173,7 @@ def verify(rt: Runtime) -> list[str]:
     if mended:
         rt.emit(WordsRepaired())
         repaired.append("words")
-    if _holds_index(rt):
-        shards = adopt(rt, reason="it was verified")
-        repaired += [f"collection {shard}" for shard in shards]
     return repaired
-
-
-def reindex(rt: Runtime) -> int:
-    """Build the whole index again from the journal's vectors. Returns how many there are."""
-    rt.db.check_file()
-    if not _holds_index(rt):
-        return 0
-    shards = range(rt.db.read(vectors.layout).shards)
-    return rebuild(rt, shards, reason="it was asked for")
 
 
 def retry_dead(rt: Runtime) -> int:
@@ -261,10 +181,6 @@ def retry_dead(rt: Runtime) -> int:
     revived = rt.db.write(storage_jobs.revive, rt.now())
     rt.wake()
     return revived
-
-
-def _holds_index(rt: Runtime) -> bool:
-    return rt.index is not None and (rt.index.held or rt.index.acquire())
 
 
 class ErasureDelayError(MemlayerError):
@@ -350,16 +266,13 @@ class JobRunner:
     Args:
         owner: The worker's name, for its leases.
         step: Does jobs of one kind.
-        suspects: Shards of the index that may be damaged; those of a failed job are added.
 
     Attributes:
         last_error: Why the last attempt failed; None if it did not.
     """
 
-    def __init__(
-        self, owner: str, step: Callable[[Runtime, JobKind, list[Job]], None], suspects: set[int]
-    ) -> None:
-        self._owner, self._step, self._suspects = owner, step, suspects
+    def __init__(self, owner: str, step: Callable[[Runtime, JobKind, list[Job]], None]) -> None:
+        self._owner, self._step = owner, step
         self.last_error: str | None = None
 
     def lease(
@@ -369,11 +282,12 @@ class JobRunner:
         limit: int,
         seconds: float = 0.0,
         stretch: Stretch | None = None,
+        is_ready: Callable[[Runtime], bool] = lambda _: True,
     ) -> list[Job]:
-        """Lease the oldest jobs that are due, for so many seconds more than a lease usually has. See `job_queue.lease`."""
+        """Lease the oldest jobs that are due, for so many seconds more than a lease usually has, if they can be done."""
         now = rt.now()
         until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
-        if not rt.db.read(storage_jobs.is_due, kinds, now, until):
+        if not rt.db.read(storage_jobs.is_due, kinds, now, until) or not is_ready(rt):
             return []
         return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
 
@@ -421,10 +335,10 @@ class JobRunner:
         self.last_error = errors.in_short(problem)  # no job's fault
         source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
         rt.health.down(source, errors.in_short(problem))
-        if isinstance(problem, IndexCorruptError):
-            self._suspects.update(shard_of(job.namespace, rt.shards) for job in jobs if job.namespace)
         later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
+        if isinstance(problem, IndexCorruptError):  # another process may have done these jobs meanwhile
+            rt.db.write(outbox.check, later)
 
     def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
         for job in jobs:
@@ -527,7 +441,7 @@ class ModelThreads:
     """
 
     def __init__(self, owner: str, stop: threading.Event, notify: Callable[[], None]) -> None:
-        self._jobs = JobRunner(owner, self._step, set())
+        self._jobs = JobRunner(owner, self._step)
         self._stop, self._notify = stop, notify
         self._threads: set[threading.Thread] = set()
         self._rests_until = 0.0
@@ -614,14 +528,12 @@ class ModelThreads:
 
 # The worker: it leases jobs in the background and does them. A restart loses no job and repeats no effect.
 
-_INDEXING: tuple[JobKind, ...] = ("index", "upsert", "unindex")
-_UPKEEP: tuple[JobKind, ...] = ("compact", "audit")
-_GATHERED = 1000  # upserts or removals in one batch: embedded Chroma writes to the disk 8 times for any number of them
-_REST = 4  # after a batch of removals, the worker waits this many times as long as the batch took
-_COMPACTED = 256  # shards in one batch: the largest number of shards
-_GATHERING = 10.0  # seconds, at least, that Chroma's files contain deleted vectors
-_SHARE = 20  # after erasing Chroma's files, the worker waits this many times as long as that took
-_ERASURE_SHARE = 100  # the same for the journal's files, which cost as much as the store is large
+_OF_INDEX: tuple[JobKind, ...] = ("audit", "compact", "copy")
+_COPIES = 60.0  # seconds that vectors wait for others: to write one costs Chroma as much as to write thirty
+_COMPACTED = 256  # collections in one batch
+_ERASURE_SHARE = (
+    100  # after erasing the journal's files, the worker waits this many times as long as that took
+)
 _IDLE = 1.0  # seconds between two looks for jobs of other processes
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
@@ -630,8 +542,8 @@ _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its lea
 class Worker:
     """Runs background jobs for one memory.
 
-    The thread starts at the first job. Only the process that holds the vector index does index jobs; it finds jobs of
-    other processes within a second. If it ends, another process takes the index. Every process erases deleted data and
+    The thread starts at the first job. Only the process that holds the vector index writes to it; it finds jobs of
+    other processes within a second. If it ends, another process takes the index. Every process embeds, erases deleted data and
     maintains the store once a day. What calls language models has threads of its own: nothing else waits for a model.
 
     Args:
@@ -647,11 +559,10 @@ class Worker:
         self._hurry = Bell()
         self._stopping = threading.Event()
         self._flushing: set[Bell] = set()
-        self._keeper = IndexKeeper(owner)
-        self._jobs = JobRunner(owner, self._step, self._keeper.suspects)
+        self._jobs = JobRunner(owner, self._step)
         self._models = ModelThreads(owner, self._stopping, self._done)
-        self._removals_rest_until = 0.0
-        self._gathering = _GATHERING
+        self._rebuilt: list[IndexRebuilt] = []
+        self._copies_at = time.monotonic() + _COPIES
         self._accessed: set[int] = set()
         self._erasures_rest_until = 0.0
         self._takes_over_at = 0.0
@@ -659,14 +570,14 @@ class Worker:
         self._begins = False  # until it has looked for work once
 
     def employ(self, rt: Runtime) -> None:
-        """Give the worker its runtime. It starts if earlier processes left jobs, or if Chroma lacks a large user."""
+        """Give the worker its runtime. It starts if earlier processes left jobs, or if a large user may ask the index."""
         self._rt = rt
         end_idle(rt)  # before anybody continues an idle session: its episode ends before that
         self._look_at_clock(rt)
         begin(rt)
-        few = rt.settings.exact_scan_limit // 2
-        lacks = rt.index is not None and bool(rt.db.read(vectors.large_namespaces, few))
-        if lacks or rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
+        if rt.index is not None and rt.db.read(outbox.has_large, rt.settings.exact_scan_limit):
+            rt.db.write(outbox.check, rt.now())
+        if rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
             self.wake()
 
     def _look_at_clock(self, rt: Runtime) -> None:
@@ -675,6 +586,12 @@ class Worker:
         if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
             self._looked_at = now
             enqueue_daily(rt)
+
+    def _look_at_outbox(self, rt: Runtime) -> None:
+        """Queue, once a minute, what the index was not told yet."""
+        if rt.index is not None and time.monotonic() >= self._copies_at:
+            self._copies_at = time.monotonic() + _COPIES
+            rt.db.write(outbox.owe, rt.now())
 
     def begin(self) -> None:
         """Begin, if that is not done yet: sooner or later there will be something to do."""
@@ -697,11 +614,6 @@ class Worker:
     def _started(self) -> bool:
         """Whether the thread runs. A thread whose start was interrupted does not."""
         return self._thread is not None and self._thread.ident is not None
-
-    def note_damage(self, shard: int) -> None:
-        """Note that a shard of the index is damaged."""
-        self._keeper.suspects.add(shard)
-        self.wake()
 
     def note_recall(self, keys: Sequence[int]) -> None:
         """Note that records were recalled. The worker writes that to the journal later."""
@@ -726,13 +638,27 @@ class Worker:
         finally:
             self._flushing.discard(pause)
 
+    def audit(self, *, anew: bool) -> list[IndexRebuilt]:
+        """Compare the index with the journal, or build all of it anew, and wait until it is whole. Returns what was filled again.
+
+        Where another process holds the index, nothing is done. Another process on the same server may do it for this one.
+        """
+        rt = self._rt
+        assert rt is not None
+        if rt.index is None or not rt.index.acquire():
+            return []
+        self._rebuilt = []
+        rt.db.write(storage_jobs.enqueue_once, "audit", [int(anew)], rt.now())
+        self.flush(None)
+        return self._rebuilt
+
     def _ring(self) -> None:
         self._hurry.ring()
         self.wake()
 
     @property
     def _has_notes(self) -> bool:
-        return bool(self._begins or self._keeper.suspects or self._accessed) or self._owes_summaries
+        return bool(self._begins or self._accessed) or self._owes_summaries
 
     @property
     def _owes_summaries(self) -> bool:
@@ -769,14 +695,12 @@ class Worker:
                 self._begins = False
                 return
             try:
-                if self._keeper.watch(rt):
-                    self.wake()
+                self._watch(rt)
                 self._take_over(rt)
                 self._write_down(rt)
                 end_idle(rt)
                 self._look_at_clock(rt)
-                if asked and not self._stopping.is_set():
-                    self._ready(rt)
+                self._look_at_outbox(rt)
                 self._work_off(rt)
                 rt.health.up("worker")
             except StoreUnavailableError as problem:
@@ -798,6 +722,13 @@ class Worker:
         if dead := list(filter(is_dead, rt.db.read(storage_jobs.owners, rt.now()))):
             rt.db.write(storage_jobs.take_over, dead, rt.now())
 
+    def _watch(self, rt: Runtime) -> None:
+        """Close an index whose files were removed. It is then acquired and filled again at the same place."""
+        if rt.index is not None and not rt.index.still_there():
+            rt.health.down("index", "its files were removed or replaced while they were open")
+            rt.index.close()
+            rt.db.write(outbox.check, rt.now())
+
     def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
         """Stop writing: the files at the store's path are not this store any more."""
         self._jobs.last_error = errors.in_short(problem)
@@ -814,11 +745,10 @@ class Worker:
         self._models.start(rt)
         looked = time.monotonic()
         while not self._stopping.is_set() and (rested or self._has_jobs(rt)):
-            ready = self._ready(rt)
-            jobs = self._next(rt) if ready and not rested else []
-            if not (jobs := jobs or self._upkeep(rt, ready)):
+            jobs = [] if rested else self._jobs.lease(rt, ["index"], rt.settings.index_batch)
+            if not (jobs := jobs or self._upkeep(rt)):
                 break
-            if jobs[0].kind in _INDEXING and len(jobs) < rt.settings.index_batch and not self._flushing:
+            if jobs[0].kind == "index" and len(jobs) < rt.settings.index_batch and not self._flushing:
                 rested = True
             self._jobs.do(rt, jobs)
             worked = True
@@ -834,21 +764,27 @@ class Worker:
         for pause in list(self._flushing):
             pause.ring()
 
-    def _next(self, rt: Runtime) -> list[Job]:
-        """Lease texts to index, and what Chroma waits for: in large batches, as each batch costs about the same."""
-        resting = not self._flushing and time.monotonic() < self._removals_rest_until
-        jobs = self._jobs.lease(rt, _INDEXING[:1], rt.settings.index_batch)
-        return jobs + self._jobs.lease(rt, _INDEXING[1:2] if resting else _INDEXING[1:], _GATHERED)
-
-    def _upkeep(self, rt: Runtime, ready: bool) -> list[Job]:
-        """Lease the oldest other job; of those for the index none unless it is ready."""
-        kinds: list[JobKind] = [*_UPKEEP, "maintain"] if ready else ["maintain"]
+    def _upkeep(self, rt: Runtime) -> list[Job]:
+        """Lease the oldest other job; of those for the index one where this process has it, or can have it."""
+        kinds: list[JobKind] = ["maintain"]
         if self._flushing or time.monotonic() >= self._erasures_rest_until:
             kinds.append("erase")
-        jobs = self._jobs.lease(rt, kinds, 1)
+        jobs = self._jobs.lease(rt, kinds, 1) or self._jobs.lease(rt, _OF_INDEX, 1, is_ready=self._has_index)
         if jobs and jobs[0].kind == "compact":
             jobs += self._jobs.lease(rt, ["compact"], _COMPACTED - 1)
         return jobs
+
+    def _has_index(self, rt: Runtime) -> bool:
+        """Acquire the index, if there is one. Returns False if it is not available at the moment."""
+        if rt.index is None:
+            return False
+        try:
+            return rt.index.acquire()
+        except IndexUnavailableError as problem:
+            self._jobs.last_error = errors.in_short(problem)
+            rt.health.down("index", errors.in_short(problem))
+            self._stopping.wait(_IDLE)
+            return False
 
     def _write_down(self, rt: Runtime) -> None:
         """Write notes of recalls to the journal, and queue what sessions owe."""
@@ -858,16 +794,8 @@ class Worker:
             rt.db.write(records_writes.note_recall, recalled, rt.now())
             self._accessed.difference_update(recalled)
 
-    def _ready(self, rt: Runtime) -> bool:
-        """Make the index ready. Returns False if it is not available at the moment."""
-        ready = self._keeper.ready(rt)
-        if self._keeper.problem is not None:
-            self._jobs.last_error = errors.in_short(self._keeper.problem)
-            self._stopping.wait(_IDLE)
-        return ready
-
     def _has_jobs(self, rt: Runtime) -> bool:
-        return bool(self._keeper.suspects) or rt.db.read(storage_jobs.has_jobs)
+        return rt.db.read(storage_jobs.has_jobs)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         began = time.monotonic()
@@ -876,16 +804,13 @@ class Worker:
                 keys = [job.subject for job in jobs]
                 queue(rt, keys)
                 index_flow.index(rt, jobs)
-            case "upsert":
-                index_flow.upsert(rt, jobs)
-            case "unindex":
-                index_flow.unindex(rt, jobs, rt.now() + timedelta(seconds=self._gathering))
-                self._removals_rest_until = time.monotonic() + _REST * (time.monotonic() - began)
+            case "copy":
+                index_flow.copy(rt, jobs[0], self._stopping.wait)
+            case "audit":
+                rebuilt = index_flow.audit(rt, jobs[0])
+                self._rebuilt += [rebuilt] if rebuilt is not None else []
             case "compact":
                 index_flow.compact(rt, jobs)
-                self._gathering = min(LONGEST_BACKOFF, max(_GATHERING, _SHARE * (time.monotonic() - began)))
-            case "audit":
-                index_flow.audit(rt, jobs, reason=UNSOUND)
             case "maintain":
                 maintain_daily(rt, jobs)
             case "erase":

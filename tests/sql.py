@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 from sqlalchemy import Connection, select
 
 from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.seams import IndexEntry
+from memlayer_core.seams import FloatVector, IndexEntry
 from memlayer_core.storage import tables, vectors
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.database import Database
@@ -35,3 +38,11 @@ def filed_under(db: Database, reach: Scope, words: str) -> list[int]:
     """Return the keys of what any of the words stands in, in their order."""
     found = db.read(storage_words.postings, reach, question_terms(words), {})
     return sorted(set().union(*found.values()))
+
+
+def filing(key: int, scope: Scope, vector: Sequence[float], *others: Sequence[float]) -> IndexEntry:
+    """Make an entry for a vector index, of a text or of its parts. The vectors are normalised."""
+    lanes = (scope.user_lane, scope.agent_lane, scope.session_lane)
+    made: list[FloatVector] = [np.asarray(one, dtype=np.float32) for one in (vector, *others)]
+    first, *rest = (one / np.linalg.norm(one) for one in made)
+    return IndexEntry(key, lanes, first, f"hash-of-{key}", tuple(rest))

@@ -75,7 +75,6 @@ PUBLIC = frozenset(
         "StoreMaintained": ["archived", "deleted", "expired"],
         "SyncReport": ["answered", "stored", "unchanged"],
         "ThreadSnapshot": ["running"],
-        "VectorIndex": ["repaired"],
     }.items()
     for field in fields
 )

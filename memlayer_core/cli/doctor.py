@@ -6,8 +6,9 @@ import os
 import platform
 import shutil
 import sqlite3
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -17,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import sqlalchemy as sa
 from packaging.requirements import Requirement
 
-from memlayer_core.chroma import places, server
+from memlayer_core.chroma.server import ChromaServer
 from memlayer_core.cli.app import StorePlace, state
 from memlayer_core.errors import MemlayerError, StoreUnavailableError
 from memlayer_core.messages.reads import list_users
@@ -27,6 +28,7 @@ from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.database import Database, open_database
+from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.statements import to_micros
 from memlayer_core.storage.tables import jobs
@@ -237,19 +239,15 @@ def _queue(connection: sa.Connection, place: str) -> Iterator[Finding]:
 
 
 def _server(url: str) -> Finding:
-    place = server.ServerPlace(url, None, 10.0)
-    place.connect()
-    place.disconnect()
-    return "fine", f"a Chroma server answers at {place}"
+    index = ChromaServer(url, store_id=uuid.uuid4().hex)
+    index.acquire()
+    index.sizes([0])
+    index.close()
+    return "fine", f"a Chroma server answers at {index.url}"
 
 
 def _chroma(directory: Path) -> Finding:
     """Look at Chroma's files, unless a process has them open."""
-    chroma = directory / "chroma"
-    is_closed = chroma.is_dir() and not (directory / "chroma.open").exists()
-    damage = places.find_damage(chroma, unclean=False) if is_closed else None
-    if damage is not None:
-        return "wrong", damage, f"memlayer verify '{directory}' builds it again."
     return "fine", index_at(directory)
 
 
@@ -258,12 +256,12 @@ def _chroma(directory: Path) -> Finding:
 
 def totals(db: Database) -> dict[str, int]:
     """Return how many users, sessions, messages and vectors a store has."""
-    namespaces, texts = tables.namespaces, tables.texts
+    namespaces = tables.namespaces
     counts = {
         "users": sa.select(sa.func.count()).where(namespaces.c.user_id != ""),
         "sessions": sa.select(sa.func.count()).select_from(tables.sessions),
         "messages": sa.select(sa.func.count()).select_from(tables.messages),
-        "vectors": sa.select(sa.func.count()).where(texts.c.shard.is_not(None)),
+        "vectors": sa.select(sa.func.count()).where(EMBEDDED),
     }
     query = sa.select(*(count.scalar_subquery().label(name) for name, count in counts.items()))
     return dict(db.read(lambda connection: connection.execute(query).mappings().one()))
@@ -299,7 +297,9 @@ def index_at(path: Path | None) -> str:
     if path is None or not (path / "chroma").is_dir():
         return "no Chroma directory here"
     size = sum(file.stat().st_size for file in (path / "chroma").rglob("*") if file.is_file())
-    owner = "not in use"
-    with suppress(OSError):
-        owner = (path / "chroma.open").read_text(encoding="utf-8").strip() + ", or that process was killed"
+    owner = (
+        "not in use"
+        if (path / "chroma.closed").exists()
+        else "in use, or the process that used it was killed"
+    )
     return f"Chroma in {path / 'chroma'}, {size / 1e6:.1f} MB, {owner}"

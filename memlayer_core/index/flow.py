@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -25,15 +24,16 @@ from memlayer_core.errors import (
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale, VectorIndex
+from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
+from memlayer_core.settings import Limits
 from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import outbox
 from memlayer_core.storage import texts as texts_sql
 from memlayer_core.storage import vectors as storage_vectors
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.statements import shard_of
 from memlayer_core.storage.terms import language_of, parts, searchable
-from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, hash_of
+from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, columns_of, hash_of
 from memlayer_core.storage.words import Postings
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale
 
 # Finds the nearest vectors in one scope: in the index, or by an exact comparison; and the postings of words.
 
+_UNTOLD = 1000  # texts of a collection that are compared one by one, since it was not told of them yet; with more, all are
+
 
 def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, str | None]]:
     """Return the query's vector; or None, and what is wrong with the embedder."""
@@ -156,11 +158,7 @@ def postings_of(
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
     """Tell whether to ask the index: it is slower for few vectors, and another process may hold it."""
-    if rt.index is None or not overview.is_indexed or overview.vectors <= rt.settings.exact_scan_limit:
-        return False
-    if not rt.index.held:
-        rt.wake()  # the worker takes it if nobody holds it
-    return rt.index.serves(overview.shard)
+    return rt.index is not None and rt.index.is_held and overview.vectors > rt.settings.exact_scan_limit
 
 
 def nearest(
@@ -170,23 +168,40 @@ def nearest(
     overview: ScopeStatistics,
     limit: int,
 ) -> list[Neighbour]:
-    """Return the nearest vectors from the index, or by an exact comparison if the index cannot answer."""
+    """Return the nearest vectors: of the index, and of what it was not told yet; by an exact comparison if it cannot answer."""
+    found = _found_by_index(rt, reach, vector, overview, limit)
+    return rt.db.read(compare, rt, reach, vector, limit) if found is None else found
+
+
+def _found_by_index(
+    rt: Runtime,
+    reach: Scope | SharedScope | Folder,
+    vector: FloatVector,
+    overview: ScopeStatistics,
+    limit: int,
+) -> list[Neighbour] | None:
     assert rt.index is not None  # it pays
-    lane: str | None = reach.lane
-    if lane == reach.user_lane and rt.db.read(storage_vectors.is_alone, reach.namespace, overview.shard):
-        lane = None
+    state = rt.db.read(outbox.search_state, reach, overview.shard, _UNTOLD)
+    if state is None:
+        return None
+    names, untold = state
+    is_alone = reach.lane == reach.user_lane and overview.shard >= rt.shards
+    near = None
     try:
-        near = rt.index.nearest(overview.shard, lane, vector, limit)
+        near = rt.index.nearest(overview.shard, None if is_alone else reach.lane, vector, limit, names)
     except IndexUnavailableError as problem:
-        if rt.index.serves(overview.shard):  # else somebody began to fill it a moment ago
-            rt.health.down("index", str(problem))
+        rt.health.down("index", str(problem))
+        return None
     except IndexCorruptError as problem:
         rt.health.down("index", str(problem))
-        rt.note_damage(overview.shard)
-    else:
-        rt.health.up("index")
-        return near
-    return rt.db.read(compare, rt, reach, vector, limit)
+    if near is None:
+        rt.db.write(outbox.check, rt.now())
+        rt.wake()
+        return None
+    rt.health.up("index")
+    newer = rt.db.read(columns_of, untold).nearest(vector, limit) if untold else []
+    every = {one.key: one for one in [*near, *newer]}.values()
+    return sorted(every, key=lambda one: -one.similarity)[:limit]
 
 
 def compare(
@@ -201,21 +216,14 @@ def compare(
     return rt.vectors.columns(connection, reach, overview).nearest(vector, limit)
 
 
-# Embeds and indexes messages in batches, in the background; and rebuilds the index from stored vectors.
+# Embeds messages in batches, in the background, and copies vectors to the index.
 #
 # Every step can be repeated with the same result: if a worker dies, its lease ends, and the next worker repeats the
 # step. Vectors are committed before Chroma is called, so that no text is embedded twice.
 
-_REFILED = 256  # vectors read and written at once when a shard is built again
-_FIRST = -(2**63)  # below every key
-_PROBES = 2  # vectors at either end of a shard with which it is tested
-_JUDGED = 3  # attempts to test a shard while others change it; after that it counts as sound
-
 
 def index(rt: Runtime, jobs: Sequence[Job]) -> int:
     """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
-
-    Chroma gets the vectors of those users alone who have more than half of 20,000.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
@@ -224,15 +232,6 @@ def index(rt: Runtime, jobs: Sequence[Job]) -> int:
     filings, embedded = embed(rt, keys)
     if wordless := rt.db.read(texts_sql.without_words, keys):
         rt.db.write(texts_sql.add_words, wordless, rt.own_words)
-    if rt.index is not None:
-        names = {job.namespace for job in jobs}
-        known, large = rt.db.read(storage_vectors.namespaces_of, names, _few(rt))
-        if large:
-            rt.db.write(storage_vectors.add_to_content, large, rt.now())
-        if known:
-            theirs = {job.subject for job in jobs if job.namespace in known}
-            _add(rt, [filing for filing in filings if filing.key in theirs])
-            rt.health.up("index")
     if filings:
         # First, so that who flushes has heard it.
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
@@ -252,20 +251,7 @@ def embedding_of(rt: Runtime, text: str, words: str, speaker: str) -> Embedding 
     if not rt.embeds_at_once or rt.extractor is not None:
         return None
     vectors = tuple(rt.embedder.embed(parts(words)))
-    return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity, _few(rt))
-
-
-def _few(rt: Runtime) -> int:
-    """Return up to how many vectors of a user stay out of Chroma."""
-    return rt.settings.exact_scan_limit // 2
-
-
-def upsert(rt: Runtime, jobs: Sequence[Job]) -> None:
-    """Do jobs of kind `"upsert"`: copy vectors to Chroma."""
-    if rt.index is not None:
-        _copy(rt, jobs)
-        rt.health.up("index")
-    rt.db.write(storage_jobs.finish, jobs)
+    return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity)
 
 
 def embed(rt: Runtime, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
@@ -324,180 +310,108 @@ def _measured(rt: Runtime) -> Mapping[str, SimilarityScale]:
     return scales_from(rt.embedder.embed(calibration_texts()))
 
 
-def unindex(rt: Runtime, jobs: Sequence[Job], erase_at: datetime) -> None:
-    """Do jobs of kind `"unindex"`: remove deleted messages from the index, and request its compaction.
+def copy(rt: Runtime, job: Job, pause: Callable[[float], bool]) -> None:
+    """Do a job of kind `"copy"`: tell the index all that is marked for it, batch by batch.
 
     Args:
         rt: What the memory works with.
-        jobs: The jobs.
-        erase_at: When Chroma's files are to be cleared of them.
+        job: The job.
+        pause: Waits so many seconds. Returns whether to stop; the job then stays to be done.
+
+    Raises:
+        IndexUnavailableError: It cannot be reached.
+        IndexCorruptError: A collection is damaged; the next try fills it again.
     """
-    if rt.index is not None:
-        shards: dict[int, list[int]] = {}
-        for job in jobs:
-            shards.setdefault(shard_of(job.namespace, rt.shards), []).append(job.subject)
-        for shard, keys in shards.items():
-            rt.index.remove(shard, keys)
-        # A text that was edited has its new vectors by now, or gets them by a job that waits.
-        _copy(rt, jobs)
-        if rt.index.exclusive:  # a server's files are its own business
-            rt.db.write(storage_jobs.enqueue_once, "compact", list(shards), erase_at)
-    rt.db.write(storage_jobs.finish, jobs)
-
-
-def compact(rt: Runtime, jobs: Sequence[Job]) -> None:
-    """Do jobs of kind `"compact"`: rebuild shards, so that deleted content leaves Chroma's files."""
-    if rt.index is not None:
-        _refill(rt, sorted({job.subject for job in jobs}))
-    rt.db.write(storage_jobs.finish, jobs)
-
-
-def audit(rt: Runtime, jobs: Sequence[Job], *, reason: str) -> None:
-    """Do jobs of kind `"audit"`: make the index agree with the journal."""
-    adopt(rt, reason=reason)
-    rt.db.write(storage_jobs.finish, jobs)
-
-
-def adopt(rt: Runtime, *, reason: str) -> list[int]:
-    """Compare the index with the journal, and repair the differences. Returns the repaired shards.
-
-    Others may write meanwhile, so a shard that looks wrong is checked again, and missing entries are added. Only a
-    damaged shard is emptied.
-    """
-    if rt.index is None:
-        return []
-    changed: list[int] = []
-    damaged: list[int] = []
-    new = rt.db.read(storage_vectors.large_namespaces, _few(rt))  # the limit may be lower than it was
-    if new:
-        rt.db.write(storage_vectors.add_to_content, new, rt.now())
-    lacking = {shard_of(namespace, rt.shards) for namespace in new}
-    samples = rt.db.read(storage_vectors.samples, rt.shards, _PROBES)
-    for shard in sorted(lacking.union(rt.index.audit(samples))):
-        try:
-            if shard not in lacking and _agrees(rt, shard):
-                continue
-            if _repair(rt, shard, reason):
-                changed.append(shard)
-            sound = _finds(rt, shard)
-        except IndexCorruptError:
-            sound = False
-        if not sound:
-            damaged.append(shard)
-    rebuild(rt, damaged, reason=reason)
+    index = rt.index
+    assert index is not None
+    if _waits(rt, job):
+        return
+    agree(rt)
+    few = rt.settings.exact_scan_limit or Limits.exact_scan_limit
+    rt.db.write(outbox.separate, few, rt.shards, index.capacity, rt.now())
+    made_for = _made_for(rt)
+    while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), index.batch, made_for):
+        began = time.perf_counter()
+        index.write(batch)
+        if not rt.db.write(outbox.end_batch, job, batch, _lease_end(rt)):
+            return
+        if pause(time.perf_counter() - began if index.exclusive else 0.0):
+            return
     rt.health.up("index")
-    return sorted({*changed, *damaged})
+    rt.db.write(storage_jobs.finish_once, [job])
 
 
-def _agrees(rt: Runtime, shard: int) -> bool:
-    assert rt.index is not None
-    samples = rt.db.read(storage_vectors.samples, rt.shards, _PROBES, shard)
-    return not rt.index.audit(samples)
+def audit(rt: Runtime, job: Job) -> IndexRebuilt | None:
+    """Do a job of kind `"audit"`: compare the index with the journal, or build all of it again. Returns what is filled again."""
+    if _waits(rt, job):
+        return None
+    rebuilt = _reindex(rt) if job.subject else agree(rt, is_thorough=True)
+    rt.db.write(storage_jobs.finish_once, [job])
+    return rebuilt
 
 
-def _finds(rt: Runtime, shard: int) -> bool:
-    """Tell whether a shard finds its own entries, while others may add and remove some.
-
-    It must find what was in the journal before and after the test.
-    """
-    assert rt.index is not None
-    (sample,) = rt.db.read(storage_vectors.samples, rt.shards, _PROBES, shard)
-    for _ in range(_JUDGED):
-        asked = replace(sample, vectors=0, max_vectors=sys.maxsize)
-        if not rt.index.audit([asked]):
-            return True
-        (after,) = rt.db.read(storage_vectors.samples, rt.shards, _PROBES, shard)
-        same = {(probe.key, probe.text_hash, probe.lanes) for probe in after.probes}
-        stayed = [probe for probe in asked.probes if (probe.key, probe.text_hash, probe.lanes) in same]
-        if len(stayed) == len(asked.probes):
-            return False
-        sample = replace(sample, probes=tuple(stayed))
+def _waits(rt: Runtime, job: Job) -> bool:
+    """Put a job off if another process writes to the index."""
+    if not rt.db.read(outbox.is_done_elsewhere, job, rt.now()):
+        return False
+    later = rt.now() + timedelta(seconds=rt.settings.job_backoff)
+    rt.db.write(storage_jobs.fail, [job], "another process writes to the index", later, count_attempt=False)
     return True
 
 
-def _repair(rt: Runtime, shard: int, reason: str) -> bool:
-    """Add the entries that a shard lacks, and remove those that the journal lacks. Returns whether there were any.
+def compact(rt: Runtime, jobs: Sequence[Job]) -> None:
+    """Do jobs of kind `"compact"`: fill collections again, so that deleted vectors leave Chroma's files. A server keeps what it keeps."""
+    assert rt.index is not None
+    shards = {job.subject for job in jobs}
+    if rt.index.exclusive:
+        _refill(rt, shards)
+    else:
+        rt.db.write(outbox.leave, shards)
+    rt.db.write(storage_jobs.finish, jobs)
 
-    The shard is listed before the journal is read. No key is used twice, so an entry that the journal does not have
-    then was deleted.
+
+def agree(rt: Runtime, *, is_thorough: bool = False) -> IndexRebuilt | None:
+    """Drop the collections that are not those that the journal knows, and mark their texts. Returns what was dropped.
+
+    Args:
+        rt: What the memory works with. No other process writes to the index meanwhile.
+        is_thorough: Whether the numbers of their vectors are compared, too.
     """
     assert rt.index is not None
-    added = 0
-    held = dict(rt.index.keys(shard))
-    with _hide_meanwhile(rt, rt.index, [shard]):
-        for filings in _pages(rt, shard):
-            wrong = [one for one in filings if held.get(one.key) != len(one.vectors)]
-            rt.index.remove(shard, [one.key for one in wrong if one.key in held])
-            added += _add(rt, wrong)
-            for one in filings:
-                held.pop(one.key, None)
-        gone = held.keys() - rt.db.read(storage_vectors.existing_keys, sorted(held))
-        rt.index.remove(shard, sorted(gone))
-    if added:
-        rt.emit(IndexRebuilt((shard,), added, reason))
-    return bool(added or gone)
+    known = rt.db.read(outbox.batches)
+    held = rt.index.batches(known, _made_for(rt))
+    wrong = {shard for shard, names in known.items() if held.get(shard) not in names}
+    if is_thorough:
+        sizes = rt.db.read(outbox.sizes)
+        there = rt.index.sizes(sizes.keys() - wrong)
+        wrong |= {shard for shard, number in there.items() if number != sizes[shard]}
+    return _rebuilt(rt, wrong, "it was not what the journal knows") if wrong else None
 
 
-def rebuild(rt: Runtime, shards: Sequence[int], *, reason: str) -> int:
-    """Rebuild shards of the index from the journal's vectors, without a model. Returns the number of vectors."""
-    if rt.index is None or not shards:
-        return 0
-    refiled = _refill(rt, shards)
-    if refiled:
-        rt.emit(IndexRebuilt(tuple(shards), refiled, reason))
-    rt.health.up("index")
-    return refiled
+def _reindex(rt: Runtime) -> IndexRebuilt:
+    """Empty all collections, and mark all texts."""
+    return _rebuilt(rt, rt.db.read(outbox.batches), "it was asked for")
 
 
-def _refill(rt: Runtime, shards: Sequence[int]) -> int:
-    """Erase shards, also from the disk, and add the journal's vectors again."""
+def _rebuilt(rt: Runtime, shards: Collection[int], reason: str) -> IndexRebuilt:
+    event = IndexRebuilt(tuple(sorted(shards)), _refill(rt, shards), reason)
+    rt.emit(event)
+    return event
+
+
+def _refill(rt: Runtime, shards: Collection[int]) -> int:
     assert rt.index is not None
-    refiled = 0
-    with _hide_meanwhile(rt, rt.index, shards):
-        rt.index.erase(shards)
-        for shard in shards:
-            for filings in _pages(rt, shard):
-                refiled += _add(rt, filings)
-    return refiled
+    rt.index.erase(shards)
+    return rt.db.write(outbox.refill, shards, rt.now())
 
 
-@contextmanager
-def _hide_meanwhile(rt: Runtime, index: VectorIndex, shards: Sequence[int]) -> Iterator[None]:
-    """Hide shards, so that searches compare exactly meanwhile. After an error the worker rebuilds them."""
-    hidden, whole = [], False
-    try:
-        for shard in shards:
-            hidden.append(shard)
-            index.hide(shard)
-        yield
-        whole = True
-    finally:
-        for shard in hidden:
-            index.show(shard, whole=whole)
-            if not whole:
-                rt.note_damage(shard)
+def _made_for(rt: Runtime) -> tuple[str, int]:
+    layout = rt.db.read(storage_vectors.layout)
+    return layout.embedder or "", layout.dimension or 0
 
 
-def _pages(rt: Runtime, shard: int) -> Iterator[list[IndexEntry]]:
-    """Yield the journal's vectors of a shard, page by page."""
-    after = _FIRST
-    while filings := rt.db.read(storage_vectors.content_entries, shard, after, _REFILED):
-        yield filings
-        after = filings[-1].key
-
-
-def _copy(rt: Runtime, jobs: Sequence[Job]) -> None:
-    """Add the vectors that the texts of jobs have by now."""
-    _add(rt, rt.db.read(storage_vectors.entries_of, [job.subject for job in jobs]))
-
-
-def _add(rt: Runtime, entries: Sequence[IndexEntry]) -> int:
-    """Add vectors to the index, but none of texts that were deleted meanwhile. Returns the number of vectors."""
-    assert rt.index is not None
-    if entries:
-        rt.index.upsert(entries)
-        _remove_deleted(rt, entries)
-    return sum(len(entry.vectors) for entry in entries)
+def _lease_end(rt: Runtime) -> datetime:
+    return rt.now() + timedelta(seconds=rt.settings.lease_seconds)
 
 
 def check_embedder(layout: Layout, identity: str, dimension: int | None = None) -> None:
@@ -522,16 +436,6 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
         )
 
 
-def _remove_deleted(rt: Runtime, entries: Sequence[IndexEntry]) -> None:
-    """Remove entries that were deleted from the journal while they were added."""
-    if rt.index is None:
-        return
-    still = rt.db.read(texts_sql.existing_keys, [filing.key for filing in entries])
-    for filing in entries:
-        if filing.key not in still:
-            rt.index.remove(filing.shard, [filing.key])
-
-
 def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
     if task.vectors:
@@ -542,6 +446,4 @@ def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
 def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
     first, *others = task.vectors or [vectors[part] for part in parts(task.text)]
     language = language_of(task.text)
-    return IndexEntry(
-        task.key, task.shard, task.lanes, first, task.text_hash, tuple(others), task.speaker, language
-    )
+    return IndexEntry(task.key, task.lanes, first, task.text_hash, tuple(others), task.speaker, language)

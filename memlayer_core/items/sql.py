@@ -25,10 +25,11 @@ from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage import statements, tables
 from memlayer_core.storage import texts as storage_texts
 from memlayer_core.storage.jobs import enqueue_erasure
+from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.storage.texts import lock_owners, owners_locked
-from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics, cosines
+from memlayer_core.storage.vectors import ScopeStatistics, cosines
 
 # Reads items in SQL. Each function runs in its caller's transaction.
 #
@@ -246,7 +247,7 @@ def searched_folders(
     named = {row.namespace: Folder.at(row.path) for row in connection.execute(held.limit(_SEARCHED))}
     counted = sa.select(tables.namespaces).where(tables.namespaces.c.namespace.in_(named))
     counts = {
-        row.namespace: ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts)
+        row.namespace: ScopeStatistics(row.vectors, row.shard, row.version, row.texts)
         for row in connection.execute(counted)
     }
     return [(folder, counts[namespace]) for namespace, folder in named.items()]

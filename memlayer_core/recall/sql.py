@@ -19,6 +19,7 @@ from memlayer_core.messages.reads import find_messages, session_from, stored_of
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
+from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
@@ -29,7 +30,7 @@ from memlayer_core.storage.tables import (
     sessions,
     texts,
 )
-from memlayer_core.storage.vectors import EMBEDDED, ScopeStatistics
+from memlayer_core.storage.vectors import ScopeStatistics
 
 # Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
 
@@ -41,7 +42,6 @@ _COVERED = (
     namespaces.c.vectors.label("vectors"),
     namespaces.c.texts.label("texts"),
     namespaces.c.version.label("vectors_version"),
-    namespaces.c.indexed.label("indexed"),
     _HELD.label("held"),
     sa.select(sa.func.count()).select_from(_USED).scalar_subquery().label("used"),
     DECLARED.label("declared"),
@@ -127,7 +127,6 @@ def _statistics(row: Any | None) -> ScopeStatistics:
         return ScopeStatistics()
     return ScopeStatistics(
         row.vectors,
-        bool(row.indexed),
         row.shard,
         row.vectors_version,
         row.texts,

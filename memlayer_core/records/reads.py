@@ -36,6 +36,7 @@ from memlayer_core.records.model import (
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.storage import statements
 from memlayer_core.storage import texts as storage_texts
+from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
@@ -51,7 +52,7 @@ from memlayer_core.storage.tables import (
     texts,
 )
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.vectors import COLUMNS, EMBEDDED, TextColumns, columns_from
+from memlayer_core.storage.vectors import COLUMNS, TextColumns, columns_from
 
 # How a record fades, as conditions in SQL: what `rules.decay` says, without logarithms, which SQLite may lack.
 #

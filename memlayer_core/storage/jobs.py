@@ -18,10 +18,9 @@ from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces
 
 JobKind = Literal[
     "index",
-    "upsert",
-    "unindex",
-    "compact",
+    "copy",
     "audit",
+    "compact",
     "erase",
     "summarize",
     "episode",
@@ -37,14 +36,14 @@ class Job:
 
     Attributes:
         id: Id of its row.
-        kind: `"index"` makes a message, a record or an item findable; `"upsert"` copies its vectors to Chroma, since its
-            namespace has many by now; `"unindex"` removes deleted vectors from Chroma; `"summarize"` sums up turns of a
+        kind: `"index"` makes a message, a record or an item findable; `"copy"` tells Chroma what vectors came,
+            changed or went; `"audit"` compares Chroma with the journal; `"summarize"` sums up turns of a
             session that left its window; `"episode"` writes an episode about a part of a session that ended; `"learn"`
             lets a model read facts in a message; `"record"` passes a round to another long-term memory; `"compact"`
-            erases removed vectors of a shard from Chroma's files; `"audit"` compares a Chroma server with the journal;
+            erases deleted vectors of a collection from Chroma's files;
             `"erase"` erases deleted rows from the journal's files; `"maintain"` does what time asks for, once a day.
-        subject: Key of the message, record or item text, or number of the episode or shard; 0 for the whole store.
-        namespace: Namespace of the user or folder; empty for a shard and for the whole store.
+        subject: Key of the message, record or item text, or number of the episode or collection; of an audit 1 if all is built again; 0 for the whole store.
+        namespace: Namespace of the user or folder; empty for a collection and for the whole store.
         attempts: How often it was tried, this time included.
     """
 
@@ -239,7 +238,7 @@ _INDEX = jobs.alias()
 _INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
 _WAITS = sa.and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
 _GATHERS = sa.and_(
-    sa.or_(jobs.c.kind.in_(["erase", "compact"]), sa.and_(jobs.c.kind == "learn", ~_INDEXES)),
+    sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn", ~_INDEXES)),
     _WAITS,
 )
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
@@ -488,16 +487,6 @@ def fail(
     if not count_attempt:
         changed["attempts"] = jobs.c.attempts - 1
     connection.execute(sa.update(jobs).where(jobs.c.id.in_([job.id for job in batch])).values(changed))
-
-
-def reclaim(connection: sa.Connection, owner: str, now: datetime) -> None:
-    """End the leases of all other owners on index jobs, since their processes died. Their attempts count.
-
-    Other kinds of jobs are left out: any process does them, also without the index.
-    """
-    of_holder = jobs.c.kind.in_(["index", "upsert", "unindex", "compact"])
-    held = sa.update(jobs).where(jobs.c.owner.is_not(None), jobs.c.owner != owner, jobs.c.dead == 0)
-    connection.execute(held.where(of_holder).values(owner=None, due=to_micros(now)))
 
 
 def owners(connection: sa.Connection, now: datetime) -> list[str]:

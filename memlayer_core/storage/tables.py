@@ -9,7 +9,7 @@ import sqlalchemy as sa
 tables = sa.MetaData()
 KEYS = sa.Sequence("memlayer_keys", metadata=tables)
 """Counts the keys of messages, records and texts of items, on PostgreSQL: see `statements.take_keys`."""
-_EMBEDDED = sa.text("shard IS NOT NULL")
+_EMBEDDED = sa.text("vectors IS NOT NULL")
 OF_ITEM = sa.text("kind = 'item'")
 """The condition that texts are those of items, as their index has it."""
 _Serial = sa.BigInteger().with_variant(sa.Integer, "sqlite")  # SQLite counts up an INTEGER only
@@ -29,9 +29,6 @@ namespaces = sa.Table(
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("shard", sa.Integer, nullable=False, index=True),
-    sa.Column(
-        "indexed", sa.SmallInteger, nullable=False, server_default="0"
-    ),  # whether the vector index has it
     sa.Column("records", sa.BigInteger, nullable=False, server_default="0"),  # how many were ever counted
     sa.Column("vectors", sa.BigInteger, nullable=False),
     sa.Column("texts", sa.BigInteger, nullable=False, server_default="0"),  # that have them
@@ -112,7 +109,7 @@ IN_FORCE_BY_KEY = sa.func.coalesce(messages.c.replaced_at, 0) == 0
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
 # in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session; `owner` is the number of a
-# message's session, or of the item. The last five columns and the two before them are empty until it is embedded and thereby in the indexes. `vector` has the vectors of its parts, one behind the other,
+# message's session, or of the item. The last six columns are empty until it is embedded. `vector` has the vectors of its parts, one behind the other,
 # `vectors` their number. `changed` is the version that its namespace got by that. `speaker` is the first letter of the role,
 # and the name; `language` the code of the text's language.
 texts = sa.Table(
@@ -126,14 +123,22 @@ texts = sa.Table(
     sa.Column("owner", sa.BigInteger),
     sa.Column("speaker", sa.Text),
     sa.Column("language", sa.String(3)),
-    sa.Column("shard", sa.Integer),
     sa.Column("text_hash", sa.String(32)),
     sa.Column("vector", sa.LargeBinary),
     sa.Column("vectors", sa.SmallInteger),
     sa.Column("changed", sa.BigInteger),
     sa.Index("memlayer_texts_namespace", "namespace", "changed", sqlite_where=_EMBEDDED),
     sa.Index("memlayer_texts_item", "owner", sqlite_where=OF_ITEM),
-    sa.Index("memlayer_texts_shard", "shard", "key", sqlite_where=_EMBEDDED),
+)
+
+# Texts of which Chroma's collection `shard` may lack something, or have something too much: see `storage.outbox`.
+outbox = sa.Table(
+    "memlayer_outbox",
+    tables,
+    sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("key", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 jobs = sa.Table(

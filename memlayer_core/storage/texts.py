@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage import statements, words
+from memlayer_core.storage import outbox, statements, words
 from memlayer_core.storage.jobs import enqueue, enqueue_erasure
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, namespaces, texts
@@ -41,7 +41,10 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
 )
 _OWNERS = statements.rows_by(
     sa.select(
-        namespaces.c.namespace, namespaces.c.shard, namespaces.c.version, namespaces.c.indexed
+        namespaces.c.namespace,
+        namespaces.c.shard,
+        namespaces.c.version,
+        outbox.IS_PROJECTED.label("is_projected"),
     ).with_for_update(),
     namespaces.c.namespace,
 )
@@ -120,7 +123,7 @@ def add(
 
 
 def remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
-    """Delete everything that finds some texts, and queue the same for the files, and for the index if it has the namespace.
+    """Delete everything that finds some texts, and queue the same for the files and the index.
 
     Args:
         connection: In the transaction that deletes or changes the texts.
@@ -130,20 +133,15 @@ def remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: 
     """
     there = sorted(existing_keys(connection, keys))
     owner = owners_locked(connection, [namespace]).get(namespace) if there else None
+    if owner is not None and owner.is_projected:
+        outbox.mark_removed(connection, owner.shard, there, now)
     words.delete(connection, there)
     _UNQUEUE.run(connection, there)
     gone = _REMOVE.all(connection, there)
     some = [row.vectors for row in gone if row.vectors is not None]
     count_vectors(connection, namespace, -sum(some), -len(some))
-    _unindex(connection, owner, [row.key for row in gone], now)
     if keys:
         enqueue_erasure(connection, now)
-
-
-def _unindex(connection: sa.Connection, owner: Any | None, keys: Sequence[int], now: datetime) -> None:
-    """Queue that the index removes these keys, if it has the namespace."""
-    if owner is not None and owner.indexed:
-        enqueue(connection, "unindex", keys, owner.namespace, now)
 
 
 def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, Sample, SimilarityScale
-from memlayer_core.storage import statements
+from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
+from memlayer_core.storage import outbox, statements
 from memlayer_core.storage import texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
+from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
-from memlayer_core.storage.terms import MOST_PARTS
 
 # Numbers about the store: how much a search can find, and what is fixed when the store is made.
 
@@ -35,7 +35,6 @@ class ScopeStatistics:
 
     Attributes:
         vectors: Number of the user's vectors: a long text has several.
-        is_indexed: Whether the vector index has them, or gets them soon.
         shard: Number of the user's Chroma collection.
         version: Goes up when vectors of the user are stored.
         texts: Number of the user's texts that have vectors.
@@ -44,7 +43,6 @@ class ScopeStatistics:
     """
 
     vectors: int = 0
-    is_indexed: bool = False
     shard: int = 0
     version: int = 0
     texts: int = 0
@@ -205,9 +203,7 @@ COLUMNS = tuple(
 )
 """What `columns_from` needs of texts that have vectors."""
 
-_BY_KEY = ListStatement(
-    lambda keys: sa.select(*COLUMNS).where(texts.c.key.in_(keys), texts.c.shard.is_not(None))
-)
+_BY_KEY = ListStatement(lambda keys: sa.select(*COLUMNS).where(texts.c.key.in_(keys), EMBEDDED))
 
 
 def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
@@ -224,7 +220,7 @@ _LOAD = Statement(
     sa.select(*COLUMNS).where(
         texts.c.namespace == sa.bindparam("of"),
         texts.c.changed > sa.bindparam("since"),
-        texts.c.shard.is_not(None),
+        EMBEDDED,
     )
 )
 
@@ -367,10 +363,7 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
 
 # Vectors in SQL: to build Chroma again without a model, and to compare them one by one if Chroma cannot be used.
 
-EMBEDDED = texts.c.shard.is_not(None)
-"""The condition that texts have their vectors; the indexes of the table contain no others. A shard of a number implies it."""
-
-_FILLED = ("speaker", "language", "shard", "text_hash", "vector", "vectors", "changed")
+_FILLED = ("speaker", "language", "text_hash", "vector", "vectors", "changed")
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
 _NAMESPACE = Statement(
     sa.select(
@@ -378,7 +371,6 @@ _NAMESPACE = Statement(
         namespaces.c.vectors,
         namespaces.c.texts,
         namespaces.c.version,
-        namespaces.c.indexed,
     ).where(namespaces.c.namespace == sa.bindparam("of"))
 )
 _META = Statement(sa.select(meta.c.name, meta.c.value))
@@ -405,22 +397,14 @@ _GROW = Statement(
         ),
     )
     .returning(
-        namespaces.c.shard,
         namespaces.c.version,
-        namespaces.c.indexed,
-        namespaces.c.vectors,
+        outbox.IS_PROJECTED.label("is_projected"),
         _known("dimension").label("dimension"),
         _known(LEARNS).label("learns"),
     )
 )
 _INSERT = Statement(sa.insert(texts))
-_TASKS = ListStatement(
-    lambda keys: (
-        sa.select(texts, namespaces.c.shard.label("on"))
-        .join(namespaces, namespaces.c.namespace == texts.c.namespace)
-        .where(texts.c.key.in_(keys))
-    )
-)
+_TASKS = statements.rows_by(sa.select(texts), texts.c.key)
 _LOCKED = statements.rows_by(
     sa.select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
 )
@@ -439,8 +423,8 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTas
 
 def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     now = hash_of(text)
-    kept = _parts(row) if row.text_hash == now else ()
-    return IndexTask(row.key, row.on, storage_texts.lanes_of_row(row), text, now, kept, speaker)
+    kept = outbox.parts_of(row) if row.text_hash == now else ()
+    return IndexTask(row.key, storage_texts.lanes_of_row(row), text, now, kept, speaker)
 
 
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
@@ -455,7 +439,6 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
     changes = (
         {
             "of": entry.key,
-            "shard": owners[here[entry.key].namespace].shard,
             "changed": versions[here[entry.key].namespace],
             "text_hash": entry.text_hash,
             "speaker": entry.speaker,
@@ -467,6 +450,8 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
         if entry.key in here
     )
     _STORE.run(connection, *changes)
+    if any(owner.is_projected for owner in owners.values()):
+        outbox.mark(connection, sorted(here))
     stored = {entry.key: len(entry.vectors) for entry in new_entries}
     vectors, embeddings = Counter[str](), Counter[str]()
     for key, row in here.items():
@@ -487,7 +472,6 @@ class Embedding(NamedTuple):
         speaker: Who said it: the first letter of the role, and the name.
         language: The code of its language; empty if that is not known.
         embedder: Identity of the embedder.
-        few: Vectors of a user up to which the index has none of them.
     """
 
     vectors: tuple[FloatVector, ...]
@@ -495,7 +479,6 @@ class Embedding(NamedTuple):
     speaker: str
     language: str
     embedder: str
-    few: int
 
 
 def hash_of(text: str) -> str:
@@ -538,7 +521,6 @@ def add(
         "agent_lane": lanes[1],
         "session_lane": lanes[2],
         "owner": owner,
-        "shard": grew.shard,
         "changed": grew.version,
     }
     rows = (
@@ -554,7 +536,9 @@ def add(
         for key, one in embeddings.items()
     )
     _INSERT.run(connection, *rows)
-    if grew.indexed or grew.vectors > some.few or grew.learns is not None:
+    if grew.is_projected:
+        outbox.mark(connection, list(embeddings))
+    if grew.learns is not None:
         enqueue(connection, "index", list(embeddings), scope.namespace, now)
     return True
 
@@ -569,7 +553,9 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
         now: The present.
     """
     for some in statements.chunks(list(keys)):
-        found = map(entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED)))
+        found = map(
+            outbox.entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
+        )
         store(
             connection,
             [replace(one, key=keys[one.key], lanes=storage_texts.lanes_of(target)) for one in found],
@@ -580,19 +566,10 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
 def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
     return [
-        entry_of(row)
+        outbox.entry_of(row)
         for some in statements.chunks(keys)
         for row in connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
-
-
-def entry_of(row: Any) -> IndexEntry:
-    """Return the vectors of a row of texts."""
-    first, *others = _parts(row)
-    lanes = storage_texts.lanes_of_row(row)
-    return IndexEntry(
-        row.key, row.shard, lanes, first, row.text_hash, tuple(others), row.speaker, row.language
-    )
 
 
 def cosines(rows: Sequence[Any], vector: FloatVector) -> FloatVector:
@@ -625,7 +602,7 @@ def overview(connection: sa.Connection, reach: Scope | SharedScope | Folder) -> 
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
         return ScopeStatistics()
-    return ScopeStatistics(row.vectors, bool(row.indexed), row.shard, row.version, row.texts)
+    return ScopeStatistics(row.vectors, row.shard, row.version, row.texts)
 
 
 def layout(connection: sa.Connection) -> Layout:
@@ -683,105 +660,3 @@ def forget(connection: sa.Connection, now: datetime) -> None:
     connection.execute(sa.delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(sa.delete(jobs).where(jobs.c.kind == "index"))
     enqueue_texts(connection, "index", now)
-
-
-def _parts(row: Any) -> tuple[FloatVector, ...]:
-    return tuple(np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1))
-
-
-# What the vector index should have: the vectors of large namespaces. Chroma is filled by this, and compared with it.
-
-_OTHERS = Statement(
-    sa.select(sa.literal(1))
-    .where(
-        namespaces.c.shard == sa.bindparam("on"),
-        namespaces.c.indexed == 1,
-        namespaces.c.namespace != sa.bindparam("of"),
-    )
-    .limit(1)
-)
-_INDEXED = texts.c.namespace.in_(sa.select(namespaces.c.namespace).where(namespaces.c.indexed == 1))
-"""The condition that the vector index has the vectors of texts, or gets them soon."""
-
-_NAMED = statements.rows_by(
-    sa.select(namespaces.c.namespace, namespaces.c.indexed, namespaces.c.vectors), namespaces.c.namespace
-)
-_HELD = statements.rows_by(sa.select(texts.c.key).where(_INDEXED), texts.c.key)
-_ADD = (
-    sa.update(namespaces).where(namespaces.c.indexed == 0).values(indexed=1).returning(namespaces.c.namespace)
-)
-_LARGE = sa.select(namespaces.c.namespace).where(namespaces.c.indexed == 0)
-
-
-def namespaces_of(
-    connection: sa.Connection, names: Collection[str], max_vectors: int
-) -> tuple[set[str], list[str]]:
-    """Return which namespaces the index has, and which others have more vectors than `max_vectors`."""
-    rows = _NAMED.all(connection, sorted(names))
-    has = {row.namespace for row in rows if row.indexed}
-    return has, [row.namespace for row in rows if not row.indexed and row.vectors > max_vectors]
-
-
-def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
-    """Return those of the keys that have a text which the index should have."""
-    return {row.key for row in _HELD.all(connection, keys)}
-
-
-def add_to_content(connection: sa.Connection, names: Collection[str], now: datetime) -> None:
-    """Give the index namespaces that it does not have: a job for each of their texts is queued.
-
-    Whoever stored a text before is served by that job, and whoever stores one later sees that the index has the namespace.
-    """
-    for added in connection.scalars(_ADD.where(namespaces.c.namespace.in_(names))).all():
-        enqueue_texts(connection, "upsert", now, texts.c.namespace == added, EMBEDDED)
-
-
-def large_namespaces(connection: sa.Connection, max_vectors: int) -> list[str]:
-    """Return the namespaces with more vectors than `max_vectors` that the index does not have."""
-    return list(connection.scalars(_LARGE.where(namespaces.c.vectors > max_vectors)))
-
-
-def is_alone(connection: sa.Connection, namespace: str, shard: int) -> bool:
-    """Tell whether the index has vectors of no other namespace in a shard."""
-    return _OTHERS.first(connection, {"of": namespace, "on": shard}) is None
-
-
-def content_entries(connection: sa.Connection, shard: int, after: int, limit: int) -> list[IndexEntry]:
-    """Return what a shard of the index should have, with keys above `after`, in the order of their keys."""
-    query = sa.select(texts).where(texts.c.key > after, texts.c.shard == shard, _INDEXED)
-    return list(map(entry_of, connection.execute(query.order_by(texts.c.key).limit(limit))))
-
-
-def samples(
-    connection: sa.Connection, shards: int, probes: int, one_shard: int | None = None
-) -> list[Sample]:
-    """Return samples of the shards of an index, or of one shard.
-
-    A shard should hold at least the vectors that the index gets and whose job is done; at most those, and the vectors that
-    jobs will add or remove.
-    """
-    waits = sa.exists().where(jobs.c.subject == texts.c.key, jobs.c.kind.in_(["index", "upsert"]))
-    wanted = range(shards) if one_shard is None else (one_shard,)
-    among = sa.and_(texts.c.shard.in_(wanted), _INDEXED)
-    done = _count_by_shard(connection, among, ~waits)
-    most = Counter(_count_by_shard(connection, among))
-    leaving = sa.select(jobs.c.namespace, sa.func.count().label("number")).where(jobs.c.kind == "unindex")
-    for row in connection.execute(leaving.group_by(jobs.c.namespace)):
-        most[statements.shard_of(row.namespace, shards)] += row.number * MOST_PARTS
-    found: list[Sample] = []
-    for shard in wanted:
-        some: list[IndexEntry] = []
-        if shard in done:
-            ends = sa.select(texts.c.key).where(texts.c.shard == shard, _INDEXED, ~waits)
-            keys = {
-                *connection.scalars(ends.order_by(texts.c.key).limit(probes)),
-                *connection.scalars(ends.order_by(texts.c.key.desc()).limit(probes)),
-            }
-            some = [entry for key in sorted(keys) for entry in content_entries(connection, shard, key - 1, 1)]
-        found.append(Sample(shard, done.get(shard, 0), most[shard], tuple(some)))
-    return found
-
-
-def _count_by_shard(connection: sa.Connection, *conditions: Any) -> dict[int, int]:
-    counting = sa.select(texts.c.shard, sa.func.sum(texts.c.vectors).label("number")).where(*conditions)
-    return {row.shard: int(row.number) for row in connection.execute(counting.group_by(texts.c.shard))}

@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 from command_line import on_terminal, run, unprivileged, words
 from offline import Offline
+from projection import in_chroma, in_journal
 from sqlalchemy import create_engine, text
 from tuned import Tuned
 from typer.main import get_command
 
-from memlayer_core import Memory, Message, Scope
+from memlayer_core import Memory, Message
 from memlayer_core.cli.app import app
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage import vectors
 from memlayer_core.storage.database import SCHEMA_VERSION
 from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED
@@ -52,13 +52,11 @@ def kept(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
     return tmp_path / "memory"
 
 
-def by_meaning(directory: Path) -> bool:
-    """Tell whether Chroma itself finds something: the journal's own vectors are not compared."""
+def is_whole(directory: Path) -> bool:
+    """Tell whether Chroma has what the journal has."""
     with Memory.open(directory) as memory:
-        rt = memory._resources.runtime
-        assert rt.index.acquire()
-        shard = rt.db.read(vectors.overview, Scope("ada")).shard
-        return bool(rt.index.nearest(shard, None, rt.embedder.embed_query("allergy"), 1))
+        assert memory.runtime.index.acquire()
+        return in_chroma(memory) == in_journal(memory) != {}
 
 
 # --- help
@@ -438,20 +436,20 @@ def test_arguments_that_cannot_be_used_end_with_2_or_1_and_words(arguments: list
 
 
 def test_reindex_brings_back_a_lost_index_and_asks_no_model(kept: Path, monkeypatch: pytest.MonkeyPatch):
-    assert by_meaning(kept)
+    assert is_whole(kept)
     shutil.rmtree(kept / "chroma")
     with monkeypatch.context() as patch:
         patch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
         shown = run("reindex", kept)
     assert shown.exit_code == 0, shown.output
     assert "built again: 4 vectors" in shown.stdout
-    assert by_meaning(kept)
+    assert is_whole(kept)
     assert run("verify", kept).exit_code == 0
 
 
-def test_without_reindex_a_lost_index_finds_nothing(kept: Path):
+def test_without_reindex_a_lost_index_is_not_whole(kept: Path):
     shutil.rmtree(kept / "chroma")
-    assert not by_meaning(kept)
+    assert not is_whole(kept)
 
 
 @pytest.mark.slow
@@ -463,7 +461,7 @@ def test_reindex_embeds_everything_anew_with_another_embedder(open_at: Callable[
     assert shown.exit_code == 0, shown.output
     assert "Embedder\thashing-1024-v1" in shown.stdout
     assert "hashing-1024-v1, 1024 dimensions" in run("inspect", tmp_path / "memory").stdout
-    assert by_meaning(tmp_path / "memory")
+    assert is_whole(tmp_path / "memory")
     assert run("verify", tmp_path / "memory").exit_code == 0
 
 
@@ -478,7 +476,7 @@ def test_verify_mends_what_it_finds_and_says_so_with_1(kept: Path):
     shown = run("verify", kept)
     assert shown.exit_code == 1
     assert "built again: collection(s)" in shown.stdout
-    assert by_meaning(kept)
+    assert is_whole(kept)
     assert run("verify", kept).exit_code == 0
 
 
@@ -542,7 +540,7 @@ def test_work_revives_what_was_given_up_and_ends_when_told(given_up: Path):
 
 def owe(directory: Path, said: str) -> None:
     with Memory.open(directory, embedder="hashing", settings=Tuned(index_delay=60)) as memory:
-        memory.chat(user_id="ada").add("user", said)
+        memory.chat(user_id="ada").remember(said)
 
 
 def test_work_does_what_another_process_left(kept: Path):
@@ -574,4 +572,4 @@ def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert re.search(r"Vectors\t5", run("inspect", kept).stdout)
-    assert not (kept / "chroma.open").exists()
+    assert (kept / "chroma.closed").exists()

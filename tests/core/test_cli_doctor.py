@@ -104,13 +104,7 @@ def test_a_directory_without_a_memory_is_told_but_the_first_look_is_fine(
     assert list(tmp_path.iterdir()) == [], "nothing was made"
 
 
-def test_a_damaged_journal_and_a_torn_index_are_found(directory: Path):
-    for segment in (directory / "chroma").iterdir():
-        if segment.is_dir():
-            (segment / "index_metadata.pickle").write_bytes(b"torn")
-            for name in ("header.bin", "data_level0.bin", "length.bin", "link_lists.bin"):
-                (segment / name).touch()
-    assert wrong(found(directory)[1]) == {"chroma"}
+def test_a_damaged_journal_is_found(directory: Path):
     journal = directory / "journal.sqlite3"
     with journal.open("r+b") as file:
         file.seek(journal.stat().st_size // 2)
@@ -147,7 +141,7 @@ def test_a_store_that_a_server_holds_is_fine(directory: Path):
     assert (code, wrong(checks)) == (0, set())
     (chroma,) = checks["chroma"]
     assert chroma["state"] == "fine", "no note about a process that was killed"
-    assert "in use by process" in chroma["finding"]
+    assert "in use" in chroma["finding"]
 
 
 @posix

@@ -89,7 +89,7 @@ def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
         memory.admin.verify()
         rt = memory.runtime
         assert rt.index is not None
-        assert rt.index.held
+        assert rt.index.is_held
         shard = rt.db.read(vectors.overview, Scope("ada")).shard
         assert len(rt.index.nearest(shard, None, rt.embedder.embed_query("allergic"), 50)) == 50
     assert run("verify", tmp_path / "copy").exit_code == 0

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from message_store import DictStore
 
 from memlayer_core import MaxMessages, MaxRounds
-from memlayer_core.chroma import ChromaServer, EmbeddedChroma
 from memlayer_core.models.foreign import resolve_reranker
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
@@ -24,7 +20,6 @@ from memlayer_core.seams import (
     Redactor,
     Reranker,
     TokenCounter,
-    VectorIndex,
 )
 from memlayer_core.testing import (
     EmbedderConformance,
@@ -34,7 +29,6 @@ from memlayer_core.testing import (
     RedactorConformance,
     RerankerConformance,
     TokenCounterConformance,
-    VectorIndexConformance,
 )
 
 
@@ -80,22 +74,6 @@ class TestPolicies(PolicyConformance):
     @pytest.fixture(params=[MaxMessages(4), MaxRounds(3)], ids=repr)
     def policy(self, request: pytest.FixtureRequest) -> Policy:
         return request.param
-
-
-class TestEmbeddedChroma(VectorIndexConformance):
-    @pytest.fixture
-    def index(self, tmp_path: Path) -> Iterator[VectorIndex]:
-        made = EmbeddedChroma(tmp_path / "chroma", store_id="a" * 32, shards=2, embedder=lambda: ("test", 4))
-        yield made
-        made.close()
-
-
-class TestChromaServer(VectorIndexConformance):
-    @pytest.fixture
-    def index(self, chroma_url: str) -> Iterator[VectorIndex]:
-        made = ChromaServer(chroma_url, store_id=uuid4().hex, shards=2, embedder=lambda: ("test", 4))
-        yield made
-        made.close()
 
 
 class AtLeast:

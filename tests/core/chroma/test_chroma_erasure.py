@@ -10,29 +10,25 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from sql import stored_vectors
-from sqlalchemy import Connection
+from projection import collections
 from tuned import Tuned
 from waiting import wait_for
 
 from memlayer_core import Memory, Message
-from memlayer_core.chroma import index as chroma_index
 from memlayer_core.errors import StoreUnavailableError
-from memlayer_core.events import IndexDegraded, IndexRebuilt, StoreMissing
+from memlayer_core.events import IndexDegraded, StoreMissing
 from memlayer_core.items.model import PutItem
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import statements, vectors
-from memlayer_core.storage.jobs import Job
+from memlayer_core.storage import outbox, statements
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
 SECRET = "the password of the vault is swordfish"
@@ -153,39 +149,34 @@ def test_a_record_and_an_item_that_are_forgotten_are_in_none_of_chromas_files(op
 
 
 @pytest.mark.slow
-def test_many_forgets_are_cleared_out_together(open_at, chroma) -> None:
+def test_many_forgets_are_cleared_out_together(open_at, chroma, monkeypatch) -> None:
     memory = open_at(settings=SETTINGS, embedder=signs)
     for number in range(30):
         memory.chat(user_id=f"u{number}", session_id="s").add("user", f"{SECRET} {number}")
     memory.flush(60)
-    compacted: list[Any] = []
-    index = memory.runtime.index
-    inner = index.erase
-
-    def erase(shards: Any) -> None:
-        compacted.append(tuple(shards))
-        inner(shards)
-
-    index.erase = erase
-    memory._resources.worker._gathering = 600  # however slow the machine is
+    erased: list[Any] = []
+    inner = memory.runtime.index.erase
+    monkeypatch.setattr(memory.runtime.index, "erase", lambda shards: (erased.append(shards), inner(shards)))
     for number in range(20):
         memory.forget(user_id=f"u{number}")
-    wait_for(lambda: all(job.kind in {"compact", "erase"} for job in jobs_of(memory)))
-    assert compacted == []  # they gather
-    shards = [job.subject for job in jobs_of(memory) if job.kind == "compact"]
-    assert 0 < len(shards) == len({*shards}) <= 16
+    assert memory.admin.status().backlog.queued <= 1  # that of the journal's files
     memory.flush(60)
-    assert len(compacted) == 1
+    assert len(erased) == 1
     assert traces(chroma, bytes_of(*(f"{SECRET} {n}" for n in range(20)))) == set()
     assert memory.admin.verify() == []
 
 
-def jobs_of(memory: Memory) -> list[Any]:
-    from sqlalchemy import select
-
-    from memlayer_core.storage.tables import jobs
-
-    return memory.runtime.db.read(lambda c: list(c.execute(select(jobs))))
+@pytest.mark.slow
+def test_without_a_flush_they_leave_its_files_within_an_hour(open_at, chroma, monkeypatch) -> None:
+    memory = open_at(settings=SETTINGS, embedder=signs)
+    memory.chat(user_id="louis", session_id="s").add("user", SECRET)
+    memory.flush(60)
+    memory.forget(user_id="louis")
+    now = memory.runtime.now()
+    for minutes, is_due in ((59, False), (61, True)):
+        memory.runtime.db.write(outbox.owe, now + timedelta(minutes=minutes))
+        kinds = memory.runtime.db.read(storage_jobs.count_kinds)
+        assert ("compact" in kinds) is is_due
 
 
 @pytest.mark.slow
@@ -196,13 +187,13 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, ch
     memory.flush(60)
     degraded = heard(memory, IndexDegraded)
     index, found = memory.runtime.index, []
-    inner = index.upsert
+    inner = index.write
 
-    def upsert(filings: Any) -> None:
-        inner(filings)  # the shard has some of its vectors again
+    def write(batch: Any) -> None:
+        inner(batch)  # the collection has some of its vectors again
         found.append(len(memory.search("a thing in town", user_id="louis", limit=500)))
 
-    index.upsert = upsert
+    index.write = write
     ended = threading.Event()
     counts: list[int] = []
 
@@ -216,39 +207,8 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, ch
     memory.flush(60)
     ended.set()
     searching.join()
-    assert found == [120]
+    assert set(found) == {120}
     assert set(counts) <= {120, 121}
-    assert degraded == []
-    assert memory.admin.status().problems == {}
-
-
-def test_a_shard_is_filled_again_after_the_searches_that_run_in_it(open_at, chroma, monkeypatch) -> None:
-    memory = open_at(settings=SETTINGS)
-    talk(memory, "louis", 120)
-    memory.flush(60)
-    degraded, order = heard(memory, IndexDegraded), []
-    searching, index = threading.Event(), memory.runtime.index
-    nearest, erase = chroma_index.nearest_in, index.erase
-
-    def search_slowly(target: Any, *args: Any, **kwargs: Any) -> Any:
-        searching.set()
-        time.sleep(0.2)  # somebody empties the shard meanwhile
-        found = nearest(target, *args, **kwargs)
-        order.append("searched")
-        return found
-
-    def note_erasure(shards: Any) -> None:
-        order.append("erased")
-        erase(shards)
-
-    monkeypatch.setattr(chroma_index, "nearest_in", search_slowly)
-    index.erase = note_erasure
-    with ThreadPoolExecutor(1) as pool:
-        hits = pool.submit(memory.search, "a thing in town", user_id="louis", limit=500)
-        assert searching.wait(10)
-        memory.admin.reindex()
-        assert len(hits.result(30)) == 120
-    assert order[:2] == ["searched", "erased"]
     assert degraded == []
     assert memory.admin.status().problems == {}
 
@@ -275,25 +235,19 @@ KILLED = """
 import os, signal, sys
 from tuned import Tuned
 from memlayer_core import Memory
-from memlayer_core.storage import jobs
-from memlayer_core.chroma import EmbeddedChroma, places
+from memlayer_core.storage import outbox
+from memlayer_core.chroma import directory
 settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 memory = Memory.open(sys.argv[1], embedder="hashing", settings=settings)
-def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 owner, name = {
-    "before": (EmbeddedChroma, "erase"),
-    "emptied": (places.DirectoryPlace, "compact"),
-    "filling": (EmbeddedChroma, "upsert"),
-    "filled": (jobs, "finish"),
+    "before": (directory.EmbeddedChroma, "erase"),
+    "emptied": (directory, "_compact"),
+    "filling": (directory.EmbeddedChroma, "write"),
+    "filled": (outbox, "end_batch"),
 }[sys.argv[2]]
 memory.forget(user_id="louis")
-inner = EmbeddedChroma.erase
-def erase(self, shards):
-    if name != "erase":
-        inner(self, shards) if name != "compact" else None
-    setattr(owner, name, die)
-    inner(self, shards)
-EmbeddedChroma.erase = die if name == "erase" else erase
+setattr(owner, name, die)
 memory.flush(60)
 """
 
@@ -324,23 +278,6 @@ def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_a
 
 
 # --- files that go away
-
-
-def test_a_chroma_directory_removed_while_open_is_rebuilt_without_reopening(open_at, chroma) -> None:
-    memory = open_at(settings=SETTINGS)
-    talk(memory, "louis", 30)
-    memory.flush(60)
-    degraded, rebuilt = heard(memory, IndexDegraded), heard(memory, IndexRebuilt)
-    shutil.rmtree(chroma)
-    wait_for(lambda: bool(rebuilt) and memory.admin.status().problems == {})
-    assert "removed" in degraded[0].reason
-    assert memory.admin.status().index == "held"
-    assert sum(event.vectors for event in rebuilt) == 30
-    assert (chroma / "chroma.sqlite3").exists()
-    assert len(memory.search("a thing in town", user_id="louis", limit=500)) == 30
-    talk(memory, "louis", 1, session="after")
-    memory.flush(60)
-    assert memory.admin.verify() == []
 
 
 def refused(memory: Memory) -> bool:
@@ -407,118 +344,6 @@ def test_opening_a_second_memory_takes_no_lock_from_the_first(tmp_path) -> None:
 
 
 # --- a server that many use
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def served(request, tmp_path, chroma_url) -> Iterator[Callable[[], Memory]]:
-    """Return a function that opens memories of one store with a Chroma server."""
-    where: dict[str, Any] = {"path": tmp_path / "memory"}
-    if request.param == "postgres":
-        where = {"database_url": request.getfixturevalue("new_postgres_url")}
-    opened: list[Memory] = []
-
-    def open_served() -> Memory:
-        options = {"chroma_url": chroma_url, "embedder": "hashing", "settings": SETTINGS}
-        opened.append(Memory.open(**where, **options))
-        return opened[-1]
-
-    yield open_served
-    for memory in opened:
-        memory.close()
-
-
-def collections(memory: Memory) -> dict[str, str]:
-    """Return the ids of a store's collections: one that is dropped and made again has another."""
-    index = memory.runtime.index
-    prefix = index._shards.prefix
-    return {c.name: str(c.id) for c in index._shards.client().list_collections() if c.name.startswith(prefix)}
-
-
-@pytest.mark.slow
-def test_a_collection_that_others_write_to_while_it_is_judged_is_not_dropped(served, monkeypatch) -> None:
-    one = served()
-    for user in ("a", "b", "c", "d"):
-        talk(one, user, 10)
-    one.flush(60)
-    before = collections(one)
-    two = served()
-    two.flush(60)
-    db = two.runtime.db
-    inner, turn = db.read, iter(range(1000))
-
-    def outdated(work: Any, *args: Any, **kwargs: Any) -> Any:
-        read = inner(work, *args, **kwargs)
-        if work is not vectors.samples:
-            return read
-        number = next(turn)
-        for user in ("a", "b"):
-            talk(one, user, 2, session=f"s{number}")
-        one.chat(user_id="c", session_id="s").add("user", f"more {number}")
-        one.chat(user_id="c", session_id="s").delete_message(-2)
-        one.flush(60)
-        return read
-
-    monkeypatch.setattr(db, "read", outdated)
-    two.admin.verify()
-    monkeypatch.undo()
-    assert next(turn) > 0
-    assert collections(one) == before
-    one.flush(60)
-    assert two.admin.verify() == []
-    for user, count in (("a", 10), ("b", 10), ("d", 10)):
-        assert len(two.search("a thing number in town", user_id=user, limit=500)) >= count
-
-
-def test_what_a_collection_lacks_is_added_and_what_is_too_much_is_taken_out(served) -> None:
-    memory = served()
-    talk(memory, "a", 40)
-    memory.flush(60)
-    rt = memory.runtime
-    filings = rt.db.read(stored_vectors)
-    shard = filings[0].shard
-    rt.index.remove(shard, [filing.key for filing in filings[:7]])
-    stranger = type(filings[0])(2**50 + 1, shard, filings[0].lanes, filings[0].vector, "x")
-    rt.index.upsert([stranger])
-    before, rebuilt = collections(memory), heard(memory, IndexRebuilt)
-    assert memory.admin.verify() == [f"collection {shard}"]
-    assert set(rt.index.keys(shard)) == {filing.key for filing in filings}
-    assert collections(memory) == before
-    assert [event.vectors for event in rebuilt] == [7]
-    assert memory.admin.verify() == []
-
-
-def test_a_collection_of_another_make_is_dropped_and_made_again(served) -> None:
-    memory = served()
-    talk(memory, "a", 10)
-    memory.flush(60)
-    (name,) = collections(memory)
-    client = memory.runtime.index._shards.client()
-    client.delete_collection(name)
-    client.create_collection(name, embedding_function=None, metadata={"memlayer": 0})
-    memory.runtime.index._shards.collections.clear()
-    assert len(memory.admin.verify()) == 1
-    assert memory.admin.verify() == []
-    assert len(memory.search("a thing in town", user_id="a", limit=50)) == 10
-
-
-def test_one_process_at_a_time_audits_a_server(served) -> None:
-    one = served()
-    talk(one, "a", 3)
-    one.flush(60)
-    rt = one.runtime
-    now = rt.now()
-
-    def owed_and_leased(connection: Connection) -> list[Job]:  # at once: our own worker would be quicker
-        storage_jobs.enqueue_once(connection, "audit", [0], now)
-        return storage_jobs.lease(connection, ["audit"], 5, "somebody", now, now + timedelta(minutes=10))
-
-    (held,) = rt.db.write(owed_and_leased)
-    two = served()
-    talk(two, "b", 3)
-    wait_for(lambda: two.runtime.index.held and two._resources.worker._keeper.adopted)
-    assert [job.owner for job in jobs_of(two) if job.kind == "audit"] == ["somebody"]
-    rt.db.write(storage_jobs.finish, [held])
-    assert two.flush(60).queued == 0
 
 
 STARTED = """

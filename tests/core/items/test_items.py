@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from projection import in_chroma, in_journal
 from sqlalchemy import Connection, text
 from tuned import Tuned
 
@@ -293,10 +294,8 @@ def test_what_was_deleted_is_found_no_more_and_leaves_the_index(open_at) -> None
     memory.items().batch([DropItem(("d",), "k3")])
     assert "k3" not in keys(find(memory, "topic3 hiking", "d", limit=3))
     memory.flush()
-    rt = memory.runtime
-    overview = rt.db.read(vectors.overview, Folder("default", ("d",)))
-    vector = rt.embedder.embed_query("topic3 hiking")
-    assert overview.vectors == len(rt.index.nearest(overview.shard, None, vector, 100)) == 5
+    assert in_chroma(memory) == in_journal(memory)
+    assert len(in_journal(memory)) == 5
 
 
 def test_the_index_of_items_is_built_again_without_a_model(open_at, asked) -> None:

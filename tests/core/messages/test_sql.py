@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sql import LOUIS, SHARDS, filed_under, stored_vectors, texts
+from sql import LOUIS, SHARDS, filed_under, filing, stored_vectors, texts
 
 from memlayer_core import Scope, ToolCall
 from memlayer_core.message import Raw
@@ -16,7 +16,7 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.messages.model import WindowStart
 from memlayer_core.storage import jobs, vectors
-from memlayer_core.testing import NOON, draft, drafts, filing
+from memlayer_core.testing import NOON, draft, drafts
 
 
 def in_force(db):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sql import stored_vectors
+from projection import in_chroma, in_journal
 
 from memlayer_core import Memory, Message
 from memlayer_core.models.minilm import folder, is_present
@@ -62,7 +62,7 @@ def counted(memory: Memory) -> list[tuple[int, int]]:
 
     def read(connection: Any) -> list[tuple[int, int]]:
         rows = connection.execute(namespaces.select().order_by(namespaces.c.namespace)).all()
-        every = connection.execute(texts.select().where(texts.c.shard.is_not(None))).all()
+        every = connection.execute(texts.select().where(texts.c.vectors.is_not(None))).all()
         for row in rows:
             own = [one.vectors for one in every if one.namespace == row.namespace]
             assert (row.vectors, row.texts) == (sum(own), len(own))
@@ -73,11 +73,8 @@ def counted(memory: Memory) -> list[tuple[int, int]]:
 
 def in_index(memory: Memory) -> dict[int, int]:
     """Return how many vectors of each text Chroma has; they must be those of the journal."""
-    index = memory.runtime.index
-    assert index is not None
-    entries = memory.runtime.db.read(stored_vectors)
-    here = {key: number for shard in range(16) for key, number in index.keys(shard).items()}
-    assert here == {entry.key: len(entry.vectors) for entry in entries}
+    here = in_chroma(memory)
+    assert here == in_journal(memory)
     return here
 
 
@@ -153,22 +150,6 @@ def test_an_edit_leaves_no_old_part_in_an_index_that_is_not_compacted(open_at, c
     chat.edit(0, content=content)
     memory.flush(60)
     assert list(in_index(memory).values()) == [len(parts(content))]
-
-
-def test_whoever_takes_the_parts_out_of_chroma_and_dies_leaves_none_for_ever(open_at) -> None:
-    memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
-    memory.chat(user_id="louis", session_id="s").add("user", LONG)
-    memory.flush(60)
-    (entry,) = memory.runtime.db.read(stored_vectors)
-    index = memory.runtime.index
-    index.remove(entry.shard, [entry.key])
-    index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash)])
-    assert memory.admin.verify() == [f"collection {entry.shard}"]
-    assert in_index(memory) == {entry.key: len(parts(LONG))}
-    more = (*entry.others, entry.vector, entry.vector)
-    index.upsert([type(entry)(entry.key, entry.shard, entry.lanes, entry.vector, entry.text_hash, more)])
-    assert memory.admin.verify() == [f"collection {entry.shard}"]
-    assert in_index(memory) == {entry.key: len(parts(LONG))}
 
 
 @INDEXES

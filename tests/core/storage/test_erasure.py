@@ -58,7 +58,7 @@ def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_chroma(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave Chroma out: its files are another test's."""
-    monkeypatch.setattr("memlayer_core.opening._index", lambda *_: None)
+    monkeypatch.setattr("memlayer_core.opening._index", lambda *_, **__: None)
 
 
 def traces(directory: Path, *needles: bytes) -> list[tuple[str, bytes]]:

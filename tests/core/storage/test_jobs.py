@@ -50,18 +50,18 @@ def test_a_worker_that_leaves_gives_its_jobs_back(db):
 
 def test_work_of_the_whole_store_is_owed_once_gathers_and_can_be_hurried(db):
     later, until = NOON + timedelta(seconds=10), NOON + timedelta(seconds=60)
-    db.write(jobs.enqueue_once, "compact", [1, 2], later)
-    db.write(jobs.enqueue_once, "compact", [2, 3], NOON + timedelta(seconds=20))
+    db.write(jobs.enqueue_once, "erase", [1, 2], later)
+    db.write(jobs.enqueue_once, "erase", [2, 3], NOON + timedelta(seconds=20))
     assert db.read(jobs.backlog).queued == 3
-    assert db.write(jobs.lease, ["compact"], 9, "one", NOON, until) == []
-    assert [job.subject for job in db.write(jobs.lease, ["compact"], 9, "one", later, until)] == [1, 2]
-    db.write(jobs.enqueue_once, "compact", [1, 2], later)  # what somebody does is owed
+    assert db.write(jobs.lease, ["erase"], 9, "one", NOON, until) == []
+    assert [job.subject for job in db.write(jobs.lease, ["erase"], 9, "one", later, until)] == [1, 2]
+    db.write(jobs.enqueue_once, "erase", [1, 2], later)  # what somebody does is owed
     assert db.read(jobs.backlog).queued == 3
     assert not db.read(jobs.is_hurried, NOON)
     db.write(jobs.hurry, NOON)
-    (hurried,) = db.write(jobs.lease, ["compact"], 9, "two", NOON, until)
+    (hurried,) = db.write(jobs.lease, ["erase"], 9, "two", NOON, until)
     assert hurried.subject == 3
     db.write(jobs.fail, [hurried], "the disk is full", later)
     assert db.read(jobs.is_hurried, NOON)
     db.write(jobs.hurry, NOON)  # what failed waits for its time
-    assert db.write(jobs.lease, ["compact"], 9, "two", NOON, until) == []
+    assert db.write(jobs.lease, ["erase"], 9, "two", NOON, until) == []

@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {24: "1bbc722e110ac2eb"}
+TABLES = {25: "d6540eef19ce2d93"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
@@ -217,8 +217,7 @@ def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) 
         "memlayer_messages_versions": "replaced_at IS NOT NULL",
         "memlayer_sessions_due": "summary_due > summary_asked",
         "memlayer_texts_item": "kind = 'item'",
-        "memlayer_texts_namespace": "shard IS NOT NULL",
-        "memlayer_texts_shard": "shard IS NOT NULL",
+        "memlayer_texts_namespace": "vectors IS NOT NULL",
         "memlayer_records_about": "replaced_by IS NULL",
         "memlayer_records_profile": "always = 1 AND replaced_by IS NULL",
         "memlayer_records_words": "replaced_by IS NULL",

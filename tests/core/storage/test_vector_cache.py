@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sql import EVE, LOUIS, SHARDS, filed_under
+from sql import EVE, LOUIS, SHARDS, filed_under, filing
 from tuned import Tuned
 
 from examples import examples
@@ -19,7 +19,7 @@ from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
 from memlayer_core.storage.vectors import VectorCache
-from memlayer_core.testing import NOON, drafts, filing
+from memlayer_core.testing import NOON, drafts
 from memlayer_core.transfer.sql import forget
 
 QUESTION = filing(0, LOUIS, [1, 2, 3]).vector

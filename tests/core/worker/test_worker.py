@@ -12,11 +12,10 @@ from sql import stored_vectors
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
-from memlayer_core.errors import EmbedderError, FlushTimeoutError, IndexUnavailableError
-from memlayer_core.events import IndexDegraded, IndexRebuilt, JobDead, JobFailed, MessagesIndexed
+from memlayer_core.errors import EmbedderError, FlushTimeoutError
+from memlayer_core.events import JobDead, JobFailed, MessagesIndexed
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs
-from memlayer_core.storage.statements import shard_of
 from memlayer_core.testing import FlakyEmbedder
 
 QUICK = Tuned(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
@@ -118,89 +117,6 @@ def test_messages_deleted_while_they_wait_are_no_work(memory) -> None:
     assert memory.runtime.db.read(stored_vectors) == []
 
 
-class BrokenIndex:
-    """Stands before a real index and fails on demand."""
-
-    def __init__(self, inner) -> None:
-        self.inner = inner
-        self.broken = False
-
-    def __getattr__(self, name):
-        return getattr(self.inner, name)
-
-    def upsert(self, filings) -> None:
-        if self.broken:
-            raise IndexUnavailableError("Chroma is away", hint="Wait.")
-        self.inner.upsert(filings)
-
-    def nearest(self, *args):
-        if self.broken:
-            raise IndexUnavailableError("Chroma is away", hint="Wait.")
-        return self.inner.nearest(*args)
-
-
-@pytest.mark.requirement("M17")
-def test_chroma_away_means_exact_search_one_event_and_catching_up_later(open_at) -> None:
-    settings = QUICK.replace(exact_scan_limit=0)
-    memory = open_at(settings=settings)
-    index = BrokenIndex(memory._resources.runtime.index)
-    object.__setattr__(memory._resources.runtime, "index", index)
-    chat = memory.chat(user_id="u", session_id="s")
-    chat.add("user", "the pineapple is ripe")
-    memory.flush(30)
-    degraded = heard(memory, IndexDegraded)
-    index.broken = True
-    chat.add("user", "the mango is not")
-    with pytest.raises(FlushTimeoutError, match="away"):
-        memory.flush(0.5)
-    for _ in range(3):
-        found = memory.search("is the mango ripe", user_id="u")
-        assert {hit.text for hit in found} == {"the pineapple is ripe", "the mango is not"}
-        assert all("meaning" in {reason.code for reason in hit.reasons} for hit in found)
-    assert len(degraded) == 1
-    assert memory.admin.status().problems == {"index": "Chroma is away"}
-    index.broken = False
-    assert memory.flush(30).dead == 0
-    assert memory.admin.status().problems == {}
-    assert index.inner.nearest(
-        shard_of(chat.scope.namespace, memory.runtime.shards),
-        chat.scope.user_lane,
-        memory.runtime.embedder.embed_query("mango"),
-        10,
-    )
-
-
-def test_a_chroma_directory_that_vanished_is_built_again_without_the_embedder(open_at, tmp_path) -> None:
-    import shutil
-
-    flaky = FlakyEmbedder(HashingEmbedder())
-    settings = QUICK.replace(exact_scan_limit=0)
-    memory = open_at(embedder=flaky, settings=settings)
-    chat = memory.chat(user_id="u", session_id="s")
-    chat.add_messages([Message("user", f"fruit number {n}") for n in range(40)])
-    memory.flush(30)
-    memory.close()
-    shutil.rmtree(tmp_path / "memory" / "chroma")
-    flaky.texts.clear()
-    again = open_at(embedder=flaky, settings=settings)
-    rebuilt = heard(again, IndexRebuilt)
-    again.admin.verify()
-    assert sum(event.vectors for event in rebuilt) == 40
-    assert flaky.texts == []
-    assert len(again.search("fruit number 7", user_id="u", limit=40)) == 40
-    assert again.admin.verify() == []
-
-
-def test_reindexing_rebuilds_every_shard_and_loses_nothing(open_at) -> None:
-    memory = open_at(settings=QUICK.replace(exact_scan_limit=0))
-    for user in ("a", "b", "c"):
-        memory.chat(user_id=user, session_id="s").add("user", f"the secret of {user}")
-    memory.flush(30)
-    assert memory.admin.reindex() == 3
-    for user in ("a", "b", "c"):
-        assert [hit.text for hit in memory.search("secret", user_id=user)] == [f"the secret of {user}"]
-
-
 def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
     memory = open_at(settings=QUICK.replace(index_batch=7))
     indexed = heard(memory, MessagesIndexed)
@@ -227,21 +143,6 @@ def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
 
     with pytest.raises(EmbedderError), Memory.in_memory(embedder=broken) as memory:
         memory.runtime.embedder.embed(["x"])
-
-
-def test_what_a_killed_process_had_leased_is_done_at_once_by_the_next_holder(open_at) -> None:
-    settings = QUICK.replace(lease_seconds=3600.0, index_delay=3600.0)
-    first = open_at(embedder=FlakyEmbedder(HashingEmbedder()), settings=settings)
-    first.chat(user_id="louis", session_id="s").add("user", "pears")
-    now = first.runtime.now()
-    leased = first.runtime.db.write(jobs.lease, ["index"], 10, "killed", now, now + timedelta(hours=1))
-    assert leased
-    first.close()
-
-    second = open_at(embedder=FlakyEmbedder(HashingEmbedder()), settings=settings)
-    second.flush(30)
-    assert second.admin.status().backlog.queued == 0
-    second.close()
 
 
 @pytest.mark.slow

@@ -1,0 +1,303 @@
+"""What Chroma has to be told: the keys of texts whose vectors came, changed or went, marked in the transaction that did it.
+
+Chroma is a copy that may be thrown away whole. Its collections are numbered: users share the first ones, and who has many vectors has
+one alone. Each batch that is written to a collection has a random name, which its metadata and a row of `meta` have, too. Where they
+differ, the collection is of another time or another server: it is dropped, and all of its keys are marked again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import lru_cache
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+import sqlalchemy as sa
+
+from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.seams import FloatVector, IndexEntry
+from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import statements
+from memlayer_core.storage.jobs import Job
+from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
+
+_GATHERING = timedelta(hours=1)
+"""How long deleted vectors may stay in Chroma's files unless somebody flushes: to erase them, the collection is filled again."""
+_INDEX = "index"  # the row of `meta` that a store has since a process with an index opened it; with a number, a collection's
+_STALE = "stale:"  # with the number of a collection whose files have deleted vectors: the row of `meta` that says since when
+EMBEDDED = texts.c.vectors.is_not(None)
+"""The condition that texts have their vectors; the indexes of the table contain no others."""
+IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
+"""The condition that vectors of this store go to an index."""
+
+_OWNED = sa.select(namespaces.c.shard, texts.c.key, sa.literal(1)).join_from(
+    texts, namespaces, namespaces.c.namespace == texts.c.namespace
+)
+_FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
+_HERE = Statement(
+    sa.select(outbox.c.key).where(outbox.c.shard == sa.bindparam("on")).limit(sa.bindparam("most"))
+)
+_NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
+_ROWS = statements.rows_by(
+    sa.select(texts, namespaces.c.shard)
+    .join_from(texts, namespaces, namespaces.c.namespace == texts.c.namespace)
+    .where(EMBEDDED),
+    texts.c.key,
+)
+_THERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys), EMBEDDED))
+_DONE = Statement(
+    sa.delete(outbox).where(
+        outbox.c.shard == sa.bindparam("on"),
+        outbox.c.key == sa.bindparam("of"),
+        outbox.c.version == sa.bindparam("seen"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a collection is told at once.
+
+    Attributes:
+        shard: Number of the collection.
+        versions: The marked keys, with the versions of their marks.
+        entries: The vectors of those that have some; the others leave the collection.
+        made_for: Identity and dimension of the embedder that made them.
+        before: Names of the batches that the collection may have got last; with an empty one, there may be no collection.
+        name: The name of this one.
+    """
+
+    shard: int
+    versions: Mapping[int, int]
+    entries: Sequence[IndexEntry]
+    made_for: tuple[str, int]
+    before: tuple[str, ...] = ("",)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def stale(self) -> list[int]:
+        """The keys of which the collection may have what is not so any more."""
+        new = {entry.key for entry in self.entries}
+        return [key for key, version in self.versions.items() if version > 1 or key not in new]
+
+
+def is_projected(connection: sa.Connection) -> bool:
+    """Tell whether vectors of this store go to an index."""
+    return bool(connection.scalar(sa.select(IS_PROJECTED)))
+
+
+def begin(connection: sa.Connection) -> None:
+    """Mark what a store has, once: from now on its vectors go to an index."""
+    if not is_projected(connection):
+        connection.execute(sa.insert(meta).values(name=_INDEX, value=""))
+        _mark_where(connection, sa.true())
+
+
+def mark(connection: sa.Connection, keys: Sequence[int]) -> None:
+    """Mark texts whose vectors were stored, or will be deleted in this transaction."""
+    _mark(connection.dialect.name).run(connection, keys)
+
+
+def mark_removed(connection: sa.Connection, shard: int, keys: Sequence[int], now: datetime) -> None:
+    """Mark texts that will be deleted in this transaction, and the files of their collection."""
+    mark(connection, keys)
+    note = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
+    connection.execute(note, {"name": f"{_STALE}{shard}", "value": str(statements.to_micros(now))})
+
+
+def refill(connection: sa.Connection, shards: Collection[int], now: datetime) -> int:
+    """Mark all texts of some collections, which are empty by now. Returns how many vectors they have."""
+    names = [name for shard in shards for name in (f"{_INDEX}:{shard}", f"{_STALE}{shard}")]
+    connection.execute(sa.delete(meta).where(meta.c.name.in_(names)))
+    connection.execute(sa.delete(outbox).where(outbox.c.shard.in_(shards)))  # there is nothing to delete
+    within = namespaces.c.shard.in_(shards)
+    _mark_where(connection, within)
+    owe(connection, now)
+    return int(connection.scalar(sa.select(sa.func.sum(namespaces.c.vectors)).where(within)) or 0)
+
+
+def leave(connection: sa.Connection, shards: Collection[int]) -> None:
+    """Take back the marks of files with deleted vectors: a server keeps what it keeps."""
+    connection.execute(sa.delete(meta).where(meta.c.name.in_([f"{_STALE}{shard}" for shard in shards])))
+
+
+def owe(connection: sa.Connection, now: datetime, *, at_once: bool = False) -> bool:
+    """Queue jobs for what is marked. Returns whether anything is.
+
+    Args:
+        connection: In a transaction that writes.
+        now: The present.
+        at_once: Whether files are erased of deleted vectors at once, and not an hour after the first was deleted.
+    """
+    stale = connection.execute(sa.select(meta).where(meta.c.name.startswith(_STALE))).all()
+    latest = statements.to_micros(now if at_once else now - _GATHERING)
+    due = [int(row.name.removeprefix(_STALE)) for row in stale if int(row.value) <= latest]
+    storage_jobs.enqueue_once(connection, "compact", due, now)
+    is_marked = connection.scalar(sa.select(outbox.c.key).limit(1)) is not None
+    if is_marked:
+        check(connection, now)
+    return is_marked or bool(due)
+
+
+def check(connection: sa.Connection, now: datetime) -> None:
+    """Queue a job of kind `"copy"`, which begins with a look whether the collections are those that the journal knows."""
+    storage_jobs.enqueue_once(connection, "copy", [0], now)
+
+
+def separate(connection: sa.Connection, few: int, shared: int, capacity: int, now: datetime) -> None:
+    """Give each user who has more than `few` vectors a collection alone, as long as there are fewer than `capacity`."""
+    newest = max(shared - 1, connection.scalar(sa.select(sa.func.max(namespaces.c.shard))) or 0)
+    alone = sa.select(sa.func.count()).select_from(namespaces).where(namespaces.c.shard >= shared)
+    left = max(0, capacity - shared - (connection.scalar(alone) or 0))
+    large = sa.select(namespaces).where(namespaces.c.vectors > few, namespaces.c.shard < shared).limit(left)
+    for number, row in enumerate(connection.execute(large).all(), newest + 1):
+        is_theirs = namespaces.c.namespace == row.namespace
+        _mark_where(connection, is_theirs)  # they leave the collection that others share
+        connection.execute(sa.update(namespaces).where(is_theirs).values(shard=number))
+        _mark_where(connection, is_theirs)
+        mark_removed(connection, row.shard, [], now)
+
+
+def has_large(connection: sa.Connection, few: int) -> bool:
+    """Tell whether a user has more vectors than are compared one by one."""
+    return (
+        connection.scalar(sa.select(namespaces.c.shard).where(namespaces.c.vectors > few).limit(1))
+        is not None
+    )
+
+
+def batches(connection: sa.Connection) -> dict[int, tuple[str, ...]]:
+    """Return for each collection the names of the batches that it may have got last."""
+    rows = connection.execute(sa.select(meta).where(meta.c.name.startswith(f"{_INDEX}:")))
+    return {int(row.name.partition(":")[2]): tuple(row.value.split(" ")) for row in rows}
+
+
+def sizes(connection: sa.Connection) -> dict[int, int]:
+    """Return how many vectors each collection has of which no text is marked."""
+    waiting = sa.select(outbox.c.shard)
+    counted = sa.select(namespaces.c.shard, sa.func.sum(namespaces.c.vectors).label("number"))
+    counted = counted.where(namespaces.c.shard.not_in(waiting)).group_by(namespaces.c.shard)
+    return {row.shard: int(row.number) for row in connection.execute(counted)}
+
+
+def is_done_elsewhere(connection: sa.Connection, job: Job, now: datetime) -> bool:
+    """Tell whether another process does an older job that writes to the index."""
+    leased = sa.and_(jobs.c.owner.is_not(None), jobs.c.due > statements.to_micros(now), jobs.c.dead == 0)
+    older = sa.select(jobs.c.id).where(jobs.c.kind.in_(["copy", "audit"]), jobs.c.id < job.id, leased)
+    return connection.scalar(older.limit(1)) is not None
+
+
+def begin_batch(
+    connection: sa.Connection, job: Job, until: datetime, limit: int, made_for: tuple[str, int]
+) -> Batch | None:
+    """Return what one collection is to be told next; None if there is nothing, or if another process has the job by now.
+
+    Args:
+        connection: In a transaction that writes.
+        job: The job, whose lease is extended.
+        until: When the lease ends.
+        limit: Texts, and about as many vectors, at the most.
+        made_for: Identity and dimension of the embedder.
+    """
+    if not _is_held(connection, job, until):
+        return None
+    every = _FIRST.all(connection, {"most": limit})
+    marked = {row.key: row.version for row in takewhile(lambda row: row.shard == every[0].shard, every)}
+    if not marked:
+        return None
+    shard, vectors, entries = every[0].shard, 0, list[IndexEntry]()
+    for row in _ROWS.all(connection, list(marked)):
+        if row.shard == shard and vectors < limit:
+            entries.append(entry_of(row))
+            vectors += row.vectors
+        elif row.shard == shard:
+            del marked[row.key]  # the next batch has it
+    known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
+    names = "" if known is None else known.value
+    batch = Batch(shard, marked, entries, made_for, tuple(names.split(" ")))
+    _set_names(connection, shard, f"{names} {batch.name}")
+    return batch
+
+
+def end_batch(connection: sa.Connection, job: Job, batch: Batch, until: datetime) -> bool:
+    """Take the marks of a batch back that were not renewed. Returns False if another process has the job by now.
+
+    What was deleted since gets its mark again: a process that was paused may have brought it back.
+    """
+    keys = [entry.key for entry in batch.entries]
+    gone = set(keys).difference(row.key for row in _THERE.all(connection, keys))
+    is_held = _is_held(connection, job, until)
+    if is_held:
+        _DONE.run(
+            connection,
+            *({"on": batch.shard, "of": key, "seen": seen} for key, seen in batch.versions.items()),
+        )
+        _set_names(connection, batch.shard, batch.name)
+    if gone:
+        again = statements.dialect_insert(connection.dialect.name, outbox).on_conflict_do_nothing()
+        connection.execute(again, [{"shard": batch.shard, "key": key, "version": 2} for key in gone])
+    return is_held
+
+
+def search_state(
+    connection: sa.Connection, reach: Scope | SharedScope | Folder, shard: int, limit: int
+) -> tuple[tuple[str, ...], list[int]] | None:
+    """Return the batches that a collection may have got last, and the marked texts in a scope, which it may lack.
+
+    None if it is not filled yet: there are more than `limit`.
+    """
+    known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
+    waiting = [row.key for row in _HERE.all(connection, {"on": shard, "most": limit + 1})]
+    if known is None or len(waiting) > limit:
+        return None
+    lane = {"a": texts.c.agent_lane, "s": texts.c.session_lane}.get(reach.lane[0])
+    within = texts.c.namespace == reach.namespace if lane is None else lane == reach.lane
+    there = sa.select(texts.c.key).where(within, EMBEDDED, texts.c.key.in_(waiting))
+    return tuple(known.value.split(" ")), list(connection.scalars(there)) if waiting else []
+
+
+def entry_of(row: Any) -> IndexEntry:
+    """Return the vectors of a row of texts."""
+    first, *others = parts_of(row)
+    lanes = "u" + row.namespace, row.agent_lane, row.session_lane
+    return IndexEntry(row.key, lanes, first, row.text_hash, tuple(others), row.speaker, row.language)
+
+
+def parts_of(row: Any) -> tuple[FloatVector, ...]:
+    """Return the vectors of the parts of a row of texts."""
+    return tuple(np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1))
+
+
+def _is_held(connection: sa.Connection, job: Job, until: datetime) -> bool:
+    """Extend the lease of a job. Returns False if another process has it by now."""
+    same = jobs.c.id == job.id, jobs.c.attempts == job.attempts
+    due = statements.to_micros(until)
+    return connection.execute(sa.update(jobs).where(*same).values(due=due)).rowcount == 1
+
+
+def _set_names(connection: sa.Connection, shard: int, names: str) -> None:
+    row = statements.dialect_insert(connection.dialect.name, meta).values(
+        name=f"{_INDEX}:{shard}", value=names
+    )
+    connection.execute(row.on_conflict_do_update(index_elements=["name"], set_={"value": names}))
+
+
+def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:
+    marked = statements.dialect_insert(dialect, outbox)
+    marked = marked.from_select(["shard", "key", "version"], _OWNED.where(EMBEDDED, condition))
+    version = outbox.c.version + 1
+    return marked.on_conflict_do_update(index_elements=["shard", "key"], set_={"version": version})
+
+
+@lru_cache(maxsize=2)
+def _mark(dialect: str) -> ListStatement:
+    return ListStatement(lambda keys: _marking(dialect, texts.c.key.in_(keys)))
+
+
+def _mark_where(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:
+    connection.execute(_marking(connection.dialect.name, condition))

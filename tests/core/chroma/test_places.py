@@ -1,0 +1,343 @@
+"""Where Chroma is: a directory that one process owns at a time, or a server that many share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import memlayer_core
+from memlayer_core.chroma.directory import EmbeddedChroma
+from memlayer_core.chroma.index import ChromaIndex
+from memlayer_core.chroma.server import ChromaServer
+from memlayer_core.errors import ConfigurationError, IndexUnavailableError
+from memlayer_core.scope import Scope
+from memlayer_core.seams import IndexEntry
+from memlayer_core.storage.outbox import Batch
+
+STORE = "5c7a2f0e-1d4b-4c3a-9e8f-0a1b2c3d4e5f"
+OTHER = "11111111-2222-4333-8444-555555555555"
+DIMENSION = 16
+LAST: dict[tuple[int, int], str] = {}
+
+
+def vector(key: int) -> np.ndarray:
+    made = np.random.default_rng(key).normal(size=DIMENSION).astype(np.float32)
+    return made / np.linalg.norm(made)
+
+
+def write(index: ChromaIndex, *keys: int, shard: int = 0) -> str:
+    """Give a collection a batch. Returns its name."""
+    scope = Scope("ann", session_id="s1")
+    lanes = scope.user_lane, scope.agent_lane, scope.session_lane
+    entries = [IndexEntry(key, lanes, vector(key), f"hash-{key}") for key in keys]
+    before = ("", LAST.get((id(index), shard), ""))
+    batch = Batch(shard, dict.fromkeys(keys, 1), entries, ("e", DIMENSION), before)
+    index.write(batch)
+    LAST[id(index), shard] = batch.name
+    return batch.name
+
+
+def found(index: ChromaIndex, name: str, *, shard: int = 0) -> set[int]:
+    return {hit.key for hit in index.nearest(shard, None, vector(1), 1000, [name])}
+
+
+def python(script: str, *arguments: object, **options) -> subprocess.Popen[str]:
+    """Start a process that has this file's helpers and runs `script`."""
+    here = Path(__file__).resolve()
+    start = (
+        "import importlib.util, os, signal, sys, time\n"
+        f"spec = importlib.util.spec_from_file_location('claims', {str(here)!r})\n"
+        "claims = importlib.util.module_from_spec(spec); sys.modules['claims'] = claims\n"
+        "spec.loader.exec_module(claims)\n"
+        "from claims import *\n"
+    )
+    root = str(Path(memlayer_core.__file__).resolve().parents[1])
+    env = {**os.environ, "PYTHONPATH": root, **options.pop("env", {})}
+    return subprocess.Popen(
+        [sys.executable, "-c", start + script, *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        **options,
+    )
+
+
+def said(process: subprocess.Popen[str], *, seconds: float = 60) -> list[str]:
+    """Return the lines that a process printed, once it has ended well."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        pytest.fail(f"the process hangs; it said {out!r} {err!r}")
+    assert process.returncode == 0, (process.returncode, out, err)
+    return out.split()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[EmbeddedChroma]:
+    made = EmbeddedChroma(tmp_path / "chroma", store_id=STORE)
+    assert made.acquire()
+    yield made
+    made.close()
+
+
+# --- a directory
+
+
+def test_two_spellings_of_a_path_are_one_directory_with_one_owner(index, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path / "chroma")
+    monkeypatch.chdir(tmp_path)
+    for spelling in (Path("chroma"), Path("link"), tmp_path / "x" / ".." / "chroma"):
+        second = EmbeddedChroma(spelling, store_id=STORE)
+        assert second.directory == index.directory
+        assert not second.acquire()
+        assert not second.is_held
+    index.close()
+    assert second.acquire()
+    second.close()
+
+
+def test_whoever_does_not_hold_it_cannot_use_it(index):
+    name = write(index, 1)
+    index.close()
+    with pytest.raises(IndexUnavailableError, match="not held"):
+        found(index, name)
+    assert index.acquire()
+    assert found(index, name) == {1}
+
+
+def open_files_below(directory):
+    files = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            files.append(str(link.readlink()))
+    return [file for file in files if str(directory) in file]
+
+
+def test_close_leaves_no_open_file_and_a_seal(index, tmp_path):
+    name = write(index, *range(300))
+    assert not (tmp_path / "chroma.closed").exists()
+    index.close()
+    assert (tmp_path / "chroma.closed").exists()
+    if Path("/proc/self/fd").exists():
+        deadline = time.monotonic() + 10
+        while open_files_below(tmp_path):  # Chroma's own threads close them a moment later
+            assert time.monotonic() < deadline, open_files_below(tmp_path)
+            time.sleep(0.05)
+    assert index.acquire()
+    assert found(index, name) == {*range(300)}
+
+
+def test_beginning_anew_touches_nothing_that_chroma_did_not_make(index, tmp_path):
+    write(index, 1)
+    mine = [tmp_path / "chroma" / "notes.txt", tmp_path / "chroma" / "folder" / "file"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    index.close()
+    (tmp_path / "chroma.closed").unlink()
+    assert index.acquire()
+    assert not (tmp_path / "chroma" / "chroma.sqlite3").exists()
+    assert all(path.read_text() == "mine" for path in mine)
+
+
+FORK = """
+index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
+assert index.acquire()
+write(index, 1)
+for _ in range(2):  # the second child shows that the first one did not take the lock with it
+    child = os.fork()
+    if child == 0:
+        assert not index.is_held
+        assert not index.acquire()
+        index.close()
+        sys.exit(7)  # through the interpreter's end, where Chroma would wait for threads that are not there
+    end = time.monotonic() + 15
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < end, os.kill(child, signal.SIGKILL) or "the child hangs"
+        time.sleep(0.02)
+    assert os.waitstatus_to_exitcode(done[1]) == 7, done
+print(*sorted(found(index, write(index, 2))))
+index.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_holds_nothing_ends_in_peace_and_leaves_the_parent_its_lock(tmp_path):
+    assert said(python(FORK, tmp_path / "chroma")) == ["1", "2"]
+
+
+ORPHAN = """
+index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
+assert index.acquire()
+write(index, 1)
+parent = os.getpid()
+if os.fork():
+    os.kill(parent, signal.SIGKILL)
+end = time.monotonic() + 15
+try:
+    while not index.acquire():
+        assert time.monotonic() < end, "the parent's lock outlives it"
+        time.sleep(0.02)
+except IndexUnavailableError as problem:
+    print("refused", "forked" in str(problem), "spawn" in problem.hint)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_leaves_its_dead_parents_index_to_processes_that_can_use_it(tmp_path):
+    process = python(ORPHAN, tmp_path / "chroma")
+    out, err = process.communicate(timeout=60)  # ends when the child has closed its output
+    assert out.split() == ["refused", "True", "True"], err
+    heir = EmbeddedChroma(tmp_path / "chroma", store_id=STORE)
+    assert heir.acquire()
+    heir.close()
+
+
+LIMITED = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
+assert index.acquire()
+missing, names = 0, {}
+for base in (0, 10_000):
+    for shard in range(40):
+        names[shard] = write(index, *range(base + 10 * shard, base + 10 * shard + 5), shard=shard)
+for shard in range(40):
+    wanted = {base + 10 * shard + row for base in (0, 10_000) for row in range(5)}
+    missing += found(index, names[shard], shard=shard) != wanted
+print("missing", missing, index.capacity >= 40)
+index.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_low_limit_of_open_files_is_raised_and_no_vector_is_missing(tmp_path):
+    resource = pytest.importorskip("resource", reason="limits of a process are Unix only")
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < 320 * 40:
+        pytest.skip("the hard limit is too low here")
+    assert said(python(LIMITED, tmp_path / "chroma")) == ["missing", "0", "True"]
+
+
+# --- the environment that chromadb reads when it is imported
+
+
+IMPORT = """
+index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
+try:
+    index.acquire()
+    write(index, 1)
+except IndexUnavailableError as problem:
+    print("MIGRATIONS" in problem.hint, ".env" in problem.hint)
+else:
+    print("opened", index._client.get_settings().anonymized_telemetry)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["file", "variable"])
+def test_a_variable_that_chroma_cannot_take_is_named(tmp_path, place):
+    env = {"MIGRATIONS": "auto"} if place == "variable" else {}
+    if place == "file":
+        (tmp_path / ".env").write_text("MIGRATIONS=auto\n")
+    assert said(python(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env)) == ["True", "True"]
+
+
+@pytest.mark.slow
+def test_variables_that_chroma_takes_do_not_steer_the_index_and_nothing_is_reported_to_chroma(tmp_path):
+    (tmp_path / ".env").write_text("MIGRATIONS=validate\nIS_PERSISTENT=false\nPERSIST_DIRECTORY=/nowhere\n")
+    env = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.FastAPI"}
+    assert said(python(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env)) == ["opened", "False"]
+    assert (tmp_path / "chroma" / "chroma.sqlite3").exists()
+
+
+def test_importing_the_module_does_not_import_chroma():
+    script = (
+        "import memlayer_core.chroma.directory, memlayer_core.chroma.server\nprint('chromadb' in sys.modules)"
+    )
+    assert said(python(script)) == ["False"]
+
+
+# --- servers
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:8000",
+        "ftp://host:1",
+        "",
+        "http://",
+        "http://host:notaport",
+        "http://me:secret@host:1",
+        "chroma",
+    ],
+)
+def test_what_is_no_url_is_refused_without_telling_secrets(url):
+    with pytest.raises(ConfigurationError) as caught:
+        ChromaServer(url, store_id=STORE)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_store_id_must_be_a_uuid(tmp_path):
+    with pytest.raises(ConfigurationError, match="UUID"):
+        EmbeddedChroma(tmp_path, store_id="mine")
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_server_that_does_not_answer_is_given_up(listens):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if listens:
+            silent.listen()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        index = ChromaServer(url, store_id=STORE, timeout=0.3)
+        assert index.acquire()
+        began = time.monotonic()
+        with pytest.raises(IndexUnavailableError, match="no Chroma server answers") as caught:
+            write(index, 1)
+        assert time.monotonic() - began < 4
+        assert caught.value.retryable
+
+
+def test_our_requests_to_a_server_are_no_lines_of_the_log_and_others_are(chroma_url, caplog):
+    caplog.set_level(logging.INFO)
+    index = ChromaServer(chroma_url, store_id=str(uuid.uuid4()))
+    assert index.acquire()
+    write(index, 1)
+    assert chroma_url not in caplog.text
+    logging.getLogger("httpx").info('HTTP Request: GET https://example.org "HTTP/1.1 200 OK"')
+    assert "https://example.org" in caplog.text
+    index.close()
+    logging.getLogger("httpx").info("HTTP Request: GET %s", chroma_url)
+    assert chroma_url in caplog.text
+
+
+def test_stores_on_one_server_do_not_see_each_other(chroma_url):
+    ours, theirs = (ChromaServer(chroma_url, store_id=store) for store in (STORE, OTHER))
+    assert ours.acquire()
+    assert theirs.acquire()
+    one, two = write(ours, 1), write(theirs, 2)
+    assert found(ours, one) == {1}
+    ours.erase([0])
+    assert found(theirs, two) == {2}
+    theirs.erase([0])
+    ours.close()
+    theirs.close()
