@@ -43,12 +43,11 @@ class Limits:
         index_batch: Messages that the worker embeds and commits at once; parts of long ones count each.
         index_delay: Seconds that the worker waits for more messages before it indexes a batch.
         exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and
-            faster than a filtered search. With more, it asks Chroma, which gets the vectors of users with
-            more than half as many. A text of more than 500 characters has several, at most 20.
+            faster. With more, it asks Chroma, where the user has a collection alone. 0: Chroma is asked always.
+            A text of more than 500 characters has several, at most 20.
         vector_cache_bytes: Memory for the vectors of the users who asked last; 256 MB. 10,000 vectors of
             MiniLM take 19 MB.
-        chroma_collections: Number of collections that users are spread over. A store fixes it when it is
-            created.
+        chroma_collections: Number of collections that users share. A store fixes it when it is created.
         download_timeout: Seconds that the download of the default embedding model may take.
         embedder_timeout: Seconds that a search waits for an embedder of yours. After that, searches use words
             only, and do not call it again for the same time.

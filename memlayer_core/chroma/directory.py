@@ -16,8 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from memlayer_core.chroma.client import chroma_settings, load_chromadb, translate_errors
-from memlayer_core.chroma.index import ChromaIndex
+from memlayer_core.chroma.index import ChromaIndex, chroma_settings, load_chromadb, translate_errors
 from memlayer_core.errors import IndexCorruptError, IndexUnavailableError, StoreError
 from memlayer_core.storage.files import private_directory, private_file, tighten
 

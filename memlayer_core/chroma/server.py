@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from memlayer_core.chroma.client import chroma_settings, load_chromadb, translate_errors
-from memlayer_core.chroma.index import ChromaIndex
+from memlayer_core.chroma.index import ChromaIndex, chroma_settings, load_chromadb, translate_errors
 from memlayer_core.errors import ConfigurationError, IndexUnavailableError
 
 if TYPE_CHECKING:

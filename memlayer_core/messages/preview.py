@@ -91,7 +91,7 @@ def truncate_text(text: str, characters: int) -> str:
 def truncate_arguments(arguments: str, characters: int) -> str:
     """Return the arguments of a tool call in at most `characters` characters, if JSON of them can be so short.
 
-    White space between values goes first. Then long strings are truncated, the longest first, all to the
+    Other white space than one between values goes first. Then long strings are truncated, the longest first, all to the
     same length; then long lists keep their beginning and end in a string such as `"… 7 more"`; then strings
     are truncated to nothing. Objects keep all their keys, so the result may be longer than the limit.
     Numbers stay as they were written; NaN and infinity, which JSON does not have, become null.
@@ -237,8 +237,8 @@ def _shorter_lists(value: Any, elements: int, minimum: int) -> Any:
     kept = [_shorter_lists(item, elements, minimum) for item in items[:elements]]
     rest = items[elements:]
     note = _Verbatim(f'"{ELLIPSIS} {left_out + len(rest)} more"')
-    lengths = accumulate(len(_to_json(item, minimum)) + 1 for item in rest)
-    if noted or any(length > len(note) + 1 for length in lengths):
+    lengths = accumulate(len(_to_json(item, minimum)) + 2 for item in rest)
+    if noted or any(length > len(note) + 2 for length in lengths):
         return [*kept, note]
     return [*kept, *rest]
 
@@ -253,13 +253,13 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _to_json(value: Any, limit: int = sys.maxsize) -> str:
-    """Write JSON without white space, no string longer than `limit` with its quotes."""
+    """Write JSON as frameworks send it, with a space between values, no string longer than `limit` with its quotes."""
     match value:
         case dict():
-            fields = [f"{_string(key)}:{_to_json(inner, limit)}" for key, inner in value.items()]
-            return f"{{{','.join(fields)}}}"
+            fields = [f"{_string(key)}: {_to_json(inner, limit)}" for key, inner in value.items()]
+            return f"{{{', '.join(fields)}}}"
         case list():
-            return f"[{','.join([_to_json(item, limit) for item in value])}]"
+            return f"[{', '.join([_to_json(item, limit) for item in value])}]"
         case _Verbatim():
             return str(value)
         case str():

@@ -93,8 +93,8 @@ def is_projected(connection: sa.Connection) -> bool:
 
 def begin(connection: sa.Connection) -> None:
     """Mark what a store has, once: from now on its vectors go to an index."""
-    if not is_projected(connection):
-        connection.execute(sa.insert(meta).values(name=_INDEX, value=""))
+    made = statements.dialect_insert(connection.dialect.name, meta).values(name=_INDEX, value="")
+    if connection.execute(made.on_conflict_do_nothing()).rowcount:
         _mark_where(connection, sa.true())
 
 

@@ -16,10 +16,10 @@ from sqlalchemy import event
 from tuned import Tuned
 
 from memlayer_core import Memory
-from memlayer_core.chroma import EmbeddedChroma
+from memlayer_core.chroma.directory import EmbeddedChroma
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage import jobs, postgres, vectors
+from memlayer_core.storage import jobs, outbox, postgres, vectors
 from memlayer_core.testing import FlakyEmbedder
 
 SETTINGS = Tuned(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
@@ -85,15 +85,15 @@ def plan(point: str, memory: Memory) -> None:
         case "after the commit and before the answer":
             after_commit(memory, messages_writes.append, 5)
         case "when a job was leased":
-            after(jobs, "lease", 2)
+            after(jobs, "lease", 1)
         case "when the vectors were written but not committed":
             after(vectors, "store", 2)
         case "when the vectors were committed":
             after_commit(memory, vectors.store, 2)
         case "when Chroma has the vectors":
-            after(EmbeddedChroma, "upsert", 2)
-        case "when the jobs were struck off but not committed":
-            after(jobs, "finish", 2)
+            after(EmbeddedChroma, "write", 1)
+        case "when the marks were taken back but not committed":
+            after(outbox, "end_batch", 1)
         case _:
             assert point == "at any moment", point
 

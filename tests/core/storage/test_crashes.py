@@ -34,7 +34,7 @@ POINTS = [
     "when the vectors were written but not committed",
     "when the vectors were committed",
     "when Chroma has the vectors",
-    "when the jobs were struck off but not committed",
+    "when the marks were taken back but not committed",
 ]
 
 
