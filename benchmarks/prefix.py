@@ -128,8 +128,7 @@ def with_a_model(turns, limit, ledger):
 
 
 def trim_messages(turns, limit, ledger):
-    from langchain_core.messages import SystemMessage
-    from langchain_core.messages import trim_messages as trim
+    from langchain_core.messages import SystemMessage, trim_messages as trim
 
     from langchain_memlayer import from_core
 

@@ -307,8 +307,7 @@ class LlamaIndexMemory(LlamaIndexBlock):
         self.memories = {}
 
     def memory(self, user):
-        from llama_index.core.memory import Memory as LlamaMemory
-        from llama_index.core.memory import VectorMemoryBlock
+        from llama_index.core.memory import Memory as LlamaMemory, VectorMemoryBlock
 
         if user not in self.memories:
             block = VectorMemoryBlock(vector_store=self.vectors, embed_model=self.model)

@@ -31,15 +31,21 @@ except ImportError as problem:
 if TYPE_CHECKING:
     from langchain_memlayer.agent_tools import create_memory_tools as create_memory_tools
     from langchain_memlayer.classic import MemlayerConversationMemory as MemlayerConversationMemory
-    from langchain_memlayer.history import MemlayerChatMessageHistory as MemlayerChatMessageHistory
-    from langchain_memlayer.history import reload_tool as reload_tool
-    from langchain_memlayer.messages import allow_classes as allow_classes
-    from langchain_memlayer.messages import from_core as from_core
-    from langchain_memlayer.messages import to_core as to_core
+    from langchain_memlayer.history import (
+        MemlayerChatMessageHistory as MemlayerChatMessageHistory,
+        reload_tool as reload_tool,
+    )
+    from langchain_memlayer.messages import (
+        allow_classes as allow_classes,
+        from_core as from_core,
+        to_core as to_core,
+    )
     from langchain_memlayer.middleware import MemlayerMiddleware as MemlayerMiddleware
     from langchain_memlayer.retriever import MemlayerRetriever as MemlayerRetriever
-    from langchain_memlayer.runnable import RunnableWithMemory as RunnableWithMemory
-    from langchain_memlayer.runnable import with_memory as with_memory
+    from langchain_memlayer.runnable import (
+        RunnableWithMemory as RunnableWithMemory,
+        with_memory as with_memory,
+    )
     from langchain_memlayer.store import MemlayerStore as MemlayerStore
     from langchain_memlayer.summarizer import create_summarizer as create_summarizer
 

@@ -36,8 +36,7 @@ from memlayer_core.errors import (
     StoreClosedError,
     StoreError,
 )
-from memlayer_core.integration import EmbedderLike, memory_of, whole_text
-from memlayer_core.integration import items as core
+from memlayer_core.integration import EmbedderLike, items as core, memory_of, whole_text
 
 # Collects async calls: what is called in one tick of an event loop, or while a batch runs, is one batch.
 #

@@ -12,15 +12,11 @@ if TYPE_CHECKING:
     from memlayer_core.chat import Chat as Chat
     from memlayer_core.errors import MemlayerError as MemlayerError
     from memlayer_core.memory import Memory as Memory
-    from memlayer_core.message import Message as Message
-    from memlayer_core.message import ToolCall as ToolCall
-    from memlayer_core.recall.model import Hit as Hit
-    from memlayer_core.recall.model import RecallFilter as RecallFilter
+    from memlayer_core.message import Message as Message, ToolCall as ToolCall
+    from memlayer_core.recall.model import Hit as Hit, RecallFilter as RecallFilter
     from memlayer_core.records.model import Record as Record
     from memlayer_core.scope import Scope as Scope
-    from memlayer_core.seams import MaxMessages as MaxMessages
-    from memlayer_core.seams import MaxRounds as MaxRounds
-    from memlayer_core.seams import MaxTokens as MaxTokens
+    from memlayer_core.seams import MaxMessages as MaxMessages, MaxRounds as MaxRounds, MaxTokens as MaxTokens
     from memlayer_core.settings import Settings as Settings
     from memlayer_core.window.model import Context as Context
     from memlayer_core.window_memory import WindowMemory as WindowMemory

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from memlayer_core import codec
-from memlayer_core import memory as registry
+from memlayer_core import codec, memory as registry
 from memlayer_core.chat import context_flow, sign_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text

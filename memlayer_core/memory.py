@@ -19,8 +19,7 @@ from memlayer_core import worker
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import EventBus, Listener, StoreMaintained
-from memlayer_core.items import flow as items
-from memlayer_core.items import sql as items_sql
+from memlayer_core.items import flow as items, sql as items_sql
 from memlayer_core.items.check import check_namespace
 from memlayer_core.items.flow import Answer
 from memlayer_core.items.model import DropItem, ItemOp, PutItem

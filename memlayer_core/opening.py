@@ -39,8 +39,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
 from memlayer_core.settings import Settings
 from memlayer_core.show import Mark, View, Viewable, line_of
-from memlayer_core.storage import database as storage_database
-from memlayer_core.storage import outbox, vectors
+from memlayer_core.storage import database as storage_database, outbox, vectors
 from memlayer_core.storage.jobs import Backlog
 from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name

@@ -32,11 +32,9 @@ from memlayer_core.extraction.flow import AT_ONCE, FactTask, begin, extract, que
 from memlayer_core.index import flow as index_flow
 from memlayer_core.message import with_offset
 from memlayer_core.messages.flow import end_idle
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records import writes as records_writes
+from memlayer_core.records import reads as records_reads, writes as records_writes
 from memlayer_core.runtime import Journal, Runtime
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import outbox, texts
+from memlayer_core.storage import jobs as storage_jobs, outbox, texts
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, Stretch, backoff
 from memlayer_core.storage.statements import LAST
 from memlayer_core.summaries import sql as summaries

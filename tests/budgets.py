@@ -28,8 +28,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-from memlayer_core import Memory, Settings
-from memlayer_core import __all__ as root_names
+from memlayer_core import Memory, Settings, __all__ as root_names
 from memlayer_core.opening import Parts
 from memlayer_core.storage.tables import tables
 

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
-from hypothesis import HealthCheck
-from hypothesis import settings as hypothesis_settings
+from hypothesis import HealthCheck, settings as hypothesis_settings
 from pytest_socket import socket_allow_hosts
 from sqlalchemy import NullPool, create_engine, text
 from tuned import Tuned

@@ -10,8 +10,7 @@ from sqlalchemy import Connection, select
 from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.seams import FloatVector, IndexEntry
-from memlayer_core.storage import tables, vectors
-from memlayer_core.storage import words as storage_words
+from memlayer_core.storage import tables, vectors, words as storage_words
 from memlayer_core.storage.database import Database
 from memlayer_core.storage.terms import question_terms
 

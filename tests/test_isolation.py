@@ -7,8 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 from tuned import Tuned
 

@@ -25,8 +25,7 @@ from memlayer_core.messages.reads import list_users
 from memlayer_core.models import embed, hashing, minilm, multilingual, tokens
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, ViewList
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import tables, vectors
+from memlayer_core.storage import jobs as storage_jobs, tables, vectors
 from memlayer_core.storage.database import Database, open_database
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.sqlite import journal_file

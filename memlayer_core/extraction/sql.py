@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.reads import lock_messages
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records import writes as records_writes
+from memlayer_core.records import reads as records_reads, writes as records_writes
 from memlayer_core.records.model import (
     Claim,
     LedgerEntry,
@@ -28,8 +27,7 @@ from memlayer_core.records.model import (
 )
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import vectors
+from memlayer_core.storage import jobs as storage_jobs, vectors
 from memlayer_core.storage.jobs import Cost, Job, Stretch
 from memlayer_core.storage.statements import LAST, chunks, dialect_insert, to_micros
 from memlayer_core.storage.tables import IN_FORCE, messages, meta

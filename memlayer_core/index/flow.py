@@ -26,11 +26,13 @@ from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import outbox
-from memlayer_core.storage import texts as texts_sql
-from memlayer_core.storage import vectors as storage_vectors
-from memlayer_core.storage import words as storage_words
+from memlayer_core.storage import (
+    jobs as storage_jobs,
+    outbox,
+    texts as texts_sql,
+    vectors as storage_vectors,
+    words as storage_words,
+)
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import language_of, parts, searchable
 from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, columns_of, hash_of

@@ -22,8 +22,7 @@ from memlayer_core.items.check import expiry, folder_of_user, is_within, passes,
 from memlayer_core.items.model import Change, Item, ItemQuery, ItemText, Put
 from memlayer_core.scope import Folder
 from memlayer_core.seams import FloatVector, Neighbour
-from memlayer_core.storage import statements, tables
-from memlayer_core.storage import texts as storage_texts
+from memlayer_core.storage import statements, tables, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement

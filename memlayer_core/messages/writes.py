@@ -14,8 +14,7 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
-from memlayer_core.messages import reads
-from memlayer_core.messages import splice as messages_splice
+from memlayer_core.messages import reads, splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, Digest, align, count_known, digest_of
 from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
 from memlayer_core.messages.splice import Splice, instructs

@@ -19,8 +19,7 @@ from memlayer_core.events import ContextOverflowed, Event
 from memlayer_core.models.foreign import in_thread
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.seams import LanguageModel as seams_LanguageModel
-from memlayer_core.seams import Reply
+from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
 from memlayer_core.storage.jobs import Cost
 from memlayer_core.storage.terms import searchable
 

@@ -19,8 +19,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields as fields_of
-from dataclasses import replace
+from dataclasses import fields as fields_of, replace
 from datetime import UTC, datetime, timedelta
 from math import log2
 from typing import Any, get_type_hints

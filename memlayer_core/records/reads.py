@@ -34,8 +34,7 @@ from memlayer_core.records.model import (
     ordinal_of,
 )
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.storage import statements
-from memlayer_core.storage import texts as storage_texts
+from memlayer_core.storage import statements, texts as storage_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (

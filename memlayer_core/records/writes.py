@@ -20,8 +20,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.messages.reads import ever_inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
-from memlayer_core.records import check, reads
-from memlayer_core.records import model as records_model
+from memlayer_core.records import check, model as records_model, reads
 from memlayer_core.records.check import confirm, words
 from memlayer_core.records.model import (
     Claim,

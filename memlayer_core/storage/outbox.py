@@ -20,8 +20,7 @@ import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import statements
+from memlayer_core.storage import jobs as storage_jobs, statements
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts

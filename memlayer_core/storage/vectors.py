@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
-from memlayer_core.storage import outbox, statements
-from memlayer_core.storage import texts as storage_texts
+from memlayer_core.storage import outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement

@@ -21,8 +21,7 @@ from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.render import summary_block
 from memlayer_core.models.llm import ModelUsage
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records import writes as records_writes
+from memlayer_core.records import reads as records_reads, writes as records_writes
 from memlayer_core.records.check import new_record
 from memlayer_core.records.flow import prepare_record
 from memlayer_core.records.model import LedgerEntry, PreparedRecord, Record
@@ -33,9 +32,7 @@ from memlayer_core.show import ViewList
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import EVERY
-from memlayer_core.summaries import check
-from memlayer_core.summaries import prompt as summaries_prompt
-from memlayer_core.summaries import sql as summaries_sql
+from memlayer_core.summaries import check, prompt as summaries_prompt, sql as summaries_sql
 from memlayer_core.summaries.check import EpisodeText, Source, Verdict
 from memlayer_core.summaries.model import SideTask, Summary
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, INSTRUCTIONS, WITH_EPISODE, Line

@@ -17,8 +17,7 @@ from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records import writes as records_writes
+from memlayer_core.records import reads as records_reads, writes as records_writes
 from memlayer_core.records.flow import forget_record, prepare_record
 from memlayer_core.records.model import ordinal_of
 from memlayer_core.runtime import Asking, Journal, Runtime, ask

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, StoredMessage
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages import render
+from memlayer_core.messages import reads as messages_reads, render
 from memlayer_core.messages.align import in_force
 from memlayer_core.messages.model import Session, WindowStart, beginning
 from memlayer_core.messages.preview import full_text, merge_messages, preview, shown_text

@@ -14,8 +14,7 @@ import pytest
 import langchain_memlayer
 import llamaindex_memlayer
 import memlayer_core
-from memlayer_core import Memory, Message
-from memlayer_core import runtime as runtimes
+from memlayer_core import Memory, Message, runtime as runtimes
 from memlayer_core.models import embed
 
 BY_COUNT = {"_visible_query", "_shared_query"}

@@ -88,7 +88,7 @@ def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
         memory.flush()
         memory.admin.verify()
         assert in_chroma(memory) == in_journal(memory)
-        assert len(in_journal(memory)) == 50
+        assert len(in_journal(memory)) == 300
     assert run("verify", tmp_path / "copy").exit_code == 0
 
 

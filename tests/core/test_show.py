@@ -14,8 +14,7 @@ from html import escape, unescape
 from io import StringIO
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.console import Console
 from scripted_reader import reads
 from tuned import Tuned

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from conftest import OURS
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,

@@ -33,8 +33,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from tuned import Tuned
 
-from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
-from langchain_memlayer import history as historys
+from langchain_memlayer import MemlayerChatMessageHistory, history as historys, to_core, with_memory
 from memlayer_core import Memory, ToolCall
 from memlayer_core.errors import (
     ConfigurationError,

@@ -17,8 +17,7 @@ import pytest
 from blockbuster import blockbuster_ctx
 from clock import set_ahead
 from conftest import OURS
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,

@@ -21,8 +21,7 @@ from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from langchain_memlayer import create_summarizer
-from langchain_memlayer import summarizer as home
+from langchain_memlayer import create_summarizer, summarizer as home
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError, ModelError
 

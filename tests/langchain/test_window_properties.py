@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from promises import IMAGE, Line, arguments, assert_kept, assert_within, places, policies, talks, token_limits
 from tuned import Tuned

@@ -22,16 +22,15 @@ from llama_index.core.chat_engine import (
     CondensePlusContextChatEngine,
     ContextChatEngine,
     SimpleChatEngine,
+    types as engine_types,
 )
-from llama_index.core.chat_engine import types as engine_types
 from llama_index.core.chat_engine.multi_modal_condense_plus_context import (
     MultiModalCondensePlusContextChatEngine,
 )
 from llama_index.core.chat_engine.multi_modal_context import MultiModalContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.indices import VectorStoreIndex
-from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.memory import Memory as FrameworkMemory
+from llama_index.core.memory import ChatMemoryBuffer, Memory as FrameworkMemory
 from llama_index.core.schema import TextNode
 from scripted import Library, answers, said, speaking, takes_any_store
 

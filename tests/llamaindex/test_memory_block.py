@@ -11,8 +11,7 @@ import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine, SimpleChatEngine
-from llama_index.core.memory import BaseMemoryBlock, InsertMethod
-from llama_index.core.memory import Memory as FrameworkMemory
+from llama_index.core.memory import BaseMemoryBlock, InsertMethod, Memory as FrameworkMemory
 from llama_index.core.utils import get_tokenizer
 from scripted import Library, answers, speaking, takes_any_store
 

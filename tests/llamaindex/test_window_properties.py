@@ -7,8 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
 from promises import IMAGE, Line, arguments, assert_kept, assert_within, places, policies, talks, token_limits
 from tuned import Tuned

@@ -27,8 +27,7 @@ from memlayer_core.events import IndexDegraded, StoreMissing
 from memlayer_core.items.model import PutItem
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.scope import Scope
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import outbox, statements
+from memlayer_core.storage import jobs as storage_jobs, outbox, statements
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
 SECRET = "the password of the vault is swordfish"

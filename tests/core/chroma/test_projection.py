@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as examples
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings as examples, strategies as st
 from projection import collections, in_chroma, in_journal
 from tuned import Tuned
 from waiting import wait_for

@@ -8,8 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from memlayer_core import Memory, Message

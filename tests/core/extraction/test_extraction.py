@@ -479,8 +479,7 @@ def until_queued(memory: Memory, count: int) -> None:
 
 @pytest.mark.parametrize("how", ["HumanMessage", "ChatMessage", "LlamaIndex"])
 def test_the_names_that_frameworks_give_are_the_speakers(how: str) -> None:
-    from langchain_core.messages import ChatMessage as OtherMessage
-    from langchain_core.messages import HumanMessage
+    from langchain_core.messages import ChatMessage as OtherMessage, HumanMessage
 
     from langchain_memlayer import MemlayerChatMessageHistory
     from llamaindex_memlayer import MemlayerMemory

@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from projection import in_chroma, in_journal
 from sqlalchemy import Connection, text
 from tuned import Tuned
@@ -20,8 +19,7 @@ from memlayer_core.errors import EmbedderError, ImportStoppedError, InvalidItemE
 from memlayer_core.items.check import by_words, folder_page, order, scores, whole_text
 from memlayer_core.items.model import DropItem, FindItems, GetItem, Item, ListFolders, PutItem
 from memlayer_core.scope import Folder
-from memlayer_core.storage import vectors
-from memlayer_core.storage import words as storage_words
+from memlayer_core.storage import vectors, words as storage_words
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 LATER = Tuned(index_delay=3600, durability="normal")

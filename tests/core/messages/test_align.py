@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.messages.align import Alignment, Digest, align, digest_of

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from memlayer_core import Memory, Message, Settings, ToolCall
 from memlayer_core.message import StoredMessage

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 from sql import SHARDS
 
 from memlayer_core import Message, Scope
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import StoredMessage
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages import splice as messages_splice
-from memlayer_core.messages import writes as messages_writes
+from memlayer_core.messages import (
+    reads as messages_reads,
+    splice as messages_splice,
+    writes as messages_writes,
+)
 from memlayer_core.messages.align import align, count_known, digest_of
 from memlayer_core.messages.model import PreparedMessage, Session, SessionDetails
 from memlayer_core.messages.splice import Splice, loses

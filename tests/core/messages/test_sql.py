@@ -12,8 +12,7 @@ from sql import LOUIS, SHARDS, filed_under, filing, stored_vectors, texts
 
 from memlayer_core import Scope, ToolCall
 from memlayer_core.message import Raw
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages import writes as messages_writes
+from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.messages.model import WindowStart
 from memlayer_core.storage import jobs, vectors
 from memlayer_core.testing import NOON, draft, drafts

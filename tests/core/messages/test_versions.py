@@ -7,8 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError, UnknownMessageError

@@ -14,8 +14,7 @@ from types import MappingProxyType
 
 import pytest
 import tiktoken
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError

@@ -14,8 +14,7 @@ from fading import decay_score_at, importance_at
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, Record, Scope, Settings
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records import writes as records_writes
+from memlayer_core.records import reads as records_reads, writes as records_writes
 from memlayer_core.records.check import new_record
 from memlayer_core.records.flow import prepare_record, reader_of
 from memlayer_core.records.model import RecordFilter

@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 from clock import set_ahead
-from hypothesis import HealthCheck, example, given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings as hypothesis_settings, strategies as st
 from scripted_reader import reads
 from tuned import Tuned
 

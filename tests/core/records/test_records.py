@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from projection import in_chroma, in_journal
 from tuned import Tuned
 
@@ -26,13 +25,10 @@ from memlayer_core.errors import (
 from memlayer_core.events import RecordStored
 from memlayer_core.index.flow import compare
 from memlayer_core.messages.model import ForgetReport
-from memlayer_core.records import check, model
-from memlayer_core.records import writes as records_writes
+from memlayer_core.records import check, model, writes as records_writes
 from memlayer_core.records.check import digest, narrow_access
 from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES, Access, Relation
-from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage import vectors
-from memlayer_core.storage import words as storage_words
+from memlayer_core.storage import jobs as storage_jobs, vectors, words as storage_words
 from memlayer_core.storage.terms import question_terms
 
 NOW = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)

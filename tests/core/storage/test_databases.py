@@ -9,8 +9,7 @@ from sqlalchemy import text
 
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, StoreUnavailableError
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages import writes as messages_writes
+from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.scope import Scope
 from memlayer_core.storage.database import ensure_tables, open_database
 from memlayer_core.testing import NOON, draft

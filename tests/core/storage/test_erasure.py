@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sqlalchemy import create_engine, inspect, text
 from tuned import Tuned
 
@@ -25,8 +24,7 @@ from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
 from memlayer_core.events import ErasureDelayed, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
 from memlayer_core.scope import Scope
-from memlayer_core.storage import jobs, sqlite, texts
-from memlayer_core.storage import words as storage_words
+from memlayer_core.storage import jobs, sqlite, texts, words as storage_words
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT
 

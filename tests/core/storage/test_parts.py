@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from examples import examples
 from memlayer_core.storage.terms import MOST_PARTS, parts, sentence_starts, sentences

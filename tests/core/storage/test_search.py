@@ -7,8 +7,7 @@ from dataclasses import replace
 from sql import EVE, LOUIS, SHARDS, filed_under, filing, stored_vectors
 
 from memlayer_core import Scope
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages import writes as messages_writes
+from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.storage import jobs, vectors, words
 from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON, draft, drafts

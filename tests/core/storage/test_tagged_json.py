@@ -18,8 +18,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from memlayer_core import codec
 from memlayer_core.codec import TAG, Instance, TaggedJson, read

@@ -11,8 +11,7 @@ from functools import partial
 
 import pytest
 import regex
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import scripted_summarizer
 from clock import set_ahead
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sqlalchemy import text
 from tuned import Tuned
 

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from memlayer_core import MemlayerError, Memory, Message, ToolCall

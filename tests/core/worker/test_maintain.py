@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from clock import set_ahead
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scripted_reader import reads
 from sqlalchemy import text
 from tuned import Tuned

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from fading import decay_score_at, importance_at
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from memlayer_core import Record, Scope
 from memlayer_core.records.check import (
