@@ -803,7 +803,7 @@ class Worker:
                 queue(rt, keys)
                 index_flow.index(rt, jobs)
             case "copy":
-                index_flow.copy(rt, jobs[0], self._stopping.wait)
+                index_flow.copy(rt, jobs[0], self._stopping.is_set)
             case "audit":
                 rebuilt = index_flow.audit(rt, jobs[0])
                 self._rebuilt += [rebuilt] if rebuilt is not None else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -312,13 +311,13 @@ def _measured(rt: Runtime) -> Mapping[str, SimilarityScale]:
     return scales_from(rt.embedder.embed(calibration_texts()))
 
 
-def copy(rt: Runtime, job: Job, pause: Callable[[float], bool]) -> None:
+def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
     """Do a job of kind `"copy"`: tell the index all that is marked for it, batch by batch.
 
     Args:
         rt: What the memory works with.
         job: The job.
-        pause: Waits so many seconds. Returns whether to stop; the job then stays to be done.
+        is_stopped: Tells whether to stop; the job then stays to be done.
 
     Raises:
         IndexUnavailableError: It cannot be reached.
@@ -333,11 +332,8 @@ def copy(rt: Runtime, job: Job, pause: Callable[[float], bool]) -> None:
     rt.db.write(outbox.separate, few, rt.shards, index.capacity, rt.now())
     made_for = _made_for(rt)
     while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), index.batch, made_for):
-        began = time.perf_counter()
         index.write(batch)
-        if not rt.db.write(outbox.end_batch, job, batch, _lease_end(rt)):
-            return
-        if pause(time.perf_counter() - began if index.exclusive else 0.0):
+        if not rt.db.write(outbox.end_batch, job, batch, _lease_end(rt)) or is_stopped():
             return
     rt.health.up("index")
     rt.db.write(storage_jobs.finish_once, [job])
