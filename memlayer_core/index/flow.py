@@ -375,6 +375,14 @@ def agree(rt: Runtime, *, is_thorough: bool = False) -> IndexRebuilt | None:
         rt: What the memory works with. No other process writes to the index meanwhile.
         is_thorough: Whether the numbers of their vectors are compared, too.
     """
+    every, vectors = set[int](), 0
+    while wrong := _wrong(rt, is_thorough=is_thorough) - every:  # where one is damaged, a directory drops all
+        every |= wrong
+        vectors += _refill(rt, wrong)
+    return _tell_rebuilt(rt, every, vectors, "it was not what the journal knows") if every else None
+
+
+def _wrong(rt: Runtime, *, is_thorough: bool) -> set[int]:
     assert rt.index is not None
     known = rt.db.read(outbox.batches)
     held = rt.index.batches(known, _made_for(rt))
@@ -383,16 +391,17 @@ def agree(rt: Runtime, *, is_thorough: bool = False) -> IndexRebuilt | None:
         sizes = rt.db.read(outbox.sizes)
         there = rt.index.sizes(sizes.keys() - wrong)
         wrong |= {shard for shard, number in there.items() if number != sizes[shard]}
-    return _rebuilt(rt, wrong, "it was not what the journal knows") if wrong else None
+    return wrong
 
 
 def _reindex(rt: Runtime) -> IndexRebuilt:
     """Empty all collections, and mark all texts."""
-    return _rebuilt(rt, rt.db.read(outbox.batches), "it was asked for")
+    shards = rt.db.read(outbox.batches)
+    return _tell_rebuilt(rt, shards, _refill(rt, shards), "it was asked for")
 
 
-def _rebuilt(rt: Runtime, shards: Collection[int], reason: str) -> IndexRebuilt:
-    event = IndexRebuilt(tuple(sorted(shards)), _refill(rt, shards), reason)
+def _tell_rebuilt(rt: Runtime, shards: Collection[int], vectors: int, reason: str) -> IndexRebuilt:
+    event = IndexRebuilt(tuple(sorted(shards)), vectors, reason)
     rt.emit(event)
     return event
 

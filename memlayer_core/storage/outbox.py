@@ -116,7 +116,7 @@ def refill(connection: sa.Connection, shards: Collection[int], now: datetime) ->
     connection.execute(sa.delete(outbox).where(outbox.c.shard.in_(shards)))  # there is nothing to delete
     within = namespaces.c.shard.in_(shards)
     _mark_where(connection, within)
-    owe(connection, now)
+    check(connection, now)
     return int(connection.scalar(sa.select(sa.func.sum(namespaces.c.vectors)).where(within)) or 0)
 
 

@@ -351,8 +351,10 @@ def test_vectors_that_are_lost_or_too_many_are_found_by_verify(open_store: Open)
 
 def test_damage_that_shows_in_a_search_is_answered_exactly_and_healed(open_store: Open, monkeypatch) -> None:
     memory = open_store(ASKED)
-    say(memory, *boats(0, 10))
+    for user in ("ada", "bob", "eve", "dan"):
+        say(memory, *boats(0, 10), user=user)
     memory.flush(60)
+    assert len(collections(memory)) > 1
     degraded = heard(memory, IndexDegraded)
 
     class PanicException(BaseException):
