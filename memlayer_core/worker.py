@@ -335,8 +335,6 @@ class JobRunner:
         rt.health.down(source, errors.in_short(problem))
         later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
-        if isinstance(problem, IndexCorruptError):  # another process may have done these jobs meanwhile
-            rt.db.write(outbox.check, later)
 
     def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
         for job in jobs:

@@ -66,7 +66,9 @@ class ChromaIndex(ABC):
         self.is_held = False
         self.capacity = 1 << 20
         self._client: ClientAPI | None = None
-        self._damaged: set[int] = set()  # not touched again before they are erased: Chroma may crash
+        self._damaged: set[int] = (
+            set()
+        )  # in this process: not touched again before they are erased, for Chroma may crash
         self._lock = threading.RLock()
         _LIVING.add(self)
 
@@ -197,7 +199,7 @@ class ChromaIndex(ABC):
         """
         with self._locked():
             self._clear(shards)
-            self._damaged.clear() if self.exclusive else self._damaged.difference_update(shards)
+            self._damaged.clear()
 
     # How.
 
@@ -235,7 +237,8 @@ class ChromaIndex(ABC):
             with translate_errors(f"use {self._name(shard)}"):
                 yield
         except IndexCorruptError:
-            self._damaged.add(shard)
+            if self.exclusive:
+                self._damaged.add(shard)
             raise
 
     def _name(self, shard: int) -> str:
@@ -397,6 +400,8 @@ def _translation(problem: Exception, action: str) -> MemlayerError:
         hint = "Free the disk, the file or the descriptors that it names; memlayer tries again."
     elif isinstance(problem, errors.ChromaAuthError | errors.AuthorizationError):
         hint = "Check the headers that are sent to the Chroma server."
+    elif isinstance(problem, errors.NotFoundError):
+        hint = "Another process drops the collection to fill it again."
     elif isinstance(problem, errors.ChromaError):
         return _corrupt(problem, action)
     else:

@@ -112,7 +112,6 @@ class ChromaServer(ChromaIndex):
         return client
 
     def _clear(self, shards: Collection[int]) -> None:
-        self._damaged.difference_update(shards)
         self._delete(shards)
 
     def _written(self) -> None:

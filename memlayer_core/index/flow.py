@@ -187,7 +187,6 @@ def _found_by_index(
         return None
     names, untold = state
     is_alone = reach.lane == reach.user_lane and overview.shard >= rt.shards
-    near = None
     try:
         near = rt.index.nearest(overview.shard, None if is_alone else reach.lane, vector, limit, names)
     except IndexUnavailableError as problem:
@@ -195,6 +194,9 @@ def _found_by_index(
         return None
     except IndexCorruptError as problem:
         rt.health.down("index", str(problem))
+        rt.db.write(outbox.condemn, overview.shard, rt.now())
+        rt.wake()
+        return None
     if near is None:
         rt.db.write(outbox.check, rt.now())
         rt.wake()
@@ -332,7 +334,11 @@ def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
     rt.db.write(outbox.separate, few, rt.shards, index.capacity, rt.now())
     made_for = _made_for(rt)
     while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), index.batch, made_for):
-        index.write(batch)
+        try:
+            index.write(batch)
+        except IndexCorruptError:
+            rt.db.write(outbox.condemn, batch.shard, rt.now())
+            raise
         if not rt.db.write(outbox.end_batch, job, batch, _lease_end(rt)) or is_stopped():
             return
     rt.health.up("index")

@@ -148,6 +148,12 @@ def check(connection: sa.Connection, now: datetime) -> None:
     storage_jobs.enqueue_once(connection, "copy", [0], now)
 
 
+def condemn(connection: sa.Connection, shard: int, now: datetime) -> None:
+    """Note that a collection is damaged: whoever does the next job of kind `"copy"` drops it and fills it again."""
+    _set_names(connection, shard, "damaged")
+    check(connection, now)
+
+
 def separate(connection: sa.Connection, few: int, shared: int, capacity: int, now: datetime) -> None:
     """Give each user who has more than `few` vectors a collection alone, as long as there are fewer than `capacity`."""
     newest = max(shared - 1, connection.scalar(sa.select(sa.func.max(namespaces.c.shard))) or 0)
