@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
 
 from memlayer_core.codec import json_text, plain, restore
@@ -34,7 +33,7 @@ from memlayer_core.records.model import (
     ordinal_of,
 )
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.storage import statements, texts as storage_texts
+from memlayer_core.storage import outbox, statements, texts as storage_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (
@@ -594,7 +593,7 @@ def _with_vector(row: Any, embedder: str) -> Record:
     record = record_of(row)
     more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
     if row.vector is not None:
-        first, *_ = np.frombuffer(row.vector, dtype="<f4").reshape(row.vectors, -1)
+        first, *_ = outbox.parts_of(row)
         more["embedding"] = Embedding(embedder, first)
     return replace(record, **more) if more else record
 

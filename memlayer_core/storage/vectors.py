@@ -306,7 +306,7 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
 def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     """Return a block of all rows of a namespace."""
     size, vectors = max(1, int(len(rows) * _ROOM)), _vectors_in(rows)
-    dimension = sum(len(row[-1]) for row in rows) // 4 // vectors if rows else 1
+    dimension = sum(len(row[-1]) for row in rows) // 2 // vectors if rows else 1
     empty = _Block(
         version,
         0,
@@ -347,7 +347,7 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
     if rows:
         keys, kinds, owners, *labels, counts, blobs = zip(*rows, strict=True)
         block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
-        joined = np.frombuffer(b"".join(blobs), dtype="<f4").reshape(sum(counts), -1)
+        joined = outbox.unpacked(b"".join(blobs), sum(counts))
         block.matrix[vectors : vectors + len(joined)] = joined
         vectors, total = vectors + len(joined), total + joined.sum(0)
         block.keys[first:behind] = keys
@@ -442,7 +442,7 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
             "text_hash": entry.text_hash,
             "speaker": entry.speaker,
             "language": entry.language,
-            "vector": np.ascontiguousarray(entry.vectors, dtype="<f4").tobytes(),
+            "vector": outbox.packed(entry.vectors),
             "vectors": len(entry.vectors),
         }
         for entry in new_entries
@@ -529,7 +529,7 @@ def add(
             "speaker": one.speaker,
             "language": one.language,
             "text_hash": one.text_hash,
-            "vector": np.ascontiguousarray(one.vectors, dtype="<f4").tobytes(),
+            "vector": outbox.packed(one.vectors),
             "vectors": len(one.vectors),
         }
         for key, one in embeddings.items()
@@ -591,7 +591,7 @@ def part_cosines(rows: Sequence[Any], vector: FloatVector) -> list[tuple[float, 
         EmbedderMismatchError: They have other dimensions.
     """
     numbers = [row.vectors for row in rows]
-    matrix = np.frombuffer(b"".join(row.vector for row in rows), dtype="<f4").reshape(sum(numbers), -1)
+    matrix = outbox.unpacked(b"".join(row.vector for row in rows), sum(numbers))
     near = iter(products(matrix, vector).tolist())
     return [tuple(islice(near, number)) for number in numbers]
 

@@ -52,8 +52,9 @@ def signs(some: Sequence[str]) -> list[list[float]]:
 
 def stored_bytes(memory: Memory, text: str) -> list[bytes]:
     return [
-        np.asarray(vector / np.linalg.norm(vector), dtype="<f4").tobytes()
+        np.asarray(vector / np.linalg.norm(vector), dtype="<f2").astype(precision).tobytes()
         for vector in map(np.asarray, signs(parts(text)))
+        for precision in ("<f2", "<f4")  # of the journal and of Chroma
     ]
 
 

@@ -44,7 +44,7 @@ def in_journal(db: Database, reach: Scope) -> dict[int, float]:
         return [(row.key, row.vector, row.vectors, row.agent_lane) for row in connection.execute(rows)]
 
     return {
-        key: round(float(max(np.frombuffer(blob, dtype="<f4").reshape(number, -1) @ QUESTION)), 4)
+        key: round(float(max(np.frombuffer(blob, dtype="<f2").reshape(number, -1) @ QUESTION)), 4)
         for key, blob, number, agent_lane in db.read(read)
         if reach.agent_id is None or agent_lane == reach.lane
     }
