@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import FloatVector, IndexEntry
-from memlayer_core.storage import jobs as storage_jobs, statements
+from memlayer_core.seams import IndexEntry
+from memlayer_core.storage import jobs as storage_jobs, packing, statements
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
@@ -219,7 +216,7 @@ def begin_batch(
     shard, vectors, entries = every[0].shard, 0, list[IndexEntry]()
     for row in _ROWS.all(connection, list(marked)):
         if row.shard == shard and vectors < limit:
-            entries.append(entry_of(row))
+            entries.append(packing.entry_of(row))
             vectors += row.vectors
         elif row.shard == shard:
             del marked[row.key]  # the next batch has it
@@ -265,28 +262,6 @@ def search_state(
     within = texts.c.namespace == reach.namespace if lane is None else lane == reach.lane
     there = sa.select(texts.c.key).where(within, EMBEDDED, texts.c.key.in_(waiting))
     return tuple(known.value.split(" ")), list(connection.scalars(there)) if waiting else []
-
-
-def entry_of(row: Any) -> IndexEntry:
-    """Return the vectors of a row of texts."""
-    first, *others = parts_of(row)
-    lanes = "u" + row.namespace, row.agent_lane, row.session_lane
-    return IndexEntry(row.key, lanes, first, row.text_hash, tuple(others), row.speaker, row.language)
-
-
-def parts_of(row: Any) -> tuple[FloatVector, ...]:
-    """Return the vectors of the parts of a row of texts."""
-    return tuple(unpacked(row.vector, row.vectors))
-
-
-def packed(vectors: Sequence[FloatVector]) -> bytes:
-    """Return vectors as a row has them: in half precision, which changes cosines by less than 0.001."""
-    return np.ascontiguousarray(vectors, dtype="<f2").tobytes()
-
-
-def unpacked(blob: bytes, number: int) -> NDArray[np.float32]:
-    """Return so many vectors as float32, shape (number, dimension): products of half precision take 20 times as long."""
-    return np.frombuffer(blob, dtype="<f2").astype("<f4").reshape(number, -1)
 
 
 def _is_held(connection: sa.Connection, job: Job, until: datetime) -> bool:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
-from memlayer_core.storage import outbox, statements, texts as storage_texts
+from memlayer_core.storage import outbox, packing, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
@@ -306,7 +306,7 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
 def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     """Return a block of all rows of a namespace."""
     size, vectors = max(1, int(len(rows) * _ROOM)), _vectors_in(rows)
-    dimension = sum(len(row[-1]) for row in rows) // 2 // vectors if rows else 1
+    dimension = packing.dimension_of(rows[0][-1]) if rows else 1
     empty = _Block(
         version,
         0,
@@ -347,7 +347,7 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
     if rows:
         keys, kinds, owners, *labels, counts, blobs = zip(*rows, strict=True)
         block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
-        joined = outbox.unpacked(b"".join(blobs), sum(counts))
+        joined = packing.unpacked(blobs, counts)
         block.matrix[vectors : vectors + len(joined)] = joined
         vectors, total = vectors + len(joined), total + joined.sum(0)
         block.keys[first:behind] = keys
@@ -422,7 +422,7 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTas
 
 def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     now = hash_of(text)
-    kept = outbox.parts_of(row) if row.text_hash == now else ()
+    kept = packing.parts_of(row) if row.text_hash == now else ()
     return IndexTask(row.key, storage_texts.lanes_of_row(row), text, now, kept, speaker)
 
 
@@ -442,7 +442,7 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
             "text_hash": entry.text_hash,
             "speaker": entry.speaker,
             "language": entry.language,
-            "vector": outbox.packed(entry.vectors),
+            "vector": packing.packed(entry.vectors),
             "vectors": len(entry.vectors),
         }
         for entry in new_entries
@@ -529,7 +529,7 @@ def add(
             "speaker": one.speaker,
             "language": one.language,
             "text_hash": one.text_hash,
-            "vector": outbox.packed(one.vectors),
+            "vector": packing.packed(one.vectors),
             "vectors": len(one.vectors),
         }
         for key, one in embeddings.items()
@@ -553,7 +553,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
     """
     for some in statements.chunks(list(keys)):
         found = map(
-            outbox.entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
+            packing.entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
         )
         store(
             connection,
@@ -565,7 +565,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
 def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
     return [
-        outbox.entry_of(row)
+        packing.entry_of(row)
         for some in statements.chunks(keys)
         for row in connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
@@ -591,7 +591,7 @@ def part_cosines(rows: Sequence[Any], vector: FloatVector) -> list[tuple[float, 
         EmbedderMismatchError: They have other dimensions.
     """
     numbers = [row.vectors for row in rows]
-    matrix = outbox.unpacked(b"".join(row.vector for row in rows), sum(numbers))
+    matrix = packing.unpacked([row.vector for row in rows], numbers)
     near = iter(products(matrix, vector).tolist())
     return [tuple(islice(near, number)) for number in numbers]
 

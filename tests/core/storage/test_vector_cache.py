@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from sql import EVE, LOUIS, SHARDS, filed_under, filing
@@ -17,6 +16,7 @@ from memlayer_core import Memory, Scope
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
+from memlayer_core.storage.packing import unpacked
 from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON, drafts
 from memlayer_core.transfer.sql import forget
@@ -44,7 +44,7 @@ def in_journal(db: Database, reach: Scope) -> dict[int, float]:
         return [(row.key, row.vector, row.vectors, row.agent_lane) for row in connection.execute(rows)]
 
     return {
-        key: round(float(max(np.frombuffer(blob, dtype="<f2").reshape(number, -1) @ QUESTION)), 4)
+        key: round(float(max(unpacked([blob], [number]) @ QUESTION)), 4)
         for key, blob, number, agent_lane in db.read(read)
         if reach.agent_id is None or agent_lane == reach.lane
     }
