@@ -392,7 +392,7 @@ def _wrong(rt: Runtime, *, is_thorough: bool) -> set[int]:
     assert rt.index is not None
     known = rt.db.read(outbox.batches)
     held = rt.index.batches(known, _made_for(rt))
-    wrong = {shard for shard, names in known.items() if held.get(shard) not in names}
+    wrong = {shard for shard, names in known.items() if held.get(shard, "") not in names}
     if is_thorough:
         sizes = rt.db.read(outbox.sizes)
         there = rt.index.sizes(sizes.keys() - wrong)

@@ -154,6 +154,7 @@ jobs = sa.Table(
     sa.Column("dead", sa.SmallInteger, nullable=False),
     sa.Column("error", sa.Text),
     sa.Index("memlayer_jobs_due", "dead", "due"),
+    sqlite_autoincrement=True,  # whoever does a job that is gone by now must not end another one
 )
 
 # Summaries of a session's older turns. Versions that newer ones replaced stay.
