@@ -33,7 +33,7 @@ from memlayer_core.records.model import (
     ordinal_of,
 )
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.storage import packing, statements, texts as storage_texts
+from memlayer_core.storage import blobs, statements, texts as storage_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (
@@ -593,7 +593,7 @@ def _with_vector(row: Any, embedder: str) -> Record:
     record = record_of(row)
     more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
     if row.vector is not None:
-        first, *_ = packing.parts_of(row)
+        first, *_ = blobs.parts_of(row)
         more["embedding"] = Embedding(embedder, first)
     return replace(record, **more) if more else record
 

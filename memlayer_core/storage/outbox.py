@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import IndexEntry
-from memlayer_core.storage import jobs as storage_jobs, packing, statements
+from memlayer_core.storage import blobs, jobs as storage_jobs, statements
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
@@ -216,7 +216,7 @@ def begin_batch(
     shard, vectors, entries = every[0].shard, 0, list[IndexEntry]()
     for row in _ROWS.all(connection, list(marked)):
         if row.shard == shard and vectors < limit:
-            entries.append(packing.entry_of(row))
+            entries.append(blobs.entry_of(row))
             vectors += row.vectors
         elif row.shard == shard:
             del marked[row.key]  # the next batch has it

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
-from memlayer_core.storage import outbox, packing, statements, texts as storage_texts
+from memlayer_core.storage import blobs, outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
@@ -306,7 +306,7 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
 def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     """Return a block of all rows of a namespace."""
     size, vectors = max(1, int(len(rows) * _ROOM)), _vectors_in(rows)
-    dimension = packing.dimension_of(rows[0][-1]) if rows else 1
+    dimension = blobs.dimension_of(rows[0][-1]) if rows else 1
     empty = _Block(
         version,
         0,
@@ -345,9 +345,9 @@ def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeSta
 def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     first, behind, vectors, total = block.texts, block.texts + len(rows), block.vectors, block.total
     if rows:
-        keys, kinds, owners, *labels, counts, blobs = zip(*rows, strict=True)
+        keys, kinds, owners, *labels, counts, found = zip(*rows, strict=True)
         block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
-        joined = packing.unpacked(blobs, counts)
+        joined = blobs.unpacked(found, counts)
         block.matrix[vectors : vectors + len(joined)] = joined
         vectors, total = vectors + len(joined), total + joined.sum(0)
         block.keys[first:behind] = keys
@@ -422,7 +422,7 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTas
 
 def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     now = hash_of(text)
-    kept = packing.parts_of(row) if row.text_hash == now else ()
+    kept = blobs.parts_of(row) if row.text_hash == now else ()
     return IndexTask(row.key, storage_texts.lanes_of_row(row), text, now, kept, speaker)
 
 
@@ -442,7 +442,7 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
             "text_hash": entry.text_hash,
             "speaker": entry.speaker,
             "language": entry.language,
-            "vector": packing.packed(entry.vectors),
+            "vector": blobs.packed(entry.vectors),
             "vectors": len(entry.vectors),
         }
         for entry in new_entries
@@ -529,7 +529,7 @@ def add(
             "speaker": one.speaker,
             "language": one.language,
             "text_hash": one.text_hash,
-            "vector": packing.packed(one.vectors),
+            "vector": blobs.packed(one.vectors),
             "vectors": len(one.vectors),
         }
         for key, one in embeddings.items()
@@ -553,7 +553,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
     """
     for some in statements.chunks(list(keys)):
         found = map(
-            packing.entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
+            blobs.entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
         )
         store(
             connection,
@@ -565,7 +565,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
 def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
     return [
-        packing.entry_of(row)
+        blobs.entry_of(row)
         for some in statements.chunks(keys)
         for row in connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
@@ -591,7 +591,7 @@ def part_cosines(rows: Sequence[Any], vector: FloatVector) -> list[tuple[float, 
         EmbedderMismatchError: They have other dimensions.
     """
     numbers = [row.vectors for row in rows]
-    matrix = packing.unpacked([row.vector for row in rows], numbers)
+    matrix = blobs.unpacked([row.vector for row in rows], numbers)
     near = iter(products(matrix, vector).tolist())
     return [tuple(islice(near, number)) for number in numbers]
 

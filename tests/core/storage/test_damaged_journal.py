@@ -84,9 +84,7 @@ def test_a_file_that_is_no_journal_is_told_as_such_at_opening(directory) -> None
         Memory.open(directory, embedder="hashing", settings=SETTINGS)
 
 
-@pytest.mark.parametrize(
-    ("tree", "kind"), [("memlayer_texts", "leaf"), ("memlayer_texts_namespace", "leaf")]
-)
+@pytest.mark.parametrize(("tree", "kind"), [("memlayer_texts", "leaf"), ("memlayer_texts_namespace", "leaf")])
 def test_a_page_that_was_emptied_is_found_by_every_check(directory, tmp_path, tree, kind) -> None:
     """It is sound in itself: only a table and its indexes together show it."""
     with Memory.open(directory, embedder="hashing", settings=SETTINGS) as memory:

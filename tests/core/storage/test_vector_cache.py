@@ -15,8 +15,8 @@ from examples import examples
 from memlayer_core import Memory, Scope
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import tables, vectors
+from memlayer_core.storage.blobs import unpacked
 from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
-from memlayer_core.storage.packing import unpacked
 from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON, drafts
 from memlayer_core.transfer.sql import forget

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, strategies as st
 
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.storage.packing import packed, unpacked
+from memlayer_core.storage.blobs import packed, unpacked
 
 SIZES = st.tuples(st.integers(1, 4), st.floats(0, 1))
 
