@@ -165,7 +165,7 @@ OWNERS = st.lists(
 
 @examples(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(owners=OWNERS)
-@pytest.mark.requirement("H02")
+@pytest.mark.requirement("M16")
 def test_nobody_is_answered_with_what_another_one_said(tmp_path: Path, owners: list[Any]) -> None:
     settings = ASKED.replace(chroma_collections=1)
     with Memory.open(tmp_path / uuid.uuid4().hex, embedder="hashing", settings=settings) as memory:
@@ -426,6 +426,7 @@ class Away:
         return call
 
 
+@pytest.mark.requirement("M17")
 def test_chroma_away_means_exact_search_one_event_and_catching_up(open_store: Open) -> None:
     memory = open_store(ASKED)
     index = Away(memory.runtime.index)
