@@ -11,10 +11,9 @@ variable forbids to write that:
 - `warm`: `memory.admin.warm`, which loads the embedding model: MiniLM if it is at hand, else hashing, which has none;
 - `first answer`: two messages of two sessions, and the first context with recall. With it, a token counter's tables are
   loaded, if tiktoken has them;
-- `indexed`: `flush`: the background worker has indexed the messages;
+- `indexed`: `flush`: the background worker has indexed the messages, and told Chroma, which is loaded for it;
 - `1,000 users`: a message and a context of each;
-- `langchain`: the import of `create_agent` and of memlayer's middleware; `llama_index`: of an agent and a memory;
-- `chroma`: the store is opened again with a limit that makes every user a large one: Chroma is loaded, and gets all vectors.
+- `langchain`: the import of `create_agent` and of memlayer's middleware; `llama_index`: of an agent and a memory.
 
 Goals: the first answer of a fresh process within 1.5 s of processor time; 1,000 users add at most 96 MB.
 
@@ -28,7 +27,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import ClassVar
 
 from goals import goal, options, tell
 
@@ -63,12 +61,7 @@ class Steps:
 def child(folder, embedder, users):
     """Do all steps in this process, and print what they took."""
     steps = Steps()
-    from memlayer_core import Memory, Settings
-
-    class Always(Settings):
-        """Chroma is asked always."""
-
-        exact_scan_limit: ClassVar = 0
+    from memlayer_core import Memory
 
     steps.end("import")
     memory = Memory.open(folder, embedder=embedder)
@@ -104,10 +97,6 @@ def child(folder, embedder, users):
     steps.end("llama_index")
     identity = memory.admin.status().embedder
     memory.close()
-    with Memory.open(folder, embedder=embedder, settings=Always()) as memory:
-        memory.admin.verify()
-        assert "chromadb" in sys.modules
-        steps.end("chroma")
     print(json.dumps({"embedder": identity, "steps": steps.taken}))
 
 
