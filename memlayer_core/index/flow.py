@@ -342,7 +342,7 @@ def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
         if not rt.db.write(outbox.end_batch, job, batch, _lease_end(rt)) or is_stopped():
             return
     rt.health.up("index")
-    rt.db.write(storage_jobs.finish_once, [job])
+    rt.db.write(outbox.give_back, job)
 
 
 def audit(rt: Runtime, job: Job) -> IndexRebuilt | None:
@@ -350,13 +350,13 @@ def audit(rt: Runtime, job: Job) -> IndexRebuilt | None:
     if _waits(rt, job):
         return None
     rebuilt = _reindex(rt) if job.subject else agree(rt, is_thorough=True)
-    rt.db.write(storage_jobs.finish_once, [job])
+    rt.db.write(outbox.give_back, job)
     return rebuilt
 
 
 def _waits(rt: Runtime, job: Job) -> bool:
     """Put a job off if another process writes to the index."""
-    if not rt.db.read(outbox.is_done_elsewhere, job, rt.now()):
+    if rt.db.write(outbox.take, job, rt.now(), _lease_end(rt)):
         return False
     later = rt.now() + timedelta(seconds=rt.settings.job_backoff)
     rt.db.write(storage_jobs.fail, [job], "another process writes to the index", later, count_attempt=False)

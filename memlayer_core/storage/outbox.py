@@ -25,7 +25,9 @@ from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
 
 _GATHERING = timedelta(hours=1)
 """How long deleted vectors may stay in Chroma's files unless somebody flushes: to erase them, the collection is filled again."""
-_INDEX = "index"  # the row of `meta` that a store has since a process with an index opened it; with a number, a collection's
+_INDEX = "index"
+"""The row of `meta` that a store has since a process with an index opened it: which job may write to it, and until when. With a
+number, a collection's row: the names of its last batches."""
 _STALE = "stale:"  # with the number of a collection whose files have deleted vectors: the row of `meta` that says since when
 EMBEDDED = texts.c.vectors.is_not(None)
 """The condition that texts have their vectors; the indexes of the table contain no others."""
@@ -188,11 +190,19 @@ def sizes(connection: sa.Connection) -> dict[int, int]:
     return {row.shard: int(row.number) for row in connection.execute(counted)}
 
 
-def is_done_elsewhere(connection: sa.Connection, job: Job, now: datetime) -> bool:
-    """Tell whether another process does an older job that writes to the index."""
-    leased = sa.and_(jobs.c.owner.is_not(None), jobs.c.due > statements.to_micros(now), jobs.c.dead == 0)
-    older = sa.select(jobs.c.id).where(jobs.c.kind.in_(["copy", "audit"]), jobs.c.id < job.id, leased)
-    return connection.scalar(older.limit(1)) is not None
+def take(connection: sa.Connection, job: Job, now: datetime, until: datetime) -> bool:
+    """Let a job alone write to the index until then. Returns False if another one may at the moment."""
+    named = sa.select(meta.c.value).where(meta.c.name == _INDEX).with_for_update()
+    holder, _, ends = (connection.scalar(named) or "").partition(" ")
+    if holder not in {"", str(job.id)} and int(ends) > statements.to_micros(now):
+        return False
+    return _is_held(connection, job, until)
+
+
+def give_back(connection: sa.Connection, job: Job) -> None:
+    """Let another job write to the index: this one is done."""
+    if storage_jobs.finish_once(connection, [job]):
+        connection.execute(sa.update(meta).where(meta.c.name == _INDEX).values(value=""))
 
 
 def begin_batch(
@@ -265,10 +275,13 @@ def search_state(
 
 
 def _is_held(connection: sa.Connection, job: Job, until: datetime) -> bool:
-    """Extend the lease of a job. Returns False if another process has it by now."""
+    """Extend the lease of a job, and of the index. Returns False if another process has the job by now."""
     same = jobs.c.id == job.id, jobs.c.attempts == job.attempts
     due = statements.to_micros(until)
-    return connection.execute(sa.update(jobs).where(*same).values(due=due)).rowcount == 1
+    if connection.execute(sa.update(jobs).where(*same).values(due=due)).rowcount != 1:
+        return False
+    connection.execute(sa.update(meta).where(meta.c.name == _INDEX).values(value=f"{job.id} {due}"))
+    return True
 
 
 def _set_names(connection: sa.Connection, shard: int, names: str) -> None:

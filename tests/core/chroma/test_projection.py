@@ -476,7 +476,7 @@ def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(
     while batch := rt.db.write(outbox.begin_batch, job, until, 100, made_for):
         inner(batch)
         assert rt.db.write(outbox.end_batch, job, batch, until)
-    rt.db.write(jobs.finish, [job])
+    rt.db.write(outbox.give_back, job)
     goes_on.set()
     writer.join()
     memory.flush(60)
