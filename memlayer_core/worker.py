@@ -740,7 +740,7 @@ class Worker:
         worked = rested = False
         self._models.start(rt)
         looked = time.monotonic()
-        while not self._stopping.is_set() and (rested or self._has_jobs(rt)):
+        while not self._stopping.is_set() and (rested or rt.db.read(storage_jobs.has_jobs)):
             jobs = [] if rested else self._jobs.lease(rt, ["index"], rt.settings.index_batch)
             if not (jobs := jobs or self._upkeep(rt)):
                 break
@@ -789,9 +789,6 @@ class Worker:
         if recalled := list(self._accessed):
             rt.db.write(records_writes.note_recall, recalled, rt.now())
             self._accessed.difference_update(recalled)
-
-    def _has_jobs(self, rt: Runtime) -> bool:
-        return rt.db.read(storage_jobs.has_jobs)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         began = time.monotonic()

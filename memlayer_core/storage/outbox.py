@@ -34,19 +34,14 @@ EMBEDDED = texts.c.vectors.is_not(None)
 IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
 """The condition that vectors of this store go to an index."""
 
-_OWNED = sa.select(namespaces.c.shard, texts.c.key, sa.literal(1)).join_from(
-    texts, namespaces, namespaces.c.namespace == texts.c.namespace
-)
+_OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
 _FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
 _HERE = Statement(
     sa.select(outbox.c.key).where(outbox.c.shard == sa.bindparam("on")).limit(sa.bindparam("most"))
 )
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
 _ROWS = statements.rows_by(
-    sa.select(texts, namespaces.c.shard)
-    .join_from(texts, namespaces, namespaces.c.namespace == texts.c.namespace)
-    .where(EMBEDDED),
-    texts.c.key,
+    sa.select(texts, namespaces.c.shard).select_from(_OWNED).where(EMBEDDED), texts.c.key
 )
 _THERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys), EMBEDDED))
 _DONE = Statement(
@@ -292,8 +287,9 @@ def _set_names(connection: sa.Connection, shard: int, names: str) -> None:
 
 
 def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:
+    every = sa.select(namespaces.c.shard, texts.c.key, sa.literal(1)).select_from(_OWNED)
     marked = statements.dialect_insert(dialect, outbox)
-    marked = marked.from_select(["shard", "key", "version"], _OWNED.where(EMBEDDED, condition))
+    marked = marked.from_select(["shard", "key", "version"], every.where(EMBEDDED, condition))
     version = outbox.c.version + 1
     return marked.on_conflict_do_update(index_elements=["shard", "key"], set_={"version": version})
 
