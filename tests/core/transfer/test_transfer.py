@@ -566,12 +566,14 @@ def _emptied(folder: Path) -> bool:
 
 async def test_an_export_that_is_cancelled_leaves_nothing(memory, tmp_path: Path, monkeypatch) -> None:
     await memory.chat(user_id="ada").aadd("user", "one")
-    entered, go_on, begun = threading.Event(), threading.Event(), FileWriter._open
+    entered, go_on, opened, begun = threading.Event(), threading.Event(), threading.Event(), FileWriter._open
 
     def slowly(out: FileWriter) -> Any:
         entered.set()
         assert go_on.wait(10)
-        return begun(out)
+        file = begun(out)
+        opened.set()
+        return file
 
     monkeypatch.setattr(FileWriter, "_open", slowly)
     running = asyncio.create_task(memory.aexport(tmp_path / "out.jsonl", user_id="ada"))
@@ -581,6 +583,7 @@ async def test_an_export_that_is_cancelled_leaves_nothing(memory, tmp_path: Path
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert await asyncio.to_thread(opened.wait, 10)
     assert await asyncio.to_thread(_emptied, tmp_path)
     out = FileWriter(tmp_path / "out.jsonl")
     await asyncio.to_thread(out.discard)
