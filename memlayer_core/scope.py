@@ -131,12 +131,16 @@ class Scope:
 
     @property
     def agent_lane(self) -> str:
-        """The token that everything of this user with this agent is filed under."""
+        """The token that everything of this user with this agent is filed under; empty: no agent is named."""
+        if self.agent_id is None:
+            return ""
         return "a" + _digest(self.tenant_id, self.user_id, self.agent_id)
 
     @property
     def session_lane(self) -> str:
-        """The token that everything of this session is filed under. It is the session's key, too."""
+        """The token that everything of this session is filed under: the session's key. Empty: no session is named."""
+        if self.session_id is None:
+            return ""
         return "s" + _digest(self.tenant_id, self.user_id, self.agent_id, self.session_id)
 
     @property
@@ -186,13 +190,15 @@ class SharedScope:
 
     @property
     def agent_lane(self) -> str:
-        """The token that everything shared in the tenant with this agent is filed under."""
+        """The token that everything shared in the tenant with this agent is filed under; empty: no agent is named."""
+        if self.agent_id is None:
+            return ""
         return "a" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)
 
     @property
     def session_lane(self) -> str:
-        """A token where users have one of a session. Nothing shared belongs to a session."""
-        return "s" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)
+        """Empty: nothing that is shared belongs to a session."""
+        return ""
 
 
 @lru_cache(maxsize=4096)
@@ -200,11 +206,6 @@ def _folder_digest(tenant_id: str, labels: tuple[str, ...]) -> str:
     # A scope has texts only. The object makes this JSON different, so no user and no folder share a namespace.
     written = json.dumps([tenant_id, {"folder": labels}], separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).hexdigest()
-
-
-def lanes_of(namespace: str) -> tuple[str, str, str]:
-    """Return the three lane tokens of a folder, in the form that users have. They all mean the folder."""
-    return "u" + namespace, "a" + namespace, "s" + namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +245,14 @@ class Folder:
     @property
     def user_lane(self) -> str:
         """The token that everything of this folder is filed under."""
-        return lanes_of(self.namespace)[0]
+        return "u" + self.namespace
 
     @property
     def agent_lane(self) -> str:
-        """The folder's token where users have one of an agent."""
-        return lanes_of(self.namespace)[1]
+        """Empty: nothing in a folder belongs to an agent."""
+        return ""
 
     @property
     def session_lane(self) -> str:
-        """The folder's token where users have one of a session."""
-        return lanes_of(self.namespace)[2]
+        """Empty: nothing in a folder belongs to a session."""
+        return ""

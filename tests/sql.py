@@ -9,6 +9,7 @@ from sqlalchemy import Connection, select
 
 from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads
+from memlayer_core.scope import Folder
 from memlayer_core.seams import FloatVector, IndexEntry
 from memlayer_core.storage import tables, vectors, words as storage_words
 from memlayer_core.storage.database import Database
@@ -33,9 +34,15 @@ def stored_vectors(connection: Connection) -> list[IndexEntry]:
     return vectors.entries_of(connection, sorted(every))
 
 
+def postings(connection: Connection, reach: Scope | Folder, words: Sequence[str]) -> storage_words.Postings:
+    """Return what stands under words in a scope."""
+    owner = storage_words.owner(vectors.overview(connection, reach).number)
+    return storage_words.postings(connection, reach, words, [owner])
+
+
 def filed_under(db: Database, reach: Scope, words: str) -> list[int]:
     """Return the keys of what any of the words stands in, in their order."""
-    found = db.read(storage_words.postings, reach, question_terms(words), {})
+    found = db.read(postings, reach, question_terms(words))
     return sorted(set().union(*found.values()))
 
 

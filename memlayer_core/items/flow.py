@@ -38,7 +38,7 @@ from memlayer_core.errors import EmbedderError, EmbedderMismatchError
 from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
 from memlayer_core.items.model import ItemText
 from memlayer_core.seams import FloatVector
-from memlayer_core.storage import vectors
+from memlayer_core.storage import vectors, words as storage_words
 from memlayer_core.storage.terms import language_of, question_terms, readable
 
 Answer = Item | list[Item] | list[tuple[str, ...]] | None
@@ -255,7 +255,7 @@ def _by_index(
 
     def read(connection: Connection) -> list[Item] | None:
         words = _words(request)
-        postings = postings_of(connection, [(folder, ()) for folder in folders], words)
+        postings = postings_of(connection, _places(connection, folders), words)
         texts = sql.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
         missing = [key for _, key in texts if key not in near]
         cosines = near | dict(sql.scan(connection, item_query, vector, missing))
@@ -266,6 +266,11 @@ def _by_index(
         return _page(connection, item_query, request, check.order(scored, scored), scored)
 
     return rt.db.read(read)
+
+
+def _places(connection: Connection, folders: Sequence[Folder]) -> list[tuple[Folder, Sequence[str]]]:
+    """Return folders with the tokens that their words are filed under."""
+    return [(one, [storage_words.owner(vectors.overview(connection, one).number)]) for one in folders]
 
 
 def _compare(
@@ -281,7 +286,7 @@ def _compare(
     if any(key not in near for _, key in pairs):
         words = _words(request)
         folders = sql.list_folders(connection, item_query.folder, item_query.live_at)
-        postings = postings_of(connection, [(folder, ()) for folder in folders], words)
+        postings = postings_of(connection, _places(connection, folders), words)
         shares = check.by_words(words, postings, len(pairs))
     scored = check.scores(pairs, near, shares)
     numbers = check.order((text.number for text in texts), scored)

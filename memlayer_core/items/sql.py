@@ -27,7 +27,7 @@ from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.texts import lock_owners, owners_locked
+from memlayer_core.storage.texts import hold_owner, lock_owners, owners_locked
 from memlayer_core.storage.vectors import ScopeStatistics, cosines
 
 # Reads items in SQL. Each function runs in its caller's transaction.
@@ -246,7 +246,7 @@ def searched_folders(
     named = {row.namespace: Folder.at(row.path) for row in connection.execute(held.limit(_SEARCHED))}
     counted = sa.select(tables.namespaces).where(tables.namespaces.c.namespace.in_(named))
     counts = {
-        row.namespace: ScopeStatistics(row.vectors, row.shard, row.version, row.texts)
+        row.namespace: ScopeStatistics(row.vectors, row.shard, row.version, row.texts, row.number)
         for row in connection.execute(counted)
     }
     return [(folder, counts[namespace]) for namespace, folder in named.items()]
@@ -348,12 +348,7 @@ def _hold(connection: sa.Connection, folder: Folder, shards: int) -> None:
     """Lock a folder until the transaction ends. It is created if it does not exist."""
     if owners_locked(connection, [folder.namespace]):
         return
-    made = statements.dialect_insert(connection.dialect.name, tables.namespaces).on_conflict_do_update(
-        index_elements=["namespace"], set_={"shard": tables.namespaces.c.shard}
-    )
-    shard = statements.shard_of(folder.namespace, shards)
-    row = {"namespace": folder.namespace, "tenant_id": folder.tenant_id, "user_id": ""}
-    connection.execute(made, {**row, "shard": shard, "vectors": 0})
+    hold_owner(connection, folder, shards)
 
 
 def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) -> None:

@@ -215,7 +215,7 @@ def lock_or_make_session(
     row = lock_session(connection, scope)
     if row is not None:
         return row
-    _ensure_user(connection, scope, shards)
+    texts.hold_owner(connection, scope, shards)
     _make_session(connection, scope, now, **more)
     return lock_session(connection, scope)
 
@@ -227,7 +227,7 @@ def make_fork(connection: sa.Connection, row: Any, scope: Scope, now: datetime, 
     have a row each.
     """
     if scope.namespace != row.namespace:
-        _ensure_user(connection, scope, shards)
+        texts.hold_owner(connection, scope, shards)
     number = _make_session(connection, scope, now, forked_from=row.session_id)
     if number is None:
         raise InvalidScopeError(
@@ -281,22 +281,6 @@ def _make_session(connection: sa.Connection, scope: Scope, now: datetime, **more
         },
     )
     return number
-
-
-def _ensure_user(connection: sa.Connection, scope: Scope, shards: int) -> None:
-    """Create the user's row if needed, and lock it: it is not deleted before the transaction ends."""
-    connection.execute(
-        statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
-            index_elements=["namespace"], set_={"shard": namespaces.c.shard}
-        ),
-        {
-            "namespace": scope.namespace,
-            "tenant_id": scope.tenant_id,
-            "user_id": scope.user_id,
-            "shard": statements.shard_of(scope.namespace, shards),
-            "vectors": 0,
-        },
-    )
 
 
 # Reads sessions and messages in SQL. Each function runs in its caller's transaction.

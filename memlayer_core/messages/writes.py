@@ -358,9 +358,12 @@ def _make_findable(
         for key, draft in found.items()
         if draft.embedding is not None and key not in same
     }
-    if ready and not vectors.add(connection, "message", scope, ready, now, row.number):
+    number = vectors.add(connection, "message", scope, ready, now, row.number) if ready else None
+    if number is None:
         ready = {}
-    words.insert(connection, texts.lanes_of(scope), [(key, found[key].terms or ()) for key in ready])
+    else:
+        filed = [(key, found[key].terms or ()) for key in ready]
+        words.insert(connection, [words.owner(number)], texts.lanes_of(scope)[1:], filed)
     others = [(key, one.terms) for key, one in found.items() if key not in ready]
     texts.add(connection, "message", scope, others, now, owner=row.number)
 

@@ -121,11 +121,12 @@ class SearchScope:
         No other words are looked up, so a record that the reader may not see takes no other one's place.
         """
         reach = self.reach
-        places: list[tuple[Scope | Folder, Sequence[str]]] = [(reach, [reach.user_lane])]
+        own = storage_words.owner(self.own.number)
+        places: list[tuple[Scope | Folder, Sequence[str]]] = [(reach, [own])]
         if self.shared.records:
             labels = records_reads.grantees(reach, self.reader.roles)
-            places.append((reach, [reach.commons.user_lane, *labels]))
-        return places + [(folder, [folder.user_lane]) for folder, _ in self.folders]
+            places.append((reach, [storage_words.owner(self.shared.number), *labels]))
+        return places + [(folder, [storage_words.owner(one.number)]) for folder, one in self.folders]
 
 
 def search_scope(connection: Connection, reader: Reader, begin: Beginning) -> SearchScope:
@@ -207,13 +208,14 @@ def read_question(
         before: The round before it.
         key: Key of the message that asks; 0: there is none.
     """
-    own = _asked(connection, reach, query)
+    statistics = sql.overview(connection, reach).own
+    own = _asked(connection, storage_words.owner(statistics.number), query)
     both = replace(own, query=f"{before} {own.query}", text=f"{before} {own.text}") if before else None
-    return Question(own, both, key, sql.overview(connection, reach).own)
+    return Question(own, both, key, statistics)
 
 
-def _asked(connection: Connection, reach: Scope, query: str) -> Query:
-    query, spoken = readable(query), reach.user_lane + SPOKEN
+def _asked(connection: Connection, owner: str, query: str) -> Query:
+    query, spoken = readable(query), owner + SPOKEN
     names = possible_names(query)
     here = storage_words.existing(connection, [spoken + part for part in names])
     named = {part: written for part, written in names.items() if spoken + part in here}

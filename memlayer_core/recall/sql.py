@@ -38,6 +38,7 @@ _HELD = sa.exists().where(records.c.shelf == namespaces.c.namespace, records.c.r
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (
     namespaces.c.namespace.label("name"),
+    namespaces.c.number.label("namespace_number"),
     namespaces.c.shard.label("shard"),
     namespaces.c.vectors.label("vectors"),
     namespaces.c.texts.label("texts"),
@@ -130,6 +131,7 @@ def _statistics(row: Any | None) -> ScopeStatistics:
         row.shard,
         row.vectors_version,
         row.texts,
+        row.namespace_number,
         sessions=row.used,
         records=bool(row.held),
     )

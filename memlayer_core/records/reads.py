@@ -214,11 +214,13 @@ def _labels_of(record: Record) -> str:
 
 
 def readers_of(record: Record) -> list[str]:
-    """Return the tokens that the words of a record are filed under: whoever has one of them may find it."""
-    if not record.access_control.is_shared:
-        return [record.owner.user_lane]
-    if record.access_control.visibility == "public":
-        return [record.owner.commons.user_lane]
+    """Return the tokens that the words of a record are filed under: whoever has one of them may find it.
+
+    None: that of its shelf, since it is the user's alone, or public.
+    """
+    access = record.access_control
+    if not access.is_shared or access.visibility == "public":
+        return []
     return sorted({own_label(record.owner), *_allowed(record)})
 
 

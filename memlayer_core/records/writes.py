@@ -225,7 +225,7 @@ def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
     """
     for namespace in sorted([owner.namespace, owner.commons.namespace]):
         if namespace == owner.namespace:
-            hold_own(connection, owner, shards)
+            texts.hold_owner(connection, owner, shards)
         else:
             texts.lock_owners(connection, [namespace])
 
@@ -235,22 +235,9 @@ def hold_own(connection: sa.Connection, owner: Scope, shards: int, ordinal: int 
 
     With `ordinal`, no new record gets a number up to it.
     """
-    made = statements.dialect_insert(connection.dialect.name, tables.namespaces).on_conflict_do_update(
-        index_elements=["namespace"], set_={"shard": tables.namespaces.c.shard}
-    )
-    connection.execute(made, _namespace_row(owner, shards))
+    texts.hold_owner(connection, owner, shards)
     if ordinal:
         count(connection, owner, ordinal)
-
-
-def _namespace_row(shelf: Scope | SharedScope, shards: int) -> dict[str, Any]:
-    return {
-        "namespace": shelf.namespace,
-        "tenant_id": shelf.tenant_id,
-        "user_id": shelf.user_id if isinstance(shelf, Scope) else "",
-        "shard": statements.shard_of(shelf.namespace, shards),
-        "vectors": 0,
-    }
 
 
 def count(connection: sa.Connection, owner: Scope, ordinal: int = 0) -> int:
@@ -280,10 +267,7 @@ def add_version(
     connection.execute(sa.insert(tables.records).values(row))
     if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
         if isinstance(shelf, SharedScope):
-            made = statements.dialect_insert(
-                connection.dialect.name, tables.namespaces
-            ).on_conflict_do_nothing()
-            connection.execute(made, _namespace_row(shelf, shards))
+            texts.hold_owner(connection, shelf, shards)
         found = [(number, draft.terms)]
         texts.add(connection, "record", shelf, found, now, reads.readers_of(draft.record))
     return replace(draft.record, memory_id=memory_id(draft.record.user_id, ordinal))

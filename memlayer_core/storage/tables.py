@@ -22,10 +22,12 @@ meta = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+# The word index files the words of a namespace under its number, which no other one ever gets.
 namespaces = sa.Table(
     "memlayer_namespaces",
     tables,
-    sa.Column("namespace", sa.String(32), primary_key=True),
+    sa.Column("number", _Serial, primary_key=True),
+    sa.Column("namespace", sa.String(32), nullable=False, unique=True),
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("shard", sa.Integer, nullable=False, index=True),
@@ -35,6 +37,7 @@ namespaces = sa.Table(
     sa.Column(
         "version", sa.BigInteger, nullable=False, server_default="0"
     ),  # goes up when vectors are stored
+    sqlite_autoincrement=True,
 )
 
 # `windows` has where the windows of some sizes begin, and the version of the summary in front of each, as JSON: they move together

@@ -48,6 +48,7 @@ _OWNERS = statements.rows_by(
     ).with_for_update(),
     namespaces.c.namespace,
 )
+_NUMBER = Statement(sa.select(namespaces.c.number).where(namespaces.c.namespace == sa.bindparam("of")))
 _COUNT = Statement(
     sa.update(namespaces)
     .where(namespaces.c.namespace == sa.bindparam("of"))
@@ -109,17 +110,24 @@ def add(
         scope: The session, the shelf of the record, or the folder.
         rows: Key and terms of each text; None: the index job adds them. The vector of a key that is there stays.
         now: The present.
-        owners: The tokens that the words are filed under; none: the one of the scope.
+        owners: The tokens that the words are filed under; none: that of the namespace.
         owner: Number of the session of messages, or of the item.
     """
     if not rows:
         return
-    lanes = lanes_of(scope)
-    filed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2]}
+    _, *lanes = lanes_of(scope)
+    filed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[0], "session_lane": lanes[1]}
     fixed = {**filed, "owner": owner}
     _add_statement(connection.dialect.name).run(connection, *({**fixed, "key": key} for key, _ in rows))
-    words.insert(connection, lanes, [(key, terms) for key, terms in rows if terms is not None], owners)
+    ready = [(key, terms) for key, terms in rows if terms is not None]
+    if ready:
+        words.insert(connection, owners or [_owner(connection, scope.namespace)], lanes, ready)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
+
+
+def _owner(connection: sa.Connection, namespace: str) -> str:
+    """Return the token that a namespace's words are filed under."""
+    return words.owner(_NUMBER.tuples(connection, {"of": namespace})[0][0])
 
 
 def remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:
@@ -155,6 +163,17 @@ def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[A
     for kind, (source, statement) in _SOURCES.items():
         for found in statement.all(connection, sorted(row.key for row in every.values() if row.kind == kind)):
             yield every[found.key], source, found
+
+
+def hold_owner(connection: sa.Connection, scope: Scope | SharedScope | Folder, shards: int) -> None:
+    """Lock the namespace of a scope until the transaction ends: nobody deletes it. It is created if it does not exist."""
+    made = statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
+        index_elements=["namespace"], set_={"shard": namespaces.c.shard}
+    )
+    user_id = scope.user_id if isinstance(scope, Scope) else ""
+    whose = {"namespace": scope.namespace, "tenant_id": scope.tenant_id, "user_id": user_id}
+    shard = statements.shard_of(scope.namespace, shards)
+    connection.execute(made, {**whose, "shard": shard, "vectors": 0})
 
 
 def lock_owners(connection: sa.Connection, names: Iterable[str]) -> None:
@@ -221,11 +240,14 @@ def _add_statement(dialect: str) -> Statement:
 
 def _add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
+    of_owner = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
+    rows_of = sa.select(*columns, namespaces.c.number).select_from(of_owner)
     for some in statements.chunks(keys):
-        rows = connection.execute(sa.select(*columns).where(texts.c.key.in_(some)))
+        rows = connection.execute(rows_of.where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
             filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
-            words.insert(connection, lanes_of_row(row), filed, source.owners(found))
+            owners = source.owners(found) or [words.owner(row.number)]
+            words.insert(connection, owners, lanes_of_row(row)[1:], filed)
 
 
 def repair_words(connection: sa.Connection, own_words: OwnWords) -> bool:

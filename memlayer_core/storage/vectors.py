@@ -37,6 +37,7 @@ class ScopeStatistics:
         shard: Number of the user's Chroma collection.
         version: Goes up when vectors of the user are stored.
         texts: Number of the user's texts that have vectors.
+        number: The namespace's number; 0: nothing was ever stored in it.
         sessions: Number of sessions with messages; 2 means two or more.
         records: Whether there are records.
     """
@@ -45,6 +46,7 @@ class ScopeStatistics:
     shard: int = 0
     version: int = 0
     texts: int = 0
+    number: int = 0
     sessions: int = 0
     records: bool = False
 
@@ -370,6 +372,7 @@ _NAMESPACE = Statement(
         namespaces.c.vectors,
         namespaces.c.texts,
         namespaces.c.version,
+        namespaces.c.number,
     ).where(namespaces.c.namespace == sa.bindparam("of"))
 )
 _META = Statement(sa.select(meta.c.name, meta.c.value))
@@ -396,6 +399,7 @@ _GROW = Statement(
         ),
     )
     .returning(
+        namespaces.c.number,
         namespaces.c.version,
         outbox.IS_PROJECTED.label("is_projected"),
         _known("dimension").label("dimension"),
@@ -492,8 +496,10 @@ def add(
     embeddings: Mapping[int, Embedding],
     now: datetime,
     owner: int | None = None,
-) -> bool:
-    """Store new texts with their vectors. Returns False, and stores nothing, if the store has vectors of another embedder.
+) -> int | None:
+    """Store new texts with their vectors. Returns the number of their namespace.
+
+    None, and nothing is stored, if the store has vectors of another embedder.
 
     Args:
         connection: In the transaction that stores what they say.
@@ -509,7 +515,7 @@ def add(
     here = {"by": some.embedder, "long": dimension, "at": statements.to_micros(now)}
     grew = _GROW.first(connection, {**grown, **here})
     if grew is None:
-        return False
+        return None
     if grew.dimension is None:
         known = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
         connection.execute(known, {"name": "dimension", "value": dimension})
@@ -539,7 +545,7 @@ def add(
         outbox.mark(connection, list(embeddings))
     if grew.learns is not None:
         enqueue(connection, "index", list(embeddings), scope.namespace, now)
-    return True
+    return int(grew.number)
 
 
 def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now: datetime) -> None:
@@ -601,7 +607,7 @@ def overview(connection: sa.Connection, reach: Scope | SharedScope | Folder) -> 
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
     if row is None:
         return ScopeStatistics()
-    return ScopeStatistics(row.vectors, row.shard, row.version, row.texts)
+    return ScopeStatistics(row.vectors, row.shard, row.version, row.texts, row.number)
 
 
 def layout(connection: sa.Connection) -> Layout:

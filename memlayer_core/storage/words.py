@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -108,9 +108,9 @@ def quoted(term: str) -> str:
 # Search by words: FTS5 on SQLite, tsvector on PostgreSQL, the same words in both.
 #
 # Words arrive normalised (`storage/terms.py`), so neither database's own idea of a language matters. Each word is
-# filed under its user: "tokyo" of one user and "tokyo" of another are two words of the index. A search therefore
-# costs what the user's own rows cost, and how rare a word is for others plays no part. The agent and the session
-# are further words of a row, for a search that names them.
+# filed under its owner, which is the number of the user's namespace: "tokyo" of one user and "tokyo" of another are two
+# words of the index. A search therefore costs what the user's own rows cost, and how rare a word is for others plays no
+# part. The agent and the session are further words of a row, for a search that names them.
 
 _MOST_WORDS = 32
 MOST_ROWS = 1000
@@ -135,26 +135,32 @@ def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     return {row.key for row in HERE[connection.dialect.name].all(connection, keys)}
 
 
+def owner(number: int) -> str:
+    """Return the token that a namespace's words are filed under. Words may begin with digits: the letter ends the number."""
+    return f"{number}x"
+
+
 def insert(
     connection: sa.Connection,
-    lanes: tuple[str, str, str],
+    owners: Sequence[str],
+    lanes: Iterable[str],
     rows: Sequence[tuple[int, Sequence[str]]],
-    owners: Sequence[str] = (),
 ) -> None:
     """Add rows of texts.
 
     Args:
         connection: In a transaction that writes.
-        lanes: Tokens of their user, their agent and their session.
+        owners: Tokens that each term is filed under: whoever searches with one of them finds it.
+        lanes: Tokens of their agent and their session; empty ones are left out.
         rows: Key and terms of each text.
-        owners: Tokens that each term is filed under: whoever searches with one of them finds it. None: the user's.
     """
     if not rows:
         return
     dialect = connection.dialect.name
     write = _fts5_row if dialect == "sqlite" else _tsvector_row
-    filed = [(key, [owner + term for owner in owners or lanes[:1] for term in terms]) for key, terms in rows]
-    INSERT[dialect].run(connection, *(write(key, lanes[1:], terms) for key, terms in filed))
+    filed = [(key, [owner + term for owner in owners for term in terms]) for key, terms in rows]
+    lanes = list(filter(None, lanes))
+    INSERT[dialect].run(connection, *(write(key, lanes, terms) for key, terms in filed))
 
 
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
@@ -178,7 +184,7 @@ def postings(
     connection: sa.Connection,
     reach: Scope | SharedScope | Folder,
     words: Sequence[str],
-    owners: Sequence[str] = (),
+    owners: Sequence[str],
     among: Collection[int] | None = None,
 ) -> Postings:
     """Return which rows of a scope contain the words: for each word the rows' keys, and how often each contains it.
@@ -189,10 +195,10 @@ def postings(
         connection: In a transaction.
         reach: The scope.
         words: Words, as the index files them. The first 32 are searched for.
-        owners: The tokens to search with; none: the scope's own.
+        owners: The tokens to search with.
         among: Keys of the only rows that are searched, all of them in the scope. None: all.
     """
-    spelled = {owner + word: word for owner in owners or [reach.user_lane] for word in words[:_MOST_WORDS]}
+    spelled = {owner + word: word for owner in owners for word in words[:_MOST_WORDS]}
     lanes = _narrow(reach)
     found: dict[str, Counter[int]] = {}
     common: list[str] = []

@@ -19,7 +19,8 @@ from memlayer_core.errors import EmbedderError, ImportStoppedError, InvalidItemE
 from memlayer_core.items.check import by_words, folder_page, order, scores, whole_text
 from memlayer_core.items.model import DropItem, FindItems, GetItem, Item, ListFolders, PutItem
 from memlayer_core.scope import Folder
-from memlayer_core.storage import vectors, words as storage_words
+from memlayer_core.storage import vectors
+from tests.sql import postings
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 LATER = Tuned(index_delay=3600, durability="normal")
@@ -114,7 +115,7 @@ def test_an_update_leaves_nothing_of_the_old_text_behind(store) -> None:
     find(store, "new")
     held = counted(store)
     assert (held["memlayer_items"], held[TABLES[-2]], held["memlayer_lexical"]) == (1, 1, 1)
-    assert store.runtime.db.read(storage_words.postings, Folder("default", ("a",)), ["secret"]) == {}
+    assert store.runtime.db.read(postings, Folder("default", ("a",)), ["secret"]) == {}
     store.flush()
     assert store.runtime.db.read(vectors.overview, Folder("default", ("a",))).vectors == 1
 
@@ -347,11 +348,11 @@ def test_items_are_filed_again_with_everything_else(store) -> None:
     db = store.runtime.db
     db.write(lambda c: words.delete(c, words.keys(c)))
     assert db.write(repair_words, store.runtime.own_words)
-    assert set(db.read(words.postings, Folder("default", ("users", "ada")), ["hike", "boot"])) == {
+    assert set(db.read(postings, Folder("default", ("users", "ada")), ["hike", "boot"])) == {
         "hike",
         "boot",
     }
-    assert db.read(words.postings, Folder("default", ("users",)), ["hike"]) == {}
+    assert db.read(postings, Folder("default", ("users",)), ["hike"]) == {}
 
 
 def test_thirty_folders_are_searched_as_one(store) -> None:

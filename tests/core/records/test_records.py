@@ -28,8 +28,9 @@ from memlayer_core.messages.model import ForgetReport
 from memlayer_core.records import check, model, writes as records_writes
 from memlayer_core.records.check import digest, narrow_access
 from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES, Access, Relation
-from memlayer_core.storage import jobs as storage_jobs, vectors, words as storage_words
+from memlayer_core.storage import jobs as storage_jobs, vectors
 from memlayer_core.storage.terms import question_terms
+from tests.sql import postings
 
 NOW = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 NUTS = "Louis is allergic to nuts."
@@ -66,7 +67,7 @@ def told(memory: Memory, reach: Scope, *roles: str, words: str = "nuts") -> list
 
 def found(memory: Memory, reach: Scope) -> list[int]:
     """Return the keys that a word leads to."""
-    found = memory.runtime.db.read(storage_words.postings, reach, question_terms("nuts"), {})
+    found = memory.runtime.db.read(postings, reach, question_terms("nuts"))
     return [key for keys in found.values() for key in keys]
 
 

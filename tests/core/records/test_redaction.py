@@ -15,6 +15,7 @@ from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.testing import FlakyEmbedder
+from tests.sql import postings
 
 KEY = "rumpelstiltskin"
 SAID = f"The key of the garage in Graz is {KEY}"
@@ -43,7 +44,7 @@ def redactor() -> Fickle:
 def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
     scope = memory.chat(user_id=user_id).scope.reach()
     stems = {index_terms(word)[0]: word for word in wanted}
-    return {stems[stem] for stem in memory.runtime.db.read(storage_words.postings, scope, list(stems), {})}
+    return {stems[stem] for stem in memory.runtime.db.read(postings, scope, list(stems))}
 
 
 def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(open_at: Any, redactor: Fickle) -> None:

@@ -21,7 +21,7 @@ from memlayer_core.errors import NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {25: "d6540eef19ce2d93"}
+TABLES = {26: "a97417ee75817bdb"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

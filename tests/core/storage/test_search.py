@@ -8,9 +8,10 @@ from sql import EVE, LOUIS, SHARDS, filed_under, filing, stored_vectors
 
 from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
-from memlayer_core.storage import jobs, vectors, words
+from memlayer_core.storage import jobs, vectors
 from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON, draft, drafts
+from tests.sql import postings
 
 
 def test_words_are_found_only_within_reach(db):
@@ -40,7 +41,7 @@ def test_keys_of_others_bring_nothing(db):
 
 def test_chinese_words_of_two_characters_are_found(db):
     db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
-    found = db.read(words.postings, LOUIS.reach(), ("东京", "京东", "京"))
+    found = db.read(postings, LOUIS.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
 
 
