@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -432,11 +433,21 @@ def tail_messages(
     """Return the same with the messages."""
     span = _span(session, first, LAST if before is None else before - 1)
     rows = _LAST.all(connection, {**span, "most": limit})
-    read = ((row, stored_of(row, session.scope)) for row in rows)
-    return [
-        (Entry.of(one.position, one.message, one.tokens, one.counter, row.characters), one)
-        for row, one in read
-    ]
+    return [(_kept_row if _is_plain(row) else _entry_and_message)(row, session.scope) for row in rows]
+
+
+def _is_plain(row: Any) -> bool:
+    """Tell whether the message of a row is text alone, and short: a turn has most messages of the turn before again."""
+    return row.body is None and row.characters <= _SHORT
+
+
+def _entry_and_message(row: Any, scope: Scope) -> tuple[Entry, StoredMessage]:
+    one = stored_of(row, scope)
+    return Entry.of(one.position, one.message, one.tokens, one.counter, row.characters), one
+
+
+_SHORT = 2000  # characters
+_kept_row = lru_cache(maxsize=4096)(_entry_and_message)
 
 
 def count_between(connection: sa.Connection, session: Session, first: int, end: int) -> int:

@@ -40,9 +40,9 @@ def says_again(text: str, earlier: Iterable[str]) -> bool:
     """
     left = f" {text} "
     for one in earlier:
-        if f" {text} " in f" {one} ":
+        if text in one and f" {text} " in f" {one} ":
             return True
-        if one.count(" ") >= _SHORT - 1:
+        if one in left and one.count(" ") >= _SHORT - 1:
             left = left.replace(f" {one} ", "  ")
     return len(left.split()) <= (1 - _REPEATED) * len(text.split())
 

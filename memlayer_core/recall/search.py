@@ -442,8 +442,7 @@ def read_lines(
         keep: Returns the records that are told.
         visible: Messages that the context already has. None: there is no context, and who searches sees what was said again.
     """
-    folded = functools.cache(fold)  # for one answer: most texts are compared more than once
-    said = dict.fromkeys(folded(one.text) for one in visible or ())
+    said = dict.fromkeys(fold(one.text) for one in visible or ())
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
@@ -452,7 +451,7 @@ def read_lines(
         keys = result.texts.keys[some].tolist()
         read = _read(connection, rt, result.scope, keys, keep)
         every = read.values() if visible is not None else ()
-        older = sorted((_age(one.turn.message), folded(one.turn.message.text)) for one in every)
+        older = sorted((_age(one.turn.message), fold(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
             if one is None or (stored := as_told(rt, one.turn)) is None:
@@ -467,9 +466,9 @@ def read_lines(
             left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork
-            if visible is not None and _repeats(message, folded(left), said, older):
+            if visible is not None and _repeats(message, fold(left), said, older):
                 continue
-            said[folded(message.text)] = None
+            said[fold(message.text)] = None
             score = float(result.scores.total[row])
             lines.append(one._replace(turn=stored, score=score, row=int(row), skip=skip))
             if len(lines) == limit:

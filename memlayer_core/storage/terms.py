@@ -173,6 +173,7 @@ def terms(text: str) -> tuple[str, ...]:
     return tuple(words)
 
 
+@lru_cache(maxsize=2048)  # a turn compares the texts of the turn before again
 def fold(text: str) -> str:
     """Return the words of a text in their order, normalised, with single spaces: texts that say the same words are equal."""
     return " ".join(_RUNS.findall(_plain(text)))

@@ -66,6 +66,8 @@ def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entr
     Returns:
         What stays, and what is left out; both in their order.
     """
+    if not any(entry.calls or entry.answers or entry.role == "tool" for entry in entries):
+        return tuple(entries), ()
     found = pair(entries)
     answered = set(found.values())
     last = max((at for at, entry in enumerate(entries) if entry.role != "tool"), default=-1)
