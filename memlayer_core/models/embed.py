@@ -29,7 +29,7 @@ from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
 from memlayer_core.models.foreign import DeadlineEmbedder, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.models.minilm import MiniLM, OnnxFolder
+from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.seams import OTHER_LANGUAGES, Embedder, SimilarityScale
 from memlayer_core.settings import Settings
@@ -441,9 +441,9 @@ def resolve_embedder(
 
     Args:
         choice: `"auto"`: what the store was built with; for a new store the multilingual embedder if it is installed, else
-            MiniLM, else the built-in hashing embedder. `"minilm"`, `"multilingual"`, `"hashing"`: that one. A `Path`: the folder of an ONNX model. Or a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a
-            Chroma embedding function, a function from a list of texts to their vectors, or an `Embedder`. Such an object
-            is called from several threads.
+            MiniLM, else the built-in hashing embedder. `"minilm"`, `"multilingual"`, `"hashing"`: that one. Or a LangChain `Embeddings`, a
+            LlamaIndex `BaseEmbedding`, a Chroma embedding function, a function from a list of texts to their vectors, or an
+            `Embedder`. Such an object is called from several threads.
         store_identity: Identity of the embedder that made the store's vectors; None for a new store.
         settings: For `download_timeout` and `embedder_timeout`.
         emit: Receives the event of the fallback to hashing, once per process.
@@ -459,10 +459,8 @@ def resolve_embedder(
         choice = _name_of(store_identity)
     if isinstance(choice, str) and choice in _IDENTITIES:
         return _built_in(choice, store_identity, settings)
-    if isinstance(choice, _OWN | OnnxFolder | DeadlineEmbedder):
+    if isinstance(choice, _OWN | DeadlineEmbedder):
         return choice
-    if isinstance(choice, Path):
-        return OnnxFolder(choice)
     foreign = foreign_embedder(choice, dimension)
     return DeadlineEmbedder(foreign, settings.embedder_timeout, awaits=foreign.awaits)
 
@@ -488,7 +486,7 @@ def _name_of(identity: str) -> EmbedderName:
 
 def is_local(embedder: Embedder) -> bool:
     """Tell whether an embedder runs in this process and waits for nothing: the built-in ones do."""
-    return isinstance(embedder, _OWN | OnnxFolder)
+    return isinstance(embedder, _OWN)
 
 
 def scales_of(embedder: Embedder) -> Mapping[str, SimilarityScale] | None:
@@ -560,5 +558,5 @@ def _minilm(settings: Settings, *, of_store: bool) -> MiniLM:
 def _fetch_minilm(settings: Settings) -> MiniLM:
     where = minilm.folder()
     if not minilm.is_present(where):
-        minilm.fetch(where, url=minilm.URL, sha256=minilm.SHA256, seconds=settings.download_timeout)
+        minilm.fetch(where, settings.download_timeout)
     return MiniLM(where)

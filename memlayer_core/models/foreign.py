@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 from memlayer_core import errors
@@ -126,15 +125,9 @@ EmbedderName: TypeAlias = Literal["auto", "minilm", "multilingual", "hashing"]
 multilingual one where its extra is installed; one of them alone; or hashing."""
 
 EmbedderLike: TypeAlias = (
-    EmbedderName
-    | Path
-    | Embedder
-    | LangChainEmbeddings
-    | LlamaIndexEmbedding
-    | Callable[[list[str]], Vectors]
+    EmbedderName | Embedder | LangChainEmbeddings | LlamaIndexEmbedding | Callable[[list[str]], Vectors]
 )
-"""What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts; a `Path` is the
-folder of an ONNX model."""
+"""What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts."""
 
 TokenizerLike: TypeAlias = str | TokenCounter | Callable[[str], int | Sized]
 """A model's or an encoding's name, a counter, or a function from a text to its number of tokens or to the tokens."""

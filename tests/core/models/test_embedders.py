@@ -20,10 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2
 
 from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError
 from memlayer_core.events import EmbedderFallback, Event
-from memlayer_core.models import embed, minilm, multilingual
+from memlayer_core.models import embed, multilingual
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, fetch, folder, is_present
@@ -54,7 +55,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(minilm, "URL", "http://127.0.0.1:9/onnx.tar.gz")
+    monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/onnx.tar.gz")
     return tmp_path
 
 
@@ -71,6 +72,16 @@ def model():
     return MiniLM(REAL_MODEL)
 
 
+FILES = (
+    "config.json",
+    "model.onnx",
+    "special_tokens_map.json",
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "vocab.txt",
+)
+
+
 def archive(*names: str) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:
@@ -81,7 +92,7 @@ def archive(*names: str) -> bytes:
     return packed.getvalue()
 
 
-GOOD = archive("onnx/model.onnx", "onnx/tokenizer.json", "onnx/vocab.txt")
+GOOD = archive(*(f"onnx/{name}" for name in FILES))
 
 
 @pytest.fixture
@@ -123,106 +134,84 @@ def serve(monkeypatch) -> Iterator[Callable[..., str]]:
         thread.join()
 
 
-def obtain(url: str, where: Path, content: bytes = GOOD, seconds: float = 20) -> None:
-    fetch(where, url=url, sha256=hashlib.sha256(content).hexdigest(), seconds=seconds)
+@pytest.fixture
+def published(monkeypatch) -> Callable[[str, bytes], None]:
+    """Return a function that lets Chroma look for its model at an address."""
 
+    def publish(url: str, content: bytes = GOOD) -> None:
+        monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", url)
+        monkeypatch.setattr(ONNXMiniLM_L6_V2, "_MODEL_SHA256", hashlib.sha256(content).hexdigest())
 
-def left(where: Path) -> list[str]:
-    return sorted(path.name for path in where.parent.rglob("*") if path.suffix != ".lock")
+    return publish
 
 
 class TestFetching:
-    def test_puts_the_files_in_place_and_shows_progress(self, serve, tmp_path, capsys):
-        obtain(serve(GOOD), tmp_path / "model" / "onnx")
-        assert is_present(tmp_path / "model" / "onnx")
-        assert left(tmp_path / "model" / "onnx") == ["model.onnx", "onnx", "tokenizer.json", "vocab.txt"]
-        assert "Fetching all-MiniLM-L6-v2" in capsys.readouterr().err
-
-    def test_refuses_an_archive_with_another_digest(self, serve, tmp_path):
-        with pytest.raises(OSError, match="SHA-256"):
-            obtain(serve(GOOD), tmp_path / "model" / "onnx", content=b"other")
-        assert left(tmp_path / "model" / "onnx") == []
-
-    def test_a_connection_that_breaks_leaves_nothing(self, serve, tmp_path):
-        with pytest.raises(Exception, match=r"incomplete|closed|peer"):
-            obtain(serve(GOOD[:100], promised=len(GOOD)), tmp_path / "model" / "onnx")
-        assert left(tmp_path / "model" / "onnx") == []
-
-    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, serve, tmp_path):
-        started = time.monotonic()
-        with pytest.raises(TimeoutError):
-            obtain(serve(GOOD * 100, pause=0.2), tmp_path / "model" / "onnx", seconds=0.5)
-        assert time.monotonic() - started < 3
-        assert left(tmp_path / "model" / "onnx") == []
-
-    def test_a_process_killed_in_the_middle_leaves_a_model_that_counts_as_absent(self, serve, tmp_path):
+    def test_several_at_once_fetch_it_once_and_show_progress(self, serve, published, tmp_path, capsys):
+        hits: list[str] = []
         where = tmp_path / "model" / "onnx"
-        code = (
-            "import sys, pathlib; from memlayer_core.models.minilm import fetch;"
-            "fetch(pathlib.Path(sys.argv[1]), url=sys.argv[2], sha256='', seconds=60)"
-        )
-        hits: list[str] = []
-        url = serve(GOOD * 100, pause=0.2, hits=hits)
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, str(where), url], cwd=ROOT, stderr=subprocess.DEVNULL
-        )
-        while not hits:
-            assert child.poll() is None
-            time.sleep(0.02)
-        child.kill()
-        child.wait()
-        assert not is_present(where)
-        obtain(serve(GOOD), where)
-        assert is_present(where)
-
-    def test_several_at_once_fetch_it_once(self, serve, tmp_path):
-        hits: list[str] = []
-        url, where = serve(GOOD, pause=0.02, hits=hits), tmp_path / "model" / "onnx"
-        threads = [threading.Thread(target=obtain, args=(url, where)) for _ in range(4)]
+        published(serve(GOOD, pause=0.02, hits=hits))
+        threads = [threading.Thread(target=fetch, args=(where, 20)) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         assert is_present(where)
         assert len(hits) == 1
+        assert "100%" in capsys.readouterr().err
 
-    def test_takes_an_archive_that_lies_there_already(self, tmp_path):
-        (tmp_path / "model").mkdir()
-        (tmp_path / "model" / "onnx.tar.gz").write_bytes(GOOD)
-        obtain("http://127.0.0.1:9/", tmp_path / "model" / "onnx")
-        assert is_present(tmp_path / "model" / "onnx")
+    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, serve, published, tmp_path):
+        published(serve(GOOD * 100, pause=0.2))
+        with pytest.raises(TimeoutError):
+            fetch(tmp_path / "model" / "onnx", 0.5)
+        assert not is_present(tmp_path / "model" / "onnx")
 
-    def test_completes_a_folder_that_was_left_half_unpacked(self, serve, tmp_path):
+    def test_a_process_killed_in_the_middle_leaves_a_model_that_counts_as_absent(
+        self, serve, published, tmp_path
+    ):
         where = tmp_path / "model" / "onnx"
-        where.mkdir(parents=True)
-        (where / "tokenizer.json").write_text("half")
-        obtain(serve(GOOD), where)
-        assert (where / "tokenizer.json").read_bytes() == b"abc"
+        code = (
+            "import sys, pathlib; from memlayer_core.models.minilm import fetch;"
+            "from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2;"
+            "ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL = sys.argv[2];"
+            "fetch(pathlib.Path(sys.argv[1]), 60)"
+        )
+        hits: list[str] = []
+        url = serve(GOOD * 100, pause=0.2, hits=hits)
+        command = [sys.executable, "-c", code, str(where), url]
+        child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        while not hits:
+            assert child.poll() is None
+            time.sleep(0.02)
+        child.kill()
+        child.wait()
+        assert not is_present(where)
+        published(serve(GOOD))
+        fetch(where, 20)
         assert is_present(where)
 
-    def test_unpacks_nothing_outside_of_its_folder(self, serve, tmp_path):
-        evil = archive("../../evil.txt", "/tmp/../vocab.txt", "onnx/model.onnx", "onnx/tokenizer.json")
-        obtain(serve(evil), tmp_path / "a" / "model" / "onnx", content=evil)
-        assert not list(tmp_path.rglob("evil.txt"))
-        assert (tmp_path / "a" / "model" / "onnx" / "vocab.txt").read_bytes() == b"abc"
-
-    def test_an_archive_without_a_model_is_an_error(self, serve, tmp_path):
-        empty = archive("onnx/readme.txt")
-        with pytest.raises(OSError, match=r"lacks model\.onnx"):
-            obtain(serve(empty), tmp_path / "model" / "onnx", content=empty)
+    def test_takes_an_archive_that_lies_there_and_completes_a_folder_that_is_half_unpacked(
+        self, published, tmp_path
+    ):
+        where = tmp_path / "model" / "onnx"
+        where.mkdir(parents=True)
+        (where / "model.onnx").write_text("half")
+        (tmp_path / "model" / "onnx.tar.gz").write_bytes(GOOD)
+        published("http://127.0.0.1:9/")
+        fetch(where, 20)
+        assert is_present(where)
+        assert (where / "model.onnx").read_bytes() == b"abc"
 
 
 @pytest.mark.usefixtures("english_only")
 class TestTheChoice:
     def test_auto_takes_minilm_where_its_files_are(self, home):
         folder().mkdir(parents=True)
-        for name in ("model.onnx", "tokenizer.json"):
+        for name in FILES:
             (folder() / name).touch()
         assert resolve("auto").identity == "minilm-l6-v2"
 
-    def test_auto_fetches_minilm_where_it_can(self, home, serve, monkeypatch):
-        monkeypatch.setattr(minilm, "URL", serve(GOOD))
-        monkeypatch.setattr(minilm, "SHA256", hashlib.sha256(GOOD).hexdigest())
+    def test_auto_fetches_minilm_where_it_can(self, home, serve, published):
+        published(serve(GOOD))
         assert resolve("auto").identity == "minilm-l6-v2"
         assert is_present(folder())
 
@@ -236,9 +225,9 @@ class TestTheChoice:
         assert "onnx.tar.gz" in event.reason
         assert "memlayer-core[multilingual]" in event.reason
 
-    def test_auto_tries_to_fetch_only_once_a_process(self, home, serve, monkeypatch):
+    def test_auto_does_not_try_again_in_a_process_whose_fetch_failed(self, home, serve, published):
         hits: list[str] = []
-        monkeypatch.setattr(minilm, "URL", serve(b"no archive", hits=hits))
+        published(serve(GOOD[:100], promised=len(GOOD), hits=hits))
         for _ in range(3):
             resolve("auto")
         assert len(hits) == 1
@@ -246,7 +235,7 @@ class TestTheChoice:
     def test_auto_takes_a_model_that_appears_after_a_failure(self, home):
         assert resolve("auto").identity == "hashing-1024-v1"
         folder().mkdir(parents=True, exist_ok=True)
-        for name in ("model.onnx", "tokenizer.json"):
+        for name in FILES:
             (folder() / name).touch()
         assert resolve("auto").identity == "minilm-l6-v2"
 
@@ -266,7 +255,7 @@ class TestTheChoice:
         told: list[Event] = []
         assert resolve("auto", recorded="hashing-1024-v1", tell=told.append).identity == "hashing-1024-v1"
         folder().mkdir(parents=True)
-        for name in ("model.onnx", "tokenizer.json"):
+        for name in FILES:
             (folder() / name).touch()
         assert resolve("auto", recorded="hashing-1024-v1").identity == "hashing-1024-v1"
         assert resolve("auto", recorded="minilm-l6-v2").identity == "minilm-l6-v2"
@@ -417,7 +406,7 @@ class TestMiniLM:
     def test_damaged_files_are_an_error_that_names_the_folder(self, tmp_path):
         for name in ("model.onnx", "tokenizer.json"):
             (tmp_path / name).write_text("damaged")
-        with pytest.raises(EmbedderError, match="cannot be loaded") as caught:
+        with pytest.raises(EmbedderError, match="cannot be run") as caught:
             MiniLM(tmp_path).embed(["a"])
         assert str(tmp_path) in str(caught.value)
         assert "Delete that folder" in caught.value.hint

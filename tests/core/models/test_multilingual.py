@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2
 from hypothesis import given, settings, strategies as st
 
 from memlayer_core.errors import ConfigurationError, EmbedderError
-from memlayer_core.models import embed, minilm, multilingual
+from memlayer_core.models import embed, multilingual
 from memlayer_core.models.embed import resolve_embedder
 from memlayer_core.models.minilm import MiniLM, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
@@ -43,7 +44,7 @@ def no_minilm(tmp_path, monkeypatch):
     """Give an empty home directory, and no way to fetch MiniLM into it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    monkeypatch.setattr(minilm, "URL", "http://127.0.0.1:9/onnx.tar.gz")
+    monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/onnx.tar.gz")
     monkeypatch.setattr(embed, "_failed", {})
 
 
