@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -198,8 +199,9 @@ def messages_of(
         rows: What `find_rows` returned; what is too long for these is read.
         keys: Keys of messages; other keys are ignored.
     """
+    scope_of = cache(partial(Scope, reach.user_id, tenant_id=reach.tenant_id))
     found = [
-        stored_of(row, Scope(reach.user_id, row.session_id, row.agent_id, reach.tenant_id))
+        stored_of(row, scope_of(row.session_id, row.agent_id))
         for key in keys
         if (row := rows.get(key)) is not None and row.characters <= READ_AHEAD
     ]
