@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from memlayer_core.chat import Chat as Chat
     from memlayer_core.errors import MemlayerError as MemlayerError
+    from memlayer_core.facts.model import Record as Record
     from memlayer_core.memory import Memory as Memory
     from memlayer_core.message import Message as Message, ToolCall as ToolCall
     from memlayer_core.recall.model import Hit as Hit, RecallFilter as RecallFilter
-    from memlayer_core.records.model import Record as Record
     from memlayer_core.scope import Scope as Scope
     from memlayer_core.seams import MaxMessages as MaxMessages, MaxRounds as MaxRounds, MaxTokens as MaxTokens
     from memlayer_core.settings import Settings as Settings
@@ -32,7 +32,7 @@ _HOMES = {
     "Memory": "memory",
     "Message": "message",
     "RecallFilter": "recall.model",
-    "Record": "records.model",
+    "Record": "facts.model",
     "Scope": "scope",
     "Settings": "settings",
     "ToolCall": "message",

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
+from memlayer_core.facts import flow as records_flow
+from memlayer_core.facts.model import Record, RecordFields
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import Times, check_messages, dated, new_message
@@ -12,8 +14,6 @@ from memlayer_core.messages.model import Replace, SyncReport
 from memlayer_core.messages.render import Sign, block, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.records import flow as records_flow
-from memlayer_core.records.model import Record, RecordFields
 from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable

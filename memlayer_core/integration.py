@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from memlayer_core import codec, memory as registry
 from memlayer_core.chat import context_flow, sign_of
+from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of, search_flow
@@ -18,7 +19,6 @@ from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
-from memlayer_core.records.check import roles_of
 from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState, Transcripts

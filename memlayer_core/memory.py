@@ -19,6 +19,9 @@ from memlayer_core import worker
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from memlayer_core.events import EventBus, Listener, StoreMaintained
+from memlayer_core.facts import flow as records_flow
+from memlayer_core.facts.check import roles_of
+from memlayer_core.facts.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
 from memlayer_core.items import flow as items, sql as items_sql
 from memlayer_core.items.check import check_namespace
 from memlayer_core.items.flow import Answer
@@ -31,9 +34,6 @@ from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.opening import Parts, Resources, Status, check_parts, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.records import flow as records_flow
-from memlayer_core.records.check import roles_of
-from memlayer_core.records.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
 from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter

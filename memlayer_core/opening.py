@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from memlayer_core import runtime
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.events import EventBus, Health
-from memlayer_core.extraction.check import fact_schema
+from memlayer_core.facts.operations import fact_schema
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.embed import QueryCache, is_local, resolve_embedder, scales_of

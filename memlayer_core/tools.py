@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 
 from memlayer_core.chat import Chat, recall_flow
 from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError
+from memlayer_core.facts import flow as assertions
+from memlayer_core.facts.flow import Assertion, AssertionReport
+from memlayer_core.facts.model import Record
 from memlayer_core.message import RELOAD, RELOAD_TOOL, with_offset
 from memlayer_core.messages.render import quote_line
 from memlayer_core.recall.check import SAYS, facts_about, origin_of, record_origin
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.records import flow as assertions
-from memlayer_core.records.flow import Assertion, AssertionReport
-from memlayer_core.records.model import Record
 from memlayer_core.runtime import Asking, drive
 
 # How an agent reads a memory, and the arguments of its tools as a model sees them.

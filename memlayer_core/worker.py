@@ -28,11 +28,11 @@ from memlayer_core.errors import (
     StoreUnavailableError,
 )
 from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, Source, StoreMaintained, WordsRepaired
-from memlayer_core.extraction.flow import AT_ONCE, FactTask, begin, extract, queue
+from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts.extract import AT_ONCE, FactTask, begin, extract, queue
 from memlayer_core.index import flow as index_flow
 from memlayer_core.message import with_offset
 from memlayer_core.messages.flow import end_idle
-from memlayer_core.records import reads as records_reads, writes as records_writes
 from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, Stretch, backoff

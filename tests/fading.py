@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, importance_halvings
-from memlayer_core.records.model import Record
+from memlayer_core.facts.check import ACCESSES, HALF_LIFE, PATIENCE, importance_halvings
+from memlayer_core.facts.model import Record
 
 
 def importance_at(record: Record, now: datetime) -> float:

@@ -177,7 +177,7 @@ def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
 
 
 def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> None:
-    """Lock messages that will be deleted, edited or learned from, before users and records (see `records/sql/writes.py`).
+    """Lock messages that will be deleted, edited or learned from, before users and records (see `facts/writes.py`).
 
     They are locked in the order of their keys, as everywhere, so that there is no deadlock. SQLite has one writer, and needs
     no locks.

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from memlayer_core.errors import InputError, InvalidFilterError
+from memlayer_core.facts.check import CONCLUDED
+from memlayer_core.facts.model import TYPES, Record, RecordSource
 from memlayer_core.items.check import conditions_of
 from memlayer_core.message import with_offset
 from memlayer_core.recall.model import Hit, Hits, RecallFilter
-from memlayer_core.records.check import CONCLUDED
-from memlayer_core.records.model import TYPES, Record, RecordSource
 from memlayer_core.scope import Scope
 from memlayer_core.storage.terms import index_terms
 

@@ -7,9 +7,9 @@ from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Self
 
+from memlayer_core.facts.model import Record
 from memlayer_core.items.model import Item
 from memlayer_core.message import JSON, Role
-from memlayer_core.records.model import Record
 from memlayer_core.show import Tabular, View, Viewable, line_of
 
 

@@ -19,6 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memlayer_core.errors import RedactorError, RerankerError
+from memlayer_core.facts import reads as records_reads
+from memlayer_core.facts.check import roles_of
+from memlayer_core.facts.flow import reader_of
+from memlayer_core.facts.model import TYPES, Reader, Record, part_of
 from memlayer_core.index.flow import index_pays, nearest, postings_of, query_vector, vector_at_once
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
@@ -35,10 +39,6 @@ from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
 from memlayer_core.recall.score import FOLLOWS, Look, Scores, Texts, bears, score, told
 from memlayer_core.recall.sql import Beginning
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records.check import roles_of
-from memlayer_core.records.flow import reader_of
-from memlayer_core.records.model import TYPES, Reader, Record, part_of
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget

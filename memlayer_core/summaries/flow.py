@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
+from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts.check import new_record
+from memlayer_core.facts.flow import prepare_record
+from memlayer_core.facts.model import LedgerEntry, PreparedRecord, Record, SideTask
 from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.render import summary_block
 from memlayer_core.models.llm import ModelUsage
-from memlayer_core.records import reads as records_reads, writes as records_writes
-from memlayer_core.records.check import new_record
-from memlayer_core.records.flow import prepare_record
-from memlayer_core.records.model import LedgerEntry, PreparedRecord, Record
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import quarter_at_most
@@ -34,7 +34,7 @@ from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import EVERY
 from memlayer_core.summaries import check, prompt as summaries_prompt, sql as summaries_sql
 from memlayer_core.summaries.check import EpisodeText, Source, Verdict
-from memlayer_core.summaries.model import SideTask, Summary
+from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, INSTRUCTIONS, WITH_EPISODE, Line
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -11,23 +11,6 @@ from memlayer_core.show import Mark, Tabular, View, line_of
 
 BATCH = 20
 """Messages, ten rounds (M04), that must have left a window that moves with every turn before they are summed up together."""
-
-
-@dataclass(frozen=True, slots=True)
-class SideTask:
-    """What a model is asked for in the call that sums up messages, besides their summary.
-
-    Attributes:
-        numbers: For each message, its number, from 1; None: the task is not about it.
-        instructions: What it is to do.
-        material: What it needs besides the conversation.
-        take: Takes the part of an answer that is about it, and returns the rest.
-    """
-
-    numbers: tuple[int | None, ...]
-    instructions: str
-    material: str
-    take: Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.codec import json_text
 from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_as
+from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts.flow import forget_record, prepare_record
+from memlayer_core.facts.model import ordinal_of
 from memlayer_core.items import sql as items_sql
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import folders_of
@@ -17,9 +20,6 @@ from memlayer_core.message import Message, Receipt, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
-from memlayer_core.records import reads as records_reads, writes as records_writes
-from memlayer_core.records.flow import forget_record, prepare_record
-from memlayer_core.records.model import ordinal_of
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.show import Report
@@ -411,7 +411,7 @@ class _Import:
         """Give no other record the ids of those that follow, and delete what was deleted there. Returns how much was."""
         write, owner = self._rt.db.write, line.owner
         self._learned.add(owner.namespace)
-        write(records_writes.hold_own, owner, self._rt.shards, line.records)
+        write(records_writes.note_numbers, owner, self._rt.shards, line.records)
         again, now = records_writes.forget_again, self._rt.now()
         return sum(write(again, owner, *gone, now) for gone in line.forgotten.items())
 
@@ -423,7 +423,7 @@ class _Import:
         self.done.records += 1
         evidence = line.evidence if reason is None else ()
         quotes = [replace(one, quote=self._rt.redact(one.quote)) for one in evidence]
-        kept = self._rt.db.write(records_writes.restore_fact, ready, quotes, self._rt.now(), self._rt.shards)
+        kept = self._rt.db.write(records_writes.restore, ready, quotes, self._rt.now(), self._rt.shards)
         self.done.remembered += kept
         self.done.archived += kept and reason is not None
         return kept

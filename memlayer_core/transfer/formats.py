@@ -43,12 +43,12 @@ from memlayer_core.errors import (
     InvalidStateError,
     MemlayerError,
 )
+from memlayer_core.facts.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged
 from memlayer_core.items.model import Item, PutItem
 from memlayer_core.message import JSON, Message, identifier, with_offset
 from memlayer_core.messages.check import check_messages
 from memlayer_core.messages.model import SessionDetails
-from memlayer_core.records.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.scope import Folder, Scope
 
 # The state of a conversation, and the session file that holds the states of several components.

@@ -9,12 +9,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts.writes import delete_records, list_rows
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
 from memlayer_core.messages.reads import columns_of, inside, lock_messages, lock_or_make_session, lock_session
 from memlayer_core.messages.writes import append, delete_sessions, keys_within, leave, replace_list
-from memlayer_core.records import reads as records_reads, writes as records_writes
-from memlayer_core.records.writes import delete_records, list_rows
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import texts
 from memlayer_core.storage.statements import from_micros, id_digest, is_within, take_keys, to_micros

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
+from memlayer_core.facts.flow import reader_of
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
@@ -20,7 +21,6 @@ from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
 from memlayer_core.recall.search import Line, Question, SearchResult, SearchScope
 from memlayer_core.recall.sql import beginning
-from memlayer_core.records.flow import reader_of
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget

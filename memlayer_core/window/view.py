@@ -8,6 +8,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from memlayer_core.errors import RedactorError
+from memlayer_core.facts import reads as records_reads
+from memlayer_core.facts.check import CONCLUDED, disputes, is_line, label_and_value, place_in_profile
+from memlayer_core.facts.model import Record
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads, render
 from memlayer_core.messages.align import in_force
@@ -16,9 +19,6 @@ from memlayer_core.messages.preview import full_text, merge_messages, preview, s
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records.check import CONCLUDED, disputes, is_line, label_and_value, place_in_profile
-from memlayer_core.records.model import Record
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql

@@ -21,8 +21,8 @@ from memlayer_core import (
 from memlayer_core.chat import UserMemory
 from memlayer_core.errors import StoreError
 from memlayer_core.events import Event, MessagesStored
+from memlayer_core.facts.model import Access
 from memlayer_core.message import Receipt
-from memlayer_core.records.model import Access
 from memlayer_core.window.model import Piece
 
 

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import UnknownRecordError
-from memlayer_core.records.model import Relation
+from memlayer_core.facts.model import Relation
 from memlayer_core.tools import AGENT_TOOLS
 
 TOKEN = "the token of a test"

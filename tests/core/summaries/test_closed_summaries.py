@@ -12,7 +12,7 @@ import scripted_summarizer
 from scripted_summarizer import MORE, NAMES, QUIET, Scripted, talk
 
 from memlayer_core import Memory, RecallFilter
-from memlayer_core.records.model import Record, Relation
+from memlayer_core.facts.model import Record, Relation
 from memlayer_core.summaries.check import split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, WITH_EPISODE
 

@@ -20,9 +20,9 @@ from tuned import Tuned
 from memlayer_core import MaxMessages, Memory, Message, ToolCall
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SessionEnded
+from memlayer_core.facts import writes as records_writes
+from memlayer_core.facts.model import Record
 from memlayer_core.messages import writes as messages_writes
-from memlayer_core.records import writes as records_writes
-from memlayer_core.records.model import Record
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs
 from memlayer_core.summaries import sql as summaries

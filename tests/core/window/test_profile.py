@@ -11,9 +11,9 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from memlayer_core import Chat, Context, Memory, Message
+from memlayer_core.facts.flow import reader_of
+from memlayer_core.facts.reads import profile
 from memlayer_core.messages.render import lines_inside
-from memlayer_core.records.flow import reader_of
-from memlayer_core.records.reads import profile
 from tests.conftest import PROMPT
 
 TOKYO = "Lives in Tokyo."

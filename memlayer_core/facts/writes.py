@@ -10,43 +10,72 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
+from operator import attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
-from memlayer_core.messages.reads import ever_inside, lock_messages
-from memlayer_core.messages.writes import Change, Follower, behind_all, register
-from memlayer_core.records import check, model as records_model, reads
-from memlayer_core.records.check import confirm, words
-from memlayer_core.records.model import (
+from memlayer_core.facts import check, reads
+from memlayer_core.facts.check import confirm, words
+from memlayer_core.facts.model import (
     Claim,
     Decision,
     Episode,
     Evidence,
     LedgerEntry,
+    LedgerOutcome,
     PreparedRecord,
     Record,
     Relation,
     memory_id,
     ordinal_of,
+    part_of,
 )
-from memlayer_core.records.reads import KEPT, OWN, USED
-from memlayer_core.records.reconcile import reconcile
+from memlayer_core.facts.reads import KEPT, OWN, USED
+from memlayer_core.facts.reconcile import reconcile
+from memlayer_core.messages.reads import ever_inside, lock_messages
+from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
-from memlayer_core.storage import statements, tables, texts
-from memlayer_core.storage.jobs import Cost, Job, enqueue_erasure, finish, spend
-from memlayer_core.storage.statements import Statement
+from memlayer_core.storage import statements, texts, vectors
+from memlayer_core.storage.jobs import (
+    Cost,
+    Job,
+    Stretch,
+    enqueue_erasure,
+    enqueue_once,
+    finish,
+    finish_once,
+    gather,
+    spend,
+)
+from memlayer_core.storage.statements import LAST, Statement, to_micros
+from memlayer_core.storage.tables import (
+    IN_FORCE,
+    episodes,
+    evidence,
+    jobs as job_rows,
+    messages,
+    meta,
+    namespaces,
+    records,
+    sessions,
+)
 from memlayer_core.storage.terms import index_terms
 
 # Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
 
 _DAY = 86_400_000_000  # microseconds
-_IN_FORCE = tables.records.c.replaced_by.is_(None)
+_IN_FORCE = records.c.replaced_by.is_(None)
+
+
+def _set(connection: sa.Connection, table: sa.Table, *where: Any, **values: Any) -> None:
+    """Change the rows of a table that meet all conditions."""
+    connection.execute(sa.update(table).where(*where).values(values))
 
 
 def remember(
@@ -75,11 +104,7 @@ def remember(
     if narrowed is not None and narrowed.record != record:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
-    connection.execute(
-        sa.update(tables.records)
-        .where(tables.records.c.number == row.number)
-        .values(reads.changing_columns(record))
-    )
+    _set(connection, records, records.c.number == row.number, **reads.changing_columns(record))
     return record
 
 
@@ -94,7 +119,8 @@ def revise(
 ) -> Record:
     """Replace a record, and others that are merged into it, by the result of `change`.
 
-    If `change` raises, nothing is changed. If it changes nothing, there is no new version.
+    A fact then says what the caller says, and rests on no words. If `change` raises, nothing is changed. If it changes
+    nothing, there is no new version.
 
     Raises:
         UnknownRecordError: One of them is not in force, or not the user's.
@@ -103,22 +129,27 @@ def revise(
     hold(connection, reach, shards)
     rows = [_find(connection, reach, one) for one in (record_id, *others)]
     stored, *taken = map(reads.record_of, rows)
-    noted = change(stored, taken)
-    if noted.record == stored and not taken:
+    draft, ordinals = change(stored, taken), [row.ordinal for row in rows]
+    if draft.record == stored and not taken:
         return stored
-    supersede(connection, rows, rows[0].ordinal, now)
-    same = same_words(connection, noted.digest)
+    supersede(connection, rows, ordinals[0], now)
+    same = same_words(connection, draft.digest)
     if same is not None:
         raise InvalidRecordError(
             f"the record {memory_id(same.user_id, same.ordinal)!r} says the same",
             hint="Merge them: `chat.revise(…, merge=[…])`, or forget one of them.",
         )
-    return add_version(connection, noted, rows[0].ordinal, now, shards)
+    record = add_version(connection, draft, ordinals[0], now, shards)
+    if taken or _says(stored) != _says(record):
+        reads.release_evidence(connection, reach.namespace, ordinals)
+        merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
+        _set(connection, records, *merged, about=None)
+    return record
 
 
 def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: datetime) -> Sequence[Any]:
     """Delete a user's records that meet a condition, with every version of them. Returns their rows."""
-    query = sa.select(tables.records).where(OWN, condition)
+    query = sa.select(records).where(OWN, condition)
     if connection.execute(query, statements.reach_parameters(reach)).first() is None:
         return []
     texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
@@ -130,12 +161,8 @@ def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: dat
 def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
     """Return the rows of every version of a user's records: of one agent or one session with those below it, if it is named."""
     session = reach.session_id
-    inside = sa.true() if session is None else statements.is_within(tables.records.c.session_id, session)
-    query = (
-        sa.select(tables.records)
-        .where(OWN, inside)
-        .order_by(tables.records.c.ordinal, tables.records.c.version)
-    )
+    inside = sa.true() if session is None else statements.is_within(records.c.session_id, session)
+    query = sa.select(records).where(OWN, inside).order_by(records.c.ordinal, records.c.version)
     return list(connection.execute(query, statements.reach_parameters(reach.reach())))
 
 
@@ -149,12 +176,12 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
             connection, namespace, {row.ordinal for row in rows if row.namespace == namespace}
         )
     for some in statements.chunks([row.number for row in rows]):
-        connection.execute(sa.delete(tables.records).where(tables.records.c.number.in_(some)))
+        connection.execute(sa.delete(records).where(records.c.number.in_(some)))
     enqueue_erasure(connection, now)
     return len({row.ordinal for row in rows})
 
 
-def restore(
+def _restore(
     connection: sa.Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
 ) -> bool:
     """Store a record that comes from elsewhere, the oldest version first. Returns whether anything was stored.
@@ -165,7 +192,7 @@ def restore(
     newest = versions[-1]
     owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
     hold(connection, owner, shards)
-    made = statements.to_micros(newest.record.created_at)
+    made = to_micros(newest.record.created_at)
     if reads.was_forgotten(connection, owner, ordinal, made):
         return False
     if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
@@ -206,44 +233,36 @@ def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) 
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
     """Note when records were recalled, and on how many days; a later moment that is noted already stays."""
-    at = statements.to_micros(now)
-    first_today = sa.or_(
-        tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at - at % _DAY
-    )
-    noted = {"last_accessed": at, "accesses": tables.records.c.accesses + sa.case((first_today, 1), else_=0)}
+    at = to_micros(now)
+    first_today = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at - at % _DAY)
+    noted = {"last_accessed": at, "accesses": records.c.accesses + sa.case((first_today, 1), else_=0)}
     for some in statements.chunks(keys):
-        earlier = sa.or_(tables.records.c.last_accessed.is_(None), tables.records.c.last_accessed < at)
-        connection.execute(
-            sa.update(tables.records).where(tables.records.c.number.in_(some), earlier).values(noted)
-        )
+        earlier = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at)
+        _set(connection, records, records.c.number.in_(some), earlier, **noted)
 
 
 def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
-    """Lock a user's records and the tenant's shared ones until the transaction ends.
+    """Lock a user's records and the tenant's shared ones until the transaction ends. The user's row is created if needed.
 
     Both are locked in the order of their names, as everywhere.
     """
-    for namespace in sorted([owner.namespace, owner.commons.namespace]):
-        if namespace == owner.namespace:
+    for name in sorted([owner.namespace, owner.commons.namespace]):
+        if name == owner.namespace:
             texts.hold_owner(connection, owner, shards)
         else:
-            texts.lock_owners(connection, [namespace])
+            texts.lock_owners(connection, [name])
 
 
-def hold_own(connection: sa.Connection, owner: Scope, shards: int, ordinal: int = 0) -> None:
-    """Lock a user's records until the transaction ends. The user's row is created if needed.
-
-    With `ordinal`, no new record gets a number up to it.
-    """
+def note_numbers(connection: sa.Connection, owner: Scope, shards: int, ordinal: int) -> None:
+    """Let no new record of a user get a number up to one."""
     texts.hold_owner(connection, owner, shards)
-    if ordinal:
-        count(connection, owner, ordinal)
+    count(connection, owner, ordinal)
 
 
 def count(connection: sa.Connection, owner: Scope, ordinal: int = 0) -> int:
     """Return the number of a user's next record, or note that `ordinal` is used. No number is used twice."""
-    highest = tables.namespaces.c.records
-    counted = sa.update(tables.namespaces).where(tables.namespaces.c.namespace == owner.namespace)
+    highest = namespaces.c.records
+    counted = sa.update(namespaces).where(namespaces.c.namespace == owner.namespace)
     if ordinal:
         connection.execute(counted.where(highest < ordinal).values(records=ordinal))
         return ordinal
@@ -264,7 +283,7 @@ def add_version(
     shelf = reads.shelf_of(draft.record)
     (number,) = statements.take_keys(connection, 1)
     row = {**reads.columns_of_draft(draft, ordinal), "number": number}
-    connection.execute(sa.insert(tables.records).values(row))
+    connection.execute(sa.insert(records).values(row))
     if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
         if isinstance(shelf, SharedScope):
             texts.hold_owner(connection, shelf, shards)
@@ -278,9 +297,7 @@ def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now:
     given_up = [row for row in rows if row.replaced_by is None]
     take_away(connection, given_up, now)
     for some in statements.chunks([row.number for row in given_up]):
-        connection.execute(
-            sa.update(tables.records).where(tables.records.c.number.in_(some)).values(replaced_by=ordinal)
-        )
+        _set(connection, records, records.c.number.in_(some), replaced_by=ordinal)
 
 
 def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
@@ -299,7 +316,7 @@ def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
         UnknownRecordError: There is none.
     """
     user_id, ordinal = ordinal_of(record_id)
-    query = sa.select(tables.records).where(OWN, tables.records.c.ordinal == ordinal, _IN_FORCE)
+    query = sa.select(records).where(OWN, records.c.ordinal == ordinal, _IN_FORCE)
     row = (
         connection.execute(query, statements.reach_parameters(reach)).first()
         if user_id == reach.user_id
@@ -315,9 +332,7 @@ def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
 
 def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
     """Return the row of the record in force with these words; None if there is none."""
-    return connection.execute(
-        sa.select(tables.records).where(tables.records.c.digest == digest, _IN_FORCE)
-    ).first()
+    return connection.execute(sa.select(records).where(records.c.digest == digest, _IN_FORCE)).first()
 
 
 def _is_free(connection: sa.Connection, digest: bytes, number: int) -> bool:
@@ -337,12 +352,12 @@ def _said_before(connection: sa.Connection, draft: PreparedRecord, now: datetime
 
 
 def _versions(connection: sa.Connection, namespace: str, ordinal: int) -> Sequence[Any]:
-    these = sa.and_(tables.records.c.namespace == namespace, tables.records.c.ordinal == ordinal)
-    return connection.execute(sa.select(tables.records).where(these).order_by(tables.records.c.version)).all()
+    these = sa.and_(records.c.namespace == namespace, records.c.ordinal == ordinal)
+    return connection.execute(sa.select(records).where(these).order_by(records.c.version)).all()
 
 
 def _ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
-    said = sa.exists().where(tables.records.c.namespace == owner.namespace, tables.records.c.digest == digest)
+    said = sa.exists().where(records.c.namespace == owner.namespace, records.c.digest == digest)
     return connection.scalar(sa.select(said)) is True
 
 
@@ -365,22 +380,18 @@ def begin(connection: sa.Connection, session: Any, min_messages: int, until: int
     last = (behind_all(session.next_position) if until is None else until) - 1
     if last < first:
         return
-    told = (
-        sa.select(tables.messages.c.key)
-        .where(_inside(session.number, first, last), _TOLD)
-        .limit(min_messages)
-    )
+    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
     if len(connection.scalars(told).all()) < min_messages:
         return
     row = {"session": session.number, "first": first, "until": last}
-    connection.execute(sa.insert(tables.episodes).values(row))
+    connection.execute(sa.insert(episodes).values(row))
 
 
 def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
     """Owe an episode about the turns before a position that were just summed up, as `begin` does."""
     begin(
         connection,
-        connection.execute(sa.select(tables.sessions).where(tables.sessions.c.number == session)).one(),
+        connection.execute(sa.select(sessions).where(sessions.c.number == session)).one(),
         min_messages,
         until,
     )
@@ -409,7 +420,7 @@ def append_episode(
         now: The present.
         shards: Number of shards of the index.
     """
-    row = connection.execute(sa.select(tables.sessions).where(tables.sessions.c.number == session)).one()
+    row = connection.execute(sa.select(sessions).where(sessions.c.number == session)).one()
     behind = _behind(connection, row)
     if behind > until:
         return None
@@ -419,13 +430,13 @@ def append_episode(
     record = remember(connection, _chained(connection, session, first, draft), now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
     part = {"session": session, "first": first, "until": until, "ordinal": ordinal}
-    connection.execute(sa.insert(tables.episodes).values(part))
+    connection.execute(sa.insert(episodes).values(part))
     return record
 
 
 def find_episode(connection: sa.Connection, number: int) -> Episode | None:
     """Return the episode of a number."""
-    row = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.number == number)).first()
+    row = connection.execute(sa.select(episodes).where(episodes.c.number == number)).first()
     return _from(row) if row is not None else None
 
 
@@ -443,7 +454,7 @@ def store_episode(
     Without a record there is nothing to tell, and there will be no episode. What models were paid is noted
     in any case. Returns the record where one was stored.
     """
-    this_one = sa.select(tables.sessions.c.namespace).where(tables.sessions.c.number == episode.session)
+    this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
     record = _store(connection, episode, draft, job, now, shards)
     spend(connection, model_costs, namespace or "")
@@ -458,51 +469,30 @@ def _store(
     now: datetime,
     shards: int,
 ) -> Record | None:
-    row = connection.execute(
-        sa.select(tables.episodes).where(tables.episodes.c.number == episode.number)
-    ).first()
+    row = connection.execute(sa.select(episodes).where(episodes.c.number == episode.number)).first()
     if row is not None and row.version != episode.version:
-        again = {"attempts": 0, "due": statements.to_micros(now), "owner": None}
-        connection.execute(sa.update(tables.jobs).where(tables.jobs.c.id == job.id).values(again))
+        again = {"attempts": 0, "due": to_micros(now), "owner": None}
+        _set(connection, job_rows, job_rows.c.id == job.id, **again)
         return None
     finish(connection, [job])
     if row is None or row.ordinal is not None:  # the session is gone, or somebody else was quicker
         return None
-    this = tables.episodes.c.number == episode.number
+    this = episodes.c.number == episode.number
     if draft is None:
-        connection.execute(sa.update(tables.episodes).where(this).values(ordinal=0))
+        _set(connection, episodes, this, ordinal=0)
         return None
     chained = _chained(connection, episode.session, episode.first, draft)
     record = remember(connection, chained, now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
-    connection.execute(sa.update(tables.episodes).where(this).values(ordinal=ordinal))
+    _set(connection, episodes, this, ordinal=ordinal)
     return record
-
-
-def restore_episode(
-    connection: sa.Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
-) -> bool:
-    """Store a record that comes from elsewhere, as `noting` does.
-
-    An episode whose messages came before is tied to them again: it goes when one of them is taken back.
-    """
-    newest = versions[-1]
-    ends, session = records_model.part_of(newest.record), None
-    if ends is not None:
-        lane = _session_of(newest.record).session_lane
-        held = sa.select(tables.sessions.c.number).where(tables.sessions.c.lane == lane).with_for_update()
-        session = connection.scalar(held)  # sessions are locked before records, as everywhere
-    stored = restore(connection, versions, now, shards)
-    if ends is not None and session is not None:
-        _tie(connection, session, ends, newest.digest)
-    return stored
 
 
 def numbers_of(connection: sa.Connection, session: int, positions: Sequence[int]) -> list[int]:
     """Return the numbers of the episodes that tell of any of these positions of a session."""
     if not positions:
         return []
-    parts = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.session == session))
+    parts = connection.execute(sa.select(episodes).where(episodes.c.session == session))
     return [row.number for row in parts if any(row.first <= one <= row.until for one in positions)]
 
 
@@ -513,16 +503,14 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
     """
     if not numbers:
         return
-    hit = connection.execute(sa.select(tables.episodes).where(tables.episodes.c.number.in_(numbers))).all()
+    hit = connection.execute(sa.select(episodes).where(episodes.c.number.in_(numbers))).all()
     ordinals = {row.ordinal for row in hit} - {None}
     # Equal words of one session are one record, and may be told by several of its episodes.
-    shared = sa.and_(tables.episodes.c.session == hit[0].session, tables.episodes.c.ordinal.in_(ordinals))
-    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(tables.episodes).where(shared)))}
-    reach, these = scope.reach(), tables.records.c.ordinal.in_(ordinals)
+    shared = sa.and_(episodes.c.session == hit[0].session, episodes.c.ordinal.in_(ordinals))
+    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(episodes).where(shared)))}
+    reach, these = scope.reach(), records.c.ordinal.in_(ordinals)
     there = set(
-        connection.scalars(
-            sa.select(tables.records.c.ordinal).where(OWN, these), statements.reach_parameters(reach)
-        )
+        connection.scalars(sa.select(records.c.ordinal).where(OWN, these), statements.reach_parameters(reach))
     )
     forget_all(connection, reach, these, now)
     for row in rows.values():
@@ -533,12 +521,10 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
             _drop(connection, [row.number])
             continue
         changed = {"version": row.version + 1, "ordinal": None}
-        connection.execute(
-            sa.update(tables.episodes).where(tables.episodes.c.number == row.number).values(changed)
-        )
-        waiting = sa.and_(tables.jobs.c.kind == "episode", tables.jobs.c.subject == row.number)
-        anew = {"dead": 0, "attempts": 0, "due": statements.to_micros(now), "owner": None, "error": None}
-        connection.execute(sa.update(tables.jobs).where(waiting).values(anew))
+        _set(connection, episodes, episodes.c.number == row.number, **changed)
+        waiting = sa.and_(job_rows.c.kind == "episode", job_rows.c.subject == row.number)
+        anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
+        _set(connection, job_rows, waiting, **anew)
 
 
 def drop(connection: sa.Connection, session: int) -> None:
@@ -548,22 +534,22 @@ def drop(connection: sa.Connection, session: int) -> None:
 
 def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
     """Note which part of its session an episode tells of, if it is in force and that is not known yet."""
-    in_force = sa.and_(tables.records.c.digest == digest, tables.records.c.replaced_by.is_(None))
-    ordinal = connection.scalar(sa.select(tables.records.c.ordinal).where(in_force))
-    known = sa.exists().where(tables.episodes.c.session == session, tables.episodes.c.ordinal == ordinal)
-    named = tables.messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
-    these = sa.select(tables.messages.c.position).where(named, tables.IN_FORCE)
+    in_force = sa.and_(records.c.digest == digest, records.c.replaced_by.is_(None))
+    ordinal = connection.scalar(sa.select(records.c.ordinal).where(in_force))
+    known = sa.exists().where(episodes.c.session == session, episodes.c.ordinal == ordinal)
+    named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
+    these = sa.select(messages.c.position).where(named, IN_FORCE)
     at = connection.scalars(these).all()
     if ordinal is None or not at or connection.scalar(sa.select(known)):
         return
     part = {"session": session, "first": min(at), "until": max(at), "ordinal": ordinal}
-    connection.execute(sa.insert(tables.episodes).values(part))
+    connection.execute(sa.insert(episodes).values(part))
 
 
 def _behind(connection: sa.Connection, session: Any) -> int:
     """Return the position behind the session's episodes, in the part of it that goes on."""
-    newest = sa.select(sa.func.coalesce(sa.func.max(tables.episodes.c.until), -1)).where(
-        tables.episodes.c.session == session.number
+    newest = sa.select(sa.func.coalesce(sa.func.max(episodes.c.until), -1)).where(
+        episodes.c.session == session.number
     )
     return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
 
@@ -571,13 +557,11 @@ def _behind(connection: sa.Connection, session: Any) -> int:
 def _chained(connection: sa.Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
     """Return the record of an episode with its relation to the episode before it."""
     before = sa.and_(
-        tables.episodes.c.session == session,
-        tables.episodes.c.until < first,
-        tables.episodes.c.ordinal > 0,
+        episodes.c.session == session,
+        episodes.c.until < first,
+        episodes.c.ordinal > 0,
     )
-    newest = (
-        sa.select(tables.episodes.c.ordinal).where(before).order_by(tables.episodes.c.until.desc()).limit(1)
-    )
+    newest = sa.select(episodes.c.ordinal).where(before).order_by(episodes.c.until.desc()).limit(1)
     ordinal = connection.scalar(newest)
     if ordinal is None:
         return draft
@@ -592,20 +576,18 @@ def _session_of(record: Record) -> Scope:
 def _drop(connection: sa.Connection, numbers: Sequence[int]) -> None:
     for some in statements.chunks(numbers):
         connection.execute(
-            sa.delete(tables.jobs).where(tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(some))
+            sa.delete(job_rows).where(job_rows.c.kind == "episode", job_rows.c.subject.in_(some))
         )
-        connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.number.in_(some)))
+        connection.execute(sa.delete(episodes).where(episodes.c.number.in_(some)))
 
 
-_OF_SESSION = Statement(
-    sa.select(tables.episodes.c.number).where(tables.episodes.c.session == sa.bindparam("of"))
-)
-_TOLD = sa.and_(tables.messages.c.role != "system", tables.messages.c.tokens > 0)  # hidden ones cost nothing
+_OF_SESSION = Statement(sa.select(episodes.c.number).where(episodes.c.session == sa.bindparam("of")))
+_TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
 
 
 def _inside(session: int, first: int, until: int) -> Any:
-    here = tables.messages.c.session == session, tables.IN_FORCE
-    return sa.and_(*here, tables.messages.c.position.between(first, until))
+    here = messages.c.session == session, IN_FORCE
+    return sa.and_(*here, messages.c.position.between(first, until))
 
 
 def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
@@ -632,8 +614,6 @@ register(Follower(_follow, lambda connection, session, _: drop(connection, sessi
 # Facts in SQL: carries out what becomes of a statement. Each function runs in its caller's transaction.
 #
 # It locks in the order of `writes`: messages, owners, records.
-
-_IN_FORCE_FACTS = tables.records.c.replaced_by.is_(None)
 
 
 def store_fact(
@@ -700,11 +680,9 @@ def store_fact(
 def _known(connection: sa.Connection, draft: PreparedRecord, statement: Claim) -> list[Any]:
     """Return the rows of facts in force that a statement may be about."""
     named = [ordinal_of(one)[1] for one in statement.targets]
-    by_id = sa.and_(
-        tables.records.c.namespace == draft.record.owner.namespace, tables.records.c.ordinal.in_(named)
-    )
-    by_key = tables.records.c.about == draft.about if draft.record.key is not None else by_id
-    return list(connection.execute(sa.select(tables.records).where(sa.or_(by_id, by_key), _IN_FORCE_FACTS)))
+    by_id = sa.and_(records.c.namespace == draft.record.owner.namespace, records.c.ordinal.in_(named))
+    by_key = records.c.about == draft.about if draft.record.key is not None else by_id
+    return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
 
 
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
@@ -735,7 +713,7 @@ def _confirm(
         return known
     record = confirm(known, again, now)
     columns = reads.changing_columns(record)
-    connection.execute(sa.update(tables.records).where(tables.records.c.number == row.number).values(columns))
+    _set(connection, records, records.c.number == row.number, **columns)
     reads.add_evidence(connection, owner, row.ordinal, statement, "confirmed", model)
     if not statement.quotes:
         _file(connection, [(row.number, record)], now)
@@ -757,24 +735,20 @@ def _close(
     connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
     """Take facts out of force; those that hold until later end by the clock. Without `until` they were never true."""
-    closed = {"valid_until": None if until is None else statements.to_micros(until)}
+    closed = {"valid_until": None if until is None else to_micros(until)}
     if until is None or until <= now:
         take_away(connection, rows, now)
         closed["replaced_by"] = successor
     numbers = [row.number for row in rows]
-    connection.execute(
-        sa.update(tables.records)
-        .where(tables.records.c.number.in_(numbers))
-        .values(closed | {"updated_at": statements.to_micros(now)})
-    )
+    _set(connection, records, records.c.number.in_(numbers), **(closed | {"updated_at": to_micros(now)}))
 
 
 def _gives_way(row: Any) -> Any:
     """Return the condition that facts in force end when another one of the same subject and key begins."""
     return sa.and_(
-        tables.records.c.namespace == row.namespace,
-        tables.records.c.about == sa.literal(row.about, sa.LargeBinary),
-        tables.records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger),
+        records.c.namespace == row.namespace,
+        records.c.about == sa.literal(row.about, sa.LargeBinary),
+        records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger),
         _IN_FORCE,
     )
 
@@ -789,33 +763,31 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
     """
     for row in deleted_rows:
         closed = sa.and_(
-            tables.records.c.namespace == row.namespace,
-            tables.records.c.replaced_by == row.ordinal,
-            sa.or_(tables.records.c.ordinal != row.ordinal, tables.records.c.valid_until.is_not(None)),
-            tables.records.c.about.is_not(None),
+            records.c.namespace == row.namespace,
+            records.c.replaced_by == row.ordinal,
+            sa.or_(records.c.ordinal != row.ordinal, records.c.valid_until.is_not(None)),
+            records.c.about.is_not(None),
         )
         if row.replaced_by not in {None, row.ordinal}:
             after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
-            these = sa.and_(closed, tables.records.c.ordinal != row.ordinal)
-            before = connection.execute(sa.select(tables.records).where(these)).all()
-            connection.execute(sa.update(tables.records).where(these).values(after))
+            these = sa.and_(closed, records.c.ordinal != row.ordinal)
+            before = connection.execute(sa.select(records).where(these)).all()
+            _set(connection, records, these, **after)
             _join_equal(connection, before, row.replaced_by, now)
             continue
-        former = sa.select(tables.records).where(sa.or_(closed, _gives_way(row)))
+        former = sa.select(records).where(sa.or_(closed, _gives_way(row)))
         for one in connection.execute(former).all():
             if not _is_free(connection, bytes(one.digest), one.number):
                 continue
-            again = {"replaced_by": None, "valid_until": None, "updated_at": statements.to_micros(now)}
-            connection.execute(
-                sa.update(tables.records).where(tables.records.c.number == one.number).values(again)
-            )
+            again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
+            _set(connection, records, records.c.number == one.number, **again)
             if not reads.sources_of(connection, one.namespace, [one.ordinal]):
                 _file(connection, [(one.number, reads.record_of(one))], now)
 
 
 def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
     """Make one fact of two that say the same, since what stood between them is deleted."""
-    every = tables.records.c
+    every = records.c
     for row in rows:
         later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
         if not later or _says(second := reads.record_of(later[0])) != _says(first):
@@ -827,63 +799,49 @@ def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, 
             first_observed=min(first.first_observed, second.first_observed),
         )
         columns = reads.changing_columns(joined)
-        connection.execute(sa.update(tables.records).where(every.number == later[0].number).values(columns))
-        of_it = tables.evidence.c.namespace == row.namespace, tables.evidence.c.ordinal == row.ordinal
-        connection.execute(sa.update(tables.evidence).where(*of_it).values(ordinal=successor))
+        _set(connection, records, every.number == later[0].number, **columns)
+        of_it = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
+        _set(connection, evidence, *of_it, ordinal=successor)
         gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
-        connection.execute(
-            sa.update(tables.records)
-            .where(*gave_way, every.ordinal != row.ordinal)
-            .values(replaced_by=successor)
-        )
+        _set(connection, records, *gave_way, every.ordinal != row.ordinal, replaced_by=successor)
         delete_records(connection, _versions(connection, row.namespace, row.ordinal), now)
-
-
-def revise_fact(
-    connection: sa.Connection,
-    reach: Scope,
-    record_id: str,
-    others: Sequence[str],
-    change: Callable[[Record, Sequence[Record]], PreparedRecord],
-    now: datetime,
-    shards: int,
-) -> Record:
-    """Change records as `writes.revise` does. A fact then says what the caller says, whatever it said before."""
-    ordinals = [ordinal_of(one)[1] for one in (record_id, *others)]
-    these = tables.records.c.namespace == reach.namespace, tables.records.c.ordinal.in_(ordinals)
-    first = sa.select(tables.records).where(*these, tables.records.c.ordinal == ordinals[0], _IN_FORCE_FACTS)
-    before = connection.execute(first).first()
-    record = revise(connection, reach, record_id, others, change, now, shards)
-    if others or (before is not None and _says(reads.record_of(before)) != _says(record)):
-        reads.release_evidence(connection, reach.namespace, ordinals)
-        taken_in = tables.records.c.namespace == reach.namespace, tables.records.c.ordinal.in_(ordinals[1:])
-        connection.execute(sa.update(tables.records).where(*taken_in).values(about=None))
-    return record
 
 
 def _says(record: Record) -> tuple[object, ...]:
     return record.subject, record.category, record.key, record.value, record.raw, record.modality
 
 
-def restore_fact(
+def restore(
     connection: sa.Connection,
     versions: Sequence[PreparedRecord],
     quotes: Sequence[Evidence],
     now: datetime,
     shards: int,
 ) -> bool:
-    """Store a record that comes from elsewhere, as `episodes.restore` does, beside the facts in force here."""
-    if not restore_episode(connection, versions, now, shards):
-        return False
+    """Store a record that comes from elsewhere beside the facts in force here, with the words that it rests on.
+
+    An episode whose messages came before is tied to them again: it goes when one of them is taken back. Returns whether
+    anything was stored.
+    """
     newest = versions[-1]
+    ends, session = part_of(newest.record), None
+    if ends is not None:
+        lane = _session_of(newest.record).session_lane
+        held = sa.select(sessions.c.number).where(sessions.c.lane == lane).with_for_update()
+        session = connection.scalar(held)  # sessions are locked before records, as everywhere
+    stored = _restore(connection, versions, now, shards)
+    if ends is not None and session is not None:
+        _tie(connection, session, ends, newest.digest)
+    if not stored:
+        return False
     row = same_words(connection, newest.digest)
     if row is None:
         return True
     reads.restore_evidence(connection, newest.record.owner, row.ordinal, quotes)
     if newest.about is None or newest.record.key is None or newest.record.archived_because is not None:
         return True
-    peers = sa.select(tables.records).where(
-        tables.records.c.about == newest.about, _IN_FORCE_FACTS, tables.records.c.number != row.number
+    peers = sa.select(records).where(
+        records.c.about == newest.about, _IN_FORCE, records.c.number != row.number
     )
     known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
     decision = reconcile([reads.record_of(one) for one in known.values()], Claim(record=newest.record), now)
@@ -904,20 +862,20 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     back from an export.
     """
     user_id, ordinal = ordinal_of(record_id)
-    own = sa.and_(OWN, tables.records.c.ordinal == ordinal, sa.literal(user_id == reach.user_id))
-    query = sa.select(tables.records).where(own).order_by(tables.records.c.version.desc()).limit(1)
+    own = sa.and_(OWN, records.c.ordinal == ordinal, sa.literal(user_id == reach.user_id))
+    query = sa.select(records).where(own).order_by(records.c.version.desc()).limit(1)
     row = connection.execute(query, statements.reach_parameters(reach)).first()
     if row is None:
         return 0
-    heads, taken_in = [row], [tables.records.c.about.is_(None)]
+    heads, taken_in = [row], [records.c.about.is_(None)]
     if row.replaced_by in {None, ordinal}:
-        ended = _gives_way(row), tables.records.c.valid_until <= statements.to_micros(now)
-        heads += connection.execute(sa.select(tables.records).where(*ended))
+        ended = _gives_way(row), records.c.valid_until <= to_micros(now)
+        heads += connection.execute(sa.select(records).where(*ended))
         taken_in = []
     gone = _with_predecessors(connection, reach, heads, *taken_in)
     sources = reads.sources_of(connection, reach.namespace, gone)
     lock_messages(connection, chain(*sources.values()))
-    rows = forget_all(connection, reach, tables.records.c.ordinal.in_(gone), now)
+    rows = forget_all(connection, reach, records.c.ordinal.in_(gone), now)
     reads.note_forgotten(connection, reach, {(one.ordinal, one.created_at) for one in rows})
     reopen_facts(connection, [row], now)
     return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
@@ -926,7 +884,7 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
 def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
     """Delete a record that was deleted elsewhere. Another one that has its id here stays. Returns how many were deleted."""
     ordinal = ordinal_of(record_id)[1]
-    this = sa.select(tables.records.c.created_at).where(OWN, tables.records.c.ordinal == ordinal)
+    this = sa.select(records.c.created_at).where(OWN, records.c.ordinal == ordinal)
     here = connection.scalars(this, statements.reach_parameters(reach)).all()
     if moment in here:
         return forget_fact(connection, reach, record_id, now)
@@ -937,12 +895,12 @@ def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment
 
 def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) -> None:
     """Delete evidence that meets a condition, and what rests on nothing else. What that had replaced is in force again."""
-    rows = connection.execute(sa.select(tables.evidence).where(condition)).all()
+    rows = connection.execute(sa.select(evidence).where(condition)).all()
     if not rows:
         return
     texts.lock_owners(connection, {row.namespace for row in rows})
     for some in statements.chunks([row.number for row in rows]):
-        connection.execute(sa.delete(tables.evidence).where(tables.evidence.c.number.in_(some)))
+        connection.execute(sa.delete(evidence).where(evidence.c.number.in_(some)))
     for namespace, ordinal in sorted(
         {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
     ):
@@ -958,8 +916,8 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         gone |= {versions[-1].text for row in withdrawn if row.kind == "said"}
         says = versions[-1].text not in gone - {row.text for row in others}
         if left > 0 and (says or _retell(connection, versions, others, now)):
-            last = tables.records.c.number == versions[-1].number
-            connection.execute(sa.update(tables.records).where(last).values(mentions=left))
+            last = records.c.number == versions[-1].number
+            _set(connection, records, last, mentions=left)
             continue
         delete_records(connection, versions, now)
         reopen_facts(connection, versions[-1:], now)
@@ -967,10 +925,10 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
 
 def _left(connection: sa.Connection, row: Any) -> Sequence[Any]:
     """Return the words that a record still rests on, and says, in the order in which they were said."""
-    these = tables.evidence.c.namespace == row.namespace, tables.evidence.c.ordinal == row.ordinal
-    told = tables.evidence.c.kind != "ended", tables.evidence.c.text.is_not(None)
-    query = sa.select(tables.evidence).where(*these, *told)
-    return connection.execute(query.order_by(tables.evidence.c.said_at, tables.evidence.c.number)).all()
+    these = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
+    told = evidence.c.kind != "ended", evidence.c.text.is_not(None)
+    query = sa.select(evidence).where(*these, *told)
+    return connection.execute(query.order_by(evidence.c.said_at, evidence.c.number)).all()
 
 
 def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[Any], now: datetime) -> bool:
@@ -984,7 +942,7 @@ def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[A
         columns = {"text": told.raw, "digest": check.digest(told), **reads.changing_columns(told)}
         if one.replaced_by is None and not _is_free(connection, columns["digest"], one.number):
             return False
-        this = sa.update(tables.records).where(tables.records.c.number == one.number)
+        this = sa.update(records).where(records.c.number == one.number)
         connection.execute(this.values(columns))
         if texts.existing_keys(connection, [one.number]):
             take_away(connection, [one], now)
@@ -1001,24 +959,22 @@ def keep_left(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> 
         if not (left and _retell(connection, versions, left, now)):
             gone += versions
             continue
-        numbers = tables.records.c.number.in_([one.number for one in versions])
-        kept = sa.update(tables.records).where(numbers)
+        numbers = records.c.number.in_([one.number for one in versions])
+        kept = sa.update(records).where(numbers)
         connection.execute(kept.values(session_id=None, mentions=len(left)))
     return gone
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
     """Return what those of some messages say on which a record rests."""
-    columns = tables.messages.c.text, tables.messages.c.role, tables.messages.c.created_at
+    columns = messages.c.text, messages.c.role, messages.c.created_at
     query = (
-        sa.select(tables.messages.c.key, *columns)
-        .join(tables.evidence, tables.evidence.c.message == tables.messages.c.key)
-        .distinct()
+        sa.select(messages.c.key, *columns).join(evidence, evidence.c.message == messages.c.key).distinct()
     )
     return {
         row.key: tuple(row)[1:]
         for some in statements.chunks(keys)
-        for row in connection.execute(query.where(tables.messages.c.key.in_(some), tables.IN_FORCE))
+        for row in connection.execute(query.where(messages.c.key.in_(some), IN_FORCE))
     }
 
 
@@ -1030,14 +986,14 @@ def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
     now_there = _words(connection, list(before))
     changed = [key for key, statement in before.items() if now_there.get(key) != statement]
     for some in statements.chunks(changed):
-        withdraw_evidence(connection, tables.evidence.c.message.in_(some), change.now)
+        withdraw_evidence(connection, evidence.c.message.in_(some), change.now)
 
 
 def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back what rests on a session, as it is deleted."""
     withdraw_evidence(
         connection,
-        tables.evidence.c.message.in_(sa.select(tables.messages.c.key).where(ever_inside(session))),
+        evidence.c.message.in_(sa.select(messages.c.key).where(ever_inside(session))),
         now,
     )
 
@@ -1057,11 +1013,8 @@ def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordErro
 #
 # A record is archived when it has faded or expired: nothing has to be written for that.
 
-_IN_FORCE_UPKEEP = tables.records.c.replaced_by.is_(None)
-_EXPIRED = sa.and_(
-    tables.records.c.expires_at.is_not(None), tables.records.c.expires_at <= sa.bindparam("now")
-)
-_ARCHIVED = sa.and_(_IN_FORCE_UPKEEP, sa.or_(_EXPIRED, sa.and_(sa.not_(KEPT), sa.bindparam("now") >= USED)))
+_EXPIRED = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= sa.bindparam("now"))
+_ARCHIVED = sa.and_(_IN_FORCE, sa.or_(_EXPIRED, sa.and_(sa.not_(KEPT), sa.bindparam("now") >= USED)))
 """The condition that records were archived at a moment, and were not used since."""
 
 
@@ -1069,7 +1022,7 @@ def count_archived(connection: sa.Connection, settings: Settings, at: datetime) 
     """Return how many records of all users have faded at a moment, and how many have expired."""
     faded = sa.and_(sa.not_(_EXPIRED), sa.not_(KEPT))
     totals = [sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
-    row = connection.execute(sa.select(*totals).where(_IN_FORCE_UPKEEP), _values(settings, at, 0)).one()
+    row = connection.execute(sa.select(*totals).where(_IN_FORCE), _values(settings, at, 0)).one()
     return int(row[0]), int(row[1])
 
 
@@ -1077,7 +1030,7 @@ def find_archived(
     connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int
 ) -> list[tuple[Scope, list[int]]]:
     """Return numbers of records that are archived for some days at a moment, by their owners; at most `limit`."""
-    query = sa.select(tables.records).where(_ARCHIVED).order_by(tables.records.c.number).limit(limit)
+    query = sa.select(records).where(_ARCHIVED).order_by(records.c.number).limit(limit)
     found: dict[Scope, list[int]] = {}
     for row in connection.execute(query, _values(settings, at, days)):
         found.setdefault(reads.record_of(row).owner, []).append(row.ordinal)
@@ -1106,13 +1059,13 @@ def delete_archived(
         ordinals: Their numbers.
         now: The present, for jobs.
     """
-    of_owner = tables.records.c.namespace == owner.namespace
-    archived = sa.select(tables.records).where(of_owner, tables.records.c.ordinal.in_(ordinals), _ARCHIVED)
+    of_owner = records.c.namespace == owner.namespace
+    archived = sa.select(records).where(of_owner, records.c.ordinal.in_(ordinals), _ARCHIVED)
 
     texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
     heads = list(connection.execute(archived, _values(settings, at, days)))
-    these = of_owner, tables.records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-    rows = connection.execute(sa.select(tables.records).where(*these)).all()
+    these = of_owner, records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
+    rows = connection.execute(sa.select(records).where(*these)).all()
     deleted = delete_records(connection, rows, now)
     reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
     for head in heads:
@@ -1130,9 +1083,9 @@ def _with_predecessors(
     """Return the numbers of records and of all that they replaced under a condition: else that would be in force again."""
     every = found = {row.ordinal for row in heads}
     while found:
-        before = sa.select(tables.records.c.ordinal).where(
-            tables.records.c.namespace == owner.namespace,
-            tables.records.c.replaced_by.in_(found),
+        before = sa.select(records.c.ordinal).where(
+            records.c.namespace == owner.namespace,
+            records.c.replaced_by.in_(found),
             *conditions,
         )
         found = set(connection.scalars(before)) - every
@@ -1151,4 +1104,111 @@ def _reason(row: Any, now: datetime) -> str:
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
     kept = reads.kept_values(settings.archive_importance, settings.archive_decay_score)
-    return {**kept, "now": statements.to_micros(at) - statements.micros_of(timedelta(days=days))}
+    return {**kept, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
+
+
+# Writes what a model said of a conversation.
+
+
+class LeaseLostError(Exception):
+    """Another worker has the jobs, or has done them. Nothing is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What is written of a batch.
+
+    Attributes:
+        jobs: The jobs that are done with it.
+        rows: The rows of the messages that were read.
+        statements: What they state, each with its record.
+        refusals: For each statement that makes no fact, why.
+        problem: Why some messages could not be read; empty: all were.
+        costs: What the model was paid.
+        model: The model's name.
+    """
+
+    jobs: Sequence[Job]
+    rows: Sequence[Any]
+    statements: Sequence[tuple[PreparedRecord, Claim]]
+    refusals: Sequence[str]
+    problem: str
+    costs: Sequence[Cost]
+    model: str
+
+
+def begin_learning(connection: sa.Connection, now: datetime, days: float) -> None:
+    """Note that a model learns from this store from now on. The first time, messages of the last days are queued for it."""
+    first = statements.dialect_insert(connection.dialect.name, meta).values(
+        name=vectors.LEARNS, value=str(to_micros(now))
+    )
+    if connection.scalar(first.on_conflict_do_nothing().returning(meta.c.name)) is None or not days:
+        return
+    said = messages.c.role == "user", IN_FORCE, messages.c.created_at >= to_micros(now - timedelta(days=days))
+    keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()
+    for some in statements.chunks(keys):
+        queue(connection, some, 1, now, now)
+
+
+def queue(connection: sa.Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:
+    """Queue jobs of kind `"learn"` for those of some messages that a user said.
+
+    All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
+    """
+    rows = reads.from_users(connection, keys)
+    for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
+        told = list(some)
+        subjects = [row.key for row in told]
+        enqueue_once(connection, "learn", subjects, later, told[0].namespace)
+        gather(connection, "learn", Stretch(session, 0, LAST), turns, now, later)
+
+
+def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
+    """Lock messages, and return the keys of those that still say what they said when they were read."""
+    keys = sorted(row.key for row in rows)
+    lock_messages(connection, keys)
+    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys)}
+    gone = reads.forgotten_messages(connection, rows)
+    return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
+
+
+def commit(connection: sa.Connection, batch: Commit, now: datetime, shards: int) -> list[Record]:
+    """Write what a model said of a batch, once. Returns the records that are new or changed.
+
+    Raises:
+        LeaseLostError: Another worker has the jobs, or has done them.
+    """
+    there = _unchanged(connection, batch.rows)
+    changed: dict[str, Record] = {}
+    refusals = list(batch.refusals)
+    new = 0
+    for draft, said in batch.statements:
+        if not {key for key, _, _ in said.quotes} <= there:
+            continue
+        decision, record = store_fact(connection, draft, said, now, shards, model=batch.model)
+        if record is None:
+            refusals.append(decision.reason)
+            continue
+        new += decision.kind in {"add", "replace", "conflict"}
+        changed[record.memory_id] = record
+    first = batch.rows[0]
+    session = Scope(first.user_id, first.session_id, first.agent_id, first.tenant_id)
+    outcome: LedgerOutcome = (
+        "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
+    )
+    entry = LedgerEntry(
+        task="learn",
+        outcome=outcome,
+        at=now,
+        reason=batch.problem,
+        session_id=first.session_id,
+        record_ids=tuple(changed),
+        refusals=tuple(refusals),
+        model=batch.model,
+    )
+    reads.note_outcome(connection, session, entry)
+    if not finish_once(connection, batch.jobs):
+        raise LeaseLostError
+    brought = [Cost("learn", batch.model, facts=new)] if new else []
+    spend(connection, [*batch.costs, *brought], first.namespace, now)
+    return list(changed.values())

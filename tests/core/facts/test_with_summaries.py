@@ -14,8 +14,8 @@ from waiting import wait_for
 
 from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, RedactorError
-from memlayer_core.extraction import flow
-from memlayer_core.extraction.check import operations_in, split_operations
+from memlayer_core.facts import extract
+from memlayer_core.facts.operations import operations_in, split_operations
 from memlayer_core.storage import jobs
 
 TOGETHER = Tuned(
@@ -233,7 +233,7 @@ def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) 
 
 def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch) -> None:
     problems = iter([RedactorError("the redactor is away", hint="It is tried again.")])
-    real = flow._batch
+    real = extract._batch
 
     def flaky(*arguments: Any) -> Any:
         if (problem := next(problems, None)) is not None:
@@ -241,7 +241,7 @@ def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch)
         return real(*arguments)
 
     memory = opened(Model())
-    monkeypatch.setattr(flow, "_batch", flaky)
+    monkeypatch.setattr(extract, "_batch", flaky)
     talk(memory, 12)
     memory.flush(30)
     assert next(problems, None) is None, "it failed once"

@@ -11,14 +11,14 @@ from fading import decay_score_at, importance_at
 from hypothesis import given, strategies as st
 
 from memlayer_core import Record, Scope
-from memlayer_core.records.check import (
+from memlayer_core.facts.check import (
     ACCESSES,
     confirm,
     merge,
     new_record,
     next_version,
 )
-from memlayer_core.records.model import TYPES
+from memlayer_core.facts.model import TYPES
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 shares = st.floats(0, 1)

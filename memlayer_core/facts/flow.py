@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.message import with_offset
-from memlayer_core.messages.check import check_page
-from memlayer_core.messages.model import ForgetReport
-from memlayer_core.messages.reads import lock_messages
-from memlayer_core.records import check, reads, writes
-from memlayer_core.records.model import (
+from memlayer_core.facts import check, reads, writes
+from memlayer_core.facts.model import (
     USER,
     Claim,
     Evidence,
@@ -29,6 +25,10 @@ from memlayer_core.records.model import (
     Why,
     ordinal_of,
 )
+from memlayer_core.message import with_offset
+from memlayer_core.messages.check import check_page
+from memlayer_core.messages.model import ForgetReport
+from memlayer_core.messages.reads import lock_messages
 from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
@@ -103,7 +103,7 @@ def revise(
         return _prepare_version(rt, existing, replace(changed, archived_because=None))
 
     now = rt.now()
-    record = rt.db.write(writes.revise_fact, scope.reach(), record_id, others, change, now, rt.shards)
+    record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, rt.shards)
     if record.updated_at == now:
         announce(rt, record)
     return record

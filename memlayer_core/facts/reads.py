@@ -13,10 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.codec import json_text, plain, restore
-from memlayer_core.messages.reads import inside
-from memlayer_core.records import check
-from memlayer_core.records.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
-from memlayer_core.records.model import (
+from memlayer_core.facts import check
+from memlayer_core.facts.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
+from memlayer_core.facts.model import (
     USER,
     Access,
     Claim,
@@ -32,8 +31,13 @@ from memlayer_core.records.model import (
     memory_id,
     ordinal_of,
 )
+from memlayer_core.message import StoredMessage
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.reads import inside
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.storage import blobs, statements, texts as storage_texts
+from memlayer_core.seams import FloatVector
+from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
+from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import (
@@ -932,3 +936,61 @@ def _entry(row: Any, user_id: str) -> LedgerEntry:
         refusals=tuple(body.get("refused", ())),
         model=row.model,
     )
+
+
+# What a model is shown of a conversation.
+
+_KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
+
+
+def learns(connection: sa.Connection) -> bool:
+    """Return whether a model was ever given to learn from this store."""
+    return connection.scalar(sa.select(meta.c.value).where(meta.c.name == vectors.LEARNS)) is not None
+
+
+def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
+    """Return the rows of the messages that jobs are about, in the order in which they were said.
+
+    Those of which somebody deleted a record are left out: their words are not read again.
+    """
+    rows = from_users(connection, sorted(job.subject for job in jobs))
+    gone = forgotten_messages(connection, rows)
+    return [row for row in rows if row.key not in gone]
+
+
+def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:
+    """Return what stands directly before each of some messages of one session, by the keys of these."""
+    session = messages_reads.find_by_number(connection, rows[0].session)
+    if session is None:
+        return {}
+    earlier = messages.alias()
+    before = sa.select(sa.func.max(earlier.c.position)).where(
+        earlier.c.session == messages.c.session,
+        earlier.c.replaced_at.is_(None),
+        earlier.c.position < messages.c.position,
+    )
+    these = sa.select(messages.c.key, before.scalar_subquery().label("at"))
+    found = connection.execute(these.where(messages.c.key.in_([row.key for row in rows]))).all()
+    at = [row.at for row in found if row.at is not None]
+    stored = {one.position: one for one in messages_reads.read(connection, session, at)}
+    return {row.key: stored[row.at] for row in found if row.at in stored}
+
+
+def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
+    """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
+    found = list_records(connection, reader, RecordFilter(limit=_KNOWN, every=True))
+    facts = [one for one in found if one.subject is not None and _may_hold(one, reader.now)]
+    ordinals = [ordinal_of(one.memory_id)[1] for one in facts]
+    sources = sources_of(connection, reader.reach.namespace, ordinals)
+    return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]
+
+
+def _may_hold(record: Record, now: datetime) -> bool:
+    """Tell whether a fact holds, or will."""
+    is_over = record.valid_until is not None and record.valid_until <= now
+    return not (is_over or record.is_archived or record.archived_because)
+
+
+def vectors_of(connection: sa.Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:
+    """Return the stored vectors of messages, of their first parts, by their keys."""
+    return {entry.key: entry.vector for entry in vectors.entries_of(connection, keys)}

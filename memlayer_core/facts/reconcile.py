@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from memlayer_core.records.check import TOLERANCE, fold
-from memlayer_core.records.model import COLLECTION, IDENTITY, Claim, Decision, Record
+from memlayer_core.facts.check import TOLERANCE, fold
+from memlayer_core.facts.model import COLLECTION, IDENTITY, Claim, Decision, Record
 
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 

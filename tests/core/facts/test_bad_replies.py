@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
-from memlayer_core.extraction.check import AnswerError, operations_in
-from memlayer_core.extraction.model import Operation
+from memlayer_core.facts.model import Operation
+from memlayer_core.facts.operations import AnswerError, operations_in
 
 QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
 BOAT = {"op": "add", "key": "boat", "value": "red boat", "quote": "a red boat", "messages": [1]}

@@ -26,8 +26,8 @@ from typing import Any, get_type_hints
 
 from memlayer_core.codec import short_repr
 from memlayer_core.errors import InvalidRecordError
-from memlayer_core.records import model
-from memlayer_core.records.model import LISTS, Access, Record, RecordFields, Relation
+from memlayer_core.facts import model
+from memlayer_core.facts.model import LISTS, Access, Record, RecordFields, Relation
 from memlayer_core.scope import Scope
 
 # Checks records, and decides what a repetition, a revision or a merge makes of them.

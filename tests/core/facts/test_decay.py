@@ -14,10 +14,10 @@ from fading import decay_score_at, importance_at
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, Record, Scope, Settings
-from memlayer_core.records import reads as records_reads, writes as records_writes
-from memlayer_core.records.check import new_record
-from memlayer_core.records.flow import prepare_record, reader_of
-from memlayer_core.records.model import RecordFilter
+from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts.check import new_record
+from memlayer_core.facts.flow import prepare_record, reader_of
+from memlayer_core.facts.model import RecordFilter
 
 CATS = "They spoke of two cats called Mimi and Momo."
 PROMPT = Tuned(index_delay=0, durability="normal")
@@ -207,7 +207,7 @@ def test_sql_archives_exactly_what_the_rule_says(open_with: Callable[[Settings],
 
     def restore(connection: Any) -> None:
         for record in records:
-            records_writes.restore(connection, [prepare_record(rt, record)], now, rt.shards)
+            records_writes.restore(connection, [prepare_record(rt, record)], [], now, rt.shards)
 
     rt.db.write(restore)
     reader = replace(reader_of(rt, Scope("louis"), ()), now=now)

@@ -9,7 +9,7 @@ import pytest
 from tuned import Tuned
 
 from memlayer_core import Memory, Settings
-from memlayer_core.records.check import INFERRED
+from memlayer_core.facts.check import INFERRED
 from memlayer_core.tools import AGENT_TOOLS
 
 NOW = Tuned(index_delay=0, durability="normal")

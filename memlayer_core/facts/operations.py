@@ -14,10 +14,9 @@ import json_repair
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from memlayer_core.errors import ConfigurationError, InvalidRecordError
-from memlayer_core.extraction.model import Line, Operation, RefusedError
+from memlayer_core.facts.check import fold, new_record, place_of
+from memlayer_core.facts.model import COLLECTION, USER, Claim, Line, Operation, Record, RefusedError
 from memlayer_core.messages.render import speaker_label
-from memlayer_core.records.check import fold, new_record, place_of
-from memlayer_core.records.model import COLLECTION, USER, Claim, Record
 from memlayer_core.scope import Scope
 
 # The keys that facts may have: those of the data file, or the fields of a user's Pydantic model.

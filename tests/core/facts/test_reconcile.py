@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
 from memlayer_core import Memory
-from memlayer_core.records.check import confirm, new_record
-from memlayer_core.records.model import Claim, Decision, Record
-from memlayer_core.records.reconcile import reconcile
+from memlayer_core.facts.check import confirm, new_record
+from memlayer_core.facts.model import Claim, Decision, Record
+from memlayer_core.facts.reconcile import reconcile
 from memlayer_core.scope import Scope
 
 MONDAY = datetime(2026, 3, 9, 9, tzinfo=UTC)

@@ -23,11 +23,11 @@ from memlayer_core.errors import (
     UnknownRecordError,
 )
 from memlayer_core.events import RecordStored
+from memlayer_core.facts import check, model, writes as records_writes
+from memlayer_core.facts.check import digest, narrow_access
+from memlayer_core.facts.model import SOURCES, TYPES, VISIBILITIES, Access, Relation
 from memlayer_core.index.flow import compare
 from memlayer_core.messages.model import ForgetReport
-from memlayer_core.records import check, model, writes as records_writes
-from memlayer_core.records.check import digest, narrow_access
-from memlayer_core.records.model import SOURCES, TYPES, VISIBILITIES, Access, Relation
 from memlayer_core.storage import jobs as storage_jobs, vectors
 from memlayer_core.storage.terms import question_terms
 from tests.sql import postings

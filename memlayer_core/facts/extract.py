@@ -11,21 +11,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import InvalidRecordError, ModelContextError, ModelError
-from memlayer_core.extraction import check, sql
-from memlayer_core.extraction.check import AnswerError
-from memlayer_core.extraction.model import Line, Operation, Operations, RefusedError
-from memlayer_core.extraction.sql import Commit, LeaseLostError
+from memlayer_core.facts import reads, writes
+from memlayer_core.facts.flow import announce, prepare_record, reader_of
+from memlayer_core.facts.model import (
+    USER,
+    Claim,
+    Line,
+    Operation,
+    Operations,
+    PreparedRecord,
+    Record,
+    RefusedError,
+    SideTask,
+)
+from memlayer_core.facts.operations import (
+    AnswerError,
+    check,
+    fact_schema,
+    facts_prompt,
+    operations_in,
+    prompt_of,
+    retry_prompt,
+    side_task_prompt,
+    split_operations,
+    system_prompt,
+)
+from memlayer_core.facts.writes import Commit, LeaseLostError
 from memlayer_core.models.llm import ModelUsage
-from memlayer_core.records import reads as records_reads
-from memlayer_core.records.flow import announce, prepare_record, reader_of
-from memlayer_core.records.model import USER, Claim, PreparedRecord, Record
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.summaries.model import SideTask
 
 if TYPE_CHECKING:
     from memlayer_core.seams import LanguageModel
@@ -40,18 +58,18 @@ _KIND = "learn"
 
 def queue(rt: Runtime, keys: Sequence[int]) -> None:
     """Queue messages for the model of any process, if there ever was one: it reads several turns of a session at a time."""
-    if not keys or not (rt.extractor is not None or rt.db.read(sql.learns)):
+    if not keys or not (rt.extractor is not None or rt.db.read(reads.learns)):
         return
     now, settings = rt.now(), rt.settings
     turns = EVERY if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
-    rt.db.write(sql.queue, keys, turns, now, later)
+    rt.db.write(writes.queue, keys, turns, now, later)
 
 
 def begin(rt: Runtime) -> None:
     """Note that a model learns from now on. What was said before is read as far back as `Settings.learn_back_days` says."""
-    if rt.extractor is not None and not rt.db.read(sql.learns):
-        rt.db.write(sql.begin, rt.now(), rt.settings.learn_back_days)
+    if rt.extractor is not None and not rt.db.read(reads.learns):
+        rt.db.write(writes.begin_learning, rt.now(), rt.settings.learn_back_days)
 
 
 def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
@@ -125,7 +143,7 @@ class FactTask:
 
 def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
     """Return the messages of jobs as a batch; None if there is nothing in them that a model should read."""
-    rows = rt.db.read(sql.rows_of, jobs)
+    rows = rt.db.read(reads.rows_of, jobs)
     if not rows or model is None:
         return None
     first, most = rows[0], rt.settings.indexed_characters
@@ -142,7 +160,7 @@ def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool
         jobs, batch.rows, batch.statements, batch.refusals, batch.problem, batch.usage.costs(), model
     )
     try:
-        changed = rt.db.write(sql.commit, done, rt.now(), rt.shards)
+        changed = rt.db.write(writes.commit, done, rt.now(), rt.shards)
     except LeaseLostError:
         return False
     for record in changed:
@@ -170,7 +188,7 @@ class _Batch:
     ) -> None:
         self._rt, self.usage, self._owner, self._words = rt, usage, owner, words
         self.rows, self.is_read = rows, False
-        self._schema = check.fact_schema(rt.fact_schema)
+        self._schema = fact_schema(rt.fact_schema)
         self.statements: list[tuple[PreparedRecord, Claim]] = []
         self.refusals: list[str] = []
         self.problem = ""
@@ -182,16 +200,16 @@ class _Batch:
     def read(self, connection: Connection) -> None:
         """Read the conversation around the messages, and what is known of the user."""
         reader = reader_of(self._rt, self._owner.reach(), (), for_recall=False)
-        self._known = sql.known_facts(connection, reader)
-        self._others = records_reads.other_speakers(connection, self._owner, {row.name for row in self.rows})
-        for key, before in sql.before_each(connection, self.rows).items():
+        self._known = reads.known_facts(connection, reader)
+        self._others = reads.other_speakers(connection, self._owner, {row.name for row in self.rows})
+        for key, before in reads.before_each(connection, self.rows).items():
             if before.message.role == "assistant" and before.message.is_told:
                 text = self._rt.redact(before.message.text)
                 assert before.message.created_at is not None  # it was stored
                 self._before[key] = Line("assistant", text, before.message.created_at)
         if len(self._known) > _SHOWN:
             keys = {*self._words, *(key for _, sources in self._known for key in sources)}
-            self._vectors = dict(sql.vectors_of(connection, sorted(keys)))
+            self._vectors = dict(reads.vectors_of(connection, sorted(keys)))
 
     def ask(self, rows: Sequence[Any], *, tries: int) -> None:
         """Ask the model about some of the messages: once more after an answer that cannot be read, then about each half.
@@ -202,17 +220,17 @@ class _Batch:
         lines, facts = self._lines(rows), self._facts(rows)
         instructions, count = self._instructions(), self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
-        asked = prompt = check.prompt_of(self._now(), facts, lines, room, count)
+        asked = prompt = prompt_of(self._now(), facts, lines, room, count)
         problem = "it was too long"
         for _ in range(tries):
             try:
                 answer = self.usage.ask(prompt, instructions, Operations)
-                operations = check.operations_in(answer)
+                operations = operations_in(answer)
             except ModelContextError:
                 break
             except AnswerError as fault:
                 problem = str(fault)
-                prompt = check.retry_prompt(asked, problem)
+                prompt = retry_prompt(asked, problem)
                 continue
             self._take(operations, lines, facts)
             return
@@ -227,19 +245,19 @@ class _Batch:
         lines, facts = self._lines(self.rows), self._facts(self.rows)
 
         def take(answer: str) -> str:
-            rest, operations = check.split_operations(answer)
+            rest, operations = split_operations(answer)
             with suppress(AnswerError):  # then they are read in a call of their own
-                self._take(check.operations_in(operations), lines, facts)
+                self._take(operations_in(operations), lines, facts)
                 self.is_read = True
             return rest
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        material = check.facts_prompt(self._now(), facts)
-        instructions = check.side_task_prompt(self._instructions())
+        material = facts_prompt(self._now(), facts)
+        instructions = side_task_prompt(self._instructions())
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def _instructions(self) -> str:
-        return check.system_prompt(None if self._schema is None else self._schema.keys)
+        return system_prompt(None if self._schema is None else self._schema.keys)
 
     def _now(self) -> datetime:
         """Return the present where the newest message was said."""
@@ -280,7 +298,7 @@ class _Batch:
                 self.refusals.append("its form is wrong")
                 continue
             try:
-                said = check.check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
+                said = check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
                 if said is not None:
                     draft = prepare_record(self._rt, said.record)
                     self.statements.append((draft, replace(said, record=draft.record)))
