@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from calendar import monthrange
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date, datetime, tzinfo
+from datetime import date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Any, get_args, get_origin
 
@@ -294,8 +295,7 @@ def _operation(value: Any) -> Operation | str:
 # and in order. Whether the words mean what the model says is the model's to understand.
 
 _KEY = re.compile(r"\w[\w:]*")
-_MONTH = re.compile(r"(\d{4})-(\d{2})")
-_YEAR = re.compile(r"\d{4}")
+_YEAR, _MONTH, _WEEK = (re.compile(rf"\d{{4}}{rest}") for rest in ("", r"-\d{2}", r"-W\d{2}"))
 
 
 def check(
@@ -387,11 +387,21 @@ def _fields(
 
 
 def _dated(record: Record, operation: Operation, line: Line) -> Record:
-    """Return a record with its times: when it was said, and when it holds in the world."""
-    since, until = (_day(one, line.said_at.tzinfo) for one in (operation.since, operation.until))
-    if since is not None and until is not None and until < since:
-        raise RefusedError("it ends before it begins")
+    """Return a record with its times: when it was said, and when it holds in the world.
+
+    A period begins with its first day, and ends with its last one. What has ended in a period that still goes on ended
+    when that was said.
+    """
     said_at = min(line.said_at, record.created_at)  # another machine's clock may be ahead
+    since, _ = _period(operation.since, line.said_at.tzinfo)
+    begins, until = _period(operation.until, line.said_at.tzinfo)
+    if operation.op == "end" or operation.modality == "used_to":
+        if operation.modality == "used_to" and begins is not None and begins > said_at:
+            raise RefusedError("it was so in the past, and ends in the future")
+        if until is not None and begins is not None and begins <= said_at:
+            until = min(until, said_at)
+    if since is not None and until is not None and until <= since:
+        raise RefusedError("it ends before it begins")
     began = since if since is not None else said_at if record.key is not None else None
     if until is not None and began is not None and until <= began:
         began = since
@@ -405,19 +415,23 @@ def _dated(record: Record, operation: Operation, line: Line) -> Record:
     )
 
 
-def _day(text: str | None, zone: tzinfo | None) -> datetime | None:
-    """Return the beginning of an ISO 8601 day, week, month or year, where the line was said."""
+def _period(text: str | None, zone: tzinfo | None) -> tuple[datetime | None, datetime | None]:
+    """Return when an ISO 8601 day, week, month or year begins, and when it is over, where the line was said."""
     if text is None or not text.strip():
-        return None
-    text = text.strip()
-    if _MONTH.fullmatch(text):
-        text = f"{text}-01"
-    elif _YEAR.fullmatch(text):
-        text = f"{text}-01-01"
+        return None, None
+    text = text.strip()[:10]
     try:
-        day = date.fromisoformat(text[:10])
-        return datetime(day.year, day.month, day.day, tzinfo=zone)
-    except ValueError:
+        if _YEAR.fullmatch(text):
+            first, last = date(int(text), 1, 1), date(int(text), 12, 31)
+        elif _MONTH.fullmatch(text):
+            first = date.fromisoformat(f"{text}-01")
+            last = first.replace(day=monthrange(first.year, first.month)[1])
+        else:
+            first = date.fromisoformat(text)
+            last = first + timedelta(days=6 if _WEEK.fullmatch(text) else 0)
+        begins, ends = (datetime(day.year, day.month, day.day, tzinfo=zone) for day in (first, last))
+        return begins, ends + timedelta(days=1)
+    except (ValueError, OverflowError):
         raise RefusedError("a date in it is not an ISO 8601 day, week, month or year") from None
 
 

@@ -133,6 +133,28 @@ def test_a_model_updates_ends_and_confirms_what_is_known(opened) -> None:
 
 
 @pytest.mark.parametrize(
+    ("until", "last"),
+    [("2026-05-06", 6), ("2026-W19", 10), ("2026-05", 31), ("2026-06-01T09:00", 32), ("2026", 245)],
+)
+def test_a_period_ends_with_its_last_day(opened, until, last) -> None:
+    memory = opened(Reader({"quote": "in Porto", "key": "stay", "value": "Porto", "until": until}))
+    say(memory, "I am in Porto for now.")
+    behind = datetime(2026, 4, 30, tzinfo=UTC) + timedelta(days=last + 1)
+    assert known(memory, as_of=behind - timedelta(hours=1)) == {("user", "stay"): "Porto"}
+    assert known(memory, as_of=behind) == {}
+
+
+def test_what_ended_in_a_period_that_goes_on_ended_when_that_was_said(opened) -> None:
+    model = Reader({"quote": "in Porto", "key": "stay", "value": "Porto"})
+    memory = opened(model)
+    say(memory, "I am in Porto.")
+    model.operations = [{"op": "end", "fact": 1, "quote": "I left Porto this month", "until": "2026-05"}]
+    say(memory, "I left Porto this month.", start=MAY + timedelta(days=7))
+    assert known(memory, as_of=MAY + timedelta(days=6)) == {("user", "stay"): "Porto"}
+    assert known(memory, as_of=MAY + timedelta(days=8)) == {}
+
+
+@pytest.mark.parametrize(
     ("operation", "reason"),
     [
         ({"quote": "a parrot called Rio", "value": "Rio"}, "its quote stands in no message that it names"),
@@ -147,6 +169,10 @@ def test_a_model_updates_ends_and_confirms_what_is_known(opened) -> None:
         ({"quote": "wo rabbit", "value": "two"}, "its quote stands in no message that it names"),
         ({"quote": "two rabbits", "value": "two", "since": "last year"}, "a date in it is not an ISO 8601"),
         ({"quote": "two rabbits", "value": "two", "since": "2026", "until": "2025-W02"}, "it ends before"),
+        (
+            {"quote": "two rabbits", "value": "two", "modality": "used_to", "until": "2027"},
+            "it was so in the past, and ends in the future",
+        ),
         ({"quote": "two rabbits", "value": " "}, "it has no value"),
         ({"quote": "two rabbits", "value": "two", "key": "pets / <b>"}, "its key is not a short noun"),
         ({"quote": "two rabbits", "value": "two", "modality": "swears"}, "its form is wrong"),
