@@ -31,12 +31,10 @@ if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError
 from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
-from memlayer_core.items.model import ItemText
 from memlayer_core.seams import FloatVector
 from memlayer_core.storage import vectors, words as storage_words
 from memlayer_core.storage.terms import language_of, question_terms, readable
@@ -187,64 +185,62 @@ def _numbers_to_refresh(ready: Sequence[_Ready], answers: Sequence[Any]) -> list
     return sorted(found)
 
 
-_FOLDERS = 16  # most folders inside a searched one for which an index is used
-_MORE = 50  # texts that an index is asked for beyond those that are wanted, since filters choose among them
-_COMPARED = 1000  # most texts that are compared without an index: each search reads all their vectors
+_FOLDERS = 16  # most folders inside a searched one whose nearest texts are asked for
+_MORE = 50  # texts that are asked for beyond those that are wanted, since filters choose among them
+
+_Shelves = Sequence[tuple[Folder, vectors.ScopeStatistics]]
+"""Folders, each with the numbers of its vectors."""
 
 
 def search(rt: Runtime, item_query: ItemQuery, request: FindItems) -> Asking[list[Item]]:
     """Return the items that match a query, the best first; those without a score come last.
 
-    Up to 1,000 texts are compared exactly. For more texts an index is
-    used, if there is one and the search covers few folders.
+    Vectors are compared exactly, and by the index in folders that have very many.
     """
-    query = request.query or ""
-    few = min(rt.settings.exact_scan_limit, _COMPARED)
-    first = rt.db.read(sql.texts, item_query, few + 1)
-    vector: FloatVector | None = None
-    if query and any(text.key is not None for text in first):
-        _catch_up(rt, first)
-        vector, _ = yield from query_vector(rt, query)
-    return _search(rt, item_query, request, vector, len(first) <= few)
-
-
-def _words(request: FindItems) -> tuple[str, ...]:
-    """Return the words of a query, without the stop words of its language."""
-    query = readable(request.query or "")
-    return question_terms(query, [language_of(query)]) or question_terms(query)
-
-
-def _catch_up(rt: Runtime, texts: Sequence[ItemText]) -> None:
-    """Embed the newest texts that have no vector yet."""
-    waiting = [text.key for text in texts if text.key is not None and not text.has_vector]
-    if waiting:
+    if waiting := rt.db.read(sql.waiting, item_query, rt.settings.index_batch):
         try:
-            embed(rt, waiting[: rt.settings.index_batch])
+            embed(rt, waiting)
         except (EmbedderError, EmbedderMismatchError) as problem:  # words find them meanwhile
             rt.health.down("embedder", str(problem))
+    shelves = rt.db.read(_shelves, item_query, _FOLDERS + 1)
+    vector: FloatVector | None = None
+    if any(overview.texts for _, overview in shelves):
+        vector, _ = yield from query_vector(rt, request.query or "")
+    return _nearest(rt, item_query, request, vector, shelves) or rt.db.read(
+        _compare, rt, item_query, request, vector
+    )
 
 
-def _search(
-    rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None, compare_all: bool
-) -> list[Item]:
-    if vector is not None and not compare_all and (found := _by_index(rt, item_query, request, vector)):
-        return found
-    return rt.db.read(_compare, rt, item_query, request, vector)
+def _shelves(connection: Connection, item_query: ItemQuery, limit: int | None = None) -> _Shelves:
+    folders = sql.list_folders(connection, item_query.folder, item_query.live_at, limit)
+    return [(folder, vectors.overview(connection, folder)) for folder in folders]
 
 
-def _by_index(
-    rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector
+def _shares(
+    connection: Connection, item_query: ItemQuery, request: FindItems, shelves: _Shelves, total: int
+) -> Mapping[int, float]:
+    """Return of each text that has no vector its share of the query's words, which are no stop words, among so many texts."""
+    lost = set(sql.waiting(connection, item_query, None))
+    if not lost:
+        return {}
+    query = readable(request.query or "")
+    words = question_terms(query, [language_of(query)]) or question_terms(query)
+    places = [(folder, [storage_words.owner(overview.number)]) for folder, overview in shelves]
+    shares = check.by_words(words, postings_of(connection, places, words), total)
+    return {key: share for key, share in shares.items() if key in lost}
+
+
+def _nearest(
+    rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None, shelves: _Shelves
 ) -> list[Item] | None:
-    """Return items from an index; None without an index, or if too few of its results match.
+    """Return items by the nearest texts of each folder, and by words those that have no vector.
 
-    Texts that are not in the index yet are found by their words, and then compared like the others.
+    None if that could miss some: there are many folders, few texts, or too few of the nearest match.
     """
-    folders = rt.db.read(sql.list_folders, item_query.folder, item_query.live_at, _FOLDERS + 1)
-    shelves = [(folder, rt.db.read(vectors.overview, folder)) for folder in folders]
-    if len(folders) > _FOLDERS or not any(index_pays(rt, overview) for _, overview in shelves):
-        return None
     wanted = request.offset + request.limit
-    most = wanted + _MORE
+    most, texts = wanted + _MORE, sum(overview.texts for _, overview in shelves)
+    if vector is None or len(shelves) > _FOLDERS or texts <= most:
+        return None
     near: dict[int, float] = {}
     for folder, overview in shelves:
         if index_pays(rt, overview):
@@ -254,13 +250,9 @@ def _by_index(
         near |= dict(found)
 
     def read(connection: Connection) -> list[Item] | None:
-        words = _words(request)
-        postings = postings_of(connection, _places(connection, folders), words)
-        texts = sql.texts_of(connection, item_query, list({*near, *chain(*postings.values())}))
-        missing = [key for _, key in texts if key not in near]
-        cosines = near | dict(sql.scan(connection, item_query, vector, missing))
-        shares = check.by_words(words, postings, sum(overview.texts for _, overview in shelves))
-        scored = check.scores(texts, cosines, shares)
+        shares = _shares(connection, item_query, request, shelves, texts)
+        pairs = sql.texts_of(connection, item_query, list({*near, *shares}))
+        scored = check.scores(pairs, near, shares)
         if len(scored) < wanted:
             return None
         return _page(connection, item_query, request, check.order(scored, scored), scored)
@@ -268,29 +260,21 @@ def _by_index(
     return rt.db.read(read)
 
 
-def _places(connection: Connection, folders: Sequence[Folder]) -> list[tuple[Folder, Sequence[str]]]:
-    """Return folders with the tokens that their words are filed under."""
-    return [(one, [storage_words.owner(vectors.overview(connection, one).number)]) for one in folders]
-
-
 def _compare(
     connection: Connection, rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None
 ) -> list[Item]:
     """Return items by an exact comparison: of vectors, and of words for texts without a vector."""
-    texts = sql.texts(connection, item_query, None)
-    near: Mapping[int, float] = {}
+    every = sql.texts(connection, item_query)
+    pairs = [(number, key) for number, key in every if key is not None]
+    near: dict[int, float] = {}
     if vector is not None:
-        near = dict(sql.scan(connection, item_query, vector))
-    pairs = [(text.number, text.key) for text in texts if text.key is not None]
-    shares: Mapping[int, float] = {}
-    if any(key not in near for _, key in pairs):
-        words = _words(request)
-        folders = sql.list_folders(connection, item_query.folder, item_query.live_at)
-        postings = postings_of(connection, _places(connection, folders), words)
-        shares = check.by_words(words, postings, len(pairs))
+        columns = vectors.columns_of(connection, [key for _, key in pairs])
+        near = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
+    shares = _shares(connection, item_query, request, _shelves(connection, item_query), len(pairs))
     scored = check.scores(pairs, near, shares)
-    numbers = check.order((text.number for text in texts), scored)
-    return _page(connection, item_query, request, numbers, scored)
+    return _page(
+        connection, item_query, request, check.order((number for number, _ in every), scored), scored
+    )
 
 
 def _page(

@@ -200,18 +200,3 @@ class ItemQuery:
     folder: Folder
     conditions: tuple[Condition, ...] = ()
     live_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ItemText:
-    """A text that an item is found by.
-
-    Attributes:
-        number: Number of the item.
-        key: Key of the text, as messages and records have one; None: the item has no text to be found by.
-        has_vector: Whether the text has its vector.
-    """
-
-    number: int
-    key: int | None
-    has_vector: bool

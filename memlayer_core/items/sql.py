@@ -19,16 +19,15 @@ import sqlalchemy as sa
 
 from memlayer_core.codec import json_text
 from memlayer_core.items.check import expiry, folder_of_user, is_within, passes, value_from_json
-from memlayer_core.items.model import Change, Item, ItemQuery, ItemText, Put
+from memlayer_core.items.model import Change, Item, ItemQuery, Put
 from memlayer_core.scope import Folder
-from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage import statements, tables, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.storage.texts import hold_owner, lock_owners, owners_locked
-from memlayer_core.storage.vectors import ScopeStatistics, cosines
+from memlayer_core.storage.vectors import ScopeStatistics
 
 # Reads items in SQL. Each function runs in its caller's transaction.
 #
@@ -102,15 +101,21 @@ def find_by_number(
     return found
 
 
-def texts(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -> list[ItemText]:
-    """Return the texts of a query's items, those of the last put first."""
-    query = (
-        sa.select(tables.items.c.number, tables.texts.c.key, EMBEDDED.label("embedded"))
-        .outerjoin(tables.texts, _OF_ITEM)
-        .order_by(*_NEWEST, tables.texts.c.key)
-    )
-    rows = islice(_matching(connection, query, item_query), limit)
-    return [ItemText(row.number, row.key, row.embedded) for row in rows]
+def texts(connection: sa.Connection, item_query: ItemQuery) -> list[tuple[int, int | None]]:
+    """Return pairs of the number of a query's item and the key of a text of it, those of the last put first.
+
+    Where an item has no text to be found by, the key is None.
+    """
+    query = sa.select(tables.items.c.number, tables.texts.c.key).outerjoin(tables.texts, _OF_ITEM)
+    query = query.order_by(*_NEWEST, tables.texts.c.key)
+    return [(row.number, row.key) for row in _matching(connection, query, item_query)]
+
+
+def waiting(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -> list[int]:
+    """Return the keys of the newest texts of a query's items that have no vector yet; None: of all of them."""
+    query = sa.select(tables.texts.c.key).join(tables.items, _OF_ITEM).where(sa.not_(EMBEDDED))
+    rows = _matching(connection, query.order_by(*_NEWEST), item_query)
+    return [row.key for row in islice(rows, limit)]
 
 
 def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
@@ -118,25 +123,6 @@ def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[in
     query = sa.select(tables.items.c.number, tables.texts.c.key).join(tables.texts, _OF_ITEM)
     named = (query.where(tables.texts.c.key.in_(some)) for some in statements.chunks(keys))
     return [(row.number, row.key) for one in named for row in _matching(connection, one, item_query)]
-
-
-def scan(
-    connection: sa.Connection, item_query: ItemQuery, vector: FloatVector, keys: Sequence[int] | None = None
-) -> list[Neighbour]:
-    """Compare a vector with the vectors of a query's items: with all of them, or with those of some keys."""
-    every = (
-        sa.select(tables.texts.c.key, tables.texts.c.vector, tables.texts.c.vectors)
-        .join(tables.items, _OF_ITEM)
-        .where(EMBEDDED)
-    )
-    parts = [None] if keys is None else statements.chunks(keys)
-    queries = (every if part is None else every.where(tables.texts.c.key.in_(part)) for part in parts)
-    rows = chain.from_iterable(_matching(connection, query, item_query) for query in queries)
-    found: list[Neighbour] = []
-    while some := list(islice(rows, _AT_ONCE)):
-        near = cosines(some, vector)
-        found.extend(Neighbour(row.key, value) for row, value in zip(some, near.tolist(), strict=True))
-    return found
 
 
 def _matching(connection: sa.Connection, query: Any, item_query: ItemQuery) -> Iterator[Any]:

@@ -63,7 +63,7 @@ def counted(memory: Memory) -> dict[str, int]:
 
 @pytest.fixture
 def asked(monkeypatch) -> list[int]:
-    """Return the shards that Chroma was asked about."""
+    """Return the shards that Chroma was asked about, also where a folder has few texts."""
     from memlayer_core.chroma.index import ChromaIndex
 
     shards: list[int] = []
@@ -74,6 +74,7 @@ def asked(monkeypatch) -> list[int]:
         return real(self, shard, *args)
 
     monkeypatch.setattr(ChromaIndex, "nearest", nearest)
+    monkeypatch.setattr("memlayer_core.items.flow._MORE", 1)
     return shards
 
 
@@ -258,10 +259,22 @@ def test_many_items_are_found_through_the_index(open_at, asked) -> None:
     assert found[0].score == pytest.approx(cosine(memory, "topic3 sushi", found[0]), abs=1e-3)
 
 
-def test_a_filter_that_leaves_little_of_what_the_index_finds_is_answered_exactly(
-    open_at, asked, monkeypatch
-) -> None:
-    monkeypatch.setattr("memlayer_core.items.flow._MORE", 1)
+def test_the_best_of_many_items_are_those_that_a_comparison_of_all_finds(open_at) -> None:
+    memory = open_at()
+    kinds = ("hiking boots", "sushi rice", "a red kite", "piano lessons")
+    said = {f"k{n}": f"{kinds[n % 4]} number {n}" for n in range(120)}
+    put(memory, "d", **said)
+    memory.flush()
+    for query, more in (("sushi 17", {}), ("piano 40", {"filter": {"text": {"$ne": said["k43"]}}})):
+        found = find(memory, query, "d", limit=5, **more)
+        every = find(memory, query, "d", limit=120, **more)  # as many as there are: all are compared
+        assert found[0].key == every[0].key
+        assert [one.score for one in found] == pytest.approx([one.score for one in every[:5]])
+    put(memory, "d", late="sushi 17 and 18")
+    assert find(memory, "sushi 17 and 18", "d", limit=2)[0].key == "late"
+
+
+def test_a_filter_that_leaves_little_of_what_the_index_finds_is_answered_exactly(open_at, asked) -> None:
     memory = open_at(settings=FEW)
     said = [f"hikers{n}" if n < 5 else f"unrelated{n}" for n in range(10)]
     memory.items().batch([PutItem(("d",), str(n), {"text": text, "n": n}) for n, text in enumerate(said)])
