@@ -96,7 +96,6 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
     "int": lambda digits: int(digits, 16),
     "str": decode_text,
-    "dropped": lambda _: None,  # no longer written: the "lost" of older stores, but None in dicts, too
 }
 _COLLECTIONS: dict[str, type[Iterable[Any]]] = {"tuple": tuple, "frozenset": frozenset, "set": set}
 

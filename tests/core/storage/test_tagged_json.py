@@ -185,34 +185,14 @@ def test_what_was_read_shares_nothing_with_what_is_stored(value):
 @pytest.mark.parametrize(
     "value",
     [
-        math.nan,
-        -math.inf,
-        -0.0,
-        2**30_000,
-        -(2**2001),
         10**600,
-        b"\x00\xff",
-        "a\0b",
-        "\udc80",
-        "\ud83d\ude00",
-        {"\ud83d\ude00": 1},
-        Path("\ud83d\ude00"),
-        Decimal("NaN"),
         Decimal("sNaN"),
-        Decimal("-Infinity"),
-        Decimal("1.10"),
         {1: "one", True + 1: "two", (2, "b"): "pair", None: "none", 1.5: "half", frozenset({1}): "set"},
-        {b"x": 1, date(2026, 1, 1): 2, UUID(int=7): 3, Path("x"): 4, math.inf: 5},
-        {(1, (2, frozenset({(3,)}))): "deep"},
-        {1, "a", None, (1, 2), frozenset({b"x"})},
-        [(), [], {}, set(), frozenset(), "", b""],
         datetime(2026, 5, 4, 12, 30, 1, 7, tzinfo=timezone(timedelta(hours=5, minutes=45))),
-        timedelta(days=-1, microseconds=3),
-        Point({TAG: 1}, [Point(b"x")]),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_value_that_json_does_not_have_comes_back_alike(value):
+def test_a_value_that_no_property_draws_comes_back_alike(value):
     assert alike(through({"in": [value]}), {"in": [value]})
 
 
@@ -430,87 +410,37 @@ def test_an_object_that_is_always_simplified_to_another_one_ends():
 # What is stored already
 
 
-OLD = {
-    # the same from both writers
-    "bytes": ('{"$memlayer": "bytes", "value": "/wA="}', b"\xff\0"),
-    "infinity": ('{"$memlayer": "float", "value": "-inf"}', -math.inf),
-    "nan": ('{"$memlayer": "float", "value": "nan"}', math.nan),
-    "int": (f'{{"$memlayer": "int", "value": "-0x1{500 * "0"}"}}', -(2**2000)),
-    "tuple": ('{"$memlayer": "tuple", "value": [1, [{"$memlayer": "tuple", "value": []}]]}', (1, [()])),
-    "dict": (
-        '{"$memlayer": "dict", "value": [[1, "one"], [{"$memlayer": "tuple", "value": [2, "b"]}, null]]}',
-        {1: "one", (2, "b"): None},
-    ),
-    "lookalike": (
-        '{"$memlayer": "dict", "value": [["$memlayer", "bytes"], ["value", "AAAA"]]}',
-        {TAG: "bytes", "value": "AAAA"},
-    ),
-    "plain": ('{"a": [null, true, 1, 1.5, "x"]}', {"a": [None, True, 1, 1.5, "x"]}),
-    # from LangChain's alone
-    "datetime": (
-        '{"$memlayer": "datetime", "value": "2026-05-04T12:30:01.000007+00:00"}',
-        datetime(2026, 5, 4, 12, 30, 1, 7, tzinfo=UTC),
-    ),
-    "date": ('{"$memlayer": "date", "value": "2026-05-04"}', date(2026, 5, 4)),
-    "time": ('{"$memlayer": "time", "value": "12:30:00"}', time(12, 30)),
-    "timedelta": ('{"$memlayer": "timedelta", "value": [-1, 0, 3]}', timedelta(days=-1, microseconds=3)),
-    "decimal": ('{"$memlayer": "decimal", "value": "1.10"}', Decimal("1.10")),
-    "uuid": ('{"$memlayer": "uuid", "value": "00000000-0000-0000-0000-000000000007"}', UUID(int=7)),
-    "set": ('{"$memlayer": "set", "value": ["a", 1, null]}', {1, "a", None}),
-    "frozenset": (
-        '{"$memlayer": "frozenset", "value": [{"$memlayer": "tuple", "value": [1, 2]}]}',
-        frozenset({(1, 2)}),
-    ),
-    "surrogates": ('{"$memlayer": "str", "value": "7aC97biA"}', "\ud83d\ude00"),
-    "object": (
-        (
-            '{"$memlayer": "object", "value": {"class": "Point", "fields": {"x": 1, "y": '
-            '{"$memlayer": "dropped", "value": "builtins:object"}}}}'
-        ),
-        Point(1),
-    ),
-    "dropped": (
-        (
-            '{"k": {"$memlayer": "dropped", "value": "builtins:object"}, "l": '
-            '[{"$memlayer": "dropped", "value": "builtins:object"}]}'
-        ),
-        {"k": None, "l": [None]},
-    ),
-    # from LlamaIndex's alone
-    "path": ('{"$memlayer": "path", "value": "a/b"}', Path("a/b")),
-    "path as a key": (
-        '{"$memlayer": "dict", "value": [[{"$memlayer": "path", "value": "a"}, 1]]}',
-        {Path("a"): 1},
-    ),
-    "lost": (
-        '{"k": {"$memlayer": "lost", "value": "object"}, "l": [{"$memlayer": "lost", "value": "object"}]}',
-        {"l": [None]},
-    ),
-    "lost from pairs": (
-        (
-            '{"$memlayer": "dict", "value": [[{"$memlayer": "lost", "value": "object"}, 1], '
-            '[2, {"$memlayer": "lost", "value": "object"}], [3, 3]]}'
-        ),
-        {3: 3},
-    ),
-    # from a later version
-    "tag to come": ('{"$memlayer": "quaternion", "value": [1, 2]}', {TAG: "quaternion", "value": [1, 2]}),
+FORMS = {
+    "bytes": ("/wA=", b"\xff\0"),
+    "float": ("-inf", -math.inf),
+    "int": (f"-0x1{500 * '0'}", -(2**2000)),
+    "tuple": ([1, [{TAG: "tuple", "value": []}]], (1, [()])),
+    "dict": ([[TAG, "bytes"], ["value", "AAAA"]], {TAG: "bytes", "value": "AAAA"}),
+    "datetime": ("2026-05-04T12:30:01.000007+00:00", datetime(2026, 5, 4, 12, 30, 1, 7, tzinfo=UTC)),
+    "date": ("2026-05-04", date(2026, 5, 4)),
+    "time": ("12:30:00", time(12, 30)),
+    "timedelta": ([-1, 0, 3], timedelta(days=-1, microseconds=3)),
+    "decimal": ("1.10", Decimal("1.10")),
+    "uuid": ("00000000-0000-0000-0000-000000000007", UUID(int=7)),
+    "set": (["a", 1, None], {1, "a", None}),
+    "frozenset": ([{TAG: "tuple", "value": [1, 2]}], frozenset({(1, 2)})),
+    "str": ("7aC97biA", "\ud83d\ude00"),
+    "path": ("a/b", Path("a/b")),
 }
 
 
 @pytest.mark.requirement("F18")
-@pytest.mark.parametrize(("stored", "value"), OLD.values(), ids=OLD)
-def test_what_is_stored_already_stays_readable(stored, value):
-    assert alike(read(json.loads(stored), load=load), value)
+@pytest.mark.parametrize("kind", FORMS)
+def test_the_form_of_what_is_stored_and_exported_stays(kind):
+    form, value = FORMS[kind]
+    stored = {TAG: kind, "value": form}
+
+    assert write(value).value == stored
+    assert alike(read(stored), value)
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*OLD} - {"object", "dropped", "lost", "lost from pairs", "tag to come"})
-)
-def test_the_wire_format_is_what_it_was(name):
-    stored, value = OLD[name]
-
-    assert write(value).value == json.loads(stored)
+def test_a_tag_of_a_later_version_is_a_dict():
+    assert read({TAG: "quaternion", "value": [1, 2]}) == {TAG: "quaternion", "value": [1, 2]}
 
 
 @pytest.mark.parametrize(

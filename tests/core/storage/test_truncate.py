@@ -118,28 +118,13 @@ def test_at_least_half_of_the_room_is_used_wherever_a_text_can_be_cut_there(text
     )
 
 
-@pytest.mark.parametrize("cluster", CLUSTERS.values(), ids=CLUSTERS)
-@pytest.mark.parametrize("before", ["", "ab", FLAG, FAMILY], ids=["first", "letters", "flag", "family"])
-def test_a_cluster_is_kept_whole_or_not_at_all(cluster, before):
-    text = before + cluster * 3 + "z"
-    allowed = {0, *(len(before) + count * len(cluster) for count in range(4)), 1, 2, len(text)}
-
-    for characters in range(len(text)):
-        truncated = truncate_text(text, characters)
-        if not truncated.removesuffix(ELLIPSIS).isspace() and characters > len(before):
-            stripped = {len(text[:place].rstrip()) for place in allowed}
-            assert len(truncated) - len(ELLIPSIS) in allowed | stripped
-
-
 @pytest.mark.parametrize(
     ("text", "characters", "truncated"),
     [
         # the end of a sentence
         ("It rains. It pours a lot.", 15, "It rains.…"),
-        ("Does it rain? It pours a lot.", 20, "Does it rain?…"),
         ('He said "no." Then he went away.', 20, 'He said "no."…'),
         ("今天下雨了。明天天气很好，我们去公园玩。", 10, "今天下雨了。…"),
-        ("今天下雨了！明天天气很好，我们去公园玩。", 10, "今天下雨了！…"),
         ("他说：「今天下雨了。」明天天气很好。", 14, "他说：「今天下雨了。」…"),
         ("one line\nanother line that goes on", 15, "one line…"),
         ("one line  \r\n\r\n another line that goes on", 17, "one line…"),
@@ -147,9 +132,7 @@ def test_a_cluster_is_kept_whole_or_not_at_all(cluster, before):
         # it would keep too little: the last word
         ("Yes. It pours and it pours.", 20, "Yes. It pours and…"),
         ("the value of pi is 3.14159 as we know", 26, "the value of pi is…"),
-        ("see example.com for it", 18, "see example.com…"),
         ("they don't know it", 9, "they…"),
-        ("我们使用PostgreSQL数据库", 12, "我们使用PostgreS"[:11] + "…"),
         ("我们一起使用PostgreSQL数据库", 12, "我们一起使用…"),
         # no word ends in the second half
         ("Donaudampfschifffahrt", 10, "Donaudamp…"),
@@ -160,14 +143,10 @@ def test_a_cluster_is_kept_whole_or_not_at_all(cluster, before):
         ("……………………", 5, "…"),
         # too small
         ("abc", 2, "a…"),
-        ("abc", 1, "…"),
-        ("abc", 0, ""),
         ("abc", -1, ""),
         (FAMILY, 3, "…"),
-        (FAMILY + "x", 7, "…"),
         (FAMILY + "xy", 8, FAMILY + "…"),
         ("     \n     ", 5, "…"),
-        ("", 0, ""),
         ("", -1, ""),
     ],
 )
