@@ -85,7 +85,7 @@ def wait_until_done(
 
     Args:
         rt: What the memory works with.
-        timeout: Seconds to wait at the most; None: as long as the number of jobs goes down.
+        timeout: Seconds to wait at the most; None: as long as there are fewer jobs, or texts that the index was not told.
         has_notes: Tells whether the worker has notes that become jobs.
         ring: Wakes the worker.
         last_error: Returns the worker's last error.
@@ -103,6 +103,7 @@ def wait_until_done(
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience
     fewest: int | None = None
+    marked = rt.db.read(outbox.count)  # one job tells the index all of it
     with _progress() as show:
         while True:
             noted = has_notes()  # read first: notes that become jobs now are in the backlog
@@ -112,6 +113,8 @@ def wait_until_done(
             if timeout is None and (fewest is None or backlog.queued < fewest):
                 fewest, deadline = backlog.queued, time.monotonic() + patience
             left = deadline - time.monotonic()
+            if left <= 0 and timeout is None and (still := rt.db.read(outbox.count)) < marked:
+                marked, left, deadline = still, patience, time.monotonic() + patience
             if left <= 0:
                 raise _timeout_error(rt, backlog, patience, last_error(), in_all=timeout is not None)
             show(backlog.queued)

@@ -138,6 +138,11 @@ def owe(connection: sa.Connection, now: datetime, *, at_once: bool = False) -> b
     return is_marked or bool(due)
 
 
+def count(connection: sa.Connection) -> int:
+    """Return how many texts are marked."""
+    return connection.scalar(sa.select(sa.func.count()).select_from(outbox)) or 0
+
+
 def check(connection: sa.Connection, now: datetime) -> None:
     """Queue a job of kind `"copy"`, which begins with a look whether the collections are those that the journal knows."""
     storage_jobs.enqueue_once(connection, "copy", [0], now)

@@ -6,12 +6,14 @@ import io
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 from tuned import Tuned
 from waiting import wait_for
 
 from memlayer_core import Memory, Message, worker
+from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRecovered, SummarizerUnavailable
 from memlayer_core.models.hashing import HashingEmbedder
@@ -107,6 +109,24 @@ def test_a_flush_waits_as_long_as_the_work_goes_on(monkeypatch) -> None:
         chat.add_messages([Message("user", f"number {number}") for number in range(8)])
         assert memory.flush().queued == 0  # 1.6 seconds at least, twice its patience
         assert len(slow.texts) == 8
+
+
+@pytest.mark.slow
+def test_a_flush_waits_as_long_as_the_index_is_told_more(open_at, monkeypatch) -> None:
+    write = ChromaIndex.write
+
+    def slowly(index: ChromaIndex, batch: Any) -> None:
+        time.sleep(0.7)
+        write(index, batch)
+
+    with open_at(embedder="hashing") as memory:
+        chat = memory.chat(user_id="u", session_id="s")
+        chat.add("user", "hello")
+        memory.flush()  # Chroma has begun
+        monkeypatch.setattr(ChromaIndex, "write", slowly)
+        monkeypatch.setattr(worker, "_PATIENCE", 1.5)
+        chat.add_messages([Message("user", f"number {number}") for number in range(500)])
+        assert memory.flush().queued == 0  # in five batches at least
 
 
 def test_a_flush_that_gives_up_says_what_is_left(monkeypatch) -> None:
