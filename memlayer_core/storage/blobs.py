@@ -40,20 +40,20 @@ def unpacked(blobs: Sequence[bytes], counts: Sequence[int]) -> NDArray[np.float3
     """
     dimension = dimension_of(blobs[0])
     width = -(-dimension // 8)
-    is_sparse = [blob[0] == _SPARSE for blob in blobs]
-    matrix = np.zeros((sum(counts), dimension), dtype="<f4")
-    rows = np.repeat(is_sparse, counts)
-    matrix[~rows] = _joined([blob[_HEAD:] for blob in blobs if blob[0] == _DENSE], "<f2").reshape(
-        -1, dimension
-    )
-    ends = [_HEAD + count * width for count in counts]
-    sparse = [
-        (blob[_HEAD:end], blob[end:]) for blob, end in zip(blobs, ends, strict=True) if blob[0] == _SPARSE
-    ]
+    rows = np.repeat([blob[0] == _SPARSE for blob in blobs], counts)
+    parts = [(blob, _HEAD + count * width) for blob, count in zip(blobs, counts, strict=True)]
+    sparse = [(blob[_HEAD:end], blob[end:]) for blob, end in parts if blob[0] == _SPARSE]
     bits = _joined([one for one, _ in sparse], "u1").reshape(-1, width)
-    is_there = np.zeros(matrix.shape, dtype=bool)
-    is_there[rows] = np.unpackbits(bits, axis=1, count=dimension)
-    matrix[is_there] = _joined([one for _, one in sparse], "<f2")
+    found = np.zeros((len(bits), dimension), dtype="<f4")
+    # Places of true values are found seven times as fast as those of numbers.
+    at = np.flatnonzero(np.unpackbits(bits, axis=1, count=dimension).view(bool))
+    found.reshape(-1)[at] = _joined([one for _, one in sparse], "<f2").astype("<f4")
+    if len(found) == len(rows):
+        return found
+    matrix = np.empty((len(rows), dimension), dtype="<f4")
+    matrix[rows] = found
+    dense = [blob[_HEAD:] for blob in blobs if blob[0] == _DENSE]
+    matrix[~rows] = _joined(dense, "<f2").reshape(-1, dimension)
     return matrix
 
 
