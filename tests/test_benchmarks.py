@@ -172,3 +172,35 @@ def test_recall_scale_tells_what_a_search_costs_beside_other_users_and_finds_wha
             assert 0 < told["median_ms"] <= told["p95_ms"]
     assert all({"goal", "measured", "met"} < set(goal) for goal in result["goals"])
     assert len(result["goals"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("J20")
+def test_judge_model_tells_a_model_that_learns_nothing_from_one_that_learns_everything(tmp_path, monkeypatch):
+    (tmp_path / "models.py").write_text(
+        """
+import json, re
+
+def mute(instructions, prompt):
+    return '{"operations": []}'
+
+def parrot(instructions, prompt):
+    said = re.findall(r"\\[([0-9]+)\\] [0-9-]+ user: (.*)", prompt)
+    every = [{"op": "add", "value": one, "quote": one, "messages": [int(at)], "many": True} for at, one in said]
+    return json.dumps({"operations": every})
+"""
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    mute, parrot = (run("judge_model.py", f"models:{name}") for name in ("mute", "parrot"))
+    languages = ("en", "de", "zh")
+    for language in languages:
+        assert [mute["good"][f"{kind}, {language}"] for kind in ("statement", "trap")] == [0, 100]
+        assert parrot["good"][f"statement, {language}"] > mute["good"][f"statement, {language}"]
+        assert parrot["good"][f"trap, {language}"] < 100
+        assert all(
+            result["good"][f"{kind}, {language}"] == 0
+            for result in (mute, parrot)
+            for kind in ("wish", "change")
+        )
+    assert mute["costs"]["calls"] == 2 * len(languages) * (1 + 2 + 1 + 2)
+    assert mute["costs"]["gave_up"] == 0

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -314,13 +315,17 @@ _QUOTES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("\u2018\u2019\u006
 _ENDS = " \t\n\"'“”\u2018\u2019….。"
 
 
+_PASTED = re.compile(r"^[ \t]*(```|~~~)(?s:.*?)(?:^[ \t]*\1|\Z)|^[ \t]*>.*$", re.MULTILINE)
+"""Matches a block of code, and a line that begins with `>`."""
+
+
 def place_of(quote: str, text: str) -> tuple[int, int] | None:
     """Return the place of a quote in a text, whatever the case, the spaces and the quotation marks; None if it is not there.
 
-    Parts of words do not count.
+    Parts of words do not count. Nor does what is pasted: blocks of code, and lines that begin with `>`.
     """
     wanted = _folded(quote.strip(_ENDS))[0].strip()
-    folded, places = _folded(text)
+    folded, places = _folded(_PASTED.sub(lambda pasted: " " * len(pasted[0]), text))
     at = folded.find(wanted) if wanted else -1
     while at >= 0:
         end = at + len(wanted)

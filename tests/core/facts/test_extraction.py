@@ -192,6 +192,17 @@ def test_what_no_message_supports_is_refused_with_the_reason_and_nothing_is_lear
     assert known(memory) == {("user", "animals"): "two rabbits"}
 
 
+def test_nothing_is_quoted_from_a_block_of_code_or_a_quotation(opened) -> None:
+    pasted = (
+        "Why does it fail?\n```py\nhome = 'Berlin'\n```\n> I live in Oslo now\nBy the way, I live in Graz."
+    )
+    words = ("home = 'Berlin'", "I live in Oslo", "I live in Graz")
+    memory = opened(Reader(*({"quote": one, "key": "home", "value": one.split()[-1]} for one in words)))
+    say(memory, pasted)
+    assert known(memory) == {("user", "home"): "Graz"}
+    assert memory.ledger(user_id="louis")[0].refusals == ("its quote stands in no message that it names",) * 2
+
+
 def test_ten_turns_are_one_call(opened) -> None:
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_idle_seconds=600))
