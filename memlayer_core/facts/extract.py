@@ -53,6 +53,7 @@ AT_ONCE = 50
 """Messages that a model reads at the most in the call that sums them up."""
 
 _SHOWN = 20  # known facts that a model is shown
+_IDLE_DAYS = 7  # until the last turns of a session are read that never ends
 _KIND = "learn"
 
 
@@ -63,7 +64,8 @@ def queue(rt: Runtime, keys: Sequence[int]) -> None:
     now, settings = rt.now(), rt.settings
     turns = EVERY if settings.extraction_with_summaries else settings.extraction_turns
     later = now + timedelta(seconds=settings.extraction_idle_seconds)
-    rt.db.write(writes.queue, keys, turns, now, later)
+    ended = now + timedelta(days=settings.session_idle_days or _IDLE_DAYS)
+    rt.db.write(writes.queue, keys, turns, now, later, max(later, ended))
 
 
 def begin(rt: Runtime) -> None:

@@ -610,9 +610,22 @@ _SPOKEN = (
     sa.select(
         *(
             messages.c[name]
-            for name in ("key", "session", "id", "digest", "name", "text", "created_at", "utc_offset")
+            for name in (
+                "key",
+                "session",
+                "position",
+                "id",
+                "digest",
+                "name",
+                "text",
+                "created_at",
+                "utc_offset",
+            )
         ),
-        *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
+        *(
+            sessions.c[name]
+            for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id", "memory_start")
+        ),
     )
     .join(sessions, sessions.c.number == messages.c.session)
     # A user's message has a link if it is hidden, or part of an agent's task.

@@ -51,6 +51,7 @@ from memlayer_core.storage.jobs import (
     finish,
     finish_once,
     gather,
+    hasten,
     spend,
 )
 from memlayer_core.storage.statements import LAST, Statement, to_micros
@@ -367,15 +368,19 @@ def _ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
 # something of that part is taken back, its record goes at once, and another one is owed of what is left.
 
 
-def begin(connection: sa.Connection, session: Any, min_messages: int, until: int | None = None) -> None:
+def begin(
+    connection: sa.Connection, session: Any, min_messages: int | None, until: int | None = None
+) -> None:
     """Owe an episode about the messages since the session began, or since its last episode, if they are enough.
 
     Args:
         connection: In the transaction that ends the session.
         session: Its row, as it was before the end.
-        min_messages: Messages that an episode needs, without hidden and system messages.
+        min_messages: Messages that an episode needs, without hidden and system messages; None: there will be none.
         until: The position before which the episode ends; None: it ends with the last message.
     """
+    if min_messages is None:
+        return
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
     if last < first:
@@ -998,9 +1003,6 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     )
 
 
-register(Follower(_follow_facts, _drop_facts))
-
-
 def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordError:
     """Return the error of an application whose statement is not stored."""
     return InvalidRecordError(
@@ -1147,20 +1149,46 @@ def begin_learning(connection: sa.Connection, now: datetime, days: float) -> Non
     said = messages.c.role == "user", IN_FORCE, messages.c.created_at >= to_micros(now - timedelta(days=days))
     keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()
     for some in statements.chunks(keys):
-        queue(connection, some, 1, now, now)
+        queue(connection, some, 1, now, now, now)
 
 
-def queue(connection: sa.Connection, keys: Sequence[int], turns: int, now: datetime, later: datetime) -> None:
+_FEW = 3
+"""Turns of a session for which a model is not asked before the session ends, or the user begins another one."""
+
+
+def queue(
+    connection: sa.Connection,
+    keys: Sequence[int],
+    turns: int,
+    now: datetime,
+    later: datetime,
+    ended: datetime,
+) -> None:
     """Queue jobs of kind `"learn"` for those of some messages that a user said.
 
-    All that wait in a session wait for its next message, until `later`, or until there are as many as `turns`.
+    All that wait in a session wait until there are as many as `turns`; three and more wait until `later`, fewer until the
+    session ends, at the latest until `ended`. What waits in the user's other sessions is due now.
     """
     rows = reads.from_users(connection, keys)
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
-        told = list(some)
-        subjects = [row.key for row in told]
-        enqueue_once(connection, "learn", subjects, later, told[0].namespace)
-        gather(connection, "learn", Stretch(session, 0, LAST), turns, now, later)
+        told, stretch = list(some), Stretch(session, 0, LAST)
+        namespace, subjects = told[0].namespace, [row.key for row in told]
+        enqueue_once(connection, "learn", subjects, ended, namespace)
+        is_over = any(row.position < row.memory_start for row in told)
+
+        def due(count: int, rest: datetime = now if is_over else ended) -> datetime:
+            return now if count >= turns else later if count >= _FEW else rest
+
+        gather(connection, "learn", stretch, due)
+        hasten(connection, "learn", namespace, stretch, now)
+
+
+def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
+    """Let what waits in a session that ends be read."""
+    gather(connection, "learn", Stretch(session.number, 0, LAST), lambda _: statements.from_micros(0))
+
+
+register(Follower(_follow_facts, _drop_facts, _hurry_rest))
 
 
 def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:

@@ -62,13 +62,13 @@ class Follower:
     Attributes:
         change: Returns a context manager. The messages change inside of it.
         delete: Called with the number of a session that is deleted, and the present.
-        end: Called with the row of a session that ends, the messages that an episode needs, and the position
-            where the ended part stops (None: behind its last message).
+        end: Called with the row of a session that ends, the messages that an episode needs (None: there will be none),
+            and the position where the ended part stops (None: behind its last message).
     """
 
     change: Callable[[sa.Connection, Change], AbstractContextManager[None]]
     delete: Callable[[sa.Connection, int, datetime], None]
-    end: Callable[[sa.Connection, Any, int, int | None], None] | None = None
+    end: Callable[[sa.Connection, Any, int | None, int | None], None] | None = None
 
 
 _FOLLOWERS: list[Follower] = []
@@ -97,9 +97,9 @@ def session_deleted(connection: sa.Connection, number: int, now: datetime) -> No
 def session_ended(
     connection: sa.Connection, row: Any, min_messages: int | None, until: int | None = None
 ) -> None:
-    """Owe what is written about an ended part of a session; without `min_messages`, nothing."""
+    """Owe what is written and read of an ended part of a session."""
     for follower in _FOLLOWERS:
-        if follower.end is not None and min_messages is not None:
+        if follower.end is not None:
             follower.end(connection, row, min_messages, until)
 
 

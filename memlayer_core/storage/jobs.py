@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
@@ -257,9 +257,11 @@ _OWE_ERASURE = Statement(
     )
 )
 
-_DUE = sa.and_(
-    jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), jobs.c.due > sa.bindparam("latest"))
+# The last turns of a session are read when it ends, which may be in days; nothing else waits so long.
+_NEVER_SO_LATE = sa.and_(
+    jobs.c.due > sa.bindparam("latest"), sa.or_(jobs.c.kind != "learn", jobs.c.owner.is_not(None))
 )
+_DUE = sa.and_(jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), _NEVER_SO_LATE))
 
 
 def _oldest(*conditions: sa.ColumnElement[bool]) -> ListStatement:
@@ -441,27 +443,26 @@ def finish_once(connection: sa.Connection, batch: Sequence[Job]) -> bool:
 
 
 def gather(
-    connection: sa.Connection,
-    kind: JobKind,
-    stretch: Stretch,
-    number: int,
-    now: datetime,
-    later: datetime,
+    connection: sa.Connection, kind: JobKind, stretch: Stretch, due: Callable[[int], datetime]
 ) -> None:
-    """Put off all waiting jobs of a kind about some messages until `later`; if there are as many as `number`, they are due now.
+    """Let all waiting jobs of a kind about some messages be due together.
 
     Args:
         connection: In a transaction that writes.
         kind: The kind.
         stretch: The messages that they are about.
-        number: How many wait for one another.
-        now: The present.
-        later: When fewer are due.
+        due: Returns when so many are due.
     """
     wait = sa.and_(jobs.c.kind == kind, _INSIDE, _WAITS)
     count = connection.scalar(sa.select(sa.func.count()).where(wait), stretch._asdict()) or 0
-    due = to_micros(now if count >= number else later)
-    connection.execute(sa.update(jobs).where(wait).values(due=due), stretch._asdict())
+    connection.execute(sa.update(jobs).where(wait).values(due=to_micros(due(count))), stretch._asdict())
+
+
+def hasten(connection: sa.Connection, kind: JobKind, namespace: str, but: Stretch, now: datetime) -> None:
+    """Let a user's waiting jobs of a kind be due now, but for those about some messages."""
+    others = jobs.c.kind == kind, jobs.c.namespace == namespace, _WAITS, ~_INSIDE
+    late = sa.update(jobs).where(*others, jobs.c.due > to_micros(now))
+    connection.execute(late.values(due=to_micros(now)), but._asdict())
 
 
 def fail(

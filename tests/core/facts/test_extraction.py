@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -220,11 +221,34 @@ def test_ten_turns_are_one_call(opened) -> None:
     assert "page 0" in model.prompts[0]
 
 
-def test_fewer_turns_are_read_when_nobody_says_more(opened) -> None:
+def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_ends(opened) -> None:
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_idle_seconds=0.2))
-    memory.chat(user_id="louis", session_id="s").add("user", "I read a book about owls.")
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "I read a book about owls.")
+    chat.add("user", "It was long.")
+    until_queued(memory, 2)
+    time.sleep(1)
+    assert model.prompts == []
+    chat.add("user", "And heavy.")
     wait_for(lambda: model.prompts)
+    chat.add("user", "I gave it away.")
+    chat.end()
+    wait_for(lambda: len(model.prompts) == 2)
+
+
+def test_what_waits_in_a_session_is_read_when_its_user_begins_another_one(opened) -> None:
+    model = Reader()
+    memory = opened(model, QUICK.replace(extraction_idle_seconds=600))
+    memory.chat(user_id="louis", session_id="s").add("user", "Please be concise.")
+    until_queued(memory, 1)
+    memory.chat(user_id="eve", session_id="s").add("user", "Hello.")
+    until_queued(memory, 2)
+    assert model.prompts == []
+    memory.chat(user_id="louis", session_id="t").add("user", "Hello again.")
+    wait_for(lambda: model.prompts)
+    assert "be concise" in model.prompts[0]
+    assert "Hello" not in model.prompts[0]
 
 
 @pytest.mark.parametrize("turns", [3, 10])
