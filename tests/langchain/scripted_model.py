@@ -1,0 +1,135 @@
+"""A chat model of LangChain that says what a script says, middleware that changes things, and short words for both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import Field
+
+Script = Callable[[list[BaseMessage]], AIMessage | str]
+
+
+class Scripted(BaseChatModel):
+    """A model that says what a function makes of its messages, word by word in a stream, and remembers them."""
+
+    script: Script = lambda _: "ok"
+    seen: list[list[BaseMessage]] = Field(default_factory=list)
+    bound: list[str] = Field(default_factory=list)
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    @property
+    def shown(self) -> list[str]:
+        """The texts that it was shown last."""
+        return texts(self.seen[-1])
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        self.bound[:] = [one["name"] if isinstance(one, dict) else one.name for one in tools]
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.seen.append(list(messages))
+        said = self.script(messages)
+        answer = AIMessage(said) if isinstance(said, str) else said.model_copy(deep=True)
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    def _stream(self, messages: list[BaseMessage], *_: Any, **__: Any):
+        said = self._generate(messages).generations[0].message
+        for at, word in enumerate(str(said.content).split(" ")):
+            yield ChatGenerationChunk(message=AIMessageChunk(word if not at else f" {word}"))
+        calls = [
+            {"name": call["name"], "args": json.dumps(call["args"]), "id": call["id"], "index": at}
+            for at, call in enumerate(said.tool_calls)
+        ]
+        yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=calls))
+
+
+def then(*answers: AIMessage | str) -> Script:
+    """Say one thing after the other."""
+    left = iter(answers)
+    return lambda _: next(left)
+
+
+def says(*answers: AIMessage | str) -> Scripted:
+    """Return a model that says one thing after the other."""
+    return Scripted(script=then(*answers))
+
+
+def calling(*calls: tuple[str, dict[str, Any]], text: str = "", first: int = 0) -> AIMessage:
+    """Return an answer that calls tools."""
+    made = [{"name": name, "args": args, "id": f"c{at}"} for at, (name, args) in enumerate(calls, first)]
+    return AIMessage(text, tool_calls=made)
+
+
+def texts(messages: Sequence[AnyMessage]) -> list[str]:
+    return [message.text for message in messages]
+
+
+def contents(messages: Sequence[BaseMessage]) -> list[Any]:
+    return [message.content for message in messages]
+
+
+def kinds(messages: Sequence[BaseMessage]) -> list[str]:
+    return [message.type for message in messages]
+
+
+def in_thread(thread: str = "t", **more: Any) -> dict[str, Any]:
+    """Return the config of a run of an agent."""
+    return {"configurable": {"thread_id": thread, **more}}
+
+
+def in_session(session_id: str = "s1", **more: Any) -> dict[str, Any]:
+    """Return the config of a call of a chain."""
+    return {"configurable": {"session_id": session_id, **more}}
+
+
+def ask(do: Any, agent: Any, said: Any, thread: str = "t", **more: Any) -> Any:
+    """Run an agent with a text, or with messages of which each may be one. Returns its state."""
+    given = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
+    return do(agent, "invoke", given, in_thread(thread), **more)
+
+
+class Edits(AgentMiddleware):
+    """Changes the state's messages before each call of the model, or after it."""
+
+    def __init__(self, before: Any = lambda _: [], after: Any = lambda _: []) -> None:
+        self._before, self._after = before, after
+
+    def before_model(self, state, runtime):
+        return {"messages": self._before(state["messages"])}
+
+    async def abefore_model(self, state, runtime):
+        return self.before_model(state, runtime)
+
+    def after_model(self, state, runtime):
+        return {"messages": self._after(state["messages"])}
+
+    async def aafter_model(self, state, runtime):
+        return self.after_model(state, runtime)
+
+
+class Wraps(AgentMiddleware):
+    """Changes the request of each call of the model, asks it so many times, and changes what comes of it."""
+
+    def __init__(
+        self, request: Any = lambda given: given, response: Any = lambda _, made: made, times: int = 1
+    ) -> None:
+        self._request, self._response, self._times = request, response, times
+
+    def wrap_model_call(self, request, handler):
+        for _ in range(self._times):
+            made = handler(self._request(request))
+        return self._response(request, made)
+
+    async def awrap_model_call(self, request, handler):
+        for _ in range(self._times):
+            made = await handler(self._request(request))
+        return self._response(request, made)
