@@ -10,6 +10,8 @@ from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
+from langchain_core.tools import tool
 from pydantic import Field
 
 Script = Callable[[list[BaseMessage]], AIMessage | str]
@@ -133,3 +135,25 @@ class Wraps(AgentMiddleware):
         for _ in range(self._times):
             made = await handler(self._request(request))
         return self._response(request, made)
+
+
+def mountains(model: Scripted, **options: Any) -> Any:
+    """Return an executor of langchain-classic whose model asks after two mountains, and then answers."""
+    from langchain_classic.agents import AgentExecutor, create_tool_calling_agent
+
+    @tool
+    def height(of: str) -> str:
+        """Tell how high a mountain is."""
+        return f"{of} has 2469 metres"
+
+    def script(messages: list[BaseMessage]) -> AIMessage | str:
+        if messages[-1].type == "tool":
+            return f"It says: {messages[-1].text}"
+        return calling(*(("height", {"of": one}) for one in "ab"), first=2 * len(messages))
+
+    model.script, model.disable_streaming = script, True
+    prompt = ChatPromptTemplate.from_messages(
+        [MessagesPlaceholder("history"), ("human", "{question}"), MessagesPlaceholder("agent_scratchpad")]
+    )
+    agent = create_tool_calling_agent(model, [height], prompt)
+    return AgentExecutor(agent=agent, tools=[height], **options)
