@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from blockbuster import blockbuster_ctx
 from langchain.agents.middleware import AgentMiddleware
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.tools import tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
+
+from tests.conftest import OURS
 
 Script = Callable[[list[BaseMessage]], AIMessage | str]
 
@@ -22,7 +27,7 @@ class Scripted(BaseChatModel):
 
     script: Script = lambda _: "ok"
     seen: list[list[BaseMessage]] = Field(default_factory=list)
-    bound: list[str] = Field(default_factory=list)
+    tools: list[str] = Field(default_factory=list)
 
     @property
     def _llm_type(self) -> str:
@@ -34,8 +39,8 @@ class Scripted(BaseChatModel):
         return texts(self.seen[-1])
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        self.bound[:] = [one["name"] if isinstance(one, dict) else one.name for one in tools]
-        return self
+        self.tools[:] = [convert_to_openai_tool(one)["function"]["name"] for one in tools]
+        return self.bind()
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         self.seen.append(list(messages))
@@ -97,6 +102,25 @@ def ask(do: Any, agent: Any, said: Any, thread: str = "t", **more: Any) -> Any:
     """Run an agent with a text, or with messages of which each may be one. Returns its state."""
     given = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
     return do(agent, "invoke", given, in_thread(thread), **more)
+
+
+VERBS = ["invoke", "stream", "ainvoke", "astream"]
+
+
+def pieces(runnable: Any, verb: str, given: Any, config: Any, **more: Any) -> list[Any]:
+    """Return what a runnable gives, in pieces if it is streamed; nothing may block the loop if it is awaited."""
+
+    async def awaited() -> list[Any]:
+        if verb == "ainvoke":
+            return [await runnable.ainvoke(given, config, **more)]
+        return [piece async for piece in runnable.astream(given, config, **more)]
+
+    if verb == "invoke":
+        return [runnable.invoke(given, config, **more)]
+    if verb == "stream":
+        return list(runnable.stream(given, config, **more))
+    with blockbuster_ctx(OURS):
+        return asyncio.run(awaited())
 
 
 class Edits(AgentMiddleware):

@@ -177,7 +177,7 @@ def test_the_mode_decides_who_looks_into_the_memory_and_whether_the_profile_is_t
     model, is_told = says("No nuts.", "Fine."), mode != "AGENT"
     agent = agent_of(memory, model, prompt="Be brief.", mode=mode)
     run(agent, "What should I not eat in Tokyo?")
-    assert model.bound == tools
+    assert model.tools == tools
     assert ("allergic to nuts" in model.shown[-1]) == is_told
     run(agent, "How are you?")
 

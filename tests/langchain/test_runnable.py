@@ -10,8 +10,6 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from blockbuster import blockbuster_ctx
-from conftest import OURS
 from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler
@@ -58,6 +56,7 @@ from memlayer_core.errors import (
 from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
 from tests.langchain.scripted_model import (
+    VERBS,
     Scripted,
     calling,
     contents,
@@ -65,6 +64,7 @@ from tests.langchain.scripted_model import (
     in_thread,
     kinds,
     mountains,
+    pieces,
     says,
     texts,
 )
@@ -109,23 +109,6 @@ def knows_the_parrot(memory: Memory, user_id: str = "ada") -> None:
 
 def words(text: str) -> GenericFakeChatModel:
     return GenericFakeChatModel(messages=iter([AIMessage(text)]))
-
-
-VERBS = ["invoke", "stream", "ainvoke", "astream"]
-
-
-def pieces(chain: Any, verb: str, given: Any, config: Any) -> list[Any]:
-    """Return what a chain gives, in pieces if it is streamed."""
-
-    async def awaited() -> list[Any]:
-        if verb == "ainvoke":
-            return [await chain.ainvoke(given, config)]
-        return [piece async for piece in chain.astream(given, config)]
-
-    if not verb.startswith("a"):
-        return [chain.invoke(given, config)] if verb == "invoke" else list(chain.stream(given, config))
-    with blockbuster_ctx(OURS):
-        return asyncio.run(awaited())
 
 
 # What goes in, and what comes out
