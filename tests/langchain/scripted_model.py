@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from blockbuster import blockbuster_ctx
 from langchain.agents.middleware import AgentMiddleware
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -159,6 +161,47 @@ class Wraps(AgentMiddleware):
         for _ in range(self._times):
             made = await handler(self._request(request))
         return self._response(request, made)
+
+
+class Heard(BaseCallbackHandler):
+    """Notes each run as it begins: what began, inside which, with its tags and metadata; and which errors ended some."""
+
+    def __init__(self) -> None:
+        self.runs: list[SimpleNamespace] = []
+        self.errors: list[type[BaseException]] = []
+
+    def of(self, kind: str) -> list[SimpleNamespace]:
+        return [run for run in self.runs if run.kind == kind]
+
+    def above(self, run: SimpleNamespace) -> list[str]:
+        """Return the names of the runs above one, the nearest first."""
+        found = [one for one in self.runs if one.id == run.parent]
+        return [name for one in found for name in (one.name, *self.above(one))]
+
+    def _begin(self, kind: str, given: object, serialized: Any, **of: Any) -> None:
+        name = of.get("name") or (serialized or {}).get("name")
+        more = {"tags": set(of["tags"] or ()), "metadata": of["metadata"] or {}}
+        parent = of.get("parent_run_id")
+        self.runs.append(
+            SimpleNamespace(kind=kind, given=given, id=of["run_id"], parent=parent, name=name, **more)
+        )
+
+    def on_chain_start(self, serialized, inputs, **of):
+        self._begin("chain", inputs, serialized, **of)
+
+    def on_chat_model_start(self, serialized, messages, **of):
+        self._begin("model", "\n".join(texts(messages[0])), serialized, **of)
+
+    def on_llm_start(self, serialized, prompts, **of):
+        self._begin("model", prompts[0], serialized, **of)
+
+    def on_retriever_start(self, serialized, query, **of):
+        self._begin("retriever", query, serialized, **of)
+
+    def on_chain_error(self, error, **of):
+        self.errors.append(type(error))
+
+    on_retriever_error = on_chain_error
 
 
 def mountains(model: Scripted, **options: Any) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from inspect import isasyncgen
 from typing import Any
 
@@ -42,37 +43,32 @@ def about(shown: list[BaseMessage]) -> str:
 
 
 class Talk:
-    """An agent on a thread, blocking or awaiting; each colour saves in its own kind of saver."""
+    """An agent on a thread, blocking or awaiting, with a saver in memory or in a file of SQLite."""
 
-    def __init__(self, memory: Memory, saver: str, *, awaits: bool, path: Any) -> None:
+    def __init__(self, memory: Memory, file: str | None = None, *, awaits: bool = False) -> None:
         self.memory, self.model, self.awaits = memory, Scripted(script=about), awaits
-        self._saver, self._path = saver, path
+        self._file, self._saver = file, nullcontext(InMemorySaver())
         self.tools: list[Any] = []
 
-    def do(self, work: str, *args: Any, more: Any = (), agent: Any = None, **options: Any) -> Any:
+    def do(self, work: str, *args: Any, more: Any = (), **options: Any) -> Any:
         """Call a method of the agent."""
+        own = MemlayerMiddleware(self.memory, user_id="ada", **options)
 
-        def made(saver: Any) -> Any:
-            own = MemlayerMiddleware(self.memory, user_id="ada", **options)
-            return create_agent(self.model, self.tools, middleware=[own, *more], checkpointer=saver)
-
-        async def called(saver: Any) -> Any:
-            result = getattr(made(saver), f"a{work}")(*args)
-            return [one async for one in result] if isasyncgen(result) else await result
+        def call(work: str, saver: Any) -> Any:
+            agent = create_agent(self.model, self.tools, middleware=[own, *more], checkpointer=saver)
+            return getattr(agent, work)(*args)
 
         async def awaiting() -> Any:
-            if self._saver == "memory":
-                return await called(self._path)
-            async with AsyncSqliteSaver.from_conn_string(str(self._path)) as saver:
-                return await called(saver)
+            file = self._file and AsyncSqliteSaver.from_conn_string(self._file)
+            async with file or self._saver as saver:
+                result = call(f"a{work}", saver)
+                return [one async for one in result] if isasyncgen(result) else await result
 
         if self.awaits:
             with blockbuster_ctx(OURS):
                 return asyncio.run(awaiting())
-        if self._saver == "memory":
-            return getattr(made(self._path), work)(*args)
-        with SqliteSaver.from_conn_string(str(self._path)) as saver:
-            return getattr(made(saver), work)(*args)
+        with (self._file and SqliteSaver.from_conn_string(self._file)) or self._saver as saver:
+            return call(work, saver)
 
     def ask(self, *said: Any, at: Any = AT, **more: Any) -> list[BaseMessage]:
         """Run the agent. Returns what its state has then."""
@@ -111,17 +107,12 @@ class Talk:
 )
 def talk(request, memory, tmp_path) -> Talk:
     colour, saver = request.param.split("-")
-    path = InMemorySaver() if saver == "memory" else tmp_path / "saved.db"
-    return Talk(memory, saver, awaits=colour == "ainvoke", path=path)
-
-
-def talk_of(memory: Memory, *, awaits: bool = False) -> Talk:
-    return Talk(memory, "memory", awaits=awaits, path=InMemorySaver())
+    return Talk(memory, str(tmp_path / "saved.db") if saver == "sqlite" else None, awaits=colour == "ainvoke")
 
 
 @pytest.fixture(params=["invoke", "ainvoke"])
 def short(request, memory) -> Talk:
-    return talk_of(memory, awaits=request.param == "ainvoke")
+    return Talk(memory, awaits=request.param == "ainvoke")
 
 
 ZOO = ["zebra", "lion", "okapi", "heron"]
@@ -253,7 +244,7 @@ def test_summaries_and_recalled_blocks_lose_it_too(tmp_path) -> None:
         return f"The user asked many times whether {named} is the number of a passport, and was told about it each time."
 
     with Memory.open(tmp_path, embedder="hashing", model=sum_up) as memory:
-        talk, more = talk_of(memory), {"token_limit": 700, "mode": "STATIC"}
+        talk, more = Talk(memory), {"token_limit": 700, "mode": "STATIC"}
         memory.chat(user_id="ada", session_id="may").add("user", "My passport number is Zulu77.")
         for number in range(30):
             talk.ask(f"is Zulu77 the number of my passport, or of day d{number}", **more)
@@ -273,7 +264,7 @@ def test_summaries_and_recalled_blocks_lose_it_too(tmp_path) -> None:
 def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
     settings = Tuned(index_delay=0.0)
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
-        talk = talk_of(memory)
+        talk = Talk(memory)
         out = tour(talk)
         edited = out[2].model_copy(update={"content": "tell me of the tapir"})
         talk.change(RemoveMessage(id=out[3].id), edited)
@@ -285,87 +276,40 @@ def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
 # Deleted, withdrawn or edited in the memory: the state goes on to have the words
 
 
-REMOVED_IN_MEMORY: dict[str, Any] = {
-    "delete_message": lambda talk, ids: talk.chat.delete_message(*ids),
-    "withdraw": lambda talk, ids: talk.chat.withdraw(ids),
-    "clear": lambda talk, ids: talk.chat.clear(),
-    "forget": lambda talk, ids: talk.memory.forget("ada"),
-}
-
-
-@pytest.mark.parametrize(
-    ("verb", "which"),
-    [
-        ("delete_message", [0]),
-        ("delete_message", [7]),
-        ("withdraw", [4, 5, 6, 7]),
-        ("clear", [*range(8)]),
-        ("forget", [*range(8)]),
-    ],
-    ids=str,
-)
-def test_what_is_deleted_in_the_memory_does_not_come_back_from_the_state(short, verb, which) -> None:
-    out = tour(short)
-    ids = [out[at].id for at in which]
-    REMOVED_IN_MEMORY[verb](short, ids)
-    now = [message.text for message in out if message.id not in ids]
-    for animal in ("newt", "toad", "crow"):
-        state = short.ask(f"and the {animal}", mode="STATIC")
-        now += [f"and the {animal}", f"about {animal}"]
-        assert short.model.shown == now[:-1]
-        assert short.history == now
-
-    assert texts(state) == [*SAID, *now[len(now) - 6 :]]
-    assert not short.found(" ".join(ZOO)) & {m.text for m in out if m.id in ids}
-    assert len(short.every) == len(now) + (len(ids) if verb == "withdraw" else 0)
-
-
-@pytest.mark.parametrize(("at", "erase"), [(0, False), (6, True), (7, False)])
-def test_what_is_edited_in_the_memory_stays_edited(short, at, erase) -> None:
-    tour(short)
-    short.chat.edit(at, "tell me of the tapir", erase=erase)
-    for animal in ("newt", "toad"):
-        short.ask(f"and the {animal}", mode="STATIC")
-    now = [*SAID[:at], "tell me of the tapir", *SAID[at + 1 :], "and the newt", "about newt", "and the toad"]
-    assert short.history == [*now, "about toad"]
-    assert short.model.shown == now
-    assert SAID[at] not in short.found(SAID[at])
-
-
-CHANGES = ("ask", "ask", "delete_message", "withdraw", "edit", "clear", "forget")
+CHANGES = ("ask", "ask", "delete_message", "withdraw", "edit", "erase", "clear", "forget")
 
 
 @given(st.lists(st.tuples(st.sampled_from(CHANGES), st.integers(0, 9)), max_size=9), st.booleans())
+@example([("delete_message", 0), ("withdraw", 1), ("edit", 0), ("ask", 0), ("erase", 2)], False)
+@example([("clear", 0), ("ask", 0), ("ask", 0), ("forget", 0)], False)
+@example([("delete_message", 1), ("edit", 0), ("ask", 0), ("forget", 0)], True)
 @examples(40)
-def test_the_talk_goes_on_with_what_is_left_of_it_whatever_was_changed_in_the_memory(
-    changes, is_kept
-) -> None:
-    """`is_kept`: the application keeps the list of messages, and there is no checkpointer."""
+def test_what_was_changed_in_the_memory_does_not_come_back_from_the_state(changes, is_kept) -> None:
+    """The state has all words. `is_kept`: the application keeps the list of messages, and there is no checkpointer."""
     with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
-        model, left, sent = Scripted(script=lambda _: f"answer {len(model.seen)}"), [], []
-        agent = create_agent(
-            model,
-            middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")],
-            checkpointer=None if is_kept else InMemorySaver(),
-        )
+        model, left, sent, said = Scripted(script=lambda _: f"answer {len(model.seen)}"), [], [], []
+        own, saver = MemlayerMiddleware(memory, user_id="ada"), None if is_kept else InMemorySaver()
+        agent = create_agent(model, middleware=[own], checkpointer=saver)
         chat = memory.chat(user_id="ada", session_id="t")
         for number, (change, at) in enumerate([("ask", 0), ("ask", 0), *changes, ("ask", 0)]):
             if change == "ask":
                 asked = HumanMessage(f"question {number}")
                 sent = agent.invoke({"messages": [*(sent if is_kept else ()), asked]}, AT)["messages"]
-                left += [asked.text, sent[-1].text]
+                for talk in (left, said):
+                    talk += [asked.text, f"answer {len(model.seen)}"]
                 assert model.shown == left[:-1]
+                assert texts(sent) == said
             elif change in {"clear", "forget"}:
                 chat.clear() if change == "clear" else memory.forget("ada")
                 left = []
             elif left:
-                place = at % len(left)
+                place, other = at % len(left), [f"edited {number}"]
                 named = chat.history()[place].id
-                if change == "edit":
-                    chat.edit(named, f"edited {number}")
+                if change in {"edit", "erase"}:
+                    chat.edit(named, *other, erase=change == "erase")
                 else:
                     chat.delete_message(named) if change == "delete_message" else chat.withdraw([named])
-                left[place : place + 1] = [f"edited {number}"] if change == "edit" else []
+                left[place : place + 1] = other if change in {"edit", "erase"} else []
             assert texts(chat.history()) == left
 
 
@@ -587,7 +531,7 @@ def after_two_turns(talk: Talk) -> Any:
 @examples(60)
 def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents) -> None:
     with Memory.in_memory(settings=PROMPT, tokenizer="estimate") as memory:
-        talk = talk_of(memory)
+        talk = Talk(memory)
         lines: list[tuple[Any, list[str]]] = [(AT, [])]
         for number, parent in enumerate(parents):
             config, line = lines[parent % len(lines)] if number else lines[0]
@@ -636,7 +580,7 @@ def told(caplog) -> Iterator[Any]:
 
 @pytest.mark.parametrize("awaits", [False, True])
 def test_two_workers_with_savers_of_their_own_keep_the_order_of_the_talk(memory, told, awaits) -> None:
-    workers = [talk_of(memory, awaits=awaits) for _ in range(2)]
+    workers = [Talk(memory, awaits=awaits) for _ in range(2)]
     for number in range(8):
         workers[number % 2].ask(f"question q{number}")
     said = [line for n in range(8) for line in (f"question q{n}", f"about q{n}")]
@@ -653,7 +597,7 @@ def test_two_workers_with_savers_of_their_own_keep_the_order_of_the_talk(memory,
 
 def test_a_process_that_lost_its_checkpoints_goes_on_without_a_word(memory, told) -> None:
     for number in range(3):
-        talk = talk_of(memory)
+        talk = Talk(memory)
         talk.ask(f"question q{number}")
         talk.ask(f"question p{number}")
     assert len(talk.history) == 12
@@ -677,7 +621,7 @@ def test_summaries_that_are_paid_for_and_not_told_are_warned_of_once(memory, tol
     with Memory.in_memory(model=lambda _: "They talked of all animals in the zoo, one by one.") as summing:
         options = {"summarizer": create_summarizer(summing)} if ours else {}
         stock = SummarizationMiddleware(paid, trigger=("messages", 4), keep=("messages", 2), **options)
-        talk = talk_of(memory)
+        talk = Talk(memory)
         tour(talk, more=[stock])
         talk.ask("and the newt", more=[stock])
     assert len(told("create_summarizer")) == (not ours)

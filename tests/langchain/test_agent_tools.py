@@ -15,8 +15,6 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_tests.integration_tests import ToolsIntegrationTests
 from langchain_tests.unit_tests import ToolsUnitTests
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode
 from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, create_memory_tools
@@ -128,17 +126,6 @@ def test_an_agent_looks_into_the_memory_of_the_user_that_its_run_names(do, memor
         found.append(("pears" in model.shown[-1], "plums" in model.shown[-1]))
 
     assert found == [(True, False), (False, True), (True, False), (False, False)]
-
-
-def test_a_graph_of_ones_own_looks_into_the_memory_of_its_runs_user(do, memory) -> None:
-    graph = StateGraph(MessagesState).add_edge(START, "tools")
-    graph.add_node("tools", ToolNode(create_memory_tools(memory)))
-    asked = {"messages": [calling((LOOK, GROW))]}
-
-    answer = do(graph.compile(), "invoke", asked, at(user_id="bob"))["messages"][-1]
-
-    assert "plums" in answer.text
-    assert "pears" not in answer.text
 
 
 def test_outside_of_langgraph_the_config_of_the_call_names_the_user(do, memory) -> None:
@@ -329,12 +316,14 @@ def test_what_names_no_memory_no_room_no_user_or_no_session_is_refused(do, memor
         do(tools_of_ada(memory, user_id=lambda _: None)[LOOK], "invoke", GROW)
 
 
-@pytest.mark.parametrize("home", ["agent_tools", "summarizer"])
-def test_without_langchain_the_line_that_installs_it_is_told(monkeypatch, home) -> None:
+@pytest.mark.parametrize(
+    ("home", "extra"), [("agent_tools", "langchain"), ("summarizer", "langchain"), ("classic", "classic")]
+)
+def test_without_its_framework_the_line_that_installs_it_is_told(monkeypatch, home, extra) -> None:
     monkeypatch.delitem(sys.modules, f"langchain_memlayer.{home}", raising=False)
-    for missing in ("langchain.tools", "langchain.agents.middleware"):
+    for missing in ("langchain.tools", "langchain.agents.middleware", "langchain_classic.memory.chat_memory"):
         monkeypatch.setitem(sys.modules, missing, None)
 
     with pytest.raises(MissingExtraError) as raised:
         import_module(f"langchain_memlayer.{home}")
-    assert raised.value.hint == "pip install 'memlayer-core[langchain]'"
+    assert raised.value.hint == f"pip install 'memlayer-core[{extra}]'"

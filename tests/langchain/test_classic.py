@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import warnings
-from importlib import import_module
 from typing import Any
 
 import pytest
 from langchain_classic.chains import ConversationChain, LLMChain
 from langchain_classic.memory.buffer import ConversationBufferMemory
 from langchain_classic.memory.buffer_window import ConversationBufferWindowMemory
-from langchain_classic.memory.combined import CombinedMemory
-from langchain_classic.memory.readonly import ReadOnlySharedMemory
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.prompts import PromptTemplate
 from pydantic import ValidationError
@@ -25,7 +21,6 @@ from memlayer_core.errors import (
     InputError,
     InvalidLimitError,
     MessageTypeError,
-    MissingExtraError,
     StoreClosedError,
 )
 from memlayer_core.seams import MaxRounds
@@ -313,19 +308,6 @@ def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(do, 
 # Beside other memories, and in trouble
 
 
-def test_it_stands_beside_other_memories_and_behind_a_read_only_one(history) -> None:
-    classic = MemlayerConversationMemory(chat_memory=history, input_key="input")
-    together = CombinedMemory(memories=[classic, ConversationBufferMemory(memory_key="x", input_key="input")])
-    together.save_context(HI, YES)
-    shared = ReadOnlySharedMemory(memory=classic)
-    shared.save_context({"input": "not"}, {"output": "kept"})
-    shared.clear()
-
-    turn = "Human: hi\nAI: yes"
-    assert together.load_memory_variables({"input": "?"}) == {"history": turn, "x": turn}
-    assert shared.load_memory_variables({"input": "?"}) == {"history": turn}
-
-
 @pytest.mark.trap("langchain", 3, 19)
 @pytest.mark.requirement("M03")
 def test_a_model_that_fails_leaves_no_half_turn_and_a_turn_that_cannot_be_stored_fails(
@@ -369,12 +351,3 @@ def test_what_it_cannot_be_made_of_is_refused_and_making_one_warns_of_nothing(hi
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         MemlayerConversationMemory(chat_memory=history)
-
-
-def test_without_langchain_classic_the_line_that_installs_it_is_told(monkeypatch) -> None:
-    monkeypatch.delitem(sys.modules, "langchain_memlayer.classic")
-    monkeypatch.setitem(sys.modules, "langchain_classic.memory.chat_memory", None)
-
-    with pytest.raises(MissingExtraError) as raised:
-        import_module("langchain_memlayer.classic")
-    assert raised.value.hint == "pip install 'memlayer-core[classic]'"

@@ -65,6 +65,7 @@ from memlayer_core.errors import (
     StoreError,
 )
 from memlayer_core.seams import MaxRounds
+from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import PROMPT, taken_out
 from tests.langchain.scripted_model import (
     Edits,
@@ -79,13 +80,6 @@ from tests.langchain.scripted_model import (
     texts,
 )
 
-OURS_ALONE = [
-    "record_to_memory",
-    "retrieve_from_memory",
-    "correct_memory",
-    "forget_memory",
-    "context_reload",
-]
 RECORD = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
 LOOK = calling(("weather", {"city": "Oslo"}))
 memory_first = pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
@@ -167,7 +161,9 @@ def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_no
 
 
 @pytest.mark.requirement("A13", "A15")
-@pytest.mark.parametrize(("mode", "tools"), [("STATIC", []), ("AGENT", OURS_ALONE), ("BOTH", OURS_ALONE)])
+@pytest.mark.parametrize(
+    ("mode", "tools"), [("STATIC", []), ("AGENT", [*AGENT_TOOLS]), ("BOTH", [*AGENT_TOOLS])]
+)
 def test_the_mode_decides_who_looks_into_the_memory_and_whether_the_profile_is_told(
     run, memory, mode, tools
 ) -> None:
@@ -198,24 +194,6 @@ def test_what_is_recalled_stands_in_the_system_prompt_where_the_settings_say_so(
     assert "Be brief." in system.text
     assert "allergic" in system.text
     assert question.content == "What should I not eat in Tokyo?"
-
-
-@pytest.mark.requirement("F16", "J31")
-def test_a_thread_that_is_opened_again_after_a_week_is_shown_its_last_turns(run, open_at) -> None:
-    told = json.dumps({"summary": "The user asked which day has which number on it."})
-    memory = open_at(tokenizer="estimate", summarizer=lambda _prompt: told)
-    model = counts()
-    agent = saved_agent(memory, model, prompt="Be brief.")
-    for number in range(3):
-        run(agent, f"Which day has number {number} on it?")
-    set_ahead(memory, 8)
-    memory.flush()
-    assert len(memory.records(user_id="ada", type="episodic")) == 1
-
-    out = run(agent, "And number 3, on which day is it?")["messages"]
-
-    assert model.shown == ["Be brief.", *texts(out)[:-1]]
-    assert len(out) == 8
 
 
 @pytest.mark.trap("langchain", 20, 21)
@@ -409,8 +387,7 @@ def test_a_question_that_comes_while_another_is_prepared_is_answered_beside_it(
 
 
 @pytest.mark.trap("langchain", 2)
-@pytest.mark.parametrize("awaits", [False, True], ids=["batch", "abatch"])
-def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(memory, awaits) -> None:
+def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(do, memory) -> None:
     together = threading.Barrier(4)
 
     def script(messages: list[BaseMessage]) -> str:
@@ -419,14 +396,10 @@ def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(memory, awaits)
 
     agent = agent_of(memory, Scripted(script=script))
     given = [{"messages": [HumanMessage(f"question {number}")]} for number in range(4)]
-    if awaits:
-        asyncio.run(agent.abatch(given, in_thread()))
-    else:
-        agent.batch(given, {**in_thread(), "max_concurrency": 4})
+    do(agent, "batch", given, {**in_thread(), "max_concurrency": 4})
 
-    assert sorted(history(memory)) == sorted(
-        line for n in range(4) for line in (f"user: question {n}", f"assistant: to question {n}")
-    )
+    turns = ((f"user: question {n}", f"assistant: to question {n}") for n in range(4))
+    assert sorted(history(memory)) == sorted(line for turn in turns for line in turn)
 
 
 def test_an_answer_that_another_middleware_threw_away_is_no_part_of_the_conversation(run, memory) -> None:
@@ -947,28 +920,28 @@ def test_a_run_that_names_no_thread_or_a_user_who_is_nobody_is_refused(run, memo
     assert history(memory, "mine") == ["user: hi", "assistant: ok"]
 
 
+def tool_of(agent: Any, config: Any = None) -> StructuredTool:
+    """Return a tool by which an agent gives a task to another one."""
+
+    def find(description: str, subagent_type: str = "") -> str:
+        return agent.invoke({"messages": [("user", description)]}, config)["messages"][-1].text
+
+    async def afind(description: str, subagent_type: str = "") -> str:
+        return (await agent.ainvoke({"messages": [("user", description)]}, config))["messages"][-1].text
+
+    return StructuredTool.from_function(find, afind, name="task", description="Find something.")
+
+
 def test_agents_that_tools_call_at_once_have_sessions_of_their_own(run, memory) -> None:
-    below = Scripted(script=lambda messages: f"looked into {messages[-1].text.split()[-1]}")
-    inner = agent_of(memory, below)
+    below = Scripted(script=lambda messages: f"found {messages[-1].text}")
+    both = calling(("task", {"description": "pears"}), ("task", {"description": "plums"}))
+    out = run(saved_agent(memory, says(both, "done"), [tool_of(agent_of(memory, below))]), "go")["messages"]
 
-    def research(topic: str) -> str:
-        given = {"messages": [HumanMessage(f"look into {topic}")]}
-        return inner.invoke(given)["messages"][-1].text
-
-    async def aresearch(topic: str) -> str:
-        given = {"messages": [HumanMessage(f"look into {topic}")]}
-        return (await inner.ainvoke(given))["messages"][-1].text
-
-    looks = StructuredTool.from_function(research, aresearch, description="Look.", name="research")
-    both = calling(("research", {"topic": "pears"}), ("research", {"topic": "plums"}))
-    out = run(saved_agent(memory, says(both, "done"), [looks]), "go")["messages"]
-
-    told = ["go", "", "looked into pears", "looked into plums", "done"]
+    told = ["go", "", "found pears", "found plums", "done"]
     assert [message.text for message in kept(memory)] == texts(out) == told
     others = [s.scope.session_id for s in memory.sessions(user_id="ada") if s.scope.session_id != "t"]
     assert [one.partition(":")[0] for one in others] == ["t/tools"] * 2
-    asked = sorted(history(memory, one)[0] for one in others)
-    assert asked == ["user: look into pears", "user: look into plums"]
+    assert sorted(history(memory, one)[0] for one in others) == ["user: pears", "user: plums"]
 
 
 ASKED = "I live in Rome and I am allergic to nuts. Which restaurant is good?"
@@ -982,15 +955,7 @@ def calls_an_agent(inner: Any, model: Any, memory: Memory, how: str) -> Any:
         ours = MemlayerMiddleware(memory, user_id="ada")
         return deep.create_deep_agent(model, subagents=[helper], middleware=[ours])
     own = in_thread("restaurants") if how == "a thread of its own" else None
-
-    def find(description: str, subagent_type: str) -> str:
-        return inner.invoke({"messages": [("user", description)]}, own)["messages"][-1].text
-
-    async def afind(description: str, subagent_type: str) -> str:
-        return (await inner.ainvoke({"messages": [("user", description)]}, own))["messages"][-1].text
-
-    task = StructuredTool.from_function(find, afind, name="task", description="Find restaurants.")
-    outer = agent_of(memory, model, [task])
+    outer = agent_of(memory, model, [tool_of(inner, own)])
     if how != "inside a graph":
         return outer
     return StateGraph(MessagesState).add_node("desk", outer).add_edge(START, "desk").compile()

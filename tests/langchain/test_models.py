@@ -9,12 +9,10 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
 from typing import Any
-from uuid import UUID
 
 import pytest
 from langchain.agents import create_agent
 from langchain_classic.embeddings import CacheBackedEmbeddings
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.language_models import FakeListLLM, GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -26,27 +24,10 @@ from tuned import Tuned
 from langchain_memlayer import MemlayerMiddleware, MemlayerRetriever
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import EmbedderMismatchError
-from tests.langchain.scripted_model import Scripted, in_thread, pieces
+from tests.langchain.scripted_model import Heard, Scripted, in_thread, pieces
 
 TOLD = "The user told of Anna and Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
 SHORT = Tuned(max_tokens=600, index_delay=0, durability="normal", recall_tokens=0, episodes=False)
-
-
-class Heard(BaseCallbackHandler):
-    """Hears what models are asked, and by which run."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, UUID | None, set[str], dict[str, Any]]] = []
-
-    def on_chat_model_start(self, serialized, messages, **kwargs):
-        self.on_llm_start(serialized, [messages[0][0].text], **kwargs)
-
-    def on_llm_start(self, serialized, prompts, *, parent_run_id=None, tags=None, metadata=None, **_):
-        self.calls.append((prompts[0], parent_run_id, set(tags or ()), metadata or {}))
-
-    @property
-    def summaries(self) -> list[tuple[UUID | None, set[str], dict[str, Any]]]:
-        return [told for said, *told in self.calls if "keep the memory of a conversation" in said]
 
 
 CHEAP: dict[str, Any] = {"tags": ["cheap"], "metadata": {"team": "memory"}}
@@ -61,6 +42,10 @@ def opened() -> Iterator[Callable[..., Memory]]:
     with ExitStack() as stack:
         options = {"settings": SHORT, "tokenizer": "estimate"}
         yield lambda **more: stack.enter_context(Memory.in_memory(**options, **more))
+
+
+def summaries(heard: Heard) -> list[Any]:
+    return [run for run in heard.of("model") if "keep the memory of a conversation" in run.given]
 
 
 def said_much(chat: Chat) -> None:
@@ -88,10 +73,10 @@ def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(o
     heard = Heard()
     assert summed_up(opened(summarizer=make(callbacks=[heard], **CHEAP))) == TOLD
 
-    [(parent, tags, metadata)] = heard.summaries
-    assert parent is None
-    assert tags == {"cheap", "nostream"}
-    assert metadata == {**metadata, "team": "memory", "lc_source": "memlayer"}
+    [run] = summaries(heard)
+    assert run.parent is None
+    assert run.tags == {"cheap", "nostream"}
+    assert run.metadata == {**run.metadata, "team": "memory", "lc_source": "memlayer"}
 
 
 WRAPPED = {
@@ -107,9 +92,9 @@ def test_a_configured_model_keeps_its_callbacks_tags_and_metadata(opened, wrappe
     model = wrapped(pending()).with_config(callbacks=[heard], **CHEAP)
     assert summed_up(opened(summarizer=model)) == TOLD
 
-    [(_, tags, metadata)] = heard.summaries
-    assert {"cheap", "nostream"} <= tags
-    assert metadata == {**metadata, "team": "memory", "lc_source": "memlayer"}
+    [run] = summaries(heard)
+    assert {"cheap", "nostream"} <= run.tags
+    assert run.metadata == {**run.metadata, "team": "memory", "lc_source": "memlayer"}
 
 
 def test_a_model_with_retries_is_asked_again_before_anything_else_takes_its_place(opened) -> None:
@@ -149,9 +134,9 @@ def test_a_summary_written_while_an_agent_runs_is_neither_in_its_stream_nor_in_i
     streamed = pieces(agent, verb, {"messages": [("human", "And then?")]}, config, stream_mode="messages")
 
     assert "".join(chunk.text for chunk, _ in streamed) == "Good day."
-    assert len(of_the_model.summaries) == 1
-    assert of_the_run.summaries == []
-    assert len(of_the_run.calls) == 1
+    assert len(summaries(of_the_model)) == 1
+    assert summaries(of_the_run) == []
+    assert len(of_the_run.of("model")) == 1
 
 
 # Embeddings

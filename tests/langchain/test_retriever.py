@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from conftest import Colour
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.retrievers import BaseRetriever
@@ -30,6 +29,7 @@ from memlayer_core.errors import (
     InvalidScopeError,
     StoreClosedError,
 )
+from tests.langchain.scripted_model import Heard
 
 QUIET = Tuned(index_delay=3600, durability="normal")
 WHERE = "Which fruit grows in Lisbon?"
@@ -230,33 +230,18 @@ def test_it_is_a_tool_of_agents_and_a_step_of_chains(ask, full) -> None:
     assert ask(chain) == full.search(WHERE, user_id="ada")[0].text
 
 
-class Heard(BaseCallbackHandler):
-    """Hears of runs of retrievers."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[Any, ...]] = []
-
-    def on_retriever_start(self, serialized, query, *, parent_run_id=None, tags=None, metadata=None, **_):
-        self.runs.append((query, parent_run_id, tags, metadata))
-
-    def on_retriever_end(self, documents, **kwargs):
-        self.runs.append((len(documents),))
-
-    def on_retriever_error(self, error, **kwargs):
-        self.runs.append((type(error),))
-
-
 def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, full) -> None:
     heard = Heard()
     retriever = MemlayerRetriever(full, user_id="ada", k=2, tags=["memory"], metadata={"step": 1})
     chain = RunnableLambda(lambda question: question) | retriever
     ask(chain, callbacks=[heard], tags=["mine"], metadata={"request": "r1"})
 
-    (query, parent, tags, metadata), (found,) = heard.runs
-    assert (query, found) == (WHERE, 2)
-    assert parent is not None
-    assert {"memory", "mine"} <= set(tags)
-    assert metadata == {**metadata, "step": 1, "request": "r1", "ls_retriever_name": "memlayer"}
+    [run] = heard.of("retriever")
+    assert run.given == WHERE
+    assert heard.above(run) == ["RunnableSequence"]
+    assert {"memory", "mine"} <= run.tags
+    told = {"step": 1, "request": "r1", "ls_retriever_name": "memlayer"}
+    assert run.metadata == {**run.metadata, **told}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +256,7 @@ def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full,
     heard = Heard()
     with pytest.raises(kind):
         ask(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), callbacks=[heard])
-    assert heard.runs[1:] == [(kind,)]
+    assert heard.errors == [kind]
 
 
 def test_a_question_that_is_no_text_and_a_closed_memory_are_refused(ask, full) -> None:

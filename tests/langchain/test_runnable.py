@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
@@ -57,6 +56,7 @@ from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
 from tests.langchain.scripted_model import (
     VERBS,
+    Heard,
     Scripted,
     calling,
     contents,
@@ -112,21 +112,6 @@ def words(text: str) -> GenericFakeChatModel:
 
 
 # What goes in, and what comes out
-
-
-@pytest.mark.parametrize("apart", [True, False])
-def test_the_users_profile_is_told_with_every_question_and_not_kept(do, memory, apart) -> None:
-    memory.chat(user_id="ada").remember("Lives in Tokyo.", type="profile")
-    memory.chat(user_id="bob").remember("Lives in Paris.", type="profile")
-    model = Scripted()
-    chain = with_memory(PROMPT | model if apart else model, memory, user_id="ada", **(KEYS if apart else {}))
-
-    for question in ("hi", "how are you?"):
-        do(chain, "invoke", {"question": question}, at())
-        assert str(model.shown).count("Lives in Tokyo.") == 1
-        assert "Paris" not in str(model.shown)
-        assert model.shown[-1].endswith(question)
-    assert contents(kept(memory)) == ["hi", "ok", "how are you?", "ok"]
 
 
 @pytest.mark.requirement("M03")
@@ -319,30 +304,6 @@ def test_steps_that_are_no_calls_of_tools_are_not_stored(memory, steps) -> None:
     chain.invoke("hi", at())
 
     assert contents(kept(memory)) == ["hi", "42"]
-
-
-@pytest.mark.trap("langchain", 7)
-def test_a_message_with_an_id_is_stored_once(do, memory) -> None:
-    chain = with_memory(echo(), memory, user_id="ada")
-    for text in ("draft", "final"):
-        do(chain, "invoke", [HumanMessage(text, id="m1")], at())
-
-    assert contents(kept(memory)) == ["final", "draft (1)", "final (3)"]
-
-
-@pytest.mark.trap("langchain", 7)
-def test_a_node_of_a_graph_that_hands_over_its_whole_state_has_it_told_and_stored_once(memory) -> None:
-    """The full history as input doubles every transcript that does not look at ids."""
-    model = echo()
-    chain = with_memory(model, memory, user_id="ada")
-    graph = StateGraph(MessagesState).add_edge(START, "answer")
-    graph.add_node("answer", lambda state, config: {"messages": chain.invoke(state["messages"], config)})
-    agent = graph.compile(checkpointer=InMemorySaver())
-    for said in ("a", "b", "c"):
-        agent.invoke({"messages": [HumanMessage(said)]}, at(thread_id="t1"))
-
-    assert model.shown == ["a", "a (1)", "b", "b (3)", "c"]
-    assert contents(kept(memory)) == [*model.shown, "c (5)"]
 
 
 @pytest.mark.parametrize("inner", [False, True], ids=["a graph", "a graph in a graph"])
@@ -834,18 +795,18 @@ def test_chunks_that_come_in_are_taken_together(memory) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_call_that_names_nobody_is_refused_before_anybody_is_asked(memory, verb) -> None:
-    model, tree = Scripted(), Tree()
+    model, heard = Scripted(), Heard()
     for named, missing in (
         ({}, "user_id"),
         ({"session_id": "s1", "user_id": None}, "user_id"),
         ({"user_id": "ada"}, "session_id"),
     ):
-        config = {"configurable": named, "callbacks": [tree]}
+        config = {"configurable": named, "callbacks": [heard]}
         with pytest.raises(InvalidScopeError, match=missing) as refused:
             pieces(with_memory(model, memory), verb, "hi", config)
         assert "configurable" in refused.value.hint
 
-    assert [type(error) for error in tree.errors] == [InvalidScopeError] * 3
+    assert heard.errors == [InvalidScopeError] * 3
     assert model.seen == []
 
 
@@ -956,46 +917,17 @@ def test_it_tells_and_keeps_what_langchains_own_wrapper_does(memory, mode, verb)
     assert talks[0] == talks[1]
 
 
-async def test_its_events_are_those_of_one_run(memory) -> None:
-    chain = with_memory(words("one two"), memory, user_id="ada", name="bot")
-    events = [event async for event in chain.astream_events("count", at(), version="v2")]
-
-    assert (events[0]["event"], events[0]["name"]) == ("on_chain_start", "bot")
-    assert (events[-1]["event"], events[-1]["data"]["output"].content) == ("on_chain_end", "one two")
-    assert {event["parent_ids"][0] for event in events if event["parent_ids"]} == {events[0]["run_id"]}
-    assert contents(await asyncio.to_thread(kept, memory)) == ["count", "one two"]
-
-
-class Tree(BaseCallbackHandler):
-    """Notes which run began inside which, with its tags and metadata."""
-
-    def __init__(self) -> None:
-        self.runs: dict[Any, tuple[Any, str, list[str], dict[str, Any]]] = {}
-        self.errors: list[BaseException] = []
-
-    def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: Any, name: str, **of: Any) -> None:
-        self.runs[run_id] = (of["parent_run_id"], name, of["tags"], of["metadata"])
-
-    def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: Any, **of: Any) -> None:
-        self.runs[run_id] = (of["parent_run_id"], serialized["name"], of["tags"], of["metadata"])
-
-    def on_chain_error(self, error: BaseException, **of: Any) -> None:
-        self.errors.append(error)
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_trace_is_one_tree_with_the_callers_tags(memory, verb) -> None:
-    tree = Tree()
+    heard = Heard()
     chain = with_memory(PROMPT | Scripted(), memory, user_id="ada", name="bot", **KEYS)
-    config = {**at(), "callbacks": [tree], "tags": ["mine"], "metadata": {"deal": 7}}
+    config = {**at(), "callbacks": [heard], "tags": ["mine"], "metadata": {"deal": 7}}
     pieces(chain, verb, {"question": "hi"}, config)
 
-    runs = [*tree.runs.values()]
-    [root] = [run for run, (parent, *_) in tree.runs.items() if parent is None]
-    assert tree.runs[root][1] == "bot"
-    assert [name for parent, name, *_ in runs if parent == root] == ["RunnableSequence"]
-    assert runs[-1][1] == "Scripted"
-    assert all("mine" in tags and metadata["deal"] == 7 for _, _, tags, metadata in runs)
+    assert [run.name for run in heard.runs if run.parent is None] == ["bot"]
+    [model] = heard.of("model")
+    assert (model.name, heard.above(model)) == ("Scripted", ["RunnableSequence", "bot"])
+    assert all("mine" in run.tags and run.metadata["deal"] == 7 for run in heard.runs)
 
 
 def test_it_goes_where_any_runnable_goes(do, memory) -> None:

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
 from typing import Any
-from uuid import UUID
 
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -21,7 +19,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langchain_memlayer import create_summarizer, summarizer as home
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError, ModelError
-from tests.langchain.scripted_model import calling, in_thread, pieces, texts
+from tests.langchain.scripted_model import Heard, calling, in_thread, pieces, texts
 
 pytestmark = pytest.mark.skipif(
     "summarizer" not in inspect.signature(SummarizationMiddleware).parameters,
@@ -184,34 +182,15 @@ def test_nor_in_the_stream_of_events(opened) -> None:
     assert "Good day." in told
 
 
-class Trace(BaseCallbackHandler):
-    """Keeps the tree of a run."""
-
-    def __init__(self) -> None:
-        self.runs: dict[UUID | None, tuple[UUID | None, str]] = {}
-        self.models: list[tuple[UUID, set[str], dict[str, Any], str]] = []
-
-    def on_chain_start(self, serialized, inputs, *, run_id, parent_run_id=None, name=None, **_):
-        self.runs[run_id] = parent_run_id, name or ""
-
-    def on_chat_model_start(self, serialized, messages, *, run_id, parent_run_id, tags, metadata, **_):
-        self.models.append((parent_run_id, set(tags), metadata, messages[0][-1].text))
-
-    def above(self, run_id: UUID | None) -> list[str]:
-        """Return the name of a run, and the names of those above it."""
-        parent, name = self.runs[run_id]
-        return [name] if parent is None else [name, *self.above(parent)]
-
-
 def test_a_trace_shows_the_summarys_call_in_the_tree_of_the_turn_that_waits_for_it(do, opened) -> None:
-    trace = Trace()
-    config = {**in_thread(), "callbacks": [trace], "tags": ["mine"], "metadata": {"request": "r1"}}
+    heard = Heard()
+    config = {**in_thread(), "callbacks": [heard], "tags": ["mine"], "metadata": {"request": "r1"}}
     do(agent_of(opened(pending(TOLD))), "invoke", {"messages": talk()}, config)
 
-    [(summary, tags, metadata, prompt), (_, told_tags, _, _)] = trace.models
-    assert "<conversation>" in prompt
-    assert trace.above(summary)[0] == "memlayer_summarizer"
-    assert trace.above(summary)[-1] == "LangGraph"
-    assert {"nostream", "mine"} <= tags
-    assert "nostream" not in told_tags
-    assert metadata == {**metadata, "request": "r1", "lc_source": "memlayer"}
+    summary, answer = heard.of("model")
+    assert "<conversation>" in summary.given
+    assert heard.above(summary)[0] == "memlayer_summarizer"
+    assert heard.above(summary)[-1] == "LangGraph"
+    assert {"nostream", "mine"} <= summary.tags
+    assert "nostream" not in answer.tags
+    assert summary.metadata == {**summary.metadata, "request": "r1", "lc_source": "memlayer"}
