@@ -175,9 +175,7 @@ def test_no_model_can_name_another_user(do, memory, inside) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"tenant_id": "other"}, {"agent_id": "another"}, {"filter": RecallFilter(kinds=["record"])}]
 )
-def test_another_tenant_another_agents_talk_and_what_a_filter_leaves_out_are_not_found(
-    do, memory, wrong
-) -> None:
+def test_another_tenant_another_agent_and_what_a_filter_leaves_out_are_not_found(do, memory, wrong) -> None:
     assert do(tools_of_ada(memory, **wrong)[LOOK], "invoke", GROW) == "Nothing was found."
 
 
@@ -229,9 +227,7 @@ def test_a_preview_of_the_runs_session_is_reloaded_in_parts_of_a_quarter(do, mem
         (RELOAD, {"id": "msg-99"}, "this session has no message 'msg-99'"),
     ],
 )
-def test_a_wrong_call_is_answered_with_what_is_wrong_and_the_agent_goes_on(
-    do, memory, name, args, says
-) -> None:
+def test_a_wrong_call_is_answered_and_the_agent_goes_on(do, memory, name, args, says) -> None:
     assert says in do(tools_of_ada(memory)[name], "invoke", args)
     assert says.partition(":")[0] in asked_by_an_agent(
         do, [*tools_of_ada(memory).values()], None, (name, args)

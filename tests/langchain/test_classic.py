@@ -145,9 +145,7 @@ TOLD = "The user counted pears in Lisbon, one after the other, and was told each
 
 @pytest.mark.trap("langchain", 23)
 @pytest.mark.requirement("A21", "J34")
-def test_it_prunes_itself_no_model_is_asked_while_a_chain_waits_and_all_is_there_after_a_restart(
-    do, open_at
-) -> None:
+def test_it_prunes_itself_asks_no_model_while_a_chain_waits_and_outlives_a_restart(do, open_at) -> None:
     """langchain-classic's prune pops from a list that a persistent history made for it alone: nothing goes."""
     asked: list[str] = []
     settings = PROMPT.replace(index_delay=3600, max_tokens=600)
@@ -190,9 +188,7 @@ def in_may(memory) -> None:
 
 
 @pytest.mark.requirement("J15")
-def test_what_was_said_in_another_session_is_recalled_for_the_input_alone(
-    do, memory, history, classic, in_may
-) -> None:
+def test_another_session_is_recalled_for_the_input_alone(do, memory, history, classic, in_may) -> None:
     [told] = do(MemlayerConversationMemory(chat_memory=history, return_messages=True), *LOADS)["history"]
     assert "allergic to nuts" in told.text
     chain = talk_of(classic)
@@ -212,9 +208,7 @@ def test_what_was_said_in_another_session_is_recalled_for_the_input_alone(
 
 
 @pytest.mark.trap("langchain", 24)
-def test_a_chain_of_several_inputs_says_which_one_the_user_says_or_fails_before_its_model_is_asked(
-    do, history, in_may, classic
-) -> None:
+def test_a_chain_of_several_inputs_names_the_users_or_fails_at_once(do, history, in_may, classic) -> None:
     """langchain-classic's memories notice several inputs when the model has been paid."""
     chain, given = styled(classic), {"style": "short", "question": FOOD}
     with pytest.raises(ValueError, match="One input key expected") as raised:
@@ -310,7 +304,7 @@ def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(do, 
 
 @pytest.mark.trap("langchain", 3, 19)
 @pytest.mark.requirement("M03")
-def test_a_model_that_fails_leaves_no_half_turn_and_a_turn_that_cannot_be_stored_fails(
+def test_a_failed_model_leaves_no_half_turn_and_a_failed_store_fails_the_turn(
     do, memory, history, classic
 ) -> None:
     def broken(_: list[BaseMessage]) -> str:

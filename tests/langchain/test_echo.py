@@ -34,9 +34,7 @@ def known(memory: Memory) -> list[tuple[str | None, str | None, int]]:
     return [(one.key, one.value, one.mentions) for one in memory.records(user_id="ada")]
 
 
-def test_neither_an_answer_nor_the_prompt_that_comes_back_is_learned_and_what_the_user_says_is(
-    memory,
-) -> None:
+def test_no_answer_and_no_prompt_that_comes_back_is_learned_but_what_the_user_says(memory) -> None:
     model = Scripted(script=parrots)
     agent = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
     agent.invoke({"messages": [HumanMessage("Who sells red bicycles?")]}, in_thread("one"))

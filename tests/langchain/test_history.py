@@ -9,7 +9,6 @@ import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -182,7 +181,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, h
 
 
 @pytest.mark.requirement("L02", "F18")
-def test_the_whole_transcript_survives_reopening(open_at: Callable[..., Memory]) -> None:
+def test_the_whole_transcript_survives_reopening(open_at) -> None:
     said = [message for turn in range(40) for message in (HumanMessage(f"{turn}?"), AIMessage(f"{turn}!"))]
     said += [CALL, ToolMessage("x", tool_call_id="c0", artifact={1: b"\0"})]
     memory = open_at()
@@ -213,7 +212,7 @@ SAID: list[BaseMessage] = [
 
 
 @pytest.mark.requirement("A04", "A17", "F18")
-def test_a_history_comes_back_equal_from_a_session_file(history, do, tmp_path: Path) -> None:
+def test_a_history_comes_back_equal_from_a_session_file(history, do, tmp_path) -> None:
     history.add_messages(SAID)
     session = JsonSession(tmp_path)
     do(SessionManager("u1").with_session(session).add_component(history), "save_session")
@@ -251,7 +250,7 @@ def test_a_running_chain_goes_on_in_another_memory(memory, history) -> None:
 
 
 @pytest.mark.requirement("L07")
-def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory: Memory) -> None:
+def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory) -> None:
     whose: list[dict[str, Any]] = [
         {},
         {"user_id": "ada"},
@@ -367,7 +366,7 @@ def test_a_config_that_names_no_user_is_refused(do, memory) -> None:
         histories(user_id=None, session_id="s1")
 
 
-def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memory: Memory) -> None:
+def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memory) -> None:
     class Mine(MemlayerChatMessageHistory):
         pass
 
@@ -466,9 +465,7 @@ def test_langchains_own_wrapper_shows_and_keeps_everything_of_each_user(do, memo
 
 
 @pytest.mark.trap("langchain", 1)
-def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(
-    do, open_at: Callable[..., Memory]
-) -> None:
+def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(do, open_at) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
     told = (
         "The user counted pears in Lisbon, again and again, and was told each time how many that makes. " * 2
@@ -553,7 +550,7 @@ def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(
 
 
 @pytest.mark.trap("langchain", 11)
-async def test_no_async_method_blocks_the_loop(open_at: Callable[..., Memory]) -> None:
+async def test_no_async_method_blocks_the_loop(open_at) -> None:
     history = history_of(await asyncio.to_thread(open_at))
     result = ToolMessage("x", tool_call_id="c", artifact={b"k": (1,)})
 
@@ -588,7 +585,7 @@ async def test_messages_are_translated_beside_the_loop(history, monkeypatch) -> 
 # Being a part of LangChain
 
 
-def test_making_one_warns_of_nothing_and_its_repr_names_the_user_and_the_session(memory: Memory) -> None:
+def test_making_one_warns_of_nothing_and_its_repr_names_the_user_and_the_session(memory) -> None:
     with warnings.catch_warnings():
         warnings.resetwarnings()
         warnings.simplefilter("error")

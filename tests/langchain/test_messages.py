@@ -212,7 +212,7 @@ messages = st.one_of(
 @pytest.mark.trap("langchain", 12, 13, 15)
 @pytest.mark.requirement("F18")
 @given(message=messages)
-def test_what_goes_into_the_journal_comes_out_equal(journal: Memory, message: BaseMessage) -> None:
+def test_what_goes_into_the_journal_comes_out_equal(journal, message) -> None:
     [out] = kept(journal, message)
 
     assert out == message
@@ -220,7 +220,7 @@ def test_what_goes_into_the_journal_comes_out_equal(journal: Memory, message: Ba
 
 
 @given(value=anything)
-def test_any_value_is_written_as_json_and_read_back_equal(value: Any) -> None:
+def test_any_value_is_written_as_json_and_read_back_equal(value) -> None:
     written = write(value)
 
     back = read(json.loads(json.dumps(written.value, allow_nan=False)))
@@ -232,7 +232,7 @@ def test_any_value_is_written_as_json_and_read_back_equal(value: Any) -> None:
 
 @pytest.mark.trap("langchain", 9)
 @given(message=messages)
-def test_a_message_that_is_read_twice_shares_nothing_with_the_first_reading(message: BaseMessage) -> None:
+def test_a_message_that_is_read_twice_shares_nothing_with_the_first_reading(message) -> None:
     core = to_core(message)
     first, second = from_core(core), from_core(core)
 
@@ -269,7 +269,7 @@ def test_a_message_that_is_read_twice_shares_nothing_with_the_first_reading(mess
     ],
     ids=lambda message: message.type,
 )
-def test_every_kind_of_message_keeps_all_its_fields(journal: Memory, message: BaseMessage) -> None:
+def test_every_kind_of_message_keeps_all_its_fields(journal, message) -> None:
     [out] = kept(journal, message)
 
     assert out == message
@@ -277,7 +277,7 @@ def test_every_kind_of_message_keeps_all_its_fields(journal: Memory, message: Ba
 
 
 @pytest.mark.parametrize("content", ["hi", [{"type": "text", "text": "hi"}]], ids=["text", "blocks"])
-def test_the_dump_is_langchains_own_with_the_content_in_our_field_alone(content: Any) -> None:
+def test_the_dump_is_langchains_own_with_the_content_in_our_field_alone(content) -> None:
     message = AIMessage(content, tool_calls=[CALL], usage_metadata=USAGE, id="m1", name="bot")
     core, whole = to_core(message), message_to_dict(message)
 
@@ -312,14 +312,14 @@ def test_the_dump_is_langchains_own_with_the_content_in_our_field_alone(content:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_artifact_that_json_does_not_have_comes_back_equal(journal: Memory, value: Any) -> None:
+def test_an_artifact_that_json_does_not_have_comes_back_equal(journal, value) -> None:
     message = ToolMessage("42", tool_call_id="call_1", artifact=value, additional_kwargs={"same": [value]})
 
     assert kept(journal, message) == [message]
 
 
 @pytest.mark.trap("langchain", 15)
-def test_what_is_not_a_number_stays_not_a_number(journal: Memory) -> None:
+def test_what_is_not_a_number_stays_not_a_number(journal) -> None:
     [out] = kept(journal, AIMessage("", response_metadata={"logprob": math.nan}))
 
     assert math.isnan(out.response_metadata["logprob"])
@@ -334,9 +334,7 @@ def test_what_is_not_a_number_stays_not_a_number(journal: Memory) -> None:
         (Enum("Level", {"HIGH": "high"}, type=str).HIGH, "high"),
     ],
 )
-def test_a_subclass_of_a_plain_type_comes_back_as_the_plain_type(
-    journal: Memory, value: Any, plain: Any
-) -> None:
+def test_a_subclass_of_a_plain_type_comes_back_as_the_plain_type(journal, value, plain) -> None:
     [out] = kept(journal, ToolMessage("42", tool_call_id="c", artifact=value))
 
     assert out.artifact == plain
@@ -360,7 +358,7 @@ for _ in range(5000):
     ids=["object", "sloppy", "function", "circle", "deep", "enum", "key"],
 )
 def test_what_has_no_json_form_is_left_out_with_a_warning_and_the_message_stays(
-    journal: Memory, caplog: pytest.LogCaptureFixture, value: Any
+    journal, caplog, value
 ) -> None:
     result = ToolMessage("42", tool_call_id="call_1", artifact={"lost": value, "kept": b"1"})
     with caplog.at_level(logging.WARNING, "memlayer"):
@@ -473,7 +471,7 @@ def test_what_the_first_version_stored_is_read_as_it_was() -> None:
 
 
 @pytest.mark.trap("langchain", 14)
-def test_what_was_taken_away_from_tool_calls_does_not_come_back(journal: Memory) -> None:
+def test_what_was_taken_away_from_tool_calls_does_not_come_back(journal) -> None:
     raw_call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     parsed = AIMessage("", additional_kwargs={"tool_calls": [raw_call]})
     cleared = parsed.model_copy(update={"tool_calls": []})
@@ -485,7 +483,7 @@ def test_what_was_taken_away_from_tool_calls_does_not_come_back(journal: Memory)
 
 
 @pytest.mark.trap("langchain", 14)
-def test_extras_of_a_tool_call_survive(journal: Memory) -> None:
+def test_extras_of_a_tool_call_survive(journal) -> None:
     message = AIMessage("").model_copy(update={"tool_calls": [{**CALL, "extras": {"signature": b"\x01"}}]})
 
     assert kept(journal, message)[0].tool_calls[0]["extras"] == {"signature": b"\x01"}
@@ -506,9 +504,7 @@ def test_valid_and_invalid_calls_are_calls_that_want_an_answer_also_without_ids(
 
 @pytest.mark.trap("langchain", 15)
 @pytest.mark.parametrize("strange", ["a\0b", "a\udc80b"])
-def test_a_call_and_its_answer_stay_a_pair_when_their_id_cannot_be_stored(
-    journal: Memory, strange: str
-) -> None:
+def test_a_call_and_its_answer_stay_a_pair_when_their_id_cannot_be_stored(journal, strange) -> None:
     messages = [
         HumanMessage("?"),
         AIMessage("", tool_calls=[{**CALL, "id": strange}]),
@@ -527,7 +523,7 @@ def test_a_call_and_its_answer_stay_a_pair_when_their_id_cannot_be_stored(
 
 
 @pytest.mark.trap("langchain", 15)
-def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url: str) -> None:
+def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url) -> None:
     numbers = {"nan": math.nan, "all": [math.inf, -math.inf], "k\0\udc80": "v\0\udc80"}
     said = [
         HumanMessage("my parrot\0 is Grillparzer \udc80", id="a\0", name="\udc80"),
@@ -597,7 +593,7 @@ def test_each_message_has_the_role_and_the_name_of_its_speaker(message, role, sp
 
 @pytest.mark.trap("langchain", 13)
 @pytest.mark.requirement("F18")
-def test_a_subclass_comes_back_as_its_base_class_with_its_fields_as_extras(journal: Memory) -> None:
+def test_a_subclass_comes_back_as_its_base_class_with_its_fields_as_extras(journal) -> None:
     loud, odd = kept(journal, LoudMessage("hey", volume=12, mood="bad"), OddMessage("well", twist="right"))
 
     assert loud == HumanMessage("hey", volume=12, mood="bad")
@@ -622,7 +618,7 @@ CHUNKS = [
 
 @pytest.mark.trap("langchain", 6, 12)
 @pytest.mark.parametrize("chunk", CHUNKS, ids=lambda chunk: chunk.type)
-def test_a_chunk_is_stored_and_read_as_the_whole_message(journal: Memory, chunk: BaseMessage) -> None:
+def test_a_chunk_is_stored_and_read_as_the_whole_message(journal, chunk) -> None:
     [out] = kept(journal, chunk)
 
     assert out == message_chunk_to_message(chunk)
@@ -632,7 +628,7 @@ def test_a_chunk_is_stored_and_read_as_the_whole_message(journal: Memory, chunk:
 
 
 @pytest.mark.trap("langchain", 6)
-def test_a_chunk_of_a_subclass_is_whole_too_and_keeps_its_extras(journal: Memory) -> None:
+def test_a_chunk_of_a_subclass_is_whole_too_and_keeps_its_extras(journal) -> None:
     class MyChunk(AIMessageChunk):
         pass
 
@@ -643,7 +639,7 @@ def test_a_chunk_of_a_subclass_is_whole_too_and_keeps_its_extras(journal: Memory
 
 @pytest.mark.trap("langchain", 20)
 @pytest.mark.requirement("F18")
-def test_an_instruction_to_remove_is_refused_before_anything_is_written(journal: Memory) -> None:
+def test_an_instruction_to_remove_is_refused_before_anything_is_written(journal) -> None:
     history = MemlayerChatMessageHistory(journal, session_id=str(uuid.uuid4()))
     with pytest.raises(InvalidMessageError, match="RemoveMessage"):
         history.add_messages([HumanMessage("hi"), RemoveMessage(id="m1")])

@@ -145,9 +145,7 @@ def said_before(memory: Memory, user: str = "ada") -> None:
 
 @pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("J15")
-def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_not_touched(
-    run, memory
-) -> None:
+def test_what_was_said_in_another_session_is_shown_and_the_state_is_not_touched(run, memory) -> None:
     said_before(memory)
     model = says("No nuts.")
     out = run(agent_of(memory, model, [weather], prompt="Be brief."), "What should I not eat in Tokyo?")
@@ -164,9 +162,7 @@ def test_the_model_is_shown_what_was_said_in_another_session_and_the_state_is_no
 @pytest.mark.parametrize(
     ("mode", "tools"), [("STATIC", []), ("AGENT", [*AGENT_TOOLS]), ("BOTH", [*AGENT_TOOLS])]
 )
-def test_the_mode_decides_who_looks_into_the_memory_and_whether_the_profile_is_told(
-    run, memory, mode, tools
-) -> None:
+def test_the_mode_decides_who_looks_and_whether_the_profile_is_told(run, memory, mode, tools) -> None:
     said_before(memory)
     for user, fact in (("ada", "Likes pears."), ("bob", "Likes plums.")):
         memory.chat(user_id=user).remember(fact, type="profile")
@@ -199,9 +195,7 @@ def test_what_is_recalled_stands_in_the_system_prompt_where_the_settings_say_so(
 @pytest.mark.trap("langchain", 20, 21)
 @pytest.mark.requirement("A11")
 @pytest.mark.parametrize("destructive", [False, True])
-def test_a_long_thread_is_shown_in_part_and_the_state_loses_the_rest_only_where_that_is_asked_for(
-    run, memory, destructive
-) -> None:
+def test_a_long_thread_is_shown_in_part_and_leaves_the_state_if_asked_to(run, memory, destructive) -> None:
     model = counts()
     agent = saved_agent(memory, model, policy=MaxRounds(2), destructive=destructive)
     for number in range(6):
@@ -363,9 +357,7 @@ def test_a_store_that_fails_fails_the_run(run, memory) -> None:
 
 
 @pytest.mark.trap("langchain", 2)
-def test_a_question_that_comes_while_another_is_prepared_is_answered_beside_it(
-    run, memory, monkeypatch
-) -> None:
+def test_a_question_that_comes_while_another_is_prepared_stands_beside_it(run, memory, monkeypatch) -> None:
     """Runs of one thread without checkpoints overlap: the history alone knows of both."""
     from langchain_memlayer import middleware
 
@@ -576,9 +568,7 @@ def test_a_thread_is_kept_in_postgresql_as_well(run, postgres_url) -> None:
 @pytest.mark.slow
 @pytest.mark.trap("langchain", 17)
 @pytest.mark.parametrize("limit", [1200, 1800])
-def test_in_a_long_run_of_tools_the_model_is_always_shown_the_question_and_the_newest_result(
-    run, memory, limit
-) -> None:
+def test_a_long_run_of_tools_is_always_shown_its_question_and_the_newest_result(run, memory, limit) -> None:
     def script(_: list[BaseMessage]) -> AIMessage | str:
         steps = len(model.seen)
         if steps > 15:
@@ -741,9 +731,7 @@ def test_a_call_that_nobody_can_read_is_stored_and_never_shown_without_an_answer
 
 @pytest.mark.parametrize("decision", ["approve", "edit", "reject"])
 @memory_first
-def test_an_interrupted_run_goes_on_and_the_history_follows_what_was_decided(
-    run, memory, decision, first
-) -> None:
+def test_an_interrupted_run_goes_on_and_the_history_follows_it(run, memory, decision, first) -> None:
     person = HumanInTheLoopMiddleware({"weather": True})
     agent = saved_agent(memory, says(LOOK, "take a coat"), [weather], person, first=first)
     assert "__interrupt__" in run(agent, "How is it outside?")
@@ -816,7 +804,7 @@ def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "context", "configurable"),
+    ("given", "context", "config"),
     [
         ("ada", None, {}),
         (lambda runtime: runtime.context.user_id, Visitor("ada"), {}),
@@ -826,15 +814,13 @@ def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
-def test_the_user_is_named_by_an_id_a_function_the_context_or_the_config(
-    memory, given, context, configurable, mode
-) -> None:
+def test_an_id_a_function_a_context_or_a_config_names_the_user(memory, given, context, config, mode) -> None:
     agent = create_agent(
         says(*[RECORD] * (mode == "BOTH"), "ok"),
         middleware=[MemlayerMiddleware(memory, user_id=given, mode=mode)],
         context_schema=type(context) if context is not None else None,
     )
-    agent.invoke({"messages": [HumanMessage("hi")]}, in_thread(**configurable), context=context)
+    agent.invoke({"messages": [HumanMessage("hi")]}, in_thread(**config), context=context)
 
     assert history(memory)[0] == "user: hi"
     assert len(memory.records(user_id="ada")) == (mode == "BOTH")
@@ -1047,9 +1033,7 @@ def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(
 
 
 @memory_first
-def test_what_another_middleware_puts_into_the_state_with_a_call_is_kept_in_its_place(
-    run, memory, first
-) -> None:
+def test_what_another_middleware_puts_into_the_state_is_kept_in_its_place(run, memory, first) -> None:
     """It appends to the list of the request itself, which LangChain keeps in the state."""
 
     def reminded(request: ModelRequest) -> ModelRequest:
@@ -1126,9 +1110,7 @@ REMOVES = {
 @pytest.mark.trap("langchain", 20)
 @pytest.mark.parametrize("other", REMOVES.values(), ids=REMOVES)
 @memory_first
-def test_what_another_middleware_removes_from_the_state_stays_in_the_history(
-    run, memory, first, other
-) -> None:
+def test_what_another_middleware_removes_from_the_state_stays_kept(run, memory, first, other) -> None:
     agent = saved_agent(memory, counts(), [], other, first=first)
     for number in range(4):
         out = run(agent, f"question {number}")["messages"]

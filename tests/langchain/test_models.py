@@ -113,9 +113,7 @@ def test_a_model_with_retries_is_asked_again_before_anything_else_takes_its_plac
 
 @pytest.mark.trap("langchain", 21)
 @pytest.mark.parametrize("verb", ["stream", "astream"])
-def test_a_summary_written_while_an_agent_runs_is_neither_in_its_stream_nor_in_its_trace(
-    open_at, verb
-) -> None:
+def test_a_summary_written_during_a_run_is_neither_in_its_stream_nor_in_its_trace(open_at, verb) -> None:
     of_the_run, of_the_model = Heard(), Heard()
     options = {"settings": SHORT, "tokenizer": "estimate"}
     before = open_at(**options)

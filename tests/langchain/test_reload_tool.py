@@ -87,9 +87,7 @@ def test_what_was_read_again_stays_in_the_next_context_while_older_results_shrin
         ({"uuid": "msg-3"}, "context_reload cannot be called like this: `id`"),
     ],
 )
-def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(
-    do, history, arguments, answer
-) -> None:
+def test_a_wrong_call_is_answered_and_the_agent_goes_on(do, history, arguments, answer) -> None:
     agent = create_agent(says(call(1, **arguments), "sorry"), [reload_tool(history)])
     *_, result, last = do(agent, "invoke", {"messages": [HumanMessage("go")]})["messages"]
 

@@ -162,9 +162,7 @@ def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -
     assert found({"kind": "record", "speaker": "ada"}) == found({"no such field": None}) == []
 
 
-def test_documents_fit_a_limit_of_tokens_and_what_does_not_pass_a_filter_costs_nothing_of_it(
-    ask, full
-) -> None:
+def test_documents_fit_a_limit_of_tokens_which_counts_only_what_passes_a_filter(ask, full) -> None:
     found = ask(MemlayerRetriever(full, user_id="ada", token_limit=40))
     assert 0 < len(found) < 3
     assert sum(document.metadata["tokens"] for document in found) <= 40

@@ -172,9 +172,7 @@ def test_a_prompt_has_the_history_apart_and_its_own_words_are_not_stored(do, mem
 
 
 @pytest.mark.trap("langchain", 22)
-def test_what_is_recalled_is_shown_to_its_user_with_the_question_and_leaves_with_the_next_one(
-    do, memory
-) -> None:
+def test_what_is_recalled_is_shown_with_its_question_and_leaves_with_the_next_one(do, memory) -> None:
     knows_the_parrot(memory)
     model = Scripted()
     chain = with_memory(model, memory)
@@ -393,9 +391,7 @@ class Joke(BaseModel):
     ],
     ids=unaddressed,
 )
-def test_an_answer_is_found_where_langchain_looks_for_it_and_stored_as_its_json_if_it_is_no_message(
-    do, memory, output, text
-) -> None:
+def test_an_answer_is_found_as_langchain_finds_it_or_stored_as_json(do, memory, output, text) -> None:
     """LangChain's own wrapper raises when the model has answered."""
     assert do(with_memory(lambda _: output, memory, user_id="ada"), "invoke", "hi", at()) is output
 
@@ -561,9 +557,7 @@ def test_a_stream_that_is_left_early_keeps_what_was_said_and_marks_it(memory, wa
 
 @pytest.mark.trap("langchain", 6)
 @pytest.mark.parametrize("way", ["closed", "alone", "in a chain"])
-def test_an_async_stream_that_is_left_early_keeps_what_was_said_at_the_latest_when_its_loop_ends(
-    memory, way
-) -> None:
+def test_an_async_stream_that_is_left_keeps_what_was_said_when_its_loop_ends(memory, way) -> None:
     async def leave() -> None:
         chain = with_memory(words("one two three"), memory, user_id="ada")
         stream = (chain | StrOutputParser() if way == "in a chain" else chain).astream("count", at())

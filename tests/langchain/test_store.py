@@ -307,9 +307,7 @@ def test_pages_are_cut_from_what_a_filter_leaves(do, store) -> None:
 # --- search by meaning and by words
 
 
-def test_an_item_is_found_by_its_meaning_as_soon_as_it_is_put_and_its_score_is_the_cosine(
-    do, memory, letters
-) -> None:
+def test_an_item_is_found_by_its_meaning_at_once_and_its_score_is_the_cosine(do, memory, letters) -> None:
     store = MemlayerStore(memory, index={"fields": ["text"]})
     do(store, "put", DOCS, "zebra", {"text": "zany zebra"})
     do(store, "put", DOCS, "dogs", {"text": "something about dogs"})
@@ -453,9 +451,7 @@ def test_reading_an_item_begins_its_time_anew_unless_it_is_not_to(do, store, at)
 
 
 @pytest.mark.parametrize(("refreshes", "stays"), [({}, True), ({"refresh_on_read": False}, False)])
-def test_reading_restarts_the_time_to_live_of_a_store_unless_the_configuration_forbids_it(
-    do, memory, at, refreshes, stays
-) -> None:
+def test_reading_restarts_the_time_to_live_unless_that_is_forbidden(do, memory, at, refreshes, stays) -> None:
     """As LangGraph documents it; its `SqliteStore` does so only if `refresh_on_read` is there, and true."""
     store = MemlayerStore(memory, ttl={"default_ttl": 10, **refreshes})
     for key, ttl in (("default", {}), ("own", {"ttl": 30}), ("stays", {"ttl": None})):
@@ -699,9 +695,7 @@ async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None
     assert not store._writes._calls
 
 
-async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_tried_instead(
-    store, held_up
-) -> None:
+async def test_a_write_that_timed_out_does_not_come_behind_the_one_tried_instead(store, held_up) -> None:
     """The task is cancelled, and the thread that writes for it goes on."""
     late = asyncio.create_task(store.aput(DOCS, "k", {"n": "old"}))
     await asyncio.to_thread(held_up.began.wait, 30)

@@ -90,9 +90,7 @@ def test_a_model_that_is_away_leaves_no_placeholder_and_loses_no_message(run, op
     assert texts(run(agent, {"messages": []})["messages"]) == SUMMED_UP
 
 
-def test_the_next_summary_goes_on_from_the_one_before_and_takes_it_for_no_words_of_the_user(
-    run, opened
-) -> None:
+def test_the_next_summary_goes_on_from_the_one_before_as_from_no_words_of_the_user(run, opened) -> None:
     asked: list[str] = []
     agent = agent_of(opened(lambda prompt: asked.append(prompt) or TOLD))
     run(agent, {"messages": talk()})
