@@ -15,14 +15,7 @@ from langchain_core.prompts import PromptTemplate
 from pydantic import ValidationError
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationMemory, to_core
-from memlayer_core import Memory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InputError,
-    InvalidLimitError,
-    MessageTypeError,
-    StoreClosedError,
-)
+from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, kinds, mountains
@@ -213,7 +206,7 @@ def test_a_chain_of_several_inputs_names_the_users_or_fails_at_once(do, history,
     chain, given = styled(classic), {"style": "short", "question": FOOD}
     with pytest.raises(ValueError, match="One input key expected") as raised:
         do(chain, "invoke", given)
-    assert isinstance(raised.value, InputError)
+    assert isinstance(raised.value, errors.InputError)
     assert "input_key" in raised.value.hint
     assert chain.llm.seen == history.messages == []
 
@@ -227,14 +220,17 @@ def test_a_chain_of_several_inputs_names_the_users_or_fails_at_once(do, history,
 @pytest.mark.parametrize(
     ("keys", "inputs", "outputs", "problem", "says"),
     [
-        ({}, {"a": "hi", "b": "you"}, YES, InputError, "One input key"),
-        ({}, HI, {"text": "yes", "score": "1"}, InputError, "multiple output keys"),
-        ({}, {}, YES, InputError, "One input key"),
-        ({"input_key": "nobody"}, HI, YES, InputError, "'nobody'"),
-        ({"output_key": "nobody"}, HI, YES, InputError, "'nobody'"),
-        ({}, "hi", YES, MessageTypeError, "`inputs` must be a mapping"),
-        ({}, HI, "yes", MessageTypeError, "`outputs` must be a mapping"),
-        *(({}, HI, {"output": one}, MessageTypeError, "output") for one in ({"text": "yes"}, 7, None, [1])),
+        ({}, {"a": "hi", "b": "you"}, YES, errors.InputError, "One input key"),
+        ({}, HI, {"text": "yes", "score": "1"}, errors.InputError, "multiple output keys"),
+        ({}, {}, YES, errors.InputError, "One input key"),
+        ({"input_key": "nobody"}, HI, YES, errors.InputError, "'nobody'"),
+        ({"output_key": "nobody"}, HI, YES, errors.InputError, "'nobody'"),
+        ({}, "hi", YES, errors.MessageTypeError, "`inputs` must be a mapping"),
+        ({}, HI, "yes", errors.MessageTypeError, "`outputs` must be a mapping"),
+        *(
+            ({}, HI, {"output": one}, errors.MessageTypeError, "output")
+            for one in ({"text": "yes"}, 7, None, [1])
+        ),
     ],
 )
 def test_what_nobody_can_read_is_refused_and_nothing_is_stored(
@@ -313,7 +309,7 @@ def test_a_failed_model_leaves_no_half_turn_and_a_failed_store_fails_the_turn(
     with pytest.raises(TimeoutError):
         do(talk_of(classic, broken), "invoke", HI)
     assert history.messages == []
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         do(talk_of(classic, lambda _: memory.close() or "yes"), "invoke", HI)
 
 
@@ -332,11 +328,11 @@ def test_chains_that_run_at_once_on_one_session_lose_no_turn(do, history, classi
 
 
 def test_what_it_cannot_be_made_of_is_refused_and_making_one_warns_of_nothing(history) -> None:
-    with pytest.raises(ConfigurationError) as raised:
+    with pytest.raises(errors.ConfigurationError) as raised:
         MemlayerConversationMemory(chat_memory=history, llm=Scripted())
     assert "model=llm" in raised.value.hint
     for limits in ({"k": 0}, {"max_token_limit": 0}, {"k": -1}):
-        with pytest.raises(InvalidLimitError):
+        with pytest.raises(errors.InvalidLimitError):
             MemlayerConversationMemory(chat_memory=history, **limits)
     theirs = ConversationBufferMemory().chat_memory
     for wrong in ({"chat_memory": theirs}, {}, {"chat_memory": history, "max_tokens": 3}):

@@ -31,15 +31,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 
 import langchain_memlayer
 from langchain_memlayer import MemlayerChatMessageHistory, history as historys, to_core, with_memory
-from memlayer_core import Memory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidScopeError,
-    MemlayerError,
-    MessageTypeError,
-    StoreClosedError,
-)
+from memlayer_core import Memory, errors
 from memlayer_core.session_files import JsonSession, SessionManager
 from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at, kinds
@@ -175,7 +167,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, h
     for given in ("hello", HumanMessage("hello"), {"role": "user"}, None, [HumanMessage("fine"), "hello"]):
         with pytest.raises(TypeError) as refused:
             do(history, "add_messages", given)
-        assert isinstance(refused.value, MessageTypeError)
+        assert isinstance(refused.value, errors.MessageTypeError)
         assert refused.value.hint
     assert history.messages == []
 
@@ -239,9 +231,9 @@ def test_a_running_chain_goes_on_in_another_memory(memory, history) -> None:
         assert contents(there.messages) == ["question 2", "ok", "question 3", "ok"]
         assert contents(here.messages) == ["question 1", "ok"]
         assert [len(seen) for seen in model.seen] == [1, 1, 3]
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         here.set_memory(other)
-    with pytest.raises(ConfigurationError, match="Memory"):
+    with pytest.raises(errors.ConfigurationError, match="Memory"):
         here.set_memory("a path")
     assert contents(here.messages) == ["question 1", "ok"]
 
@@ -283,12 +275,12 @@ def test_two_users_never_see_each_other_and_a_session_without_a_user_stands_alon
 @pytest.mark.parametrize(
     ("given", "kind", "says"),
     [
-        *(({"session_id": wrong}, InvalidScopeError, "session_id") for wrong in ("", None, 7, "a\0b")),
-        ({"session_id": "", "user_id": None}, InvalidScopeError, "session_id"),
-        ({"user_id": ""}, InvalidScopeError, "user_id"),
-        ({"user_id": "memlayer:session:s2"}, InvalidScopeError, "user_id"),
-        ({"memory": "./memory"}, ConfigurationError, "Memory"),
-        ({"memory": None}, ConfigurationError, "Memory"),
+        *(({"session_id": wrong}, errors.InvalidScopeError, "session_id") for wrong in ("", None, 7, "a\0b")),
+        ({"session_id": "", "user_id": None}, errors.InvalidScopeError, "session_id"),
+        ({"user_id": ""}, errors.InvalidScopeError, "user_id"),
+        ({"user_id": "memlayer:session:s2"}, errors.InvalidScopeError, "user_id"),
+        ({"memory": "./memory"}, errors.ConfigurationError, "Memory"),
+        ({"memory": None}, errors.ConfigurationError, "Memory"),
     ],
     ids=str,
 )
@@ -351,7 +343,7 @@ def test_a_session_may_be_called_a_conversation_as_in_the_tutorials(do, memory, 
             do(one, "invoke", [HumanMessage(text)], config)
         assert contents(history_of(memory, str(number)).messages)[::2] == ["a", "b"]
     for wrong in (["user_id"], ["session_id", "conversation_id"], ["thread"]):
-        with pytest.raises(ConfigurationError, match="configurable"):
+        with pytest.raises(errors.ConfigurationError, match="configurable"):
             MemlayerChatMessageHistory.factory(memory, configurable=wrong)
 
 
@@ -359,10 +351,10 @@ def test_a_config_that_names_no_user_is_refused(do, memory) -> None:
     histories = MemlayerChatMessageHistory.factory(memory)
     with pytest.raises(ValueError, match="user_id"):
         do(wrapped(memory, Scripted()), "invoke", [HumanMessage("hi")], at())
-    with pytest.raises(InvalidScopeError, match="user_id") as refused:
+    with pytest.raises(errors.InvalidScopeError, match="user_id") as refused:
         do(RunnableWithMessageHistory(Scripted(), histories), "invoke", [HumanMessage("hi")], at())
     assert "history_factory_config" in refused.value.hint
-    with pytest.raises(InvalidScopeError, match="user_id"):
+    with pytest.raises(errors.InvalidScopeError, match="user_id"):
         histories(user_id=None, session_id="s1")
 
 
@@ -377,7 +369,7 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
         assert type(history) is Mine
         assert (history.token_limit, history.policy, history.chat.roles) == (77, "max_rounds", ("staff",))
     for wrong in ({"token_limit": 0}, {"roles": "staff"}, {"user_id": ""}, {"memory": "./memory"}):
-        with pytest.raises(MemlayerError):
+        with pytest.raises(errors.MemlayerError):
             MemlayerChatMessageHistory.factory(**{"memory": memory, **wrong})
 
 
@@ -428,7 +420,7 @@ def test_instructions_larger_than_the_limit_are_told_with_numbers_and_never_sent
     history.add_messages([SystemMessage("be kind " * 200), HumanMessage("hi"), AIMessage("yes?")])
     assert trim_messages(history.messages, max_tokens=60, token_counter="approximate", include_system=True)
 
-    with pytest.raises(InvalidLimitError, match=r"needs \d+ tokens, of 60"):
+    with pytest.raises(errors.InvalidLimitError, match=r"needs \d+ tokens, of 60"):
         do(history, "context", token_limit=60)
 
 
@@ -541,7 +533,7 @@ def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(
     chain = mode(memory, model)
     memory.close()
 
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         do(chain, "invoke", [HumanMessage("?")] if mode is wrapped else {"question": "?"}, ADA)
     assert model.seen == []
 

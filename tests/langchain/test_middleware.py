@@ -55,15 +55,7 @@ from langchain_memlayer import (
     to_core,
     with_memory,
 )
-from memlayer_core import Memory, Message
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidRecordError,
-    InvalidScopeError,
-    StoreClosedError,
-    StoreError,
-)
+from memlayer_core import Memory, Message, errors
 from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import PROMPT, taken_out
@@ -225,7 +217,7 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
 
 @pytest.mark.trap("langchain", 18)
 def test_tools_that_leave_no_room_are_told_with_numbers_and_the_mode_that_has_none(run, memory) -> None:
-    with pytest.raises(InvalidLimitError, match=r"need \d+ of 50 tokens") as raised:
+    with pytest.raises(errors.InvalidLimitError, match=r"need \d+ of 50 tokens") as raised:
         run(agent_of(memory, Scripted(), token_limit=50, mode="BOTH"), "hi")
     assert 'mode="STATIC"' in raised.value.hint
     run(agent_of(memory, Scripted(), token_limit=50), "hi")
@@ -244,7 +236,7 @@ def test_all_tools_together_cost_a_call_at_most_350_tokens() -> None:
 @pytest.mark.parametrize("mode", ["AGENT", "BOTH"])
 def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(run, memory, mode) -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("ok")]))
-    with pytest.raises(ConfigurationError, match="GenericFakeChatModel takes none") as raised:
+    with pytest.raises(errors.ConfigurationError, match="GenericFakeChatModel takes none") as raised:
         run(agent_of(memory, model, mode=mode), "hi")
     assert 'mode="STATIC"' in raised.value.hint
     assert run(agent_of(memory, model, mode="STATIC"), "hi")["messages"][-1].text == "ok"
@@ -266,7 +258,7 @@ def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> No
         with blockbuster_ctx(OURS):
             agent.invoke({"messages": [("human", "hi")]}, in_thread())
 
-    with pytest.raises(StoreError, match=r"called in an event loop: .*Blocking call") as raised:
+    with pytest.raises(errors.StoreError, match=r"called in an event loop: .*Blocking call") as raised:
         asyncio.run(block())
     assert "`ainvoke`" in raised.value.hint
     assert "verify" not in raised.value.hint
@@ -283,7 +275,7 @@ def test_the_schema_of_an_answer_is_counted_and_the_call_that_makes_one_is_store
 
         text: str
 
-    with pytest.raises(InvalidLimitError):
+    with pytest.raises(errors.InvalidLimitError):
         run(agent_of(memory, Scripted(), answer=Long, token_limit=400), "hi", "long")
     agent = agent_of(memory, says(calling(("Short", {"text": "yes"}))), answer=Short, token_limit=400)
     out = run(agent, "hi")
@@ -352,7 +344,7 @@ def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(
 @pytest.mark.trap("langchain", 3)
 def test_a_store_that_fails_fails_the_run(run, memory) -> None:
     agent = agent_of(memory, Scripted(script=lambda _: memory.close() or "ok"))
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         run(agent, "hello?")
 
 
@@ -698,7 +690,7 @@ def test_a_model_of_the_middleware_is_the_memorys_and_another_one_is_refused_by_
     status = memory.admin.status()
     assert "small" in status.summarizer
     assert "small" in status.extractor
-    with pytest.raises(ConfigurationError, match=r"small'.*large'"):
+    with pytest.raises(errors.ConfigurationError, match=r"small'.*large'"):
         MemlayerMiddleware(memory, user_id="ada", model=large)
 
 
@@ -855,7 +847,7 @@ def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, pl
         lambda: [*with_memory(lambda _: "ok", memory).stream("hi", in_chain)],
         lambda: reads_itself.invoke("hi", in_chain).add_user_message("hi"),
     ):
-        with pytest.raises(InvalidScopeError, match="logged in") if named == "bob" else nullcontext():
+        with pytest.raises(errors.InvalidScopeError, match="logged in") if named == "bob" else nullcontext():
             call()
     assert len(memory.records(user_id="ada")) == (named != "bob")
     sessions = {one.scope.session_id: one.messages for one in memory.sessions(user_id="ada")}
@@ -876,7 +868,7 @@ def test_a_thread_of_one_user_is_refused_to_another(run, memory, other, mode) ->
     asks("ada", "Note that I play chess", "interrupted")
     resumed = Command(resume={"decisions": [{"type": "approve"}]})
     for thread, said in (("said", "Hello"), ("interrupted", resumed)):
-        with pytest.raises(InvalidScopeError, match=f"'{thread}'"):
+        with pytest.raises(errors.InvalidScopeError, match=f"'{thread}'"):
             asks(other, said, thread)
     assert {one.user_id for one in memory.users()} == {"ada"}
     assert not memory.records(user_id="ada")
@@ -895,10 +887,10 @@ def test_a_run_that_names_no_user_stands_alone(run, memory) -> None:
 
 def test_a_run_that_names_no_thread_or_a_user_who_is_nobody_is_refused(run, memory) -> None:
     hi = {"messages": [HumanMessage("hi")]}
-    with pytest.raises(InvalidScopeError) as refused:
+    with pytest.raises(errors.InvalidScopeError) as refused:
         agent_of(memory, Scripted()).invoke(hi)
     assert "thread_id" in refused.value.hint
-    with pytest.raises(InvalidScopeError):
+    with pytest.raises(errors.InvalidScopeError):
         run(agent_of(memory, Scripted(), user_id=lambda runtime: None), hi)
     assert memory.users() == []
 
@@ -1142,14 +1134,14 @@ def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"memory": "./memory"}, ConfigurationError),
-        ({"mode": "AUTO"}, ConfigurationError),
-        ({"token_limit": 0}, InvalidLimitError),
-        ({"policy": "newest"}, InvalidLimitError),
-        ({"user_id": ""}, InvalidScopeError),
-        ({"user_id": 5}, InvalidScopeError),
-        ({"agent_id": ""}, InvalidScopeError),
-        ({"roles": "admin"}, InvalidRecordError),
+        ({"memory": "./memory"}, errors.ConfigurationError),
+        ({"mode": "AUTO"}, errors.ConfigurationError),
+        ({"token_limit": 0}, errors.InvalidLimitError),
+        ({"policy": "newest"}, errors.InvalidLimitError),
+        ({"user_id": ""}, errors.InvalidScopeError),
+        ({"user_id": 5}, errors.InvalidScopeError),
+        ({"agent_id": ""}, errors.InvalidScopeError),
+        ({"roles": "admin"}, errors.InvalidRecordError),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(memory, given, problem) -> None:

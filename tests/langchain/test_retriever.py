@@ -20,15 +20,7 @@ from pydantic import ValidationError
 from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
-from memlayer_core import Memory, Message, RecallFilter
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidMessageError,
-    InvalidRecordError,
-    InvalidScopeError,
-    StoreClosedError,
-)
+from memlayer_core import Memory, Message, RecallFilter, errors
 from tests.langchain.scripted_model import Heard
 
 QUIET = Tuned(index_delay=3600, durability="normal")
@@ -245,9 +237,9 @@ def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, fu
 @pytest.mark.parametrize(
     ("wrong", "kind"),
     [
-        ({"k": 0}, InvalidLimitError),
-        ({"token_limit": 0, "filter": {"kind": "record"}}, InvalidLimitError),
-        ({"user_id": ""}, InvalidScopeError),
+        ({"k": 0}, errors.InvalidLimitError),
+        ({"token_limit": 0, "filter": {"kind": "record"}}, errors.InvalidLimitError),
+        ({"user_id": ""}, errors.InvalidScopeError),
     ],
 )
 def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full, wrong, kind) -> None:
@@ -259,19 +251,19 @@ def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full,
 
 def test_a_question_that_is_no_text_and_a_closed_memory_are_refused(ask, full) -> None:
     retriever = MemlayerRetriever(full, user_id="ada")
-    with pytest.raises(InvalidMessageError):
+    with pytest.raises(errors.InvalidMessageError):
         ask(retriever, 7)
     full.close()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         ask(retriever)
 
 
 def test_it_is_not_made_without_a_memory_and_a_user_or_a_session_or_of_a_misspelled_argument(full) -> None:
     for wrong, kind in (
-        ({"user_id": None}, InvalidScopeError),
-        ({"memory": "./memory"}, ConfigurationError),
+        ({"user_id": None}, errors.InvalidScopeError),
+        ({"memory": "./memory"}, errors.ConfigurationError),
         ({"k": "many"}, ValidationError),
-        ({"roles": "cook"}, InvalidRecordError),
+        ({"roles": "cook"}, errors.InvalidRecordError),
         ({"tenant": "other"}, ValidationError),  # in the place of `tenant_id`, it would search in another one
     ):
         with pytest.raises(kind):

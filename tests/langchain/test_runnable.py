@@ -43,15 +43,7 @@ from pydantic import BaseModel
 
 from langchain_memlayer import MemlayerChatMessageHistory, RunnableWithMemory, to_core, with_memory
 from langchain_memlayer.runnable import join_chunks
-from memlayer_core import Memory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidMessageError,
-    InvalidScopeError,
-    MessageTypeError,
-    StoreClosedError,
-)
+from memlayer_core import Memory, errors
 from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
 from tests.langchain.scripted_model import (
@@ -361,7 +353,7 @@ def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, me
     """LangChain's own wrapper answers to a dict without a key for it, and stores nothing, silently."""
     model = Scripted()
     chain = with_memory(PROMPT | model if keys is KEYS else model, memory, user_id="ada", **keys)
-    with pytest.raises(InvalidMessageError) as refused:
+    with pytest.raises(errors.InvalidMessageError) as refused:
         do(chain, "invoke", said, at())
 
     assert refused.value.hint
@@ -463,7 +455,7 @@ def test_a_call_that_fails_stores_nothing_and_can_be_repeated(do, memory) -> Non
 @pytest.mark.trap("langchain", 20)
 def test_an_answer_that_cannot_be_stored_takes_its_question_along(do, memory) -> None:
     chain = with_memory(lambda _: [AIMessage("42"), RemoveMessage(id="m1")], memory, user_id="ada")
-    with pytest.raises(InvalidMessageError, match="RemoveMessage"):
+    with pytest.raises(errors.InvalidMessageError, match="RemoveMessage"):
         do(chain, "invoke", "hi", at())
 
     assert kept(memory) == []
@@ -474,7 +466,7 @@ def test_an_answer_that_cannot_be_stored_takes_its_question_along(do, memory) ->
 def test_an_error_of_the_store_is_raised(memory, verb) -> None:
     """LangChain's own wrapper stores in a callback, whose errors are logged and forgotten."""
     chain = with_memory(lambda _: memory.close() or "42", memory, user_id="ada")
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         pieces(chain, verb, "hi", at())
 
 
@@ -763,7 +755,7 @@ def test_a_stream_that_cannot_be_read_tells_why_it_failed_and_is_no_silent_loss(
     def nothing(_: Any) -> Iterator[str]:
         yield from ()
 
-    with pytest.raises(MessageTypeError):
+    with pytest.raises(errors.MessageTypeError):
         list(with_memory(RunnableLambda(nothing), memory, user_id="ada").stream("hi", at()))
     assert kept(memory) == []
 
@@ -774,7 +766,7 @@ def test_a_stream_that_cannot_be_stored_raises_when_it_is_closed() -> None:
         stream = with_memory(words("one two"), memory, user_id="ada").stream("count", at())
         next(stream)
         memory.close()
-        with pytest.raises(StoreClosedError):
+        with pytest.raises(errors.StoreClosedError):
             stream.close()
 
 
@@ -796,11 +788,11 @@ def test_a_call_that_names_nobody_is_refused_before_anybody_is_asked(memory, ver
         ({"user_id": "ada"}, "session_id"),
     ):
         config = {"configurable": named, "callbacks": [heard]}
-        with pytest.raises(InvalidScopeError, match=missing) as refused:
+        with pytest.raises(errors.InvalidScopeError, match=missing) as refused:
             pieces(with_memory(model, memory), verb, "hi", config)
         assert "configurable" in refused.value.hint
 
-    assert heard.errors == [InvalidScopeError] * 3
+    assert heard.errors == [errors.InvalidScopeError] * 3
     assert model.seen == []
 
 
@@ -827,7 +819,7 @@ async def test_histories_may_be_made_by_an_async_function(memory) -> None:
     ids = [ConfigurableFieldSpec(id=name, annotation=str) for name in ("user_id", "session_id")]
     chain = with_memory(echo(), histories, history_factory_config=ids)
     await chain.ainvoke("hi", at(user_id="ada"))
-    with pytest.raises(ConfigurationError, match="async"):
+    with pytest.raises(errors.ConfigurationError, match="async"):
         await asyncio.to_thread(chain.invoke, "hi", at(user_id="ada"))
 
     assert contents(await asyncio.to_thread(kept, memory)) == ["hi", "hi (1)"]
@@ -867,15 +859,15 @@ def test_histories_may_be_made_as_langchain_makes_them(do, memory, kind) -> None
     ids=unaddressed,
 )
 def test_what_does_not_go_together_is_refused_at_once(memory, given, more) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(errors.ConfigurationError) as refused:
         with_memory(Scripted(), given or memory, **more)
     assert refused.value.hint
 
 
 def test_a_history_of_another_kind_and_a_limit_that_nothing_keeps_are_refused(do, memory) -> None:
-    with pytest.raises(ConfigurationError, match="MemlayerChatMessageHistory"):
+    with pytest.raises(errors.ConfigurationError, match="MemlayerChatMessageHistory"):
         do(with_memory(Scripted(), lambda session_id: [session_id]), "invoke", "hi", at())
-    with pytest.raises(InvalidLimitError):
+    with pytest.raises(errors.InvalidLimitError):
         with_memory(Scripted(), memory, token_limit=0)
 
 
@@ -977,7 +969,7 @@ async def test_nothing_blocks_the_loop_on_disk(open_at) -> None:
 def test_a_call_that_names_another_user_than_the_code_is_refused_before_anybody_is_asked(memory) -> None:
     model = Scripted()
     bot = with_memory(model, memory, user_id="louis")
-    with pytest.raises(InvalidScopeError, match="bob"):
+    with pytest.raises(errors.InvalidScopeError, match="bob"):
         bot.invoke("What is my locker code?", at("s", user_id="bob"))
     assert model.seen == []
     bot.invoke("What is my locker code?", at("s", user_id="louis"))

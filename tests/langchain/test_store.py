@@ -30,15 +30,7 @@ from langgraph.store.base import (
 from waiting import wait_for
 
 from langchain_memlayer import MemlayerStore
-from memlayer_core import Memory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidItemError,
-    InvalidLimitError,
-    InvalidScopeError,
-    StoreClosedError,
-    StoreUnavailableError,
-)
+from memlayer_core import Memory, errors
 from memlayer_core.index.flow import calibration_texts
 from memlayer_core.items import sql as items_sql
 from tests.conftest import PROMPT
@@ -245,7 +237,7 @@ BAD_OPS: list[Any] = [
 
 def test_nothing_of_a_batch_is_done_when_one_operation_cannot_be(do, store) -> None:
     for bad in BAD_OPS:
-        with pytest.raises((InvalidItemError, InvalidLimitError)) as raised:
+        with pytest.raises((errors.InvalidItemError, errors.InvalidLimitError)) as raised:
             do(store, "batch", [PutOp(DOCS, "good", {}), bad])
         assert isinstance(raised.value, ValueError), bad
         assert raised.value.hint, bad
@@ -491,7 +483,7 @@ def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(
     last = store.start_ttl_sweeper()
     memory.close()
     assert last.result(timeout=5) is None
-    with pytest.raises(InvalidItemError, match="above zero"):
+    with pytest.raises(errors.InvalidItemError, match="above zero"):
         store.start_ttl_sweeper(-1)
 
 
@@ -509,7 +501,7 @@ def test_a_configuration_that_cannot_be_kept_is_refused(memory) -> None:
         {"ttl": {"default_ttl": 0}},
         {"ttl": {"sweep_interval_minutes": "often"}},
     ):
-        with pytest.raises(ConfigurationError) as raised:
+        with pytest.raises(errors.ConfigurationError) as raised:
             MemlayerStore(memory, **given)
         assert raised.value.hint
 
@@ -522,16 +514,16 @@ def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory
     store.search(DOCS, query="x")
     letters.away = True  # the vectors that are stored say it, too
     assert MemlayerStore(memory, index={"dims": 64, "fields": ["text"]})
-    with pytest.raises(ConfigurationError, match="384 dimensions, and the memory's embedder makes 64"):
+    with pytest.raises(errors.ConfigurationError, match="384 dimensions, and the memory's embedder makes 64"):
         MemlayerStore(memory, index={"dims": 384})
 
 
 @pytest.mark.parametrize("fields", [{"text": 1}, ["notes["], ["notes[x]"], ["{title"], ["$.text"], "text"])
 def test_fields_that_no_item_can_be_found_by_are_refused(memory, fields) -> None:
-    with pytest.raises(InvalidItemError) as raised:
+    with pytest.raises(errors.InvalidItemError) as raised:
         MemlayerStore(memory, index={"fields": fields})
     assert raised.value.hint
-    with pytest.raises(InvalidItemError):
+    with pytest.raises(errors.InvalidItemError):
         MemlayerStore(memory).put(DOCS, "k", {"text": "x"}, index=fields)
 
 
@@ -546,13 +538,13 @@ def test_no_fields_in_the_configuration_mean_the_whole_value(do, memory) -> None
 
 
 def test_a_store_needs_a_memory_and_a_tenant(memory, letters) -> None:
-    with pytest.raises(ConfigurationError, match="`memory` must be"):
+    with pytest.raises(errors.ConfigurationError, match="`memory` must be"):
         MemlayerStore(object())  # type: ignore[arg-type]
-    with pytest.raises(InvalidScopeError):
+    with pytest.raises(errors.InvalidScopeError):
         MemlayerStore(memory, tenant_id="")
     assert MemlayerStore(memory, index={"embed": letters, "dims": 64}).supports_ttl
     memory.close()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         MemlayerStore(memory).get(DOCS, "k")
 
 
@@ -643,7 +635,7 @@ async def test_a_call_that_fails_fails_no_other_call_of_its_batch(store, transac
         return_exceptions=True,
     )
     failed = {at: type(one) for at, one in enumerate(found) if one is not None}
-    assert failed == dict.fromkeys((3, 77, 100), InvalidItemError)
+    assert failed == dict.fromkeys((3, 77, 100), errors.InvalidItemError)
     assert len({*keys(await store.asearch(DOCS, limit=200))} ^ {str(n) for n in range(100)}) == 2
     assert transactions.count("write") < 20
 
@@ -653,12 +645,12 @@ async def test_when_the_journal_is_away_it_is_tried_once_for_all(store, memory, 
 
     def away(*_: Any, **__: Any) -> None:
         tried.append(1)
-        raise StoreUnavailableError("locked", hint="Try again.")
+        raise errors.StoreUnavailableError("locked", hint="Try again.")
 
     monkeypatch.setattr(memory._resources.runtime.db, "write", away)
     calls = (store.aput(DOCS, str(n), {}) for n in range(50))
     found = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(one) for one in found} == {StoreUnavailableError}
+    assert {type(one) for one in found} == {errors.StoreUnavailableError}
     assert len(tried) == 1
 
 
@@ -690,7 +682,7 @@ async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None
     tasks[1].cancel()
     failing = store.aput(DOCS, "k", {"n": object()})
     found = await asyncio.gather(*tasks, failing, store.aput(DOCS, "k", {"n": 9}), return_exceptions=True)
-    assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), InvalidItemError]
+    assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), errors.InvalidItemError]
     assert (await store.aget(DOCS, "k")).value == {"n": 9}
     assert not store._writes._calls
 
@@ -745,5 +737,5 @@ def test_a_namespace_that_is_the_users_is_forgotten_with_the_user(memory) -> Non
     assert (report.items, report.undeclared_folders) == (1, (("drafts", "ada"),))
     assert store.get(("memories", "ada"), "boat") is None
     assert store.get(("memories", "bob"), "boat") is not None
-    with pytest.raises(InvalidItemError, match="user_id"):
+    with pytest.raises(errors.InvalidItemError, match="user_id"):
         MemlayerStore(memory, user_namespace=("memories",))
