@@ -132,9 +132,7 @@ def kept(memory: Memory, *messages: BaseMessage) -> list[BaseMessage]:
 # What users and models may put into messages
 
 texts = st.one_of(
-    st.text(max_size=20),
-    st.text(st.sampled_from("a \n\0\ud83d\ude00\udc80😀汉"), max_size=8),
-    st.just(TAG),
+    st.text(max_size=20), st.text(st.sampled_from("a \n\0\ud83d\ude00\udc80😀汉"), max_size=8), st.just(TAG)
 )
 keys = st.one_of(texts, st.integers(), st.booleans(), st.none(), st.tuples(texts, st.integers()))
 leaves = st.one_of(
@@ -710,10 +708,7 @@ NOTE, THERE = ({"type": "text", "text": text} for text in ("note", "there"))
 @pytest.mark.requirement("F12")
 @pytest.mark.parametrize(
     ("content", "before", "after"),
-    [
-        ("hi", "note\n\nhi", "hi\n\nnote"),
-        (["hi", THERE], [NOTE, "hi", THERE], ["hi", THERE, NOTE]),
-    ],
+    [("hi", "note\n\nhi", "hi\n\nnote"), (["hi", THERE], [NOTE, "hi", THERE], ["hi", THERE, NOTE])],
     ids=["text", "blocks"],
 )
 def test_text_is_put_beside_a_copy_and_the_message_itself_stays(content, before, after) -> None:
