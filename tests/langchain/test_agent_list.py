@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from blockbuster import blockbuster_ctx
-from conftest import OURS
 from hypothesis import example, given, strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import HumanInTheLoopMiddleware, SummarizationMiddleware
@@ -31,7 +30,7 @@ from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware
 from memlayer_core import Memory
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.seams import MaxRounds
-from tests.conftest import PROMPT
+from tests.conftest import OURS, PROMPT
 from tests.langchain.scripted_model import Edits, Scripted, calling, in_thread, kinds, texts
 
 AT = in_thread()

@@ -243,15 +243,8 @@ def test_a_running_chain_goes_on_in_another_memory(memory, history) -> None:
 
 @pytest.mark.requirement("L07")
 def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory) -> None:
-    whose: list[dict[str, Any]] = [
-        {},
-        {"user_id": "ada"},
-        {"user_id": "bob"},
-        {"user_id": "ada", "tenant_id": "t2"},
-        {"user_id": "ada", "agent_id": "a1"},
-        {"tenant_id": "t2"},
-        {"agent_id": "a1"},
-    ]
+    alone: list[dict[str, Any]] = [{}, {"tenant_id": "t2"}, {"agent_id": "a1"}]
+    whose = [*alone, *({"user_id": "ada", **one} for one in alone), {"user_id": "bob"}]
     histories = [MemlayerChatMessageHistory(memory, session_id="s1", **names) for names in whose]
     for number, history in enumerate(histories):
         history.add_messages([HumanMessage(str(number))])
@@ -272,22 +265,18 @@ def test_two_users_never_see_each_other_and_a_session_without_a_user_stands_alon
     assert do(history_of(memory, "now", user_id=None), "context", asked) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "says"),
-    [
-        *(({"session_id": wrong}, errors.InvalidScopeError, "session_id") for wrong in ("", None, 7, "a\0b")),
+def test_what_names_no_memory_no_user_and_no_session_is_refused(memory) -> None:
+    for wrong, problem, says in (
+        *(({"session_id": one}, errors.InvalidScopeError, "session_id") for one in ("", None, 7, "a\0b")),
         ({"session_id": "", "user_id": None}, errors.InvalidScopeError, "session_id"),
         ({"user_id": ""}, errors.InvalidScopeError, "user_id"),
         ({"user_id": "memlayer:session:s2"}, errors.InvalidScopeError, "user_id"),
         ({"memory": "./memory"}, errors.ConfigurationError, "Memory"),
         ({"memory": None}, errors.ConfigurationError, "Memory"),
-    ],
-    ids=str,
-)
-def test_what_names_no_memory_no_user_and_no_session_is_refused(memory, given, kind, says) -> None:
-    with pytest.raises(kind, match=says) as refused:
-        MemlayerChatMessageHistory(**{"memory": memory, "user_id": "ada", "session_id": "s1", **given})
-    assert "memory" not in given or 'Memory.open("./memory")' in refused.value.hint
+    ):
+        with pytest.raises(problem, match=says) as refused:
+            MemlayerChatMessageHistory(**{"memory": memory, "user_id": "ada", "session_id": "s1", **wrong})
+        assert "memory" not in wrong or 'Memory.open("./memory")' in refused.value.hint
 
 
 @pytest.mark.requirement("M23")
@@ -460,7 +449,7 @@ def test_langchains_own_wrapper_shows_and_keeps_everything_of_each_user(do, memo
 def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(do, open_at) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
     told = (
-        "The user counted pears in Lisbon, again and again, and was told each time how many that makes. " * 2
+        "The user counted pears in Lisbon again and again, and was told each time how many that makes. " * 2
     )
     settings = PROMPT.replace(max_tokens=400)
     memory = open_at(settings=settings, tokenizer="estimate", summarizer=lambda _prompt: told)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from clock import set_ahead
-from conftest import OURS
 from hypothesis import given, strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
@@ -58,7 +57,7 @@ from langchain_memlayer import (
 from memlayer_core import Memory, Message, errors
 from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
-from tests.conftest import PROMPT, taken_out
+from tests.conftest import OURS, PROMPT, taken_out
 from tests.langchain.scripted_model import (
     Edits,
     Scripted,
@@ -77,23 +76,12 @@ LOOK = calling(("weather", {"city": "Oslo"}))
 memory_first = pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last"])
 
 
-def agent_of(
-    memory: Memory,
-    model: Any,
-    tools: Sequence[Any] = (),
-    *others: AgentMiddleware,
-    first: bool = True,
-    saver: Any = None,
-    prompt: str | None = None,
-    answer: Any = None,
-    **options: Any,
-) -> Any:
+def agent_of(memory, model, tools=(), *others, first=True, saver=None, prompt=None, answer=None, **options):
     """Return an agent with a memory, ada's if nobody else is named, in front of other middleware or behind it."""
     ours = MemlayerMiddleware(memory, **{"user_id": "ada", **options})
     every = [ours, *others] if first else [*others, ours]
-    return create_agent(
-        model, tools, system_prompt=prompt, middleware=every, checkpointer=saver, response_format=answer
-    )
+    more = {"checkpointer": saver, "system_prompt": prompt, "response_format": answer}
+    return create_agent(model, tools, middleware=every, **more)
 
 
 def saved_agent(memory: Memory, model: Any, *more: Any, **options: Any) -> Any:
@@ -184,6 +172,59 @@ def test_what_is_recalled_stands_in_the_system_prompt_where_the_settings_say_so(
     assert question.content == "What should I not eat in Tokyo?"
 
 
+@pytest.mark.parametrize("takes_back", [False, True], ids=["adds", "takes back"])
+def test_a_run_is_told_the_same_for_its_question_until_a_tool_takes_it_back(run, open_at, takes_back) -> None:
+    memory = open_at(settings=PROMPT.replace(index_delay=3600))
+    past, cat = memory.chat(user_id="ada", session_id="past"), "My cat is called Solomon."
+    past.add("user", cat, id="cat")
+    memory.flush()
+
+    @tool
+    def weigh() -> str:
+        """Weigh an animal."""
+        if takes_back:
+            past.delete_message("cat")
+        else:
+            past.add("user", "My cat is heavy.")
+        return "four kilograms"
+
+    calls = [calling(("weigh", {}), first=number) for number in range(2 - takes_back)]
+    model = says(*calls, "Four.")
+    run(agent_of(memory, model, [weigh]), "How heavy is my cat?")
+
+    told = [seen[0].text for seen in model.seen]
+    assert [cat in one for one in told] == ([True, False] if takes_back else [True] * 3)
+    assert takes_back or told == told[:1] * 3
+
+
+@pytest.mark.parametrize("placed", ["user", "system"])
+def test_no_answer_and_no_prompt_that_comes_back_is_learned_but_what_the_user_says(run, placed) -> None:
+    def parrots(messages: list[BaseMessage]) -> str:
+        return f"You told me: {messages[-1].text}\nI live in Graz, too."
+
+    def known() -> list[tuple[str | None, str | None, int]]:
+        memory.flush()
+        return [(one.key, one.value, one.mentions) for one in memory.records(user_id="ada")]
+
+    settings = PROMPT.replace(recall_placement=placed)
+    with Memory.in_memory(settings=settings, extractor=reads()) as memory:
+        said = "My cousin sells red bicycles. I live in Graz."
+        memory.chat(user_id="ada", session_id="in-may").add("user", said)
+        memory.flush()
+        model = Scripted(script=parrots)
+        agent = agent_of(memory, model)
+        run(agent, "Who sells red bicycles?", "one")
+        shown = model.seen[-1]
+        assert "home: Graz" in str(shown)
+        assert "My cousin sells" in str(shown)
+        run(agent, {"messages": shown}, "two")
+        run(agent, f"A colleague sent me this:\n{shown[-1].text}\n{shown[0].text}", "three")
+        assert known() == [("home", "Graz", 1)]
+        for thread in ("four", "five"):
+            run(agent, "Yes, I live in Graz.", thread)
+        assert known() == [("home", "Graz", 3)]
+
+
 @pytest.mark.trap("langchain", 20, 21)
 @pytest.mark.requirement("A11")
 @pytest.mark.parametrize("destructive", [False, True])
@@ -241,14 +282,12 @@ def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(run, 
     assert 'mode="STATIC"' in raised.value.hint
     assert run(agent_of(memory, model, mode="STATIC"), "hi")["messages"][-1].text == "ok"
 
-
-def test_what_else_a_model_has_not_implemented_is_its_own_error(run, memory) -> None:
-    def script(_: list[BaseMessage]) -> AIMessage:
+    def lacks_more(_: list[BaseMessage]) -> str:
         raise NotImplementedError("no such thing")
 
     for tools in ([], [weather]):
         with pytest.raises(NotImplementedError, match="no such thing"):
-            run(agent_of(memory, Scripted(script=script), tools), "hi")
+            run(agent_of(memory, Scripted(script=lacks_more), tools), "hi")
 
 
 def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> None:
@@ -610,29 +649,23 @@ SMALLER = {"previews": {}, "truncated": {"truncate_messages": True, "truncate_ch
 @pytest.mark.parametrize("smaller", SMALLER.values(), ids=SMALLER)
 def test_what_is_made_smaller_keeps_all_but_its_words(do, smaller, door) -> None:
     call = {"type": "function_call", "id": "fc", "call_id": "w", "name": "write"}
-    said = [
-        HumanMessage("Write the module.", id="q"),
-        AIMessage(
-            [
-                {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA" * 90},
-                {"type": "text", "text": WORDS, "id": "msg"},
-                {**call, "arguments": json.dumps(ARGUMENTS, indent=1)},
-            ],
-            tool_calls=[{"id": "w", "name": "write", "args": ARGUMENTS}],
-            additional_kwargs={"reasoning_content": "I write it.", "signatures": {"w": "U0lH"}},
-            response_metadata={"model_provider": "openai"},
-            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
-            id="a",
-        ),
-        ToolMessage(
-            [{"type": "text", "text": WORDS, "cache_control": {"type": "ephemeral"}}],
-            tool_call_id="w",
-            status="error",
-            artifact={"text": WORDS},
-            additional_kwargs={"type": "computer_call_output"},
-            id="r",
-        ),
-    ]
+    asked = AIMessage(
+        [
+            {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA" * 90},
+            {"type": "text", "text": WORDS, "id": "msg"},
+            {**call, "arguments": json.dumps(ARGUMENTS, indent=1)},
+        ],
+        tool_calls=[{"id": "w", "name": "write", "args": ARGUMENTS}],
+        additional_kwargs={"reasoning_content": "I write it.", "signatures": {"w": "U0lH"}},
+        response_metadata={"model_provider": "openai"},
+        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        id="a",
+    )
+    mark = {"cache_control": {"type": "ephemeral"}}
+    of_the_call = {"tool_call_id": "w", "status": "error", "artifact": {"text": WORDS}, "id": "r"}
+    kind = {"additional_kwargs": {"type": "computer_call_output"}}
+    result = ToolMessage([{"type": "text", "text": WORDS, **mark}], **of_the_call, **kind)
+    said = [HumanMessage("Write the module.", id="q"), asked, result]
     settings = Tuned(index_delay=3600, **smaller)
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         if door == "history":
@@ -656,12 +689,12 @@ def test_what_is_made_smaller_keeps_all_but_its_words(do, smaller, door) -> None
         words = {"content", "tool_calls", "id"}
         assert small.model_dump(exclude=words) == whole.model_dump(exclude=words)
     reasoning, text, block = shown[1].content
-    assert (reasoning, text["id"], {**block, **call}) == (said[1].content[0], "msg", block)
+    assert (reasoning, text["id"], {**block, **call}) == (asked.content[0], "msg", block)
     assert WORDS.startswith(text["text"].rstrip("…")), "no words that it did not say"
     arguments = shown[1].tool_calls[0]["args"]
     assert json.loads(block["arguments"]) == arguments == {**arguments, "path": "a.py"}
     assert len(arguments["text"]) < len(ARGUMENTS["text"]) / 2
-    assert shown[2].content[0]["cache_control"] == {"type": "ephemeral"}
+    assert {**shown[2].content[0], **mark} == shown[2].content[0]
     assert ("context_reload" in str(shown)) == (door == "BOTH" and not smaller)
 
 
@@ -1131,9 +1164,8 @@ def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
     assert where == [threading.main_thread().name]
 
 
-@pytest.mark.parametrize(
-    ("given", "problem"),
-    [
+def test_wrong_arguments_are_refused_at_once(memory) -> None:
+    for wrong, problem in (
         ({"memory": "./memory"}, errors.ConfigurationError),
         ({"mode": "AUTO"}, errors.ConfigurationError),
         ({"token_limit": 0}, errors.InvalidLimitError),
@@ -1142,11 +1174,9 @@ def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
         ({"user_id": 5}, errors.InvalidScopeError),
         ({"agent_id": ""}, errors.InvalidScopeError),
         ({"roles": "admin"}, errors.InvalidRecordError),
-    ],
-)
-def test_wrong_arguments_are_refused_at_once(memory, given, problem) -> None:
-    with pytest.raises(problem):
-        MemlayerMiddleware(**{"memory": memory, "user_id": "ada", **given})
+    ):
+        with pytest.raises(problem):
+            MemlayerMiddleware(**{"memory": memory, "user_id": "ada", **wrong})
 
 
 @pytest.mark.slow
@@ -1207,14 +1237,12 @@ FORMS = {
         AIMessage([block_of("web_search_tool_result", tool_use_id="s1", content=[])]),
     ),
     "equal ids": (
-        AIMessage("", tool_calls=[{"id": "look", "name": "look", "args": {}} for _ in range(2)]),
-        ToolMessage("found", tool_call_id="look"),
-        ToolMessage("found more", tool_call_id="look"),
+        AIMessage("", tool_calls=[{"id": "look", "name": "look", "args": {}}] * 2),
+        *(ToolMessage(found, tool_call_id="look") for found in ("found", "found more")),
     ),
     "no ids": (
-        AIMessage("", tool_calls=[{"id": None, "name": "look", "args": {}} for _ in range(2)]),
-        ToolMessage("found", tool_call_id=""),
-        ToolMessage("found more", tool_call_id=""),
+        AIMessage("", tool_calls=[{"id": None, "name": "look", "args": {}}] * 2),
+        *(ToolMessage(found, tool_call_id="") for found in ("found", "found more")),
     ),
 }
 

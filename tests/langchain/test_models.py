@@ -17,7 +17,6 @@ from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.language_models import FakeListLLM, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryByteStore
 from tuned import Tuned
 
@@ -83,6 +82,7 @@ WRAPPED = {
     "with_config": lambda model: model,
     "a chain": lambda model: model | StrOutputParser(),
     "with_fallbacks": lambda model: model.with_fallbacks([model]),
+    "with_retry": lambda model: model.with_retry(),
 }
 
 
@@ -95,20 +95,6 @@ def test_a_configured_model_keeps_its_callbacks_tags_and_metadata(opened, wrappe
     [run] = summaries(heard)
     assert {"cheap", "nostream"} <= run.tags
     assert run.metadata == {**run.metadata, "team": "memory", "lc_source": "memlayer"}
-
-
-def test_a_model_with_retries_is_asked_again_before_anything_else_takes_its_place(opened) -> None:
-    answers: list[Any] = [TimeoutError(), AIMessage(TOLD)]
-
-    def once_away(_: Any) -> AIMessage:
-        answer = answers.pop(0)
-        if isinstance(answer, TimeoutError):
-            raise answer
-        return answer
-
-    retrying = RunnableLambda(once_away).with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
-    assert summed_up(opened(summarizer=retrying)) == TOLD
-    assert not answers
 
 
 @pytest.mark.trap("langchain", 21)

@@ -9,18 +9,17 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from conftest import Colour
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
-from langchain_core.tools import create_retriever_tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
 from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
 from memlayer_core import Memory, Message, RecallFilter, errors
+from tests.conftest import Colour
 from tests.langchain.scripted_model import Heard
 
 QUIET = Tuned(index_delay=3600, durability="normal")
@@ -210,16 +209,6 @@ async def test_it_serves_many_users_at_once() -> None:
     await full.aclose()
 
 
-def test_it_is_a_tool_of_agents_and_a_step_of_chains(ask, full) -> None:
-    retriever = MemlayerRetriever(full, user_id="ada", k=1)
-    tool = create_retriever_tool(retriever, "look_up", "Looks it up.")
-
-    assert set(tool.args) == {"query"}
-    assert "pears" in ask(tool, {"query": WHERE})
-    chain = retriever | RunnableLambda(lambda found: found[0].page_content)
-    assert ask(chain) == full.search(WHERE, user_id="ada")[0].text
-
-
 def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, full) -> None:
     heard = Heard()
     retriever = MemlayerRetriever(full, user_id="ada", k=2, tags=["memory"], metadata={"step": 1})
@@ -234,19 +223,16 @@ def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, fu
     assert run.metadata == {**run.metadata, **told}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kind"),
-    [
+def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full) -> None:
+    for wrong, problem in (
         ({"k": 0}, errors.InvalidLimitError),
         ({"token_limit": 0, "filter": {"kind": "record"}}, errors.InvalidLimitError),
         ({"user_id": ""}, errors.InvalidScopeError),
-    ],
-)
-def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full, wrong, kind) -> None:
-    heard = Heard()
-    with pytest.raises(kind):
-        ask(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), callbacks=[heard])
-    assert heard.errors == [kind]
+    ):
+        heard = Heard()
+        with pytest.raises(problem):
+            ask(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), callbacks=[heard])
+        assert heard.errors == [problem]
 
 
 def test_a_question_that_is_no_text_and_a_closed_memory_are_refused(ask, full) -> None:

@@ -336,9 +336,10 @@ def test_a_session_that_a_call_names_comes_before_its_thread(do, memory) -> None
 
 
 @pytest.mark.trap("langchain", 4)
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
+def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, memory) -> None:
+    """LangChain's own wrapper answers to a dict without a key for it, and stores nothing, silently."""
+    model = Scripted()
+    for keys, said in (
         ({}, {"question": "hi", "tone": "kindly"}),
         ({}, 7),
         ({}, [7]),
@@ -346,17 +347,12 @@ def test_a_session_that_a_call_names_comes_before_its_thread(do, memory) -> None
         ({"input_messages_key": "question"}, {"asked": "hi"}),
         (KEYS, "hi"),
         (KEYS, {"question": object()}),
-    ],
-    ids=unaddressed,
-)
-def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, memory, keys, said) -> None:
-    """LangChain's own wrapper answers to a dict without a key for it, and stores nothing, silently."""
-    model = Scripted()
-    chain = with_memory(PROMPT | model if keys is KEYS else model, memory, user_id="ada", **keys)
-    with pytest.raises(errors.InvalidMessageError) as refused:
-        do(chain, "invoke", said, at())
+    ):
+        chain = with_memory(PROMPT | model if keys is KEYS else model, memory, user_id="ada", **keys)
+        with pytest.raises(errors.InvalidMessageError) as refused:
+            do(chain, "invoke", said, at())
+        assert refused.value.hint
 
-    assert refused.value.hint
     assert model.seen == []
     assert memory.sessions(user_id="ada") == []
 
@@ -432,33 +428,25 @@ def test_question_and_answer_are_stored_at_once_in_one_transaction(do, memory) -
     assert [event.stored for event in events] == [2]
 
 
-@pytest.mark.trap("langchain", 19)
+@pytest.mark.trap("langchain", 19, 20)
 @pytest.mark.requirement("M03")
 def test_a_call_that_fails_stores_nothing_and_can_be_repeated(do, memory) -> None:
-    tries: list[int] = []
-
-    def model(messages: list[BaseMessage]) -> str:
-        tries.append(len(messages))
-        if len(tries) < 3:
+    def script(_: list[BaseMessage]) -> str:
+        if len(model.seen) < 3:
             raise TimeoutError
         return "42"
 
+    model = Scripted(script=script)
     chain = with_memory(model, memory, user_id="ada")
     with pytest.raises(TimeoutError):
         do(chain, "invoke", "hi", at())
     do(chain.with_retry(wait_exponential_jitter=False), "invoke", "hi", at())
-
-    assert tries == [1, 1, 1]
-    assert contents(kept(memory)) == ["hi", "42"]
-
-
-@pytest.mark.trap("langchain", 20)
-def test_an_answer_that_cannot_be_stored_takes_its_question_along(do, memory) -> None:
-    chain = with_memory(lambda _: [AIMessage("42"), RemoveMessage(id="m1")], memory, user_id="ada")
+    removes = with_memory(lambda _: [AIMessage("42"), RemoveMessage(id="m1")], memory, user_id="ada")
     with pytest.raises(errors.InvalidMessageError, match="RemoveMessage"):
-        do(chain, "invoke", "hi", at())
+        do(removes, "invoke", "hi", at())
 
-    assert kept(memory) == []
+    assert [texts(seen) for seen in model.seen] == [["hi"]] * 3
+    assert contents(kept(memory)) == ["hi", "42"]
 
 
 @pytest.mark.trap("langchain", 3)
@@ -770,12 +758,6 @@ def test_a_stream_that_cannot_be_stored_raises_when_it_is_closed() -> None:
             stream.close()
 
 
-def test_chunks_that_come_in_are_taken_together(memory) -> None:
-    chain = words("how are you") | StrOutputParser() | with_memory(echo(), memory, user_id="ada")
-    assert "".join(piece.text for piece in chain.stream("x", at())) == "how are you (1)"
-    assert contents(kept(memory)) == ["how are you", "how are you (1)"]
-
-
 # Whose conversation it is
 
 
@@ -843,25 +825,22 @@ def test_histories_may_be_made_as_langchain_makes_them(do, memory, kind) -> None
     assert len(model.seen[-1]) < 9  # the history's own limit holds
 
 
-@pytest.mark.parametrize(
-    ("given", "more"),
-    [
+def test_what_does_not_go_together_is_refused_at_once(memory) -> None:
+    ids = [ConfigurableFieldSpec(name, str) for name in ("a", "c")]
+    for given, more in (
         ("./memory", {}),
         (lambda session_id: None, {"user_id": "ada"}),
         (lambda session_id: None, {"policy": {"max_rounds": 2}, "roles": ["staff"], "configurable": []}),
-        (lambda a, b: None, {"history_factory_config": [ConfigurableFieldSpec(x, str) for x in "ac"]}),
-        (None, {"history_factory_config": []}),
-        (None, {"configurable": ["user_id"]}),
-        (None, {"configurable": ["session_id", "thread"]}),
-        (None, {"configurable": "session_id"}),
-        (None, {"configurable": ["user_id", "session_id"], "user_id": "ada"}),
-    ],
-    ids=unaddressed,
-)
-def test_what_does_not_go_together_is_refused_at_once(memory, given, more) -> None:
-    with pytest.raises(errors.ConfigurationError) as refused:
-        with_memory(Scripted(), given or memory, **more)
-    assert refused.value.hint
+        (lambda a, b: None, {"history_factory_config": ids}),
+        (memory, {"history_factory_config": []}),
+        (memory, {"configurable": ["user_id"]}),
+        (memory, {"configurable": ["session_id", "thread"]}),
+        (memory, {"configurable": "session_id"}),
+        (memory, {"configurable": ["user_id", "session_id"], "user_id": "ada"}),
+    ):
+        with pytest.raises(errors.ConfigurationError) as refused:
+            with_memory(Scripted(), given, **more)
+        assert refused.value.hint
 
 
 def test_a_history_of_another_kind_and_a_limit_that_nothing_keeps_are_refused(do, memory) -> None:

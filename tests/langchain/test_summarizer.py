@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import cycle
@@ -166,18 +165,6 @@ def test_what_a_model_writes_for_the_memory_is_in_no_users_stream(opened, verb) 
 
     words = [chunk.text for chunk, _ in streamed if chunk.text not in {"", PREFACE + TOLD}]
     assert words == ["Good", " ", "day."]
-
-
-@pytest.mark.trap("langchain", 21)
-def test_nor_in_the_stream_of_events(opened) -> None:
-    agent = agent_of(opened(pending(TOLD)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # LangGraph calls this protocol experimental
-        streamed = agent.stream_events({"messages": talk()}, in_thread(), version="v3").messages
-        told = [str(message.text) for message in streamed]
-
-    assert TOLD not in told
-    assert "Good day." in told
 
 
 def test_a_trace_shows_the_summarys_call_in_the_tree_of_the_turn_that_waits_for_it(do, opened) -> None:
