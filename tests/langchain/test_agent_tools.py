@@ -22,20 +22,14 @@ from memlayer_core import Memory, RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 from tests.langchain.scripted_model import calling, in_thread as at, says
 
-RECORD, LOOK, CORRECT, FORGET, RELOAD = (
-    "record_to_memory",
-    "retrieve_from_memory",
-    "correct_memory",
-    "forget_memory",
-    "context_reload",
-)
 EXAMPLES = {
-    RECORD: {"thinking": "It will matter.", "content": ["Ada loves pears."]},
-    LOOK: {"keywords": ["pears"]},
-    CORRECT: {"memory_id": "ada_mem_001", "text": "Ada loves plums.", "reason": "She said so."},
-    FORGET: {"memory_ids": ["ada_mem_001"]},
-    RELOAD: {"id": "msg-1"},
+    "record_to_memory": {"thinking": "It will matter.", "content": ["Ada loves pears."]},
+    "retrieve_from_memory": {"keywords": ["pears"]},
+    "correct_memory": {"memory_id": "ada_mem_001", "text": "Ada loves plums.", "reason": "She said so."},
+    "forget_memory": {"memory_ids": ["ada_mem_001"]},
+    "context_reload": {"id": "msg-1"},
 }
+RECORD, LOOK, CORRECT, FORGET, RELOAD = EXAMPLES
 GROW = {"keywords": ["grow"]}
 LONG = " ".join(f"pear {number}" for number in range(2000))
 

@@ -187,17 +187,15 @@ def test_the_whole_transcript_survives_reopening(open_at) -> None:
     assert again.messages == said
 
 
+MORE = {
+    "usage_metadata": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
+    "id": "a1",
+    "name": "bot",
+}
 SAID: list[BaseMessage] = [
     SystemMessage("Be brief."),
     HumanMessage([{"type": "text", "text": "Look:\ud800"}, {"type": "image_url", "image_url": {"url": "x"}}]),
-    AIMessage(
-        "",
-        id="a1",
-        name="bot",
-        tool_calls=CALL.tool_calls,
-        usage_metadata={"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
-        response_metadata={"model": "m"},
-    ),
+    AIMessage("", tool_calls=CALL.tool_calls, response_metadata={"model": "m"}, **MORE),
     ToolMessage("cold", tool_call_id="c0", artifact={"rows": [1, 2]}, status="error"),
     AIMessage("It is cold.", additional_kwargs={"mood": "calm"}),
 ]

@@ -503,40 +503,23 @@ def test_the_history_follows_a_list_without_ids_that_a_client_keeps(steps, quest
             assert [message.text for message in kept(memory)] == [text for _, text in talk]
 
 
-def test_a_thread_that_goes_back_to_an_earlier_checkpoint_takes_its_history_along(run, memory) -> None:
-    model = says("a red house", "two floors", "three floors", "a garden")
-    agent = saved_agent(memory, model)
-    run(agent, "Draw me a house.")
-    run(agent, "How many floors has it?")
-    again = agent.invoke(None, asked_at(agent, 3))["messages"]
-
-    assert model.shown == ["Draw me a house.", "a red house", "How many floors has it?"]
-    assert texts(again)[-1] == "three floors"
-    run(agent, "What is behind it?")
-    assert model.shown == [*texts(again), "What is behind it?"]
-    assert "assistant: two floors" not in history(memory)
-    [session] = memory.sessions(user_id="ada")
-    assert taken_out(memory.chat_of(session.scope)) == [["two floors"]]
-
-
-def asked_at(agent: Any, length: int) -> Any:
-    """Return the checkpoint at which the model was asked with so many messages."""
-    states = [one for one in agent.get_state_history(in_thread()) if one.next == ("model",)]
-    return next(one.config for one in states if len(one.values["messages"]) == length)
-
-
-def test_a_thread_that_goes_far_back_is_shown_its_own_turn_and_goes_on_from_there(run, memory) -> None:
+@pytest.mark.parametrize("policy", [None, MaxRounds(1)], ids=["within its window", "in front of it"])
+def test_a_thread_that_goes_back_to_a_checkpoint_takes_its_history_along(run, memory, policy) -> None:
     model = counts()
-    agent = saved_agent(memory, model, policy=MaxRounds(1))
+    agent = saved_agent(memory, model, policy=policy)
     for number in range(4):
         run(agent, f"question {number}")
-    agent.invoke(None, asked_at(agent, 1))
+    states = [one for one in agent.get_state_history(in_thread()) if one.next == ("model",)]
+    agent.invoke(None, states[-1].config)
 
     assert model.shown == ["question 0"]
     assert history(memory) == ["user: question 0", "assistant: answer 5"]
+    left = [text for number in range(1, 4) for text in (f"question {number}", f"answer {number + 1}")]
+    assert taken_out(memory.chat(user_id="ada", session_id="t")) == [["answer 1", *left]]
     run(agent, "question 1 again")
     assert model.shown[-1].endswith("question 1 again")
     assert history(memory)[-2:] == ["user: question 1 again", "assistant: answer 6"]
+    assert len(memory.sessions(user_id="ada")) == 1
 
 
 def test_instructions_and_hidden_messages_at_the_end_are_no_question(run, memory) -> None:

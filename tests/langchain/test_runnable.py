@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.caches import InMemoryCache
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
@@ -578,16 +577,6 @@ async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
 
 
 @pytest.mark.trap("langchain", 7)
-def test_an_answer_that_a_cache_gives_again_is_an_answer_again(memory) -> None:
-    """What LangChain caches has its id: the second answer would take the first one's place."""
-    model = GenericFakeChatModel(messages=iter([AIMessage("yes")]), cache=InMemoryCache())
-    chain = with_memory(RunnableLambda(lambda told: told[-1:]) | model, memory, user_id="ada")
-    for _ in range(3):
-        chain.invoke("Shall I?", at())
-    assert contents(kept(memory)) == ["Shall I?", "yes"] * 3
-
-
-@pytest.mark.trap("langchain", 7)
 @pytest.mark.parametrize("steps", [False, True], ids=["an answer", "calls and an answer"])
 @pytest.mark.parametrize("question_id", [None, "q"])
 def test_answers_that_have_one_id_are_all_kept(do, memory, steps, question_id) -> None:
@@ -807,22 +796,19 @@ async def test_histories_may_be_made_by_an_async_function(memory) -> None:
     assert contents(await asyncio.to_thread(kept, memory)) == ["hi", "hi (1)"]
 
 
-@pytest.mark.parametrize("kind", ["one", "none", "factory"])
-def test_histories_may_be_made_as_langchain_makes_them(do, memory, kind) -> None:
+def test_histories_may_be_made_as_langchain_makes_them(do, memory) -> None:
+    limit = {"user_id": "ada", "token_limit": 40}
+
     def one(anything: str) -> MemlayerChatMessageHistory:
-        return MemlayerChatMessageHistory(memory, session_id=anything, user_id="ada", token_limit=40)
+        return MemlayerChatMessageHistory(memory, session_id=anything, **limit)
 
-    made = {
-        "one": one,
-        "none": lambda: one("s1"),
-        "factory": MemlayerChatMessageHistory.factory(memory, user_id="ada", token_limit=40),
-    }[kind]
-    model = echo()
-    for _ in range(5):
-        do(with_memory(model, made), "invoke", "hello, hello, hello", at())
-
-    assert len(kept(memory)) == 10
-    assert len(model.seen[-1]) < 9  # the history's own limit holds
+    factory = MemlayerChatMessageHistory.factory(memory, **limit)
+    for number, made in enumerate((one, lambda: one("s1"), factory), 1):
+        model = echo()
+        for _ in range(5):
+            do(with_memory(model, made), "invoke", "hello, hello, hello", at())
+        assert len(kept(memory)) == 10 * number
+        assert len(model.seen[-1]) < 9  # the history's own limit holds
 
 
 def test_what_does_not_go_together_is_refused_at_once(memory) -> None:
