@@ -657,7 +657,6 @@ TAGGED = {TAG: "bytes", "type": "x", "value": "AA=="}
                 ],
             ),
         ),
-        (Message("tool", "42", tool_call_id="c1"), ToolMessage("42", tool_call_id="c1")),
         (Message("tool", "42"), ToolMessage("42", tool_call_id="")),
         (Message("user", (TAGGED,)), HumanMessage([TAGGED])),
         (Message("user", "hi", raw=Raw("llamaindex", "0.14", {"role": "user"})), HumanMessage("hi")),

@@ -109,9 +109,8 @@ def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
 
 
 @pytest.mark.requirement("M16")
-@pytest.mark.parametrize(
-    ("reach", "finds"),
-    [
+def test_it_finds_what_is_within_reach_and_nothing_else(ask, full) -> None:
+    for reach, finds in (
         ({}, {"pears-0", "pears-1", "pears-2"}),
         ({"session_id": "s0"}, {"pears-0"}),
         ({"session_id": "s1", "agent_id": "agent1"}, {"pears-1"}),
@@ -119,12 +118,9 @@ def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
         ({"tenant_id": "other"}, {"figs-0", "figs-1", "figs-2"}),
         ({"user_id": "bob"}, {"plums-0", "plums-1", "plums-2"}),
         ({"user_id": "nobody"}, set()),
-    ],
-)
-def test_it_finds_what_is_within_reach_and_nothing_else(ask, full, reach, finds) -> None:
-    found = ask(MemlayerRetriever(full, **{"user_id": "ada", "k": 50, **reach}))
-
-    assert {document.id for document in found} == finds
+    ):
+        found = ask(MemlayerRetriever(full, **{"user_id": "ada", "k": 50, **reach}))
+        assert {document.id for document in found} == finds
 
 
 def test_what_others_share_is_shown_to_the_role_that_asks(ask, full) -> None:
