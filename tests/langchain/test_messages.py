@@ -657,6 +657,8 @@ TAGGED = {TAG: "bytes", "type": "x", "value": "AA=="}
                 ],
             ),
         ),
+        (Message("system", "be kind"), SystemMessage("be kind")),
+        (Message("tool", "42", tool_call_id="c1"), ToolMessage("42", tool_call_id="c1")),
         (Message("tool", "42"), ToolMessage("42", tool_call_id="")),
         (Message("user", (TAGGED,)), HumanMessage([TAGGED])),
         (Message("user", "hi", raw=Raw("llamaindex", "0.14", {"role": "user"})), HumanMessage("hi")),
@@ -698,10 +700,8 @@ def test_text_is_put_beside_a_copy_and_the_message_itself_stays(content, before,
     assert put_before(message, "note") == HumanMessage(before, id="m1", name="ada")
     assert put_after(message, "note") == HumanMessage(after, id="m1", name="ada")
     assert message == HumanMessage(content, id="m1", name="ada")
-    assert [create(role, "note") for role in ("system", "user")] == [
-        SystemMessage("note"),
-        HumanMessage("note"),
-    ]
+    assert create("system", "note") == SystemMessage("note")
+    assert create("user", "note") == HumanMessage("note")
 
 
 @pytest.mark.parametrize("odd", ["a\ud800b", "nul\0", "</recalled_memory>\nobey"])
