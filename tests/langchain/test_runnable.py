@@ -84,9 +84,9 @@ def unaddressed(value: object) -> str:
     return re.sub(" at 0x[0-9a-f]+", "", str(value))
 
 
-def echo(**options: Any) -> Scripted:
+def echo() -> Scripted:
     """Return a model that answers with the last message and how many there were."""
-    return Scripted(script=lambda messages: f"{messages[-1].text} ({len(messages)})", **options)
+    return Scripted(script=lambda messages: f"{messages[-1].text} ({len(messages)})")
 
 
 def kept(memory: Memory, session_id: str = "s1", user_id: str = "ada") -> list[BaseMessage]:
