@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from langchain.agents import create_agent
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import Field
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware, with_memory
-from memlayer_core import Memory
+from tests.langchain.scripted_model import Scripted, in_session
 
 MARK = {"cache_control": {"type": "ephemeral"}}
-CONFIG: Any = {"configurable": {"session_id": "s", "thread_id": "s"}}
-
-
-class Model(GenericFakeChatModel):
-    seen: list[list[BaseMessage]] = Field(default_factory=list)
-
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-    def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
-        self.seen.append(messages)
-        return super()._generate(messages, *args, **kwargs)
+CONFIG = in_session("s", thread_id="s")
 
 
 @tool(extras=MARK)
@@ -47,14 +32,10 @@ def marks(message: BaseMessage) -> int:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["in a block", "as a block"])
 @pytest.mark.parametrize("door", ["with_memory", "agent", "history"])
-def test_a_prompt_has_four_marks_at_the_most_and_the_newest(door, alone) -> None:
-    memory = Memory.in_memory(embedder="hashing", tokenizer="estimate")
-    model = Model(messages=iter(lambda: AIMessage("Yes."), None))
-    system = SystemMessage([{"type": "text", "text": "Be brief.", **MARK}])
-    middleware = MemlayerMiddleware(memory, user_id="u", mode="STATIC")
-    agent = create_agent(
-        model, [look], system_prompt=system, middleware=[middleware], checkpointer=InMemorySaver()
-    )
+def test_a_prompt_has_four_marks_at_the_most_and_the_newest(memory, door, alone) -> None:
+    model, system = Scripted(), SystemMessage([{"type": "text", "text": "Be brief.", **MARK}])
+    ours, saver = MemlayerMiddleware(memory, user_id="u", mode="STATIC"), InMemorySaver()
+    agent = create_agent(model, [look], system_prompt=system, middleware=[ours], checkpointer=saver)
     chain = with_memory(model, memory, user_id="u")
     history = MemlayerChatMessageHistory(memory, user_id="u", session_id="s")
     history.add_messages([system] if door != "agent" else [])

@@ -6,68 +6,45 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import cycle
 from typing import Any
-from uuid import UUID
 
 import pytest
 from langchain.agents import create_agent
 from langchain_classic.embeddings import CacheBackedEmbeddings
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_core.language_models import FakeListLLM, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.runnables import RunnableLambda
 from langchain_core.stores import InMemoryByteStore
 from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware, MemlayerRetriever
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import EmbedderMismatchError
+from tests.langchain.scripted_model import Heard, Scripted, in_thread, pieces
 
-TOLD = (
-    "The user told of Anna and of Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
-)
-
+TOLD = "The user told of Anna and Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
 SHORT = Tuned(max_tokens=600, index_delay=0, durability="normal", recall_tokens=0, episodes=False)
 
 
-class Heard(BaseCallbackHandler):
-    """Hears what chat models are asked, and by which run."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, UUID | None, set[str], dict[str, Any]]] = []
-
-    def on_chat_model_start(
-        self, serialized, messages, *, run_id, parent_run_id=None, tags=None, metadata=None, **kwargs
-    ):
-        self.calls.append((messages[0][0].text, parent_run_id, set(tags or ()), metadata or {}))
-
-    def on_llm_start(
-        self, serialized, prompts, *, run_id, parent_run_id=None, tags=None, metadata=None, **kwargs
-    ):
-        self.calls.append((prompts[0], parent_run_id, set(tags or ()), metadata or {}))
-
-    @property
-    def summaries(self) -> list[tuple[UUID | None, set[str], dict[str, Any]]]:
-        return [told for said, *told in self.calls if "keep the memory of a conversation" in said]
+CHEAP: dict[str, Any] = {"tags": ["cheap"], "metadata": {"team": "memory"}}
 
 
-def pending(text: str, **fields: Any) -> GenericFakeChatModel:
-    return GenericFakeChatModel(messages=cycle([AIMessage(text)]), **fields)
+def pending(**fields: Any) -> GenericFakeChatModel:
+    return GenericFakeChatModel(messages=cycle([AIMessage(TOLD)]), **fields)
 
 
 @pytest.fixture
 def opened() -> Iterator[Callable[..., Memory]]:
     with ExitStack() as stack:
+        options = {"settings": SHORT, "tokenizer": "estimate"}
+        yield lambda **more: stack.enter_context(Memory.in_memory(**options, **more))
 
-        def open_memory(**options: Any) -> Memory:
-            return stack.enter_context(
-                Memory.in_memory(**{"settings": SHORT, "tokenizer": "estimate", **options})
-            )
 
-        yield open_memory
+def summaries(heard: Heard) -> list[Any]:
+    return [run for run in heard.of("model") if "keep the memory of a conversation" in run.given]
 
 
 def said_much(chat: Chat) -> None:
@@ -90,109 +67,60 @@ def summed_up(memory: Memory) -> str:
 # Chat models
 
 
-def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(opened) -> None:
+@pytest.mark.parametrize("make", [pending, partial(FakeListLLM, responses=[TOLD])], ids=["chat", "texts"])
+def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(opened, make) -> None:
     heard = Heard()
-    memory = opened(summarizer=pending(TOLD, callbacks=[heard], tags=["cheap"], metadata={"team": "memory"}))
+    assert summed_up(opened(summarizer=make(callbacks=[heard], **CHEAP))) == TOLD
 
-    assert summed_up(memory) == TOLD
-
-    [(parent, tags, metadata)] = heard.summaries
-    assert parent is None
-    assert tags == {"cheap", "nostream"}
-    assert metadata.items() >= {"team": "memory", "lc_source": "memlayer"}.items()
+    [run] = summaries(heard)
+    assert run.parent is None
+    assert run.tags == {"cheap", "nostream"}
+    assert run.metadata == {**run.metadata, "team": "memory", "lc_source": "memlayer"}
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        lambda model, heard: model.with_config(
-            callbacks=[heard], tags=["cheap"], metadata={"team": "memory"}
-        ),
-        lambda model, heard: (model | StrOutputParser()).with_config(
-            callbacks=[heard], tags=["cheap"], metadata={"team": "memory"}
-        ),
-        lambda model, heard: model.with_fallbacks([model]).with_config(
-            callbacks=[heard], tags=["cheap"], metadata={"team": "memory"}
-        ),
-    ],
-    ids=["with_config", "a chain", "with_fallbacks"],
-)
+WRAPPED = {
+    "with_config": lambda model: model,
+    "a chain": lambda model: model | StrOutputParser(),
+    "with_fallbacks": lambda model: model.with_fallbacks([model]),
+    "with_retry": lambda model: model.with_retry(),
+}
+
+
+@pytest.mark.parametrize("wrapped", WRAPPED.values(), ids=WRAPPED)
 def test_a_configured_model_keeps_its_callbacks_tags_and_metadata(opened, wrapped) -> None:
     heard = Heard()
+    model = wrapped(pending()).with_config(callbacks=[heard], **CHEAP)
+    assert summed_up(opened(summarizer=model)) == TOLD
 
-    assert summed_up(opened(summarizer=wrapped(pending(TOLD), heard))) == TOLD
-
-    [(_, tags, metadata)] = heard.summaries
-    assert {"cheap", "nostream"} <= tags
-    assert metadata.items() >= {"team": "memory", "lc_source": "memlayer"}.items()
-
-
-def test_a_model_with_retries_is_asked_again_before_anything_else_takes_its_place(opened) -> None:
-    calls = []
-
-    def once_away(_: Any) -> AIMessage:
-        calls.append(1)
-        if len(calls) == 1:
-            raise TimeoutError
-        return AIMessage(TOLD)
-
-    retrying = RunnableLambda(once_away).with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
-
-    assert summed_up(opened(summarizer=retrying)) == TOLD
-    assert len(calls) == 2
-
-
-def test_an_llm_of_plain_texts_is_marked_as_well(opened) -> None:
-    heard = Heard()
-
-    assert summed_up(opened(summarizer=FakeListLLM(responses=[TOLD], callbacks=[heard]))) == TOLD
-
-    [(_, tags, metadata)] = heard.summaries
-    assert "nostream" in tags
-    assert metadata["lc_source"] == "memlayer"
+    [run] = summaries(heard)
+    assert {"cheap", "nostream"} <= run.tags
+    assert run.metadata == {**run.metadata, "team": "memory", "lc_source": "memlayer"}
 
 
 @pytest.mark.trap("langchain", 21)
-@pytest.mark.parametrize("awaits", [False, True], ids=["stream", "astream"])
-def test_a_summary_written_while_an_agent_runs_is_neither_in_its_stream_nor_in_its_trace(
-    open_at, awaits
-) -> None:
+@pytest.mark.parametrize("verb", ["stream", "astream"])
+def test_a_summary_written_during_a_run_is_neither_in_its_stream_nor_in_its_trace(open_at, verb) -> None:
     of_the_run, of_the_model = Heard(), Heard()
-    before = open_at(settings=SHORT, tokenizer="estimate")
+    options = {"settings": SHORT, "tokenizer": "estimate"}
+    before = open_at(**options)
     said_much(before.chat(user_id="ada", session_id="t"))
     before.flush(10)
     before.close()
-    summarizer = pending(TOLD, callbacks=[of_the_model])
-    memory = open_at(
-        settings=SHORT, tokenizer="estimate", summarizer=summarizer
-    )  # works from within the run on
+    memory = open_at(**options, summarizer=pending(callbacks=[of_the_model]))  # works from the run on
 
-    class Waiting(GenericFakeChatModel):
-        """Answers when the memory has been summed up."""
+    def answers_late(_: Any) -> str:
+        memory.flush(10)
+        return "Good day."
 
-        def _generate(self, *args: Any, **kwargs: Any) -> Any:
-            memory.flush(10)
-            return super()._generate(*args, **kwargs)
+    ours = MemlayerMiddleware(memory, user_id="ada", mode="STATIC")
+    agent = create_agent(Scripted(script=answers_late), middleware=[ours])
+    config = {**in_thread(), "callbacks": [of_the_run]}
+    streamed = pieces(agent, verb, {"messages": [("human", "And then?")]}, config, stream_mode="messages")
 
-    agent = create_agent(
-        Waiting(messages=cycle([AIMessage("Good day.")])),
-        middleware=[MemlayerMiddleware(memory, user_id="ada", mode="STATIC")],
-    )
-    given = {"messages": [("human", "And then?")]}
-    config = {"configurable": {"thread_id": "t"}, "callbacks": [of_the_run]}
-
-    async def astream() -> list[str]:
-        return [chunk.text async for chunk, _ in agent.astream(given, config, stream_mode="messages")]
-
-    if awaits:
-        streamed = asyncio.run(astream())
-    else:
-        streamed = [chunk.text for chunk, _ in agent.stream(given, config, stream_mode="messages")]
-
-    assert "".join(streamed) == "Good day."
-    assert len(of_the_model.summaries) == 1
-    assert of_the_run.summaries == []
-    assert len(of_the_run.calls) == 1
+    assert "".join(chunk.text for chunk, _ in streamed) == "Good day."
+    assert len(summaries(of_the_model)) == 1
+    assert summaries(of_the_run) == []
+    assert len(of_the_run.of("model")) == 1
 
 
 # Embeddings
@@ -207,8 +135,7 @@ class Counting(Embeddings):
         self.threads: set[threading.Thread] = set()
 
     def _vector(self, text: str) -> list[float]:
-        fruit = any(word in text for word in ("pear", "plum", "fruit"))
-        return [1.0, 0.1] if fruit else [0.1, 1.0]
+        return [1.0, 0.1] if "pear" in text or "fruit" in text else [0.1, 1.0]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         self.ways.append("embed_documents")
@@ -227,31 +154,24 @@ class Awaiting(Counting):
         return self._vector(text)
 
 
-@pytest.mark.parametrize("awaits", [False, True], ids=["invoke", "ainvoke"])
 @pytest.mark.parametrize("kind", [Counting, Awaiting])
-def test_embeddings_of_langchain_find_by_meaning(opened, kind, awaits) -> None:
+def test_embeddings_of_langchain_find_by_meaning(do, opened, kind) -> None:
     embeddings = kind()
     memory = opened(embedder=embeddings)
-    chat = memory.chat(user_id="ada")
-    chat.add_messages([Message("user", "Some pears."), Message("user", "Two trams.")])
+    memory.chat(user_id="ada").add_messages([Message("user", "Some pears."), Message("user", "Two trams.")])
     memory.flush(10)
-    retriever = MemlayerRetriever(memory, user_id="ada", k=1)
+    [found] = do(MemlayerRetriever(memory, user_id="ada", k=1), "invoke", "fruit")
 
-    found = asyncio.run(retriever.ainvoke("fruit")) if awaits else retriever.invoke("fruit")
-
-    assert [document.page_content for document in found] == ["Some pears."]
-    assert embeddings.ways == [
-        *("embed_documents", "embed_documents"),  # the second time to measure its scale
-        "aembed_query" if awaits and kind is Awaiting else "embed_query",
-    ]
+    assert found.page_content == "Some pears."
+    asked = "aembed_query" if do.awaits and kind is Awaiting else "embed_query"
+    assert embeddings.ways == ["embed_documents", "embed_documents", asked]  # twice, to measure its scale
     assert threading.current_thread() not in embeddings.threads
 
 
 def test_a_store_knows_its_model_of_embeddings_also_behind_a_cache(open_at) -> None:
     def cached(model: str) -> CacheBackedEmbeddings:
-        return CacheBackedEmbeddings.from_bytes_store(
-            Counting(model), InMemoryByteStore(), namespace=model, key_encoder="sha256"
-        )
+        options = {"namespace": model, "key_encoder": "sha256"}
+        return CacheBackedEmbeddings.from_bytes_store(Counting(model), InMemoryByteStore(), **options)
 
     memory = open_at(embedder=Counting("one"))
     memory.chat(user_id="ada").add("user", "Some pears.")

@@ -36,14 +36,13 @@ class Awaits(BaseDocumentCompressor):
         return [one.model_copy(deep=True) for one in documents if "number 3 " in one.page_content]
 
 
-class Invents(BaseDocumentCompressor):
-    def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
-        return [Document("something else", metadata={"memlayer_place": 99})]
+class Answers(BaseDocumentCompressor):
+    """Returns the same documents whatever it is given."""
 
+    answer: list[Document] = []  # noqa: RUF012  (a field of pydantic)
 
-class LeavesAll(BaseDocumentCompressor):
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> Any:
-        return []
+        return self.answer
 
 
 def searched(do: Any, reranker: Any) -> tuple[list[str], dict[str, str]]:
@@ -75,10 +74,11 @@ def test_a_compressor_that_awaits_is_awaited(plain) -> None:
 
 
 def test_what_leaves_out_everything_leaves_the_order(do, plain) -> None:
-    assert searched(do, LeavesAll()) == (plain, {})
+    assert searched(do, Answers()) == (plain, {})
 
 
 def test_documents_that_nobody_gave_leave_the_order_with_a_problem(do, plain) -> None:
-    found, problems = searched(do, Invents())
+    invented = Document("something else", metadata={"memlayer_place": 99})
+    found, problems = searched(do, Answers(answer=[invented]))
     assert found == plain
-    assert "Invents raised ValueError" in problems["reranker"]
+    assert "Answers raised ValueError" in problems["reranker"]

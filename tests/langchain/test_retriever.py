@@ -6,32 +6,21 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
-from blockbuster import blockbuster_ctx
-from conftest import OURS
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import HumanMessage
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableLambda
-from langchain_core.tools import create_retriever_tool
 from langchain_tests.integration_tests import RetrieversIntegrationTests
 from pydantic import ValidationError
 from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerRetriever
-from memlayer_core import Memory, Message, RecallFilter
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidMessageError,
-    InvalidRecordError,
-    InvalidScopeError,
-    StoreClosedError,
-)
+from memlayer_core import Memory, Message, RecallFilter, errors
+from tests.conftest import Colour
+from tests.langchain.scripted_model import Heard
 
 QUIET = Tuned(index_delay=3600, durability="normal")
 WHERE = "Which fruit grows in Lisbon?"
@@ -39,26 +28,14 @@ WHERE = "Which fruit grows in Lisbon?"
 
 def told(memory: Memory) -> None:
     """Let two users of one tenant, and one of another, speak of fruit."""
-    for tenant, user, fruit in (
-        ("default", "ada", "pears"),
-        ("default", "bob", "plums"),
-        ("other", "ada", "figs"),
-    ):
+    whose = (("default", "ada", "pears"), ("default", "bob", "plums"), ("other", "ada", "figs"))
+    for tenant, user, fruit in whose:
         for number in range(3):
-            chat = memory.chat(
-                user_id=user,
-                tenant_id=tenant,
-                session_id=f"s{number}",
-                agent_id=f"agent{number}" if number else None,
-            )
-            then = datetime(2026, 5, number + 1, tzinfo=UTC)
-            chat.add(
-                "user",
-                f"In Lisbon garden {number} grow {fruit}.",
-                id=f"{fruit}-{number}",
-                created_at=then,
-                name=user,
-            )
+            agent = f"agent{number}" if number else None
+            chat = memory.chat(user_id=user, tenant_id=tenant, session_id=f"s{number}", agent_id=agent)
+            text = f"In Lisbon garden {number} grow {fruit}."
+            said = datetime(2026, 5, number + 1, tzinfo=UTC)
+            chat.add("user", text, id=f"{fruit}-{number}", created_at=said, name=user)
 
 
 class TestTheStandardOfLangChain(RetrieversIntegrationTests):
@@ -89,22 +66,14 @@ def full() -> Iterator[Memory]:
         yield memory
 
 
-class Asked:
-    """Asks a retriever, blocking or awaiting; nothing may block the loop then."""
+@pytest.fixture
+def ask(do: Colour) -> Any:
+    """Return a function that asks a retriever, or what it is a part of."""
 
-    def __init__(self, *, awaits: bool) -> None:
-        self.awaits = awaits
+    def asked(retriever: Any, query: Any = WHERE, **config: Any) -> Any:
+        return do(retriever, "invoke", query, config)
 
-    def __call__(self, retriever: Any, query: str = WHERE, config: Any = None, **kwargs: Any) -> Any:
-        if not self.awaits:
-            return retriever.invoke(query, config, **kwargs)
-        with blockbuster_ctx(OURS):
-            return asyncio.run(retriever.ainvoke(query, config, **kwargs))
-
-
-@pytest.fixture(params=["invoke", "ainvoke"])
-def ask(request) -> Asked:
-    return Asked(awaits=request.param == "ainvoke")
+    return asked
 
 
 def texts(found: list[Document]) -> list[str]:
@@ -120,39 +89,28 @@ def test_documents_have_what_was_said_and_scores_and_sources_as_json(ask, full) 
     assert texts(found) == [hit.text for hit in hits]
     scores = [document.metadata["score"] for document in found]
     assert scores == sorted(scores, reverse=True) == [hit.score for hit in hits]
-    best = found[0]
+    best, known = found[0], found[0].metadata
     assert best.id == hits[0].message_ids[0]
-    assert best.metadata["kind"] == "message"
-    assert best.metadata["session_id"] == hits[0].session_id
-    assert best.metadata["speaker"] == "ada"
-    assert datetime.fromisoformat(best.metadata["created_at"]) == hits[0].created_at
-    assert best.metadata["reasons"]
-    assert json.loads(json.dumps(best.metadata)) == best.metadata
+    assert (known["kind"], known["speaker"], known["session_id"]) == ("message", "ada", hits[0].session_id)
+    assert datetime.fromisoformat(known["created_at"]) == hits[0].created_at
+    assert known["reasons"]
+    assert json.loads(json.dumps(known)) == known
 
 
 def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
-    record = full.chat(user_id="ada").remember(
-        "Ada loves quinces.", type="preference", tags=["food"], importance=0.9, confidence=0.8
-    )
+    known = {"type": "preference", "tags": ["food"], "importance": 0.9, "confidence": 0.8}
+    record = full.chat(user_id="ada").remember("Ada loves quinces.", **known)
 
     [found] = ask(MemlayerRetriever(full, user_id="ada", k=1), "Who loves quinces?")
 
     assert (found.page_content, found.id) == ("Ada loves quinces.", record.memory_id)
-    known = {name: found.metadata[name] for name in ("kind", "type", "tags", "importance", "confidence")}
-    assert known == {
-        "kind": "record",
-        "type": "preference",
-        "tags": ["food"],
-        "importance": 0.9,
-        "confidence": 0.8,
-    }
+    assert found.metadata == {**found.metadata, **known, "kind": "record"}
     assert json.loads(json.dumps(found.metadata)) == found.metadata
 
 
 @pytest.mark.requirement("M16")
-@pytest.mark.parametrize(
-    ("reach", "finds"),
-    [
+def test_it_finds_what_is_within_reach_and_nothing_else(ask, full) -> None:
+    for reach, finds in (
         ({}, {"pears-0", "pears-1", "pears-2"}),
         ({"session_id": "s0"}, {"pears-0"}),
         ({"session_id": "s1", "agent_id": "agent1"}, {"pears-1"}),
@@ -160,22 +118,18 @@ def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
         ({"tenant_id": "other"}, {"figs-0", "figs-1", "figs-2"}),
         ({"user_id": "bob"}, {"plums-0", "plums-1", "plums-2"}),
         ({"user_id": "nobody"}, set()),
-    ],
-)
-def test_it_finds_what_is_within_reach_and_nothing_else(ask, full, reach, finds) -> None:
-    found = ask(MemlayerRetriever(full, **{"user_id": "ada", "k": 50, **reach}))
-
-    assert {document.id for document in found} == finds
+    ):
+        found = ask(MemlayerRetriever(full, **{"user_id": "ada", "k": 50, **reach}))
+        assert {document.id for document in found} == finds
 
 
 def test_what_others_share_is_shown_to_the_role_that_asks(ask, full) -> None:
-    full.chat(user_id="bob").remember("Quinces are sold out.", visibility="share", allowed_roles=["cook"])
-    query = "What of quinces?"
+    sold = "Quinces are sold out."
+    full.chat(user_id="bob").remember(sold, visibility="share", allowed_roles=["cook"])
 
-    assert "Quinces are sold out." in texts(
-        ask(MemlayerRetriever(full, user_id="ada", roles=["cook"]), query)
-    )
-    assert "Quinces are sold out." not in texts(ask(MemlayerRetriever(full, user_id="ada"), query))
+    for roles, finds in ((["cook"], True), ([], False)):
+        found = ask(MemlayerRetriever(full, user_id="ada", roles=roles), "What of quinces?")
+        assert (sold in texts(found)) is finds
 
 
 def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -> None:
@@ -183,44 +137,37 @@ def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -
     chat.add_messages(Message("assistant", f"Fruit grows in Lisbon, note {number}.") for number in range(30))
     chat.remember("In Lisbon grow quinces", type="semantic")
     full.flush()
-    of_ada = partial(MemlayerRetriever, memory=full, user_id="ada", k=2)
+
+    def found(wanted: Any) -> list[str]:
+        return texts(ask(MemlayerRetriever(full, user_id="ada", k=2, filter=wanted)))
+
     for wanted in ({"kind": "record"}, RecallFilter(kinds=["semantic"])):
-        assert texts(ask(of_ada(filter=wanted))) == ["In Lisbon grow quinces"]
+        assert found(wanted) == ["In Lisbon grow quinces"]
     for number in range(0, 30, 5):  # as good as all the others, so most of them stand far behind
-        wanted = f"Fruit grows in Lisbon, note {number}."
-        assert texts(ask(of_ada(filter=lambda document, wanted=wanted: document.page_content == wanted))) == [
-            wanted
-        ]
-    assert ask(of_ada(filter={"kind": "record", "speaker": "ada"})) == []
-    assert ask(of_ada(filter={"no such field": None})) == []
+        note = f"Fruit grows in Lisbon, note {number}."
+        assert found(lambda document, note=note: document.page_content == note) == [note]
+    assert found({"kind": "record", "speaker": "ada"}) == found({"no such field": None}) == []
 
 
-def test_documents_fit_a_limit_of_tokens(ask, full) -> None:
+def test_documents_fit_a_limit_of_tokens_which_counts_only_what_passes_a_filter(ask, full) -> None:
     found = ask(MemlayerRetriever(full, user_id="ada", token_limit=40))
-
     assert 0 < len(found) < 3
     assert sum(document.metadata["tokens"] for document in found) <= 40
 
-
-def test_what_does_not_pass_a_filter_costs_nothing_of_the_limit_of_tokens(ask, full) -> None:
-    whole = ask(MemlayerRetriever(full, user_id="ada"))
-    last = whole[-1]
+    *_, last = ask(MemlayerRetriever(full, user_id="ada"))
     limit = last.metadata["tokens"]
-    within = MemlayerRetriever(full, user_id="ada", token_limit=limit)
-    only_the_last = within.model_copy(update={"filter": lambda one: one.page_content == last.page_content})
-
-    assert len(whole) > 1
-    assert texts(ask(only_the_last)) == [last.page_content]
-    assert ask(only_the_last.model_copy(update={"token_limit": limit - 1})) == []
+    only_last = {"filter": lambda one: one.page_content == last.page_content}
+    assert ask(MemlayerRetriever(full, user_id="ada", token_limit=limit - 1, **only_last)) == []
+    [found] = ask(MemlayerRetriever(full, user_id="ada", token_limit=limit, **only_last))
+    assert found.page_content == last.page_content
 
 
 def test_the_config_of_a_run_may_tell_the_user(ask, full) -> None:
-    of_anybody = MemlayerRetriever(full, user_id="nobody").configurable_fields(
-        user_id=ConfigurableField(id="user_id")
-    )
+    field = ConfigurableField(id="user_id")
+    of_anybody = MemlayerRetriever(full, user_id="nobody").configurable_fields(user_id=field)
 
     assert ask(of_anybody) == []
-    assert ask(of_anybody, config={"configurable": {"user_id": "bob"}})[0].id.startswith("plums")
+    assert ask(of_anybody, configurable={"user_id": "bob"})[0].id.startswith("plums")
 
 
 @pytest.mark.trap("langchain", 16)
@@ -245,115 +192,64 @@ def test_of_content_that_is_a_list_the_text_is_found_and_told(ask, full) -> None
 @pytest.mark.parametrize("broken", ["\0", "\udc80"], ids=ascii)
 def test_a_question_that_no_database_takes_as_it_is_finds_what_its_words_say(ask, full, broken) -> None:
     found = ask(MemlayerRetriever(full, user_id="ada"), f"{broken} Lisbon {broken} garden{broken}")
-
-    assert found
     assert "Lisbon" in found[0].page_content
 
 
 @pytest.mark.trap("langchain", 22)
-def test_it_serves_many_users_at_once(full) -> None:
-    async def both() -> list[list[Document]]:
-        makers = [MemlayerRetriever(full, user_id=user, k=3) for user in ("ada", "bob")] * 5
-        return await asyncio.gather(*(one.ainvoke(WHERE) for one in makers))
-
-    for at, found in enumerate(asyncio.run(both())):
+async def test_it_serves_many_users_at_once() -> None:
+    full = await asyncio.to_thread(Memory.in_memory, settings=QUIET)
+    await asyncio.to_thread(told, full)
+    makers = [MemlayerRetriever(full, user_id=user, k=3) for user in ("ada", "bob")] * 5
+    for at, found in enumerate(await asyncio.gather(*(one.ainvoke(WHERE) for one in makers))):
         assert {document.id.split("-")[0] for document in found} == {("pears", "plums")[at % 2]}
-
-
-def test_it_is_a_tool_of_agents_and_a_step_of_chains(ask, full) -> None:
-    retriever = MemlayerRetriever(full, user_id="ada", k=1)
-    tool = create_retriever_tool(retriever, "look_up", "Looks it up.")
-    chain = retriever | RunnableLambda(lambda found: found[0].page_content)
-
-    assert set(tool.args) == {"query"}
-    assert "pears" in ask(tool, {"query": WHERE})
-    assert ask(chain) == full.search(WHERE, user_id="ada")[0].text
-
-
-class Heard(BaseCallbackHandler):
-    """Hears of runs of retrievers."""
-
-    def __init__(self) -> None:
-        self.runs: list[tuple[Any, ...]] = []
-
-    def on_retriever_start(
-        self, serialized, query, *, run_id, parent_run_id=None, tags=None, metadata=None, **kwargs
-    ):
-        self.runs.append((query, parent_run_id, tags, metadata))
-
-    def on_retriever_end(self, documents, **kwargs):
-        self.runs.append((len(documents),))
-
-    def on_retriever_error(self, error, **kwargs):
-        self.runs.append((type(error),))
+    await full.aclose()
 
 
 def test_a_trace_shows_the_search_below_its_chain_with_tags_and_metadata(ask, full) -> None:
     heard = Heard()
     retriever = MemlayerRetriever(full, user_id="ada", k=2, tags=["memory"], metadata={"step": 1})
     chain = RunnableLambda(lambda question: question) | retriever
+    ask(chain, callbacks=[heard], tags=["mine"], metadata={"request": "r1"})
 
-    ask(chain, config={"callbacks": [heard], "tags": ["mine"], "metadata": {"request": "r1"}})
-
-    (query, parent, tags, metadata), (found,) = heard.runs
-    assert (query, found) == (WHERE, 2)
-    assert parent is not None
-    assert {"memory", "mine"} <= set(tags)
-    assert (
-        metadata.items()
-        >= {
-            "step": 1,
-            "request": "r1",
-            "ls_retriever_name": "memlayer",
-        }.items()
-    )
+    [run] = heard.of("retriever")
+    assert run.given == WHERE
+    assert heard.above(run) == ["RunnableSequence"]
+    assert {"memory", "mine"} <= run.tags
+    told = {"step": 1, "request": "r1", "ls_retriever_name": "memlayer"}
+    assert run.metadata == {**run.metadata, **told}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "kind"),
-    [
-        ({"k": 0}, InvalidLimitError),
-        ({"k": 0, "filter": {"kind": "record"}}, InvalidLimitError),
-        ({"token_limit": 0}, InvalidLimitError),
-        ({"token_limit": 0, "filter": {"kind": "record"}}, InvalidLimitError),
-        ({"user_id": ""}, InvalidScopeError),
-    ],
-)
-def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full, wrong, kind) -> None:
-    heard = Heard()
-
-    with pytest.raises(kind):
-        ask(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), config={"callbacks": [heard]})
-
-    assert heard.runs[1:] == [(kind,)]
-
-
-def test_a_misspelled_argument_is_refused_and_not_passed_over(full) -> None:
-    """A `tenant` in the place of `tenant_id` would search in another tenant."""
-    with pytest.raises(ValidationError, match="tenant"):
-        MemlayerRetriever(full, user_id="ada", tenant="other")
+def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(ask, full) -> None:
+    for wrong, problem in (
+        ({"k": 0}, errors.InvalidLimitError),
+        ({"token_limit": 0, "filter": {"kind": "record"}}, errors.InvalidLimitError),
+        ({"user_id": ""}, errors.InvalidScopeError),
+    ):
+        heard = Heard()
+        with pytest.raises(problem):
+            ask(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), callbacks=[heard])
+        assert heard.errors == [problem]
 
 
 def test_a_question_that_is_no_text_and_a_closed_memory_are_refused(ask, full) -> None:
     retriever = MemlayerRetriever(full, user_id="ada")
-    with pytest.raises(InvalidMessageError):
+    with pytest.raises(errors.InvalidMessageError):
         ask(retriever, 7)
     full.close()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         ask(retriever)
 
 
-def test_it_is_not_made_without_a_memory_and_a_user_or_a_session(full) -> None:
+def test_it_is_not_made_without_a_memory_and_a_user_or_a_session_or_of_a_misspelled_argument(full) -> None:
     for wrong, kind in (
-        ({"memory": full}, InvalidScopeError),
-        ({"memory": full, "user_id": None}, InvalidScopeError),
-        ({"user_id": "ada"}, TypeError),
-        ({"memory": "./memory", "user_id": "ada"}, ConfigurationError),
-        ({"memory": full, "user_id": "ada", "k": "many"}, ValidationError),
-        ({"memory": full, "user_id": "ada", "roles": "cook"}, InvalidRecordError),
+        ({"user_id": None}, errors.InvalidScopeError),
+        ({"memory": "./memory"}, errors.ConfigurationError),
+        ({"k": "many"}, ValidationError),
+        ({"roles": "cook"}, errors.InvalidRecordError),
+        ({"tenant": "other"}, ValidationError),  # in the place of `tenant_id`, it would search in another one
     ):
         with pytest.raises(kind):
-            MemlayerRetriever(**wrong)
+            MemlayerRetriever(**{"memory": full, "user_id": "ada", **wrong})
 
 
 def test_without_a_user_it_searches_a_session_that_stands_alone(ask, full) -> None:

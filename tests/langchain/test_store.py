@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from langchain.agents import create_agent
-from langchain.tools import ToolRuntime
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import FakeMessagesListChatModel
-from langchain_core.messages import AIMessage
-from langchain_core.tools import tool
-from langgraph.graph import END, START, StateGraph
-from langgraph.runtime import Runtime
 from langgraph.store.base import (
     GetOp,
     InvalidNamespaceError,
@@ -31,17 +24,10 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
+from waiting import wait_for
 
 from langchain_memlayer import MemlayerStore
-from memlayer_core import Memory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidItemError,
-    InvalidLimitError,
-    InvalidScopeError,
-    StoreClosedError,
-    StoreUnavailableError,
-)
+from memlayer_core import Memory, errors
 from memlayer_core.index.flow import calibration_texts
 from memlayer_core.items import sql as items_sql
 from tests.conftest import PROMPT
@@ -59,18 +45,13 @@ class Letters(Embeddings):
         self.away = False
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        if self.away:
-            raise ConnectionError("nobody answers")
+        vectors = [self.embed_query(text) for text in texts]
         self.embedded += texts
-        return [self._one(text) for text in texts]
+        return vectors
 
     def embed_query(self, text: str) -> list[float]:
         if self.away:
             raise ConnectionError("nobody answers")
-        return self._one(text)
-
-    @staticmethod
-    def _one(text: str) -> list[float]:
         found = np.zeros(64)
         for letter in text.casefold():
             found[ord(letter) % 63] += 1
@@ -119,9 +100,9 @@ def test_what_is_put_is_got_and_what_is_deleted_is_gone(do, store) -> None:
     assert type(item) is Item
     assert (item.namespace, item.key, item.value) == (("users", "ada"), "k", value)
     assert do(store, "get", ("users", "bob"), "k") is None
-    do(store, "delete", ("users", "ada"), "k")
-    do(store, "delete", ("users", "ada"), "k")
-    assert do(store, "get", ("users", "ada"), "k") is None
+    for _ in range(2):
+        do(store, "delete", ("users", "ada"), "k")
+        assert do(store, "get", ("users", "ada"), "k") is None
 
 
 def test_an_update_keeps_when_an_item_came_into_being(do, store, at) -> None:
@@ -145,42 +126,32 @@ def test_a_value_that_was_read_is_a_copy(store) -> None:
 
 @pytest.mark.trap("langchain", 13, 15)
 def test_values_that_json_has_no_type_for_come_back_equal(store) -> None:
-    value = {
-        "when": NOON,
-        "bytes": b"\0\xff",
-        "pair": (1, "two"),
-        "money": Decimal("1.10"),
-        "nul": "\0",
-        "half": "\ud800",
-        "huge": 10**400,
-        "endless": float("inf"),
-        "$memlayer": "mine",
-    }
+    found_by = {"when": NOON, "nul": "\0", "huge": 10**400}
+    odd = {"bytes": b"\0\xff", "pair": (1, "two"), "half": "\ud800", "endless": float("inf")}
+    value = {**found_by, **odd, "money": Decimal("1.10"), "$memlayer": "mine"}
     store.put(DOCS, "k", value)
     assert store.get(DOCS, "k").value == value
-    assert keys(store.search(DOCS, filter={"when": NOON, "nul": "\0", "huge": 10**400})) == ["k"]
+    assert keys(store.search(DOCS, filter=found_by)) == ["k"]
 
 
-@pytest.mark.parametrize(
-    ("namespace", "key"),
-    [
-        (("users", "%"), "_"),
-        (("users", "*"), "*"),
-        (("a" * 1900,), "k" * 10_000),
-        (("users'--", '"; DROP TABLE memlayer_items; --'), "'"),
-        (("l\u043euis",), "e\u0301"),
-        (("[users", "?"), ""),
-        (tuple("deep" for _ in range(60)), "k"),
-    ],
-)
+STRANGE = [
+    (("users", "*"), "*"),
+    (("a" * 1900,), "k" * 10_000),
+    (("users'--", '"; DROP TABLE memlayer_items; --'), "'"),
+    (("l\u043euis",), "e\u0301"),
+    (("[users", "?"), ""),
+    (("deep",) * 60, "k"),
+]
+
+
+@pytest.mark.parametrize(("namespace", "key"), STRANGE)
 def test_strange_labels_and_keys_name_one_place_and_no_other(do, store, namespace, key) -> None:
     others = [("users", "x"), ("users",), ("louis",), ("b" * 1900,)]
-    for other in others:
-        do(store, "put", other, key, {"mine": False})
-    do(store, "put", namespace, key, {"mine": True})
+    for place in (*others, namespace):
+        do(store, "put", place, key, {"mine": place == namespace})
     assert do(store, "get", namespace, key).value == {"mine": True}
     assert [item.namespace for item in do(store, "search", namespace)] == [namespace]
-    assert do(store, "list_namespaces", suffix=namespace[-1:])[0][-1] == namespace[-1] or namespace[-1] == "*"
+    assert namespace in do(store, "list_namespaces", suffix=namespace[-1:])
     do(store, "delete", namespace, key)
     assert len(do(store, "search", ())) == len(others)
 
@@ -208,42 +179,14 @@ def test_tenants_never_see_each_other_whatever_their_namespaces(do, memory) -> N
 
 def test_reads_in_a_batch_see_what_was_there_before_its_writes(do, store) -> None:
     do(store, "put", DOCS, "old", {"v": 1})
-    answers = do(
-        store,
-        "batch",
-        [
-            PutOp(DOCS, "old", {"v": 2}),
-            PutOp(DOCS, "new", {"v": 3}),
-            GetOp(DOCS, "old"),
-            GetOp(DOCS, "new"),
-            SearchOp(DOCS),
-            SearchOp(DOCS, query="v"),
-            ListNamespacesOp(),
-            PutOp(("more",), "k", {}),
-        ],
-    )
-    assert answers[2].value == {"v": 1}
-    assert [answers[0], answers[1], answers[3], answers[7]] == [None] * 4
-    assert keys(answers[4]) == keys(answers[5]) == ["old"]
-    assert answers[6] == [DOCS]
+    writes = [PutOp(DOCS, "old", {"v": 2}), PutOp(DOCS, "new", {"v": 3}), PutOp(("more",), "k", {})]
+    reads = [GetOp(DOCS, "old"), GetOp(DOCS, "new"), SearchOp(DOCS), SearchOp(DOCS, query="v")]
+    answers = do(store, "batch", [*writes, *reads, ListNamespacesOp()])
+    assert answers[:3] == [None] * 3
+    old, new, listed, found, namespaces = answers[3:]
+    assert (old.value, new, namespaces) == ({"v": 1}, None, [DOCS])
+    assert keys(listed) == keys(found) == ["old"]
     assert sorted(keys(do(store, "search", DOCS))) == ["new", "old"]
-
-
-def test_the_last_of_several_writes_to_one_key_counts(do, store) -> None:
-    do(store, "put", DOCS, "there", {"v": 0})
-    do(
-        store,
-        "batch",
-        [
-            PutOp(DOCS, "k", {"v": 1}),
-            PutOp(DOCS, "k", {"v": 2}),
-            PutOp(DOCS, "gone", {"v": 1}),
-            PutOp(DOCS, "gone", None),
-            PutOp(DOCS, "there", None),
-            PutOp(DOCS, "there", {"v": 3}),
-        ],
-    )
-    assert {item.key: item.value["v"] for item in do(store, "search", DOCS)} == {"k": 2, "there": 3}
 
 
 def test_the_same_text_may_stand_in_many_items_of_a_batch(do, store) -> None:
@@ -254,19 +197,14 @@ def test_the_same_text_may_stand_in_many_items_of_a_batch(do, store) -> None:
     assert len({item.score for item in found}) == 1
 
 
-BAD_LABELS = [("foo.bar",), ("foo", ""), ("foo", 1), ("nul\0",)]
-
-
-@pytest.mark.parametrize("namespace", BAD_LABELS, ids=repr)
+@pytest.mark.parametrize("namespace", [("foo.bar",), ("foo", ""), ("foo", 1), ("nul\0",)], ids=repr)
 def test_nothing_of_a_batch_is_done_when_one_label_is_bad(do, store, namespace) -> None:
     """LangGraph checks labels in `put`, `get` and `search`, and not in a batch."""
     do(store, "put", ("foo", "bar"), "k", {"changed": False})
     for bad in (
         GetOp(namespace, "k"),
         PutOp(namespace, "k", {"changed": True}),
-        PutOp(namespace, "k", None),
         SearchOp(namespace),
-        ListNamespacesOp((MatchCondition("prefix", namespace),)),
         ListNamespacesOp((MatchCondition("suffix", namespace),)),
     ):
         with pytest.raises(InvalidNamespaceError):
@@ -275,30 +213,18 @@ def test_nothing_of_a_batch_is_done_when_one_label_is_bad(do, store, namespace) 
         assert do(store, "list_namespaces") == [("foo", "bar")]
 
 
+CIRCLE: dict[str, Any] = {}
+CIRCLE["self"] = CIRCLE
 BAD_OPS: list[Any] = [
-    PutOp(DOCS, "k", {"v": object()}),
-    PutOp(DOCS, "k", ["no", "mapping"]),  # type: ignore[arg-type]
+    *(PutOp(DOCS, "k", value) for value in ({"v": object()}, ["no", "mapping"], CIRCLE)),
+    *(PutOp(namespace, "k", {}) for namespace in ("docs", ("half\ud800",), ("a" * 2000,))),
+    *(PutOp(DOCS, "k", {}, ttl=ttl) for ttl in (0, float("nan"), 1e12, "1")),
     PutOp(DOCS, "nul\0", {}),
-    PutOp(DOCS, "half\ud800", {}),
-    PutOp(("half\ud800",), "k", {}),
-    PutOp("docs", "k", {}),  # type: ignore[arg-type]
-    PutOp(DOCS, "k", {}, ttl=0),
-    PutOp(DOCS, "k", {}, ttl=float("nan")),
-    PutOp(DOCS, "k", {}, ttl=float("inf")),
-    PutOp(DOCS, "k", {}, ttl=1e12),
-    PutOp(DOCS, "k", {}, ttl="1"),  # type: ignore[arg-type]
     PutOp(DOCS, "k", {"text": "x"}, index="text"),  # type: ignore[arg-type]
     PutOp(DOCS, "k", {"text": [NOON]}, index=["text"]),
-    SearchOp(DOCS, limit=-1),
-    SearchOp(DOCS, offset=-1),
-    SearchOp(DOCS, query=5),  # type: ignore[arg-type]
-    PutOp(("a" * 2000,), "k", {}),
-    SearchOp(DOCS, filter=["v"]),  # type: ignore[arg-type]
-    SearchOp(DOCS, filter={1: "v"}),  # type: ignore[dict-item]
-    SearchOp(DOCS, filter={"v": {"$regex": "."}}),
-    SearchOp(DOCS, filter={"$or": []}),
-    SearchOp(DOCS, filter={"v": {"$gt": None}}),
-    SearchOp(DOCS, filter={"v') = 1 OR 1=1 --": 1}),
+    *(SearchOp(DOCS, **asked) for asked in ({"limit": -1}, {"offset": -1}, {"query": 5})),
+    *(SearchOp(DOCS, filter=wanted) for wanted in (["v"], {1: "v"}, {"$or": []}, {"v') = 1 OR 1=1 --": 1})),
+    *(SearchOp(DOCS, filter={"v": wanted}) for wanted in ({"$regex": "."}, {"$gt": None})),
     ListNamespacesOp((MatchCondition("middle", ("x",)),)),  # type: ignore[arg-type]
     ListNamespacesOp(max_depth=0),
     "no operation",
@@ -307,18 +233,11 @@ BAD_OPS: list[Any] = [
 
 def test_nothing_of_a_batch_is_done_when_one_operation_cannot_be(do, store) -> None:
     for bad in BAD_OPS:
-        with pytest.raises((InvalidItemError, InvalidLimitError)) as raised:
+        with pytest.raises((errors.InvalidItemError, errors.InvalidLimitError)) as raised:
             do(store, "batch", [PutOp(DOCS, "good", {}), bad])
         assert isinstance(raised.value, ValueError), bad
         assert raised.value.hint, bad
         assert do(store, "list_namespaces") == [], bad
-
-
-def test_a_circle_is_refused_and_not_followed(store) -> None:
-    circle: dict[str, Any] = {}
-    circle["self"] = circle
-    with pytest.raises(InvalidItemError, match="cannot be written"):
-        store.put(DOCS, "k", circle)
 
 
 # --- search without a query
@@ -330,24 +249,20 @@ def test_without_a_query_the_last_put_come_first_page_by_page(do, store, at) -> 
         do(store, "put", ("docs", str(minute % 2)), str(minute), {})
     at(NOON + timedelta(hours=1))
     do(store, "put", ("docs", "0"), "0", {"again": True})
-    assert keys(do(store, "search", DOCS)) == ["0", "4", "3", "2", "1"]
-    assert keys(do(store, "search", DOCS, limit=2)) == ["0", "4"]
-    assert keys(do(store, "search", DOCS, limit=2, offset=3)) == ["2", "1"]
-    assert do(store, "search", DOCS, limit=0) == []
-    assert type(do(store, "search", DOCS)[0]) is SearchItem
-    assert {item.score for item in do(store, "search", DOCS)} == {None}
-    assert keys(do(store, "search", DOCS, query="  ")) == ["0", "4", "3", "2", "1"]
+    for more, found in (
+        ({}, "04321"),
+        ({"limit": 2}, "04"),
+        ({"limit": 2, "offset": 3}, "21"),
+        ({"limit": 0}, ""),
+    ):
+        assert keys(do(store, "search", DOCS, **more)) == [*found]
+    assert keys(do(store, "search", DOCS, query="  ")) == [*"04321"]
+    assert {(type(item), item.score) for item in do(store, "search", DOCS)} == {(SearchItem, None)}
 
 
 def test_a_prefix_ends_where_a_label_ends(do, store) -> None:
-    namespaces = [
-        ("users", "1"),
-        ("users", "10"),
-        ("users", "1", "notes"),
-        ("users",),
-        ("USERS", "1"),
-        ("user",),
-    ]
+    below = [("users", "1"), ("users", "1", "notes")]
+    namespaces = [*below, ("users", "10"), ("users",), ("USERS", "1"), ("user",)]
     for namespace in namespaces:
         do(store, "put", namespace, "k", {"text": "x"})
 
@@ -355,9 +270,9 @@ def test_a_prefix_ends_where_a_label_ends(do, store) -> None:
         return {item.namespace for item in do(store, "search", prefix, **more)}
 
     for more in ({}, {"query": "x"}, {"filter": {"text": "x"}}):
-        assert found("users", "1", **more) == {("users", "1"), ("users", "1", "notes")}
-        assert found("users", **more) == set(namespaces[:4])
-        assert found(**more) == set(namespaces)
+        assert found("users", "1", **more) == {*below}
+        assert found("users", **more) == {*namespaces[:4]}
+        assert found(**more) == {*namespaces}
         assert found("users", "1", "notes", "deeper", **more) == set()
     assert {item.namespace for item in store.search(["users", "10"])} == {("users", "10")}
 
@@ -377,19 +292,10 @@ def test_pages_are_cut_from_what_a_filter_leaves(do, store) -> None:
     assert len(do(store, "search", DOCS, filter={"n": {"$gte": 15}}, limit=100)) == 5
 
 
-def test_what_was_updated_is_found_by_its_new_fields_alone(do, store) -> None:
-    do(store, "put", DOCS, "k", {"color": "red"})
-    do(store, "put", DOCS, "k", {"color": "blue"})
-    assert do(store, "search", DOCS, filter={"color": "red"}) == []
-    assert keys(do(store, "search", DOCS, filter={"color": "blue"})) == ["k"]
-
-
 # --- search by meaning and by words
 
 
-def test_an_item_is_found_by_its_meaning_as_soon_as_it_is_put_and_its_score_is_the_cosine(
-    do, memory, letters
-) -> None:
+def test_an_item_is_found_by_its_meaning_at_once_and_its_score_is_the_cosine(do, memory, letters) -> None:
     store = MemlayerStore(memory, index={"fields": ["text"]})
     do(store, "put", DOCS, "zebra", {"text": "zany zebra"})
     do(store, "put", DOCS, "dogs", {"text": "something about dogs"})
@@ -423,27 +329,19 @@ def test_each_field_is_compared_by_itself_and_the_best_one_counts(do, memory) ->
 
 
 def test_put_may_say_what_an_item_is_found_by(do, memory) -> None:
+    """No fields mean the whole value in the configuration, as in LangGraph's own stores; with `put`, nothing."""
     store = MemlayerStore(memory, index={"fields": ["title"]})
     do(store, "put", DOCS, "a", {"title": "xxx", "text": "aaa"}, index=["text"])
     do(store, "put", DOCS, "b", {"title": "bbb", "text": "aaa"})
     do(store, "put", DOCS, "c", {"title": "aaa"}, index=False)
     do(store, "put", DOCS, "d", {"title": "ddd", "text": "eee"}, index=["$"])
+    do(MemlayerStore(memory, index={"fields": []}), "put", DOCS, "e", {"title": "eee"})
+    do(store, "put", DOCS, "f", {"title": "aaa"}, index=[])
     found = do(store, "search", DOCS, query="aaa")
     assert found[0].key == "a"
-    assert {item.key: item.score is None for item in found} == {"a": False, "b": False, "c": True, "d": False}
-    assert found[-1].key == "c"  # nothing speaks for it
-    assert "c" not in keys(do(store, "search", DOCS, query="aaa", limit=3))
-    assert keys(do(store, "search", DOCS, query="aaa", limit=3, offset=3)) == ["c"]
-
-
-def test_an_item_that_says_something_else_is_found_by_that_alone(do, store) -> None:
-    """Other stores keep the old vectors, above all where the new value is not to be indexed."""
-    do(store, "put", DOCS, "k", {"text": "zany zebra"})
-    before = do(store, "search", DOCS, query="zany zebra")[0].score
-    do(store, "put", DOCS, "k", {"text": "mmmm"})
-    assert do(store, "search", DOCS, query="zany zebra")[0].score < before
-    do(store, "put", DOCS, "k", {"text": "zany zebra"}, index=False)
-    assert do(store, "search", DOCS, query="zany zebra")[0].score is None
+    assert {item.key for item in found if item.score is None} == {*"cf"} == {*keys(found[-2:])}
+    assert {*keys(do(store, "search", DOCS, query="aaa", limit=4))} == {*"abde"}
+    assert {*keys(do(store, "search", DOCS, query="aaa", limit=4, offset=4))} == {*"cf"}
 
 
 def test_filters_and_queries_go_together(do, store) -> None:
@@ -456,77 +354,44 @@ def test_filters_and_queries_go_together(do, store) -> None:
     assert (found[0].key, len(found)) == ("blue car", 3)
 
 
-def test_while_the_embedder_is_away_words_find_what_they_can(do, store, letters, memory) -> None:
-    do(store, "put", ("docs", "a"), "early", {"text": "the red bicycle"})
-    do(store, "search", DOCS, query="anything")
-    letters.away = True
-    do(store, "put", ("docs", "b"), "peanuts", {"text": "Ada is allergic to peanuts"})
-    do(store, "put", DOCS, "sushi", {"text": "Bob likes sushi"})
-    found = do(store, "search", DOCS, query="who is allergic to peanuts?")
-    assert [(item.key, item.score) for item in found[:1]] == [("peanuts", 1.0)]
-    assert [item.score for item in found[1:]] == [None, None]
-    assert "embedder" in memory.admin.status().problems
-    letters.away = False
-    assert do(store, "search", DOCS, query="bicycle")[0].key == "early"
-
-
-def test_other_scripts_are_found(do, store) -> None:
-    for number, text in enumerate(
-        ["这是中文", "これは日本語です", "이건 한국어야", "Это русский", "यह रूसी है"]
-    ):
-        do(store, "put", DOCS, str(number), {"text": text})
-        assert do(store, "search", DOCS, query=text)[0].key == str(number)
-
-
 def test_a_query_may_be_anything(do, store) -> None:
-    do(store, "put", DOCS, "k", {"text": "test document"})
+    said = ["test document", "这是中文", "これは日本語です", "이건 한국어야", "Это русский", "यह रूसी है"]
+    for number, text in enumerate(said):
+        do(store, "put", DOCS, str(number), {"text": text})
+    for number, text in enumerate(said):
+        assert do(store, "search", DOCS, query=text)[0].key == str(number)
     for query in ("", None, "test " * 1000, "test!@#$%^&*()", "\0", '"AND (NEAR', "\ud800"):
-        assert keys(do(store, "search", DOCS, query=query)) == ["k"]
+        assert len(do(store, "search", DOCS, query=query)) == len(said)
 
 
 # --- namespaces
 
 
 def test_namespaces_are_listed_by_beginning_end_and_depth_in_their_order(do, store) -> None:
-    namespaces = [
-        ("a", "b", "c"),
-        ("a", "b", "d", "e"),
-        ("a", "b", "d", "i"),
-        ("a", "b", "f"),
-        ("a", "c", "f"),
-        ("b", "a", "f"),
-        ("users", "456", "settings"),
-    ]
-    for namespace in reversed(namespaces):
-        do(store, "put", namespace, "k", {})
+    paths = ["a b c", "a b d e", "a b d i", "a b f", "a c f", "b a f", "users 456 settings"]
+    for path in reversed(paths):
+        do(store, "put", tuple(path.split()), "k", {})
 
-    def listed(**asked: Any) -> list[tuple[str, ...]]:
-        return do(store, "list_namespaces", **asked)
+    def listed(**asked: Any) -> list[str]:
+        return [" ".join(one) for one in do(store, "list_namespaces", **asked)]
 
-    assert listed() == namespaces
-    assert listed(prefix=("a", "b")) == namespaces[:4]
-    assert listed(suffix=("f",)) == [("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f")]
-    assert listed(prefix=("a",), suffix=("f",)) == [("a", "b", "f"), ("a", "c", "f")]
-    assert listed(prefix=("a", "*", "f")) == [("a", "b", "f"), ("a", "c", "f")]
-    assert listed(suffix=("b", "*", "e")) == [("a", "b", "d", "e")]
-    assert listed(prefix=("*", "*", "*", "*")) == [("a", "b", "d", "e"), ("a", "b", "d", "i")]
-    assert listed(prefix=("a", "b"), max_depth=3) == [("a", "b", "c"), ("a", "b", "d"), ("a", "b", "f")]
-    assert listed(max_depth=1) == [("a",), ("b",), ("users",)]
-    assert listed(prefix=["a", "b"], limit=2, offset=1) == namespaces[1:3]
+    assert listed() == paths
+    assert listed(prefix=("a", "b")) == paths[:4]
+    assert listed(suffix=("f",)) == ["a b f", "a c f", "b a f"]
+    assert listed(prefix=("a",), suffix=("f",)) == listed(prefix=("a", "*", "f")) == ["a b f", "a c f"]
+    assert listed(suffix=("b", "*", "e")) == ["a b d e"]
+    assert listed(prefix=("*", "*", "*", "*")) == ["a b d e", "a b d i"]
+    assert listed(prefix=("a", "b"), max_depth=3) == ["a b c", "a b d", "a b f"]
+    assert listed(max_depth=1) == ["a", "b", "users"]
+    assert listed(prefix=["a", "b"], limit=2, offset=1) == paths[1:3]
     assert listed(prefix=("nothing",)) == []
 
 
-def test_a_namespace_that_is_empty_is_listed_no_more(do, store) -> None:
+def test_a_namespace_is_forgotten_with_all_below_it_and_listed_no_more(do, store) -> None:
     """Other stores list a namespace for ever once something was in it."""
-    do(store, "put", ("a", "b"), "k", {})
-    do(store, "put", ("a", "c"), "k", {})
-    do(store, "delete", ("a", "b"), "k")
-    assert do(store, "list_namespaces") == [("a", "c")]
-
-
-def test_a_namespace_is_forgotten_with_all_below_it(do, store, memory) -> None:
-    for namespace in (("users", "1"), ("users", "1", "notes"), ("users", "10")):
+    for namespace in (("users", "1"), ("users", "1", "notes"), ("users", "10"), ("empty",)):
         do(store, "put", namespace, "k", {"text": "secret"})
+    do(store, "delete", ("empty",), "k")
     do(store, "search", (), query="secret")
     assert do(store, "forget", ("users", "1")) == 2
     assert do(store, "list_namespaces") == [("users", "10")]
@@ -537,21 +402,22 @@ def test_a_namespace_is_forgotten_with_all_below_it(do, store, memory) -> None:
 # --- time to live
 
 
-def test_an_item_that_has_expired_goes_when_it_is_swept(do, store, at) -> None:
-    do(store, "put", DOCS, "short", {"text": "x"}, ttl=1)
-    do(store, "put", DOCS, "long", {"text": "x"}, ttl=60)
-    do(store, "put", DOCS, "stays", {"text": "x"})
+def test_an_item_that_has_expired_goes_when_it_is_swept(do, store, at, memory) -> None:
+    other = MemlayerStore(memory, tenant_id="other")
+    for key, ttl in (("short", 1), ("long", 60), ("stays", None)):
+        do(store, "put", DOCS, key, {"text": "x"}, ttl=ttl)
+    do(other, "put", DOCS, "short", {}, ttl=1)
     at(NOON + timedelta(seconds=59))
-    assert store.sweep_ttl() == 0
+    assert do(store, "sweep_ttl") == 0
     at(NOON + timedelta(seconds=61))
     assert store.get(DOCS, "short", refresh_ttl=False) is not None  # until it is swept
-    assert store.sweep_ttl() == 1
-    assert keys(do(store, "search", DOCS, query="x")) != []
-    assert sorted(keys(do(store, "search", DOCS, refresh_ttl=False))) == ["long", "stays"]
+    assert do(store, "sweep_ttl") == 1
+    assert sorted(keys(do(store, "search", DOCS, query="x", refresh_ttl=False))) == ["long", "stays"]
     at(NOON + timedelta(days=1))
-    assert asyncio.run(store.asweep_ttl()) == 1
+    assert do(store, "sweep_ttl") == 1
     assert do(store, "list_namespaces") == [DOCS]
     assert keys(do(store, "search", DOCS)) == ["stays"]
+    assert do(other, "get", DOCS, "short") is not None
 
 
 def test_reading_an_item_begins_its_time_anew_unless_it_is_not_to(do, store, at) -> None:
@@ -574,33 +440,17 @@ def test_reading_an_item_begins_its_time_anew_unless_it_is_not_to(do, store, at)
     assert put_and_read(lambda: do(store, "put", DOCS, "k", {}, ttl=10))
 
 
-def test_a_store_may_give_all_items_a_time_to_live(do, memory, at) -> None:
-    store = MemlayerStore(memory, ttl={"default_ttl": 10, "refresh_on_read": False})
-    do(store, "put", DOCS, "default", {})
-    do(store, "put", DOCS, "own", {}, ttl=30)
-    do(store, "put", DOCS, "stays", {}, ttl=None)
-    at(NOON + timedelta(minutes=9))
-    assert len(do(store, "search", DOCS)) == 3
-    at(NOON + timedelta(minutes=11))
-    assert store.sweep_ttl() == 1
-    assert do(store, "get", DOCS, "default") is None
-
-
-def test_reading_restarts_the_time_to_live_unless_the_configuration_forbids_it(do, memory, at) -> None:
+@pytest.mark.parametrize(("refreshes", "stays"), [({}, True), ({"refresh_on_read": False}, False)])
+def test_reading_restarts_the_time_to_live_unless_that_is_forbidden(do, memory, at, refreshes, stays) -> None:
     """As LangGraph documents it; its `SqliteStore` does so only if `refresh_on_read` is there, and true."""
-    for ttl, stays in (
-        ({"default_ttl": 10}, True),
-        ({"default_ttl": 10, "refresh_on_read": True}, True),
-        ({"default_ttl": 10, "refresh_on_read": False}, False),
-    ):
-        store = MemlayerStore(memory, ttl=ttl)
-        at(NOON)
-        do(store, "put", DOCS, "k", {})
-        at(NOON + timedelta(minutes=6))
-        assert do(store, "get", DOCS, "k") is not None
-        at(NOON + timedelta(minutes=12))
-        store.sweep_ttl()
-        assert (do(store, "get", DOCS, "k") is not None) is stays
+    store = MemlayerStore(memory, ttl={"default_ttl": 10, **refreshes})
+    for key, ttl in (("default", {}), ("own", {"ttl": 30}), ("stays", {"ttl": None})):
+        do(store, "put", DOCS, key, {}, **ttl)
+    at(NOON + timedelta(minutes=6))
+    assert len(do(store, "search", DOCS)) == 3
+    at(NOON + timedelta(minutes=12))
+    assert do(store, "sweep_ttl") == (not stays)
+    assert (do(store, "get", DOCS, "default") is not None) is stays
 
 
 def test_what_has_expired_may_be_hidden_before_it_is_swept(do, memory, at) -> None:
@@ -616,58 +466,48 @@ def test_what_has_expired_may_be_hidden_before_it_is_swept(do, memory, at) -> No
     assert store.sweep_ttl() == 2  # reading brought none of them back
 
 
-def test_a_sweep_leaves_other_tenants_alone(memory, at) -> None:
-    stores = [MemlayerStore(memory, tenant_id=tenant) for tenant in ("one", "two")]
-    for one in stores:
-        one.put(DOCS, "k", {}, ttl=1)
-    at(NOON + timedelta(minutes=2))
-    assert stores[0].sweep_ttl() == 1
-    assert stores[1].get(DOCS, "k") is not None
-
-
 def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(memory, at) -> None:
     store = MemlayerStore(memory, ttl={"sweep_interval_minutes": 0.0001})  # type: ignore[typeddict-item]
     store.put(DOCS, "k", {}, ttl=1)
     at(NOON + timedelta(minutes=2))
     running = store.start_ttl_sweeper()
     assert store.start_ttl_sweeper() is running
-    deadline = time.monotonic() + 5
-    while store.list_namespaces() and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert store.list_namespaces() == []
+    wait_for(lambda: store.list_namespaces() == [])
     assert store.stop_ttl_sweeper(timeout=5)
     running.result(timeout=5)
     again = store.start_ttl_sweeper()
     assert again.cancel()
-    assert store.stop_ttl_sweeper(timeout=5)
+    wait_for(lambda: store.start_ttl_sweeper() is not again)
     last = store.start_ttl_sweeper()
     memory.close()
     assert last.result(timeout=5) is None
-    with pytest.raises(InvalidItemError, match="above zero"):
+    with pytest.raises(errors.InvalidItemError, match="above zero"):
         store.start_ttl_sweeper(-1)
 
 
 # --- the object
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"index": {"field": ["text"]}},
-        {"index": {"embed": lambda texts: [[1.0] for _ in texts]}},
-        {"index": "text"},
-        {"index": {"dims": 1536}},
-        {"index": {"dims": "64"}},
-        {"ttl": {"default": 5}},
-        {"ttl": {"default_ttl": 0}},
-        {"ttl": {"sweep_interval_minutes": "often"}},
-    ],
-    ids=["field", "embed", "index", "dims", "text as dims", "default", "default_ttl", "interval"],
-)
-def test_a_configuration_that_cannot_be_kept_is_refused(memory, given) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        MemlayerStore(memory, **given)
-    assert raised.value.hint
+def test_a_configuration_that_cannot_be_kept_is_refused(memory, letters) -> None:
+    for given, problem in (
+        ({"memory": object()}, errors.ConfigurationError),
+        ({"tenant_id": ""}, errors.InvalidScopeError),
+        ({"user_namespace": ("memories",)}, errors.InvalidItemError),
+        ({"index": {"field": ["text"]}}, errors.ConfigurationError),
+        ({"index": {"embed": lambda texts: [[1.0] for _ in texts]}}, errors.ConfigurationError),
+        ({"index": "text"}, errors.ConfigurationError),
+        ({"index": {"dims": "64"}}, errors.ConfigurationError),
+        ({"ttl": {"default": 5}}, errors.ConfigurationError),
+        ({"ttl": {"default_ttl": 0}}, errors.ConfigurationError),
+        ({"ttl": {"sweep_interval_minutes": "often"}}, errors.ConfigurationError),
+    ):
+        with pytest.raises(problem) as raised:
+            MemlayerStore(**{"memory": memory, **given})
+        assert raised.value.hint
+    assert MemlayerStore(memory, index={"embed": letters, "dims": 64}).supports_ttl
+    memory.close()
+    with pytest.raises(errors.StoreClosedError):
+        MemlayerStore(memory).get(DOCS, "k")
 
 
 def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory, letters) -> None:
@@ -678,40 +518,17 @@ def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory
     store.search(DOCS, query="x")
     letters.away = True  # the vectors that are stored say it, too
     assert MemlayerStore(memory, index={"dims": 64, "fields": ["text"]})
-    with pytest.raises(ConfigurationError, match="384 dimensions, and the memory's embedder makes 64"):
+    with pytest.raises(errors.ConfigurationError, match="384 dimensions, and the memory's embedder makes 64"):
         MemlayerStore(memory, index={"dims": 384})
 
 
 @pytest.mark.parametrize("fields", [{"text": 1}, ["notes["], ["notes[x]"], ["{title"], ["$.text"], "text"])
 def test_fields_that_no_item_can_be_found_by_are_refused(memory, fields) -> None:
-    with pytest.raises(InvalidItemError) as raised:
+    with pytest.raises(errors.InvalidItemError) as raised:
         MemlayerStore(memory, index={"fields": fields})
     assert raised.value.hint
-    with pytest.raises(InvalidItemError):
+    with pytest.raises(errors.InvalidItemError):
         MemlayerStore(memory).put(DOCS, "k", {"text": "x"}, index=fields)
-
-
-def test_no_fields_in_the_configuration_mean_the_whole_value(do, memory) -> None:
-    """As in LangGraph's own stores; with `put`, they mean that the item is not found by its text."""
-    store = MemlayerStore(memory, index={"fields": []})
-    do(store, "put", DOCS, "k", {"text": "x"})
-    do(store, "put", DOCS, "never", {"text": "x"}, index=[])
-    found = {item.key: item.score for item in do(store, "search", DOCS, query="x")}
-    assert found["k"] is not None
-    assert found["never"] is None
-
-
-def test_a_store_needs_a_memory_and_a_tenant(memory, letters) -> None:
-    with pytest.raises(ConfigurationError, match="`memory` must be"):
-        MemlayerStore(object())  # type: ignore[arg-type]
-    with pytest.raises(InvalidScopeError):
-        MemlayerStore(memory, tenant_id="")
-    with pytest.raises(InvalidItemError, match="named by a list"):
-        MemlayerStore(memory, index={"fields": "text"})  # type: ignore[typeddict-item]
-    assert MemlayerStore(memory, index={"embed": letters, "dims": 64}).supports_ttl
-    memory.close()
-    with pytest.raises(StoreClosedError):
-        MemlayerStore(memory).get(DOCS, "k")
 
 
 def test_one_store_serves_threads_and_event_loops_at_once(store) -> None:
@@ -759,26 +576,35 @@ async def test_calls_that_are_awaited_together_share_a_transaction(store, transa
     assert len(await store.asearch(DOCS, limit=500)) == 250
 
 
-async def test_calls_during_a_batch_are_the_next_one(store, transactions, memory, monkeypatch) -> None:
-    db, began, go_on = memory._resources.runtime.db, threading.Event(), threading.Event()
+@pytest.fixture
+def held_up(memory, monkeypatch) -> SimpleNamespace:
+    """Let the next write that changes items wait: it tells that it began, and goes on when it is told to."""
+    db, state = (
+        memory._resources.runtime.db,
+        SimpleNamespace(began=threading.Event(), go_on=threading.Event()),
+    )
     write = db.write
 
-    def held_up(work: Any, *args: Any, **kwargs: Any) -> Any:
-        if work is items_sql.change:
-            began.set()
-            assert go_on.wait(30)
+    def waiting(work: Any, *args: Any, **kwargs: Any) -> Any:
+        if work is items_sql.change and not state.began.is_set():
+            state.began.set()
+            assert state.go_on.wait(30)
         return write(work, *args, **kwargs)
 
-    monkeypatch.setattr(db, "write", held_up)
+    monkeypatch.setattr(db, "write", waiting)
+    return state
+
+
+async def test_calls_during_a_batch_are_the_next_one(store, transactions, held_up) -> None:
     first = asyncio.create_task(store.aput(DOCS, "first", {}))
-    await asyncio.to_thread(began.wait, 30)
+    await asyncio.to_thread(held_up.began.wait, 30)
     later = []
     for number in range(20):
         later.append(asyncio.create_task(store.aput(DOCS, "k", {"n": number})))
         await asyncio.sleep(0)
     later[19].cancel()
     assert await store.aget(DOCS, "first") is None  # a read waits for no write
-    go_on.set()
+    held_up.go_on.set()
     await asyncio.gather(first, *later[:19])
     assert (await store.aget(DOCS, "k")).value == {"n": 18}
     assert transactions.count("write") == 2
@@ -792,7 +618,7 @@ async def test_a_call_that_fails_fails_no_other_call_of_its_batch(store, transac
         return_exceptions=True,
     )
     failed = {at: type(one) for at, one in enumerate(found) if one is not None}
-    assert failed == dict.fromkeys((3, 77, 100), InvalidItemError)
+    assert failed == dict.fromkeys((3, 77, 100), errors.InvalidItemError)
     assert len({*keys(await store.asearch(DOCS, limit=200))} ^ {str(n) for n in range(100)}) == 2
     assert transactions.count("write") < 20
 
@@ -802,12 +628,12 @@ async def test_when_the_journal_is_away_it_is_tried_once_for_all(store, memory, 
 
     def away(*_: Any, **__: Any) -> None:
         tried.append(1)
-        raise StoreUnavailableError("locked", hint="Try again.")
+        raise errors.StoreUnavailableError("locked", hint="Try again.")
 
     monkeypatch.setattr(memory._resources.runtime.db, "write", away)
     calls = (store.aput(DOCS, str(n), {}) for n in range(50))
     found = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(one) for one in found} == {StoreUnavailableError}
+    assert {type(one) for one in found} == {errors.StoreUnavailableError}
     assert len(tried) == 1
 
 
@@ -839,105 +665,36 @@ async def test_a_write_that_is_cancelled_or_fails_holds_nobody_up(store) -> None
     tasks[1].cancel()
     failing = store.aput(DOCS, "k", {"n": object()})
     found = await asyncio.gather(*tasks, failing, store.aput(DOCS, "k", {"n": 9}), return_exceptions=True)
-    assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), InvalidItemError]
+    assert [type(one) for one in found[1:4]] == [asyncio.CancelledError, type(None), errors.InvalidItemError]
     assert (await store.aget(DOCS, "k")).value == {"n": 9}
     assert not store._writes._calls
 
 
-async def test_a_write_that_timed_out_does_not_come_behind_the_one_that_was_tried_instead(
-    store, monkeypatch
-) -> None:
+async def test_a_write_that_timed_out_does_not_come_behind_the_one_tried_instead(store, held_up) -> None:
     """The task is cancelled, and the thread that writes for it goes on."""
-    db = store._items.memory.runtime.db
-    write, began, go_on = db.write, threading.Event(), threading.Event()
-
-    def held_up(work: Any, *args: Any, **kwargs: Any) -> Any:
-        if work is items_sql.change and not began.is_set():
-            began.set()
-            assert go_on.wait(30)
-        return write(work, *args, **kwargs)
-
-    monkeypatch.setattr(db, "write", held_up)
     late = asyncio.create_task(store.aput(DOCS, "k", {"n": "old"}))
-    await asyncio.to_thread(began.wait, 30)
+    await asyncio.to_thread(held_up.began.wait, 30)
     late.cancel()
     with pytest.raises(asyncio.CancelledError):
         await late
     again = asyncio.create_task(store.aput(DOCS, "k", {"n": "new"}))
     await asyncio.sleep(0.05)
     assert not again.done()
-    go_on.set()
+    held_up.go_on.set()
     await again
 
     assert (await store.aget(DOCS, "k")).value == {"n": "new"}
     assert not store._writes._calls
 
 
-@pytest.mark.trap("langchain", 11)
-async def test_no_async_method_blocks_the_loop(store) -> None:
-    await store.aput(DOCS, "k", {"text": "hello"}, ttl=5)
-    assert (await store.aget(DOCS, "k")).value == {"text": "hello"}
-    assert keys(await store.asearch(DOCS, query="hello", filter={"text": "hello"})) == ["k"]
-    assert await store.alist_namespaces() == [DOCS]
-    await store.adelete(DOCS, "k")
-    assert await store.asweep_ttl() == 0
-    assert await store.aforget() == 0
-
-
 # --- in LangGraph
-
-
-def test_tools_of_an_agent_write_and_read_it_across_threads(do, store) -> None:
-    @tool
-    def note(text: str, runtime: ToolRuntime) -> str:
-        """Note something."""
-        runtime.store.put(("notes", "ada"), "n1", {"text": text})
-        return "noted"
-
-    @tool
-    async def look(query: str, runtime: ToolRuntime) -> str:
-        """Look something up."""
-        found = await runtime.store.asearch(("notes", "ada"), query=query)
-        return found[0].value["text"]
-
-    class Model(FakeMessagesListChatModel):
-        def bind_tools(self, tools: Any, **_: Any) -> Any:
-            return self
-
-    def agent(name: str, **args: str) -> Any:
-        call = {"name": name, "args": args, "id": "c1", "type": "tool_call"}
-        answers = [AIMessage("", tool_calls=[call]), AIMessage("done")]
-        return create_agent(Model(responses=answers), [note, look], store=store)
-
-    agent("note", text="Ada likes hiking").invoke({"messages": "Note that"})
-    state = asyncio.run(agent("look", query="hiking").ainvoke({"messages": "What does Ada like?"}))
-    assert state["messages"][-2].content == "Ada likes hiking"
-
-
-def test_nodes_of_a_graph_are_given_it(store) -> None:
-    def count(state: dict[str, int], runtime: Runtime) -> dict[str, int]:
-        assert runtime.store is store
-        before = runtime.store.get(("counts",), "runs")
-        runs = before.value["runs"] + 1 if before else 1
-        runtime.store.put(("counts",), "runs", {"runs": runs})
-        return {"runs": runs}
-
-    graph = StateGraph(dict)
-    graph.add_node("count", count)
-    graph.add_edge(START, "count")
-    graph.add_edge("count", END)
-    compiled = graph.compile(store=store)
-    assert [compiled.invoke({})["runs"] for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_namespace_that_is_the_users_is_forgotten_with_the_user(memory) -> None:
     store = MemlayerStore(memory, user_namespace=("memories", "{user_id}"))
-    store.put(("memories", "ada"), "boat", {"text": "Ada has a boat."})
-    store.put(("memories", "bob"), "boat", {"text": "Bob has a boat."})
-    store.put(("drafts", "ada"), "poem", {"text": "Roses"})
+    ada, bob, drafts = ("memories", "ada"), ("memories", "bob"), ("drafts", "ada")
+    for namespace in (ada, bob, drafts):
+        store.put(namespace, "boat", {"text": "A boat."})
     report = memory.forget("ada")
-    assert (report.items, report.undeclared_folders) == (1, (("drafts", "ada"),))
-    assert store.get(("memories", "ada"), "boat") is None
-    assert store.get(("memories", "bob"), "boat") is not None
-    with pytest.raises(InvalidItemError, match="user_id"):
-        MemlayerStore(memory, user_namespace=("memories",))
+    assert (report.items, report.undeclared_folders) == (1, (drafts,))
+    assert store.list_namespaces() == [drafts, bob]

@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, strategies as st
+from hypothesis import HealthCheck, example, given, strategies as st
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 
@@ -75,8 +75,16 @@ def answered_alike(store: MemlayerStore, batches: list[list[Op]]) -> None:
         assert list(map(plain, answers)) == list(map(plain, expected))
 
 
+D = ("docs",)
+
+
 @examples(30, suppress_health_check=[HealthCheck.too_slow])
 @given(batches_of_operations)
+@example([[PutOp(D, "k", {"v": 1}), PutOp(D, "k", {"v": 2}), GetOp(D, "k")], [SearchOp(D)]])
+@example([[PutOp(D, "k", {"v": 1})], [PutOp(D, "k", None), PutOp(D, "k", {"v": 2})], [GetOp(D, "k")]])
+@example(
+    [[PutOp(D, "k", {"x": 1})], [PutOp(D, "k", {"x": 2})], [SearchOp(D, {"x": 1}), SearchOp(D, {"x": 2})]]
+)
 def test_the_same_batches_are_answered_alike(batches) -> None:
     with Memory.in_memory(settings=LATER) as memory:
         answered_alike(MemlayerStore(memory), batches)

@@ -33,10 +33,7 @@ spellings = st.sampled_from(
 )
 
 
-WAYS = {
-    "offloaded": SMALL,
-    "truncated": SMALL.replace(truncate_messages=True, truncate_characters=100),
-}
+WAYS = {"offloaded": SMALL, "truncated": SMALL.replace(truncate_messages=True, truncate_characters=100)}
 
 
 @pytest.fixture(scope="module", params=WAYS, ids=WAYS.keys())
