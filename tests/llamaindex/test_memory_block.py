@@ -246,21 +246,6 @@ async def test_one_block_serves_many_sessions_and_no_user_hears_of_another(memor
             assert [name for name in ("Coco", "Fred", "Tom") if name in told] == [own]
 
 
-async def test_without_a_user_each_session_stands_alone(memory, framework):
-    shared = MemlayerMemoryBlock(memory)
-    for session, name in (("one", "Coco"), ("two", "Fred")):
-        queue = framework(shared, session_id=session)
-        await queue.aput_messages([*talk(f"my parrot is called {name}", "noted"), ChatMessage("bye")])
-        await queue.aget()
-        await queue.areset()
-
-    for session, own in (("one", "Coco"), ("two", "Fred")):
-        queue = framework(shared, session_id=session)
-        await queue.aput(ASKED)
-        told = str(texts(await queue.aget()))
-        assert [name for name in ("Coco", "Fred") if name in told] == [own]
-
-
 async def test_called_by_hand_it_keeps_to_the_session_that_is_named_or_to_its_own(block, memory):
     await block.aput(PETS)
     await block.aput(talk("I live in Riga", "noted"), session_id="tuesday")
@@ -274,7 +259,7 @@ async def test_called_by_hand_it_keeps_to_the_session_that_is_named_or_to_its_ow
             await verb(["no message"])
 
 
-async def test_forty_sessions_at_once_on_one_block_keep_apart(memory, framework):
+async def test_without_a_user_forty_sessions_at_once_on_one_block_keep_apart(memory, framework):
     shared = MemlayerMemoryBlock(memory)
 
     async def one(number):
