@@ -14,11 +14,7 @@ from llamaindex_memlayer import MemlayerMemory
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, StoreClosedError
 from tests.conftest import taken_out
-
-
-@pytest.fixture
-def session(memory):
-    return MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
+from tests.llamaindex.conftest import talk, texts
 
 
 def model():
@@ -26,16 +22,9 @@ def model():
     return speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
 
 
-def said(messages):
-    return [message.content for message in messages]
-
-
 def turns(first, last):
-    return [
-        ChatMessage(text, role=role)
-        for n in range(first, last + 1)
-        for role, text in (("user", f"question {n}"), ("assistant", f"answer to question {n}"))
-    ]
+    words = [(f"question {n}", f"answer to question {n}") for n in range(first, last + 1)]
+    return talk(*(word for pair in words for word in pair))
 
 
 def superseded(memory):
@@ -50,26 +39,18 @@ def test_a_trimmed_history_that_is_set_again_loses_and_repeats_nothing(session, 
     do(session, "set", turns(4, 5))
     do(session, "set", [*turns(4, 5), *turns(6, 6)])
 
-    assert said(do(session, "get_all")) == said(turns(1, 6))
+    assert texts(do(session, "get_all")) == texts(turns(1, 6))
     assert superseded(memory) == []
-
-
-def test_an_edited_history_that_is_set_keeps_the_old_words_apart(session, memory, do):
-    do(session, "set", turns(1, 3))
-    do(session, "set", [*turns(1, 2), ChatMessage("something else")])
-
-    assert said(do(session, "get_all")) == [*said(turns(1, 2)), "something else"]
-    assert superseded(memory) == [said(turns(3, 3))]
 
 
 def test_a_history_of_something_else_takes_the_sessions_place_and_so_does_none(session, memory, do):
     do(session, "set", turns(1, 2))
     do(session, "set", turns(8, 9))
-    assert said(do(session, "get_all")) == said(turns(8, 9))
+    assert texts(do(session, "get_all")) == texts(turns(8, 9))
 
     do(session, "set", [])
     assert do(session, "get_all") == []
-    assert superseded(memory) == [said(turns(8, 9)), said(turns(1, 2))]
+    assert superseded(memory) == [texts(turns(8, 9)), texts(turns(1, 2))]
 
 
 @pytest.mark.trap("llamaindex", 26)
@@ -83,20 +64,22 @@ async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_re
         await agent.run(f"question {n}", chat_history=history[-4:], memory=session)
         history += turns(n, n)
 
-    assert said(await session.aget_all()) == said(turns(1, 6))
+    assert texts(await session.aget_all()) == texts(turns(1, 6))
     assert await asyncio.to_thread(superseded, memory) == []
 
 
 @pytest.mark.trap("llamaindex", 26, 32)
-def test_a_history_that_is_set_is_where_the_session_ends(session, memory, do):
+def test_a_history_that_is_set_is_where_the_session_ends_and_keeps_other_words_apart(session, memory, do):
     do(session, "set", turns(1, 3))
     do(session, "set", turns(1, 2))
-    assert said(do(session, "get_all")) == said(turns(1, 2))
-    assert superseded(memory) == [said(turns(3, 3))]
+    assert do(session, "get_all") == turns(1, 2)
+    do(session, "set", [*turns(1, 1), ChatMessage("something else")])
+    assert texts(do(session, "get_all")) == [*texts(turns(1, 1)), "something else"]
+    assert superseded(memory) == [texts(turns(2, 2)), texts(turns(3, 3))]
 
     do(session, "put_messages", [ChatMessage("again"), ChatMessage("again")])
     do(session, "set", [ChatMessage("again")])
-    assert said(do(session, "get_all"))[-2:] == ["again", "again"]
+    assert texts(do(session, "get_all"))[-2:] == ["again", "again"]
 
 
 async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(session):
@@ -110,7 +93,7 @@ async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(sessi
         await FunctionAgent(llm=speaking(fails)).run("question 2", chat_history=history, memory=session)
     await FunctionAgent(llm=model()).run("question 2", chat_history=history, memory=session)
 
-    assert said(await session.aget_all()) == said(turns(1, 2))
+    assert texts(await session.aget_all()) == texts(turns(1, 2))
 
 
 @pytest.mark.parametrize("given", [[ChatMessage("else")], [], turns(1, 1)])
@@ -119,7 +102,7 @@ def test_a_session_without_a_user_takes_another_history_too(given, do):
         session = MemlayerMemory.from_defaults(memory, chat_history=turns(1, 2))
         do(session, "set", given)
 
-        assert said(do(session, "get_all")) == said(given)
+        assert texts(do(session, "get_all")) == texts(given)
 
 
 @pytest.mark.requirement("F19")
@@ -132,23 +115,23 @@ def test_a_running_engine_goes_on_in_another_memory(session, memory):
 
         there = MemlayerMemory.from_defaults(other, user_id="ada", session_id="monday")
         here = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
-        assert said(session.get_all()) == said(there.get_all()) == said(turns(2, 2))
-        assert said(here.get_all()) == said(turns(1, 1))
+        assert texts(session.get_all()) == texts(there.get_all()) == texts(turns(2, 2))
+        assert texts(here.get_all()) == texts(turns(1, 1))
         assert session.to_dict()["store_id"] == other.store_id
     with pytest.raises(StoreClosedError):
         here.set_memory(other)
     with pytest.raises(ConfigurationError, match="Memory"):
         here.set_memory(session)
-    assert said(here.get_all()) == said(turns(1, 1))
+    assert texts(here.get_all()) == texts(turns(1, 1))
 
 
 @pytest.mark.requirement("F19")
 def test_a_dump_names_the_memory_that_it_goes_on_in(tmp_path, memory):
     session = MemlayerMemory.from_defaults(path=tmp_path / "old", user_id="ada", session_id="monday")
-    first = session.chat.memory
+    first = session.memory
     session.put(ChatMessage("old"))
     session.set_memory(memory)
     session.put(ChatMessage("new"))
 
-    assert said(MemlayerMemory.from_dict(session.to_dict()).get_all()) == ["new"]
+    assert texts(MemlayerMemory.from_dict(session.to_dict()).get_all()) == ["new"]
     first.close()
