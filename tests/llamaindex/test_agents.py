@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
-from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent, ReActAgent
-from llama_index.core.base.llms.types import ChatMessage, TextBlock, ToolCallBlock
+from llama_index.core.agent.workflow import CodeActAgent, FunctionAgent, ReActAgent
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.workflow import Context, JsonSerializer
 from scripted import Scripted, answers, said, speaking
 
@@ -89,14 +90,21 @@ async def test_an_agent_tells_the_model_the_users_profile_once_whatever_is_asked
     assert said(await session.aget_all()) == TURNS
 
 
+async def execute(code: str) -> str:
+    return f"ran {code}"
+
+
+KINDS = [FunctionAgent, ReActAgent, partial(CodeActAgent, code_execute_fn=execute, streaming=False)]
+
+
 @pytest.mark.requirement("J11")
 @pytest.mark.trap("llamaindex", 16, 17)
-@pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
+@pytest.mark.parametrize("kind", KINDS, ids=["function", "reasoning", "code"])
 @pytest.mark.parametrize("insert_method", ["system", "user", None])
 async def test_what_the_user_said_in_another_session_is_told_and_makes_no_second_system_message(
     kind, insert_method, memory, remembers
 ):
-    """Some providers refuse more than one, and a reasoning agent formats the first one alone."""
+    """Some providers refuse more than one, and agents that reason or write code write over the first one."""
     llm = answers("Thought: I can answer without using any more tools.\nAnswer: a parrot")
     session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=insert_method)
 
@@ -105,6 +113,7 @@ async def test_what_the_user_said_in_another_session_is_told_and_makes_no_second
     assert [message.role.value for message in llm.last_chat_messages] == ["system", "user"]
     assert "my pet is a parrot" in llm.last_chat_messages[1].content
     assert "ferret" not in str(llm.last_chat_messages)
+    assert said(await session.aget_all())[0] == ("user", "which pet do I have?")
 
 
 async def test_forty_agents_at_once_on_one_memory_keep_to_their_sessions(memory):
@@ -184,59 +193,6 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
     )
     assert "assistant] 3 degrees" in later.recall
     assert not any(step in later.recall for step in ("Thought", "Action", "Observation"))
-
-
-async def test_an_agent_that_writes_code_keeps_its_turn_and_is_told_what_was_recalled(session, remembers):
-    """It writes its own system prompt over the first system message that it is given."""
-
-    async def execute(code: str) -> str:
-        return f"ran {code}"
-
-    def reply(messages):
-        ran = "Result of executing" in (messages[-1].content or "")
-        return ChatMessage("a parrot" if ran else "<execute>look()</execute>", role="assistant")
-
-    llm = speaking(reply)
-    agent = CodeActAgent(code_execute_fn=execute, llm=llm, streaming=False)
-    await agent.run(user_msg="which pet do I have?", memory=session)
-
-    assert said(await session.aget_all()) == [
-        ("user", "which pet do I have?"),
-        ("assistant", "<execute>look()</execute>"),
-        ("user", "Result of executing the code given:\n\nran look()"),
-        ("assistant", "a parrot"),
-    ]
-    assert all("my pet is a parrot" in told[1].content for told in llm.told)
-
-
-async def test_an_agent_that_takes_over_knows_what_was_said_and_done(session, remembers):
-    call = calls("handoff", to_agent="keeper", reason="pets")
-    call.blocks.insert(0, TextBlock(text="One moment."))
-    keeper = answers("a parrot")
-    workflow = AgentWorkflow(
-        agents=[
-            FunctionAgent(
-                name="greeter",
-                description="says hello",
-                llm=speaking(lambda _: call),
-                can_handoff_to=["keeper"],
-            ),
-            FunctionAgent(name="keeper", description="knows pets", llm=keeper, system_prompt="be short"),
-        ],
-        root_agent="greeter",
-        initial_state={"mood": "good"},
-    )
-
-    await workflow.run(user_msg="which pet do I have?", memory=session)
-
-    kept = await session.aget_all()
-    assert [message.role.value for message in kept] == ["user", "assistant", "tool", "assistant"]
-    assert kept[0].content == "which pet do I have?"
-    system, question, handover, done = keeper.last_chat_messages
-    assert system.content == "be short"
-    assert "my pet is a parrot" in question.content
-    assert question.content.endswith("which pet do I have?")
-    assert [handover, done] == kept[1:3]
 
 
 async def test_a_run_that_fails_leaves_its_question_and_the_next_one_goes_on(session):

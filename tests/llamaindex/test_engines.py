@@ -285,20 +285,6 @@ def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
     assert 2 < told[1] < told[0] < 90
 
 
-@pytest.mark.requirement("A11")
-def test_a_restart_brings_the_earlier_turns_back(open_at):
-    first = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
-    SimpleChatEngine.from_defaults(llm=answers("yes"), memory=first).chat("hello")
-    first.chat.memory.close()
-
-    again = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
-    llm = answers("yes")
-    SimpleChatEngine.from_defaults(llm=llm, memory=again).chat("and now?")
-
-    assert said(again.get_all()) == TURNS
-    assert said(llm.last_chat_messages) == TURNS[:3]
-
-
 @pytest.mark.parametrize("kind", ENGINES)
 async def test_a_turn_of_an_engine_embeds_its_question_once_alone_and_once_with_the_round_before(
     kind, counting

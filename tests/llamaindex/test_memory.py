@@ -81,16 +81,6 @@ def test_what_is_remembered_of_a_user_stays_after_a_reset_until_it_is_forgotten(
     assert do(session, "get", asked) == []
 
 
-@pytest.mark.trap("llamaindex", 14)
-@pytest.mark.requirement("L14")
-def test_a_question_larger_than_the_limit_is_told_all_the_same(memory, do):
-    session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=20)
-    do(session, "put_messages", [*turn(1), ChatMessage("word " * 500)])
-
-    assert do(session, "get") == [ChatMessage("word " * 500)]
-    assert do(session, "get", initial_token_count=20)[-1].content == "word " * 500
-
-
 @pytest.mark.trap("llamaindex", 9, 10)
 def test_what_the_prompt_has_spent_is_taken_from_the_window_and_more_is_refused(memory, do):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=400)

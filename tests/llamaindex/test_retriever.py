@@ -6,12 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import llama_index.core.instrumentation as instrument
 import pytest
-from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, QueryBundle
-from llama_index.core.tools import RetrieverTool
 from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
 from scripted import answers
 
@@ -25,7 +23,6 @@ from memlayer_core.errors import (
     InvalidScopeError,
 )
 from memlayer_core.scope import Scope
-from tests.llamaindex.conftest import uses
 
 AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 
@@ -203,9 +200,6 @@ def test_arguments_that_make_no_sense_are_refused(memory):
         MemlayerRetriever(memory, user_id="ada").retrieve(QueryBundle(None))
 
 
-# In engines and agents
-
-
 def test_a_query_engine_answers_from_it(pets):
     llm = answers("Coco")
     engine = RetrieverQueryEngine.from_args(
@@ -217,13 +211,3 @@ def test_a_query_engine_answers_from_it(pets):
     assert "my parrot is called Coco" in str(llm.last_chat_messages)
     assert "Fred" not in str(llm.last_chat_messages)
     assert response.source_nodes[0].metadata["message_id"] == "m1"
-
-
-async def test_an_agent_uses_it_as_a_tool(pets):
-    llm = uses("pets", input="my parrot")
-    tool = RetrieverTool.from_defaults(
-        MemlayerRetriever(pets, user_id="ada"), name="pets", description="What the user says of pets."
-    )
-    await FunctionAgent(tools=[tool], llm=llm).run(user_msg="what is my parrot called?")
-
-    assert "my parrot is called Coco" in llm.last_chat_messages[-1].content

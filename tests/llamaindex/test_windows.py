@@ -289,42 +289,16 @@ def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(memory, remembers,
 
 
 @pytest.mark.trap("llamaindex", 22)
-@pytest.mark.parametrize(
-    ("shortening", "limit"),
-    [
-        ({}, 8000),
-        ({"truncate_messages": True, "truncate_characters": 100}, 8000),
-        ({"offload_characters": 100, "preview_characters": 40, "last_keep": 1}, 1200),
-    ],
-    ids=["nothing", "truncated", "offloaded"],
-)
-def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limit):
-    """Providers check the signature, and refuse a thought that was changed."""
-    thought = ThinkingBlock(
-        content="hm " * 300, num_tokens=7, additional_information={"signature": "EqQB==", "of": b"\xff\0"}
-    )
-    spoken = asks_to_look()
-    spoken.blocks = [thought, TextBlock(text="I see " * 200), *spoken.blocks]
-    messages = [ChatMessage("hello " * 100), spoken, result("heron " * 300), *turns(2)]
-    with Memory.in_memory(settings=Tuned(index_delay=0.0, **shortening)) as memory:
-        session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=limit)
-        do(session, "put_messages", messages)
-
-        told = do(session, "get")
-        assert [message.role for message in told] == [message.role for message in messages]
-        assert told[1].blocks[0] == thought
-        assert [block.block_type for block in told[1].blocks] == ["thinking", "text", "tool_call"]
-        assert (told[1] == spoken) == (told[2] == messages[2]) == (shortening == {})
-        assert do(session, "get_all")[1] == spoken
-
-
 @pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
 @pytest.mark.parametrize("truncates", [False, True])
 def test_what_is_made_smaller_keeps_all_but_its_words(do, mode, truncates):
+    """Providers check a thought's signature, and refuse a thought that was changed."""
     arguments = {"path": "a.py", "text": "x = 1\n" * 4000}
     openai = {"id": "call_1", "function": {"name": "look", "arguments": json.dumps(arguments)}}
+    signed = {"signature": "EqQB==", "of": b"\xff\0"}
+    thought = ThinkingBlock(content="heron " * 40, num_tokens=7, additional_information=signed)
     spoken = calls("look", **arguments)
-    spoken.blocks[:0] = [ThinkingBlock(content="heron " * 40), TextBlock(text="I see. " * 3000)]
+    spoken.blocks[:0] = [thought, TextBlock(text="I see. " * 3000)]
     spoken.additional_kwargs = {"thought_signatures": ["U0lH"], "tool_calls": [openai]}
     seen = result("heron " * 3000, is_error=True)
     seen.blocks.append(CachePoint(cache_control={"type": "ephemeral"}))
@@ -334,14 +308,15 @@ def test_what_is_made_smaller_keeps_all_but_its_words(do, mode, truncates):
         do(session, "put_messages", messages)
         told = do(session, "get")
         assert cost(memory, told) <= 5000
+        assert do(session, "get_all") == messages
         if not truncates:
             do(session, "set", [*told, ChatMessage("Done.", role="assistant")])
             assert do(session, "get_all")[:3] == messages, "what comes back is known again"
     for whole, small in zip(messages, told, strict=True):
         assert [block.block_type for block in small.blocks] == [block.block_type for block in whole.blocks]
         assert {**small.additional_kwargs, "tool_calls": 0} == {**whole.additional_kwargs, "tool_calls": 0}
-    thought, text, call = told[1].blocks
-    assert thought == messages[1].blocks[0]
+    kept, text, call = told[1].blocks
+    assert kept == thought
     assert ("I see. " * 3000).startswith(text.text.rstrip("…")), "no words that it did not say"
     assert call.tool_kwargs["path"] == "a.py"
     assert json.loads(told[1].additional_kwargs["tool_calls"][0]["function"]["arguments"]) == call.tool_kwargs
