@@ -207,18 +207,6 @@ async def test_a_run_that_fails_leaves_its_question_and_the_next_one_goes_on(ses
     assert said(llm.last_chat_messages) == [("user", "hello"), ("user", "and now?")]
 
 
-@pytest.mark.parametrize("reads", ["get", "aget"])
-async def test_three_reads_of_a_turn_cost_one_embedding(reads, counting):
-    session, embedding = counting
-    await session.aput(ChatMessage("which pet do I have?"))
-
-    for given in (None, "which pet do I have?", ChatMessage("which pet do I have?")):
-        told = await session.aget(given) if reads == "aget" else await asyncio.to_thread(session.get, given)
-        assert "my pet is a parrot" in told[-1].content
-
-    assert embedding.asked == ["which pet do I have?"]
-
-
 async def test_a_run_with_tools_embeds_its_question_once(counting):
     """An agent reads the memory when it begins, after each round of tools, and when it is done."""
     session, embedding = counting

@@ -14,7 +14,7 @@ from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
 from scripted import takes_any_store
 from tuned import Tuned
 
-from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
+from llamaindex_memlayer import MemlayerAsyncChatStore
 from memlayer_core import Memory
 from memlayer_core.errors import InvalidLimitError, InvalidScopeError
 from tests.llamaindex.conftest import talk, texts
@@ -127,17 +127,6 @@ async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_the
     assert texts(await store.get_messages("k", status=None)) == ["old", "b"]
 
 
-@pytest.mark.trap("llamaindex", 26)
-async def test_what_a_set_takes_the_place_of_is_kept_apart_archived_or_not(store, memory):
-    await store.add_messages("k", talk("a", "b", "c"))
-    await store.archive_oldest_messages("k", 1)
-    await store.set_messages("k", talk("else"))
-
-    (session,) = await memory.asessions(user_id="ada")
-    every = await memory.chat_of(session.scope).ahistory(all_versions=True)
-    assert [message.text for message in every if message.withdrawn_at] == ["a", "b", "c"]
-
-
 async def test_conversations_of_others_are_out_of_reach(memory):
     whose = [{"user_id": "ada"}, {"user_id": "bob"}, {"user_id": "ada", "tenant_id": "other"}, {}]
     stores = [MemlayerAsyncChatStore(memory, **one) for one in whose]
@@ -199,39 +188,3 @@ async def test_a_memory_goes_on_after_a_restart_where_its_queue_began(open_at):
     assert await again.aget_all() == told
     await again.areset()
     assert await again.aget_all() == []
-
-
-@takes_any_store
-async def test_what_was_archived_is_recalled_by_another_session_of_the_user(store, memory):
-    await store.add_messages("monday", [ChatMessage("my pet is a parrot"), *talk("nice", "and so on")])
-    await store.archive_oldest_messages("monday", 2)
-
-    other = MemlayerMemory(memory, user_id="ada", session_id="tuesday")
-    assert "my pet is a parrot" in (await other.aget("which pet do I have?"))[0].content
-    same = MemlayerMemory(memory, user_id="ada", session_id="monday")
-    assert texts(await same.aget())[-1].endswith("and so on")
-
-
-async def test_a_session_that_ended_has_nothing_active_and_all_of_it_in_the_archive(store, memory):
-    await store.add_messages("k", talk("a", "b"))
-    await memory.chat(user_id="ada", session_id="k").aend()
-
-    assert await store.get_messages("k") == []
-    assert texts(await store.get_messages("k", status=ARCHIVED)) == ["a", "b"]
-    await store.add_message("k", ChatMessage("c"))
-    assert texts(await store.get_messages("k")) == ["c"]
-
-
-@pytest.mark.trap("llamaindex", 30)
-async def test_parallel_calls_archive_and_delete_each_message_once(store):
-    await store.add_messages("k", talk(*map(str, range(20))))
-    archived, gone = [], []
-    for batch in await asyncio.gather(*(store.archive_oldest_messages("k", 2) for _ in range(6))):
-        archived += texts(batch)
-    for batch in await asyncio.gather(*(store.delete_oldest_messages("k", 2) for _ in range(2))):
-        gone += texts(batch)
-
-    assert sorted(archived, key=int) == [*map(str, range(12))]
-    assert sorted(gone, key=int) == [*map(str, range(12, 16))]
-    assert texts(await store.get_messages("k", status=ARCHIVED)) == [*map(str, range(12))]
-    assert texts(await store.get_messages("k")) == [*map(str, range(16, 20))]

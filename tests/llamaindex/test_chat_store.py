@@ -215,23 +215,6 @@ def test_a_buffer_comes_back_from_its_dump_connected(store):
     assert "hello" not in dumped
 
 
-# At once
-
-
-async def test_parallel_writes_and_deletions_take_every_message_once(store):
-    await store.aset_messages("k", talk(*"abcdefgh"))
-    gone = await asyncio.gather(
-        *(store.adelete_message("k", 0) for _ in range(3)),
-        *(store.adelete_last_message("k") for _ in range(3)),
-        *(store.async_add_message("k", ChatMessage(f"new {n}"), idx=1) for n in range(3)),
-    )
-    taken = [message.content for message in gone if message is not None]
-
-    assert sorted([*taken, *texts(await store.aget_messages("k"))]) == sorted(
-        [*"abcdefgh", *(f"new {n}" for n in range(3))]
-    )
-
-
 # Files
 
 

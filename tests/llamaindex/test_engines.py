@@ -272,19 +272,6 @@ def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
         assert kept[0] == kept[2] == answer.blocks
 
 
-@pytest.mark.trap("llamaindex", 9, 10)
-def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
-    session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=400)
-    session.put_messages(talk(*(f"hello {number}" for number in range(100))))
-    told = []
-    for prompt in ("short", "long " * 300):
-        llm = answers("yes")
-        SimpleChatEngine.from_defaults(llm=llm, memory=session, system_prompt=prompt).chat("and now?")
-        told.append(len(llm.last_chat_messages))
-
-    assert 2 < told[1] < told[0] < 90
-
-
 @pytest.mark.parametrize("kind", ENGINES)
 async def test_a_turn_of_an_engine_embeds_its_question_once_alone_and_once_with_the_round_before(
     kind, counting

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 
 import pytest
 from clock import set_ahead
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
+from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import MockLLM
 from llama_index.core.memory import InsertMethod
 from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base_db import MessageStatus
+from scripted import speaking
+from scripted_reader import reads
+from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory
+from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
     InvalidScopeError,
+    MessageTypeError,
     StoreClosedError,
 )
-from tests.llamaindex.conftest import calls, result, talk
+from memlayer_core.seams import MaxRounds, MaxTokens
+from tests.conftest import taken_out
+from tests.llamaindex.conftest import calls, result, talk, texts
 
 
 def turn(number, words="something"):
@@ -295,3 +305,193 @@ def test_what_a_model_is_given_encodes_whatever_was_said_and_the_history_keeps_i
         assert "</recalled_memory>" not in written
     session.set([*told, ChatMessage("fine", role="assistant")])
     assert session.get_all() == [*talked, ChatMessage("fine", role="assistant")]
+
+
+# Limits, and what is not kept or not told
+
+
+@pytest.mark.requirement("L15", "L04", "F06")
+def test_limits_are_given_with_the_memory_or_for_a_call(do, memory):
+    said = talk(*"0123456789")
+    session = MemlayerMemory.from_defaults(memory, chat_history=said, token_limit=500, policy=MaxRounds(2))
+
+    assert do(session, "get") == said[-4:]
+    assert do(session, "get", policy={"max_messages": 6}) == said[-6:]
+    assert do(session, "get", policy=[]) == said
+    assert len(do(session, "get", token_limit=15)) == 2
+    assert do(session, "context", None, 485).token_limit == 15
+    assert do(session, "context", token_limit=60, policy=MaxTokens(50)).token_limit == 50
+    for wrong in ({"token_limit": 0}, {"policy": "newest"}, {"policy": {"max_rounds": True}}):
+        with pytest.raises(InvalidLimitError):
+            do(session, "get", **wrong)
+        with pytest.raises(InvalidLimitError):
+            MemlayerMemory(memory, **wrong)
+
+
+def test_a_policy_of_ones_own_holds_and_is_not_dumped(memory):
+    class Even:
+        def allows(self, portion):
+            return portion.rounds <= 2
+
+    session = MemlayerMemory.from_defaults(memory, chat_history=talk(*"0123456789"), policy=Even())
+    assert texts(session.get()) == ["6", "7", "8", "9"]
+    with pytest.raises(ValueError, match="cannot be written as JSON"):
+        session.to_dict()
+
+
+@pytest.mark.requirement("F01")
+def test_a_policy_survives_a_dump_as_json(memory):
+    session = MemlayerMemory(memory, policy=["max_messages", MaxRounds(3), MaxRounds(4)])
+
+    again = MemlayerMemory.from_string(session.to_string())
+
+    assert again.policy == session.to_dict()["policy"] == {"max_messages": 10, "max_rounds": 3}
+
+
+@pytest.mark.requirement("F13", "M03")
+def test_temporary_messages_are_told_until_an_answer_is_put_and_never_kept(do, session):
+    hint = ChatMessage("it is raining", additional_kwargs={"of": "weather"})
+    session.put(ChatMessage("hello"))
+    do(session, "put_temporary", [hint])
+
+    for _ in range(2):
+        assert do(session, "get") == [ChatMessage("hello"), hint]
+    assert session.get_all() == [ChatMessage("hello")]
+    session.put(ChatMessage("No.", role="assistant"))
+    assert do(session, "get") == talk("hello", "No.")
+    with pytest.raises(MessageTypeError):
+        do(session, "put_temporary", hint)
+
+
+@pytest.mark.requirement("F20")
+def test_what_only_people_see_stays_in_the_history_and_no_model_is_told(do, memory):
+    session = MemlayerMemory(memory)
+    question, answer = talk("hi", "hello")
+    card = ChatMessage("a card", role="assistant", additional_kwargs={"model_visible": False})
+    do(session, "put_messages", [question, card, answer])
+
+    assert session.get_all() == [question, card, answer]
+    assert do(session, "get") == [question, answer]
+    session.chat.add("user", "typing…", model_visible=False)
+    session.set(session.get_all())
+    assert session.get() == [question, answer]
+
+
+def test_neither_an_answer_nor_the_prompt_that_comes_back_is_learned(do):
+    with Memory.in_memory(settings=Tuned(index_delay=0.0, durability="normal"), extractor=reads()) as memory:
+        memory.chat(user_id="ada", session_id="in-may").add(
+            "user", "My cousin sells red bicycles. I live in Graz."
+        )
+        memory.flush()
+        session = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
+        do(session, "put", ChatMessage("Who sells red bicycles?"))
+        shown = do(session, "get")
+        assert "home: Graz" in str(shown)
+        assert "My cousin sells" in str(shown)
+        do(session, "put", ChatMessage("I live in Graz, and your cousin sells them.", role="assistant"))
+        other = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="tuesday")
+        do(other, "put_messages", shown)
+        do(other, "put", ChatMessage(f"Look:\n{shown[-1].content}\nand so on"))
+        memory.flush()
+        assert [(one.value, one.mentions) for one in memory.records(user_id="ada")] == [("Graz", 1)]
+
+
+# Histories that are set: engines and agents pass their own each time
+
+
+def model():
+    return speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
+
+
+def turns(first, last):
+    return [one for n in range(first, last + 1) for one in talk(f"question {n}", f"answer to question {n}")]
+
+
+def superseded(memory):
+    every = (memory.chat_of(one.scope) for one in memory.sessions(user_id="ada"))
+    return [some for chat in every for some in taken_out(chat)]
+
+
+def test_a_history_of_something_else_takes_the_sessions_place_and_so_does_none(session, memory, do):
+    do(session, "set", turns(1, 2))
+    do(session, "set", turns(8, 9))
+    assert do(session, "get_all") == turns(8, 9)
+
+    do(session, "set", [])
+    assert do(session, "get_all") == []
+    assert superseded(memory) == [texts(turns(8, 9)), texts(turns(1, 2))]
+
+
+@pytest.mark.trap("llamaindex", 26)
+@pytest.mark.requirement("L09", "L02")
+async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
+    session, memory
+):
+    agent = FunctionAgent(llm=model(), tools=[])
+    history = []
+    for n in range(1, 7):
+        await agent.run(f"question {n}", chat_history=history[-4:], memory=session)
+        history += turns(n, n)
+
+    assert await session.aget_all() == turns(1, 6)
+    assert await asyncio.to_thread(superseded, memory) == []
+
+
+@pytest.mark.trap("llamaindex", 26, 32)
+def test_a_history_that_is_set_is_where_the_session_ends_and_keeps_other_words_apart(session, memory, do):
+    do(session, "set", turns(1, 3))
+    do(session, "set", turns(1, 2))
+    assert do(session, "get_all") == turns(1, 2)
+    do(session, "set", [*turns(1, 1), ChatMessage("something else")])
+    assert do(session, "get_all") == [*turns(1, 1), ChatMessage("something else")]
+    assert superseded(memory) == [texts(turns(2, 2)), texts(turns(3, 3))]
+
+    do(session, "put_messages", [ChatMessage("again"), ChatMessage("again")])
+    do(session, "set", [ChatMessage("again")])
+    assert texts(do(session, "get_all"))[-2:] == ["again", "again"]
+
+
+async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(session):
+    """The caller's history has no trace of the run that failed."""
+
+    def fails(messages):
+        raise ConnectionError("away")
+
+    history = turns(1, 1)
+    with pytest.raises(ConnectionError):
+        await FunctionAgent(llm=speaking(fails)).run("question 2", chat_history=history, memory=session)
+    await FunctionAgent(llm=model()).run("question 2", chat_history=history, memory=session)
+
+    assert await session.aget_all() == turns(1, 2)
+
+
+@pytest.mark.requirement("F19")
+def test_a_running_engine_goes_on_in_another_memory(session, memory):
+    engine = SimpleChatEngine.from_defaults(llm=model(), memory=session)
+    engine.chat("question 1")
+    with Memory.in_memory() as other:
+        session.set_memory(other)
+        engine.chat("question 2")
+
+        there = MemlayerMemory.from_defaults(other, user_id="ada", session_id="monday")
+        here = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="monday")
+        assert session.get_all() == there.get_all() == turns(2, 2)
+        assert here.get_all() == turns(1, 1)
+        assert session.to_dict()["store_id"] == other.store_id
+    with pytest.raises(StoreClosedError):
+        here.set_memory(other)
+    with pytest.raises(ConfigurationError, match="Memory"):
+        here.set_memory(session)
+    assert here.get_all() == turns(1, 1)
+
+
+@pytest.mark.requirement("F19")
+def test_a_dump_names_the_memory_that_it_goes_on_in(tmp_path, memory):
+    session = MemlayerMemory.from_defaults(path=tmp_path / "old", user_id="ada", session_id="monday")
+    first = session.memory
+    session.put(ChatMessage("old"))
+    session.set_memory(memory)
+    session.put(ChatMessage("new"))
+
+    assert texts(MemlayerMemory.from_dict(session.to_dict()).get_all()) == ["new"]
+    first.close()

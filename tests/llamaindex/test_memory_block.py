@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine, SimpleChatEngine
-from llama_index.core.memory import BaseMemoryBlock, InsertMethod, Memory as FrameworkMemory
+from llama_index.core.chat_engine import CondensePlusContextChatEngine, ContextChatEngine
+from llama_index.core.memory import BaseMemoryBlock, Memory as FrameworkMemory
 from llama_index.core.utils import get_tokenizer
 from scripted import Library, answers, takes_any_store
 
@@ -116,21 +116,8 @@ async def test_what_leaves_the_queue_is_kept_once_and_as_it_was(block, memory, f
 
 
 @pytest.mark.trap("llamaindex", 27)
-async def test_it_keeps_what_the_queue_forgets(block, memory, framework):
-    """A reset clears the queue; what is remembered stays until somebody forgets it."""
-    queue = framework(block)
-    await queue.aput_messages([*PETS, ASKED])
-    await queue.aget()
-    await queue.areset()
-    await queue.aput(ASKED)
-
-    assert "parrot called Coco" in (await queue.aget())[0].content
-    await memory.aforget("ada")
-    assert texts(await queue.aget()) == texts([ASKED])
-
-
-async def test_a_talk_that_begins_like_an_old_one_takes_nothing_back(block, memory, framework):
-    """After a reset the queue begins anew, often with the same words."""
+async def test_it_keeps_what_the_queue_forgets_until_it_is_forgotten_itself(block, memory, framework):
+    """After a reset the queue begins anew, often with the same words: nothing is taken back."""
     queue = framework(block)
     laters = (PETS, talk("I live in Riga", "noted"), talk("I like tea", "noted"))
     for later in laters:
@@ -146,6 +133,8 @@ async def test_a_talk_that_begins_like_an_old_one_takes_nothing_back(block, memo
     assert await asyncio.to_thread(taken_out, memory.chat_of(session.scope)) == []
     await queue.aput(ASKED)
     assert "parrot called Coco" in (await queue.aget())[0].content
+    await memory.aforget("ada")
+    assert await queue.aget() == [ASKED]
 
 
 async def test_instructions_are_not_the_users_and_may_change(block, memory, framework):
@@ -356,21 +345,6 @@ def test_what_looks_like_a_prompts_variable_is_not_filled_in(kind, block, memory
 
     told = str(texts(llm.last_chat_messages))
     assert "a template holds { query_str } and { context_str }, remember" in told
-
-
-@pytest.mark.trap("llamaindex", 9)
-@pytest.mark.parametrize("insert_method", list(InsertMethod))
-def test_an_engine_tells_the_model_what_was_said_in_another_session(block, insert_method, framework):
-    for session, questions in (("old", [PETS[0].content, "and now?"]), ("new", [ASKED.content])):
-        llm = answers("Coco")
-        memory = framework(block, session_id=session, insert_method=insert_method)
-        chat = SimpleChatEngine.from_defaults(llm=llm, memory=memory)
-        for question in questions:
-            chat.chat(question)
-
-    place = 0 if insert_method is InsertMethod.SYSTEM else -1
-    assert "my pet is a parrot called Coco" in llm.last_chat_messages[place].blocks[0].text
-    assert texts(memory.get_all()) == ["what is my parrot called?", "Coco"]
 
 
 async def test_an_agent_with_tools_is_told_and_its_turn_is_kept_whole(block, memory, framework):

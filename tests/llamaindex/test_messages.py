@@ -323,20 +323,6 @@ async def test_reading_a_message_never_looks_for_its_files(kind):
     assert from_core(FILED[kind]).blocks[0].path == Path(__file__)
 
 
-@pytest.mark.trap("llamaindex", 19)
-def test_nothing_is_fetched_for_an_image_that_is_elsewhere(socket_disabled, monkeypatch):
-    def resolve(self, *args, **kwargs):
-        raise AssertionError("resolved")
-
-    monkeypatch.setattr(ImageBlock, "resolve_image", resolve)
-    message = ChatMessage(blocks=[ImageBlock(url="https://example.org/cat.png")])
-
-    assert stored(message) == message
-    assert to_core(message).content == (
-        {"type": "image", "url": "https://example.org/cat.png", "mime_type": "image/png"},
-    )
-
-
 def test_images_in_the_old_place_are_not_doubled():
     message = ChatMessage("look", additional_kwargs={"images": [ImageDocument(image="iVBORw0KGgo=")]})
 

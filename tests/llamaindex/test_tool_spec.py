@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 
 import pytest
-from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ToolCallResult
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.core.tools.calling import acall_tool, call_tool
@@ -18,11 +19,16 @@ from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
 from memlayer_core import RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 from tests.conftest import offload_id
-from tests.llamaindex.conftest import calls
+from tests.llamaindex.conftest import calls, result, talk, texts, uses
 
 RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
 CORRECT, FORGET = "correct_memory", "forget_memory"
 WANTED = {"thinking": "it matters later", "content": ["Ada is allergic to peanuts.", "Ada lives in Riga."]}
+
+
+REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
+PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")
+NEXT = re.compile(r"\n\[characters [\d,]+ to [\d,]+ of [\d,]+; .* offset (\d+) to read on\]$")
 
 
 @pytest.fixture
@@ -42,6 +48,13 @@ def tools(session):
 def used(do, tool, **given):
     """Call a tool as agents do, or as they await it."""
     return asyncio.run(acall_tool(tool, given)) if do.awaits else call_tool(tool, given)
+
+
+async def ran(agent, asked, session):
+    """Let an agent or a workflow answer. Returns its answer, and what its tools gave."""
+    handler = agent.run(asked, memory=session, ctx=Context(agent))
+    results = [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
+    return str(await handler), [one.tool_output for one in results]
 
 
 @pytest.mark.trap("llamaindex", 11)
@@ -92,15 +105,6 @@ def test_what_was_said_is_found_unless_the_filter_of_the_tools_leaves_it_out(too
     assert "parrot is called Coco" in used(do, tools[RETRIEVE], keywords=["parrot", "name"]).content
     assert used(do, records[RETRIEVE], keywords=["parrot"]).content == "Nothing was found."
     assert used(do, tools[RETRIEVE], keywords=[]).content.startswith("Nothing was looked up")
-
-
-def test_what_a_context_shows_a_preview_of_is_read_in_parts(tools, session, do):
-    session.put(ChatMessage("pears " * 3000))
-
-    part = used(do, tools[RELOAD], id="msg-1")
-    assert part.content.startswith("pears pears")
-    assert session.memory.tokens.text(part.content) <= 1000
-    assert not used(do, tools[RELOAD], id="msg-1", offset=100).is_error
 
 
 WRONG = [
@@ -182,20 +186,19 @@ async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_sess
         if messages[-1].role == "tool":
             return ChatMessage(f"I see: {messages[-1].content}", role="assistant")
         asks = messages[-1].content.endswith("?")
-        name, given = (RETRIEVE, {"keywords": ["allergic"]}) if asks else (RECORD, WANTED)
-        return calls(name, **given)
+        return calls(RETRIEVE, keywords=["allergic"]) if asks else calls(RECORD, **WANTED)
 
-    results = []
+    told = []
     for day, said in (("monday", "I am allergic to peanuts"), ("tuesday", "what am I allergic to?")):
         session = MemlayerMemory(memory, user_id="ada", session_id=day)
-        llm = speaking(reply)
-        agent = FunctionAgent(tools=MemlayerToolSpec(session).to_tool_list(), llm=llm, streaming=False)
-        handler = agent.run(said, memory=session, ctx=Context(agent))
-        results += [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
-        await handler
+        tools = MemlayerToolSpec(session).to_tool_list()
+        _, [output] = await ran(
+            FunctionAgent(tools=tools, llm=speaking(reply), streaming=False), said, session
+        )
+        told.append(output.content)
 
-    assert results[0].tool_output.content == "Recorded: ada_mem_001, ada_mem_002"
-    assert "Ada is allergic to peanuts." in results[1].tool_output.content
+    assert told[0] == "Recorded: ada_mem_001, ada_mem_002"
+    assert "Ada is allergic to peanuts." in told[1]
 
 
 @pytest.mark.requirement("A13")
@@ -238,3 +241,96 @@ def test_an_agent_corrects_and_forgets_through_its_tools(tools, session, memory,
     session.put(ChatMessage("Forget my locker, please."))
     assert not used(do, tools[FORGET], memory_ids=["ada_mem_002"], quote="Forget my locker").is_error
     assert {one.value for one in memory.records(user_id="ada")} == {"cat"}
+
+
+# What a memory shows a preview of
+
+
+@pytest.fixture
+def reported(session):
+    """Return a session in which a tool reported more than a model is shown."""
+    made = session.model_copy(update={"mode": "BOTH"})
+    question, answer = talk("How many pears?", "Many.")
+    made.put_messages([question, calls("count"), result(REPORT), answer])
+    return made
+
+
+@pytest.mark.requirement("A08", "A10", "A11", "A21")
+@pytest.mark.parametrize("many", [False, True], ids=["FunctionAgent", "AgentWorkflow"])
+async def test_an_agent_reads_all_of_a_huge_result_that_its_memory_shows_a_preview_of(reported, many):
+    def reads_on(messages):
+        results = [message.content for message in messages if message.role == "tool"]
+        place = PREVIEW.search(results[0])[1]
+        if len(results) == 1:
+            return calls(RELOAD, id=place)
+        if following := NEXT.search(results[-1]):
+            return calls(RELOAD, f"call_{len(results)}", id=place, offset=int(following[1]))
+        return ChatMessage("read", role="assistant")
+
+    agent = FunctionAgent(tools=[reload_tool(reported)], llm=speaking(reads_on), streaming=False)
+
+    said, outputs = await ran(
+        AgentWorkflow(agents=[agent]) if many else agent, "And the last line says?", reported
+    )
+
+    parts = [output.content for output in outputs]
+    assert "".join(NEXT.sub("", part) for part in parts) == REPORT
+    assert len(parts) > 2
+    assert max(reported.memory.tokens.text(part) for part in parts) <= 1000
+    assert said == "read"
+    assert texts(await reported.aget_all())[2] == REPORT
+
+
+@pytest.mark.requirement("A10")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            {"id": "msg-99"},
+            "this session has no message 'msg-99'. The id of an offloaded message is valid in",
+        ),
+        (
+            {"id": "the report"},
+            'is no id of an offloaded message. Use an id as a preview shows it, such as "',
+        ),
+        ({"id": "msg-3", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
+        ({"uuid": "msg-3"}, "context_reload cannot be called like this: `id`"),
+    ],
+)
+async def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(reported, arguments, says):
+    llm = uses(RELOAD, **arguments)
+    agent = FunctionAgent(tools=[reload_tool(reported)], llm=llm, streaming=False)
+
+    said, [output] = await ran(agent, "go", reported)
+
+    assert says in output.content
+    assert output.is_error
+    assert said.startswith("It is ")
+
+
+def test_the_tool_is_a_tool_and_takes_a_chat_as_well(reported, do):
+    tool = reload_tool(reported.chat, token_limit=10**6)
+
+    assert isinstance(tool, FunctionTool)
+    assert tool.metadata.name == RELOAD
+    described = tool.metadata.get_parameters_dict()
+    assert described["required"] == ["id"]
+    assert "msg-17" in described["properties"]["id"]["description"]
+    assert used(do, tool, id="msg-3").content == REPORT
+    wrong = used(do, tool, id="x")
+    assert wrong.is_error
+    assert "such as" in wrong.content
+
+
+@pytest.mark.requirement("A10")
+def test_no_model_reads_another_session_by_this_tool(memory, reported, do):
+    other = MemlayerMemory(memory, session_id="other", user_id="ada")
+    other.put_messages([ChatMessage(f"secret {number}") for number in range(3)])
+    tool = reload_tool(other)
+
+    assert set(tool.metadata.get_parameters_dict()["properties"]) == {"id", "offset"}
+    assert used(do, tool, id="msg-7").content == "secret 2"
+    named = used(do, tool, id="msg-7", session_id="s", user_id="ada")
+    assert named.content == "secret 2", "what a model invents counts for nothing"
+    for of_another in range(1, 5):
+        assert f"no message 'msg-{of_another}'" in used(do, tool, id=f"msg-{of_another}").content
