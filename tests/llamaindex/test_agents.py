@@ -223,16 +223,3 @@ async def test_a_run_with_tools_embeds_its_question_once(counting):
     assert len(llm.told) == 4
     assert all("my pet is a parrot" in told[0].content for told in llm.told)
     assert embedding.asked == ["which pet do I have?"]
-
-
-@pytest.mark.trap("llamaindex", 31)
-def test_an_agent_of_one_loop_leaves_the_memory_to_the_next(session):
-    for asked in ("hello", "and now?"):
-        agent = FunctionAgent(llm=answers("yes"))
-
-        async def run(agent=agent, asked=asked):
-            await agent.run(user_msg=asked, memory=session)
-
-        asyncio.run(run())
-
-    assert said(session.get_all()) == TURNS

@@ -34,27 +34,24 @@ from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.events import MessagesStored
 from memlayer_core.scope import Scope
-from tests.conftest import taken_out
 from tests.llamaindex.conftest import talk, texts
 
+
+def maker(kind, **fixed):
+    """Return a function that makes a component of Ada's, or of whom it is told."""
+    return lambda memory, **more: kind(memory, **{"user_id": "ada", **fixed, **more})
+
+
 KEPT = {
-    "memory": lambda memory, user_id="ada", **more: MemlayerMemory(
-        memory, user_id=user_id, session_id="monday", **more
-    ),
-    "chat store": lambda memory, user_id="ada", **more: MemlayerChatStore(memory, user_id=user_id, **more),
-    "async chat store": lambda memory, user_id="ada", **more: MemlayerAsyncChatStore(
-        memory, user_id=user_id, **more
-    ),
-    "memory block": lambda memory, user_id="ada", **more: MemlayerMemoryBlock(
-        memory, user_id=user_id, session_id="monday", **more
-    ),
+    "memory": maker(MemlayerMemory, session_id="monday"),
+    "chat store": maker(MemlayerChatStore),
+    "async chat store": maker(MemlayerAsyncChatStore),
+    "memory block": maker(MemlayerMemoryBlock, session_id="monday"),
 }
 """Those that a dump names, and that write."""
 MADE = KEPT | {
-    "retriever": lambda memory, **more: MemlayerRetriever(memory, user_id="ada", **more),
-    "tool spec": lambda memory, **more: MemlayerToolSpec(
-        memory.chat(user_id="ada", session_id="monday"), **more
-    ),
+    "retriever": maker(MemlayerRetriever),
+    "tool spec": maker(MemlayerToolSpec, session_id="monday"),
 }
 kept = pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
 listed = pytest.mark.parametrize("make", [*KEPT.values()][:3], ids=[*KEPT][:3])
@@ -427,17 +424,6 @@ async def test_a_set_or_a_batch_is_whole_or_not_at_all(make, memory):
                 await way(component, wrong)
 
     assert await read(component) == talk("a", "b")
-
-
-@pytest.mark.trap("llamaindex", 26)
-@listed
-async def test_what_a_set_takes_the_place_of_is_kept_apart(make, memory):
-    component = make(memory)
-    await replace(component, talk("a", "b"))
-    await replace(component, talk("a", "else"))
-
-    assert texts(await read(component)) == ["a", "else"]
-    assert await asyncio.to_thread(taken_out, memory.chat_of(Scope("ada", "monday"))) == [["b"]]
 
 
 @pytest.mark.trap("llamaindex", 26)

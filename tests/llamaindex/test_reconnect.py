@@ -11,7 +11,6 @@ import sys
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock
-from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.workflow import Context, JsonSerializer
@@ -24,40 +23,6 @@ from memlayer_core.session_files import JsonSession, SessionManager
 from tests.llamaindex.conftest import calls, result
 
 
-@pytest.fixture
-def session(session):
-    session.put(ChatMessage("a secret"))
-    return session
-
-
-@pytest.fixture
-def at_path(tmp_path):
-    """Return a function that makes a session of a memory at a path."""
-    made = []
-
-    def make(**kwargs):
-        made.append(MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model="hashing", **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.memory.close()
-
-
-class State(BaseModel):
-    memory: MemlayerMemory
-
-
-@pytest.mark.trap("llamaindex", 5)
-def test_a_memory_may_be_a_field_of_a_typed_state(session):
-    dumped = State(memory=session).model_dump_json()
-
-    assert State(memory=session).memory is session
-    assert (
-        State.model_validate_json(dumped).memory.get_all() == session.get_all() == [ChatMessage("a secret")]
-    )
-
-
 def test_a_dump_of_a_memory_that_is_gone_tells_how_to_open_it():
     with Memory.in_memory() as memory:
         dumped = MemlayerMemory.from_defaults(memory, user_id="ada").to_dict()
@@ -68,7 +33,12 @@ def test_a_dump_of_a_memory_that_is_gone_tells_how_to_open_it():
     assert "from_dict(data, memory=" in raised.value.hint
 
 
+def at(path, **more):
+    return MemlayerMemory.from_defaults(path=path, embed_model="hashing", **more)
+
+
 def test_a_dump_may_be_connected_to_a_memory_by_hand(session):
+    session.put(ChatMessage("a secret"))
     with Memory.in_memory() as other:
         back = MemlayerMemory.from_dict(session.to_dict(), memory=other)
 
@@ -133,21 +103,23 @@ def test_a_restored_memory_with_an_embedder_of_its_own_asks_for_it(tmp_path):
     again.memory.close()
 
 
-def test_one_path_is_one_memory_and_is_opened_again_after_it_was_closed(at_path, tmp_path):
-    one, other = at_path(session_id="a"), at_path(session_id="b")
+def test_one_path_is_one_memory_and_is_opened_again_after_it_was_closed(tmp_path):
+    one, other = at(tmp_path, session_id="a"), at(tmp_path, session_id="b")
 
     assert one.memory is other.memory
     with pytest.raises(ConfigurationError, match="another embedder"):
-        MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=lambda texts: [[1.0] for _ in texts])
+        MemlayerMemory.from_defaults(path=tmp_path, embed_model=lambda texts: [[1.0] for _ in texts])
     one.put(ChatMessage("hello"))
     one.memory.close()
-    assert at_path(session_id="a").get_all() == [ChatMessage("hello")]
+    again = at(tmp_path, session_id="a")
+    assert again.get_all() == [ChatMessage("hello")]
+    again.memory.close()
 
 
 @pytest.mark.slow
 @pytest.mark.trap("llamaindex", 5, 6)
-def test_another_process_goes_on_with_an_agents_saved_context(at_path):
-    session = at_path(user_id="ada", session_id="monday")
+def test_another_process_goes_on_with_an_agents_saved_context(tmp_path):
+    session = at(tmp_path, user_id="ada", session_id="monday")
 
     async def first():
         agent = FunctionAgent(llm=answers("yes"))

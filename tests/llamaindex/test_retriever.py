@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import llama_index.core.instrumentation as instrument
 import pytest
-from llama_index.core.instrumentation.event_handlers import BaseEventHandler
-from llama_index.core.instrumentation.events.retrieval import RetrievalEndEvent
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import MetadataMode, QueryBundle
 from llama_index.core.vector_stores import FilterCondition, FilterOperator, MetadataFilter, MetadataFilters
@@ -165,23 +162,6 @@ def test_a_filter_that_few_pass_is_looked_for_further_down(memory, do):
 
     assert texts(found(do, memory, similarity_top_k=1, filters=old)) == ["a parrot, long ago"]
     assert found(do, memory, filters=where("kind", "nothing")) == []
-
-
-def test_the_framework_hears_of_each_retrieval(pets, do):
-    heard = []
-
-    class Listener(BaseEventHandler):
-        def handle(self, event, **kwargs):
-            if isinstance(event, RetrievalEndEvent):
-                heard.append(texts(event.nodes))
-
-    dispatcher = instrument.get_dispatcher()
-    dispatcher.add_event_handler(Listener())
-    try:
-        nodes = found(do, pets, similarity_top_k=1)
-    finally:
-        dispatcher.event_handlers.pop()
-    assert heard == [texts(nodes)]
 
 
 def test_arguments_that_make_no_sense_are_refused(memory):

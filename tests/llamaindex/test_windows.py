@@ -75,7 +75,6 @@ ENDS = {
     "an answer": talk("hello", LONG),
     "an answer to nobody": [ChatMessage(LONG, role="assistant")],
     "a result": [ChatMessage("hello"), asks_to_look(), result(LONG)],
-    "a picture": [ChatMessage(blocks=[PICTURE])],
     "instructions": [ChatMessage("be", role="system")],
 }
 
