@@ -114,9 +114,9 @@ def test_messages_are_added_inserted_read_and_deleted_by_key_and_place(store, do
 
     assert texts(call(do, store, "get_messages", "one")) == ["first", "hello", "world"]
     assert call(do, store, "get_keys") == ["one", "two"]
-    assert call(do, store, "delete_message", "one", 1) == ChatMessage("hello")
     assert call(do, store, "delete_message", "one", -1) == ChatMessage("world")
-    assert call(do, store, "delete_last_message", "one") == ChatMessage("first")
+    assert call(do, store, "delete_last_message", "one") == ChatMessage("hello")
+    assert call(do, store, "delete_message", "one", 0) == ChatMessage("first")
     assert call(do, store, "delete_messages", "two") == [ChatMessage("hello"), ChatMessage("world")]
     assert call(do, store, "get_messages", "two") == call(do, store, "get_keys") == []
 
