@@ -9,7 +9,7 @@ import pytest
 from memlayer_core import Chat, Memory, Message, Settings
 from memlayer_core.scope import Scope
 from memlayer_core.storage import vectors
-from tests.conftest import PROMPT, taken_out
+from tests.conftest import PROMPT
 
 
 @pytest.fixture
@@ -28,14 +28,6 @@ def chat(store: Memory) -> Chat:
 
 def texts(chat: Chat) -> list[str]:
     return [message.text for message in chat.history()]
-
-
-def test_what_other_words_take_the_place_of_is_kept_in_a_session_that_stands_alone(chat) -> None:
-    chat.resync([Message("user", "something else")], replace="all")
-
-    assert texts(chat) == ["something else"]
-    assert taken_out(chat) == [["my parrot is called Coco", "nice"]]
-    assert chat.context("what is my parrot called?").recall == ""
 
 
 def test_it_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(store, chat) -> None:
