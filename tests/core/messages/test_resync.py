@@ -11,12 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings as hypothesis_settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tuned import Tuned
+from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
 from memlayer_core import Chat, Memory, Message, Settings, ToolCall
-from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.events import MessagesStored
 from memlayer_core.messages.model import SyncReport
 from tests.conftest import PROMPT, taken_out
@@ -134,15 +131,6 @@ def test_a_list_that_ends_far_back_in_a_long_history_keeps_all_that_followed_apa
     assert words(chat) == " ".join(turns[:7])
 
 
-def test_what_cannot_be_stored_changes_nothing(chat):
-    chat.resync(listed("u1 a1"))
-    with pytest.raises(MessageTypeError):
-        chat.resync("text")
-    with pytest.raises(InvalidMessageError, match="two messages"):
-        chat.resync(listed("u1 u2#x u3#x"))
-    assert words(chat) == "u1 a1"
-
-
 def test_the_receipt_names_what_is_stored_and_it_is_told_of_like_an_add(store, chat):
     heard: list[Any] = []
     store.listen(lambda told: heard.append(told) if isinstance(told, MessagesStored) else None)
@@ -252,24 +240,6 @@ def test_an_id_that_is_known_is_that_message_whatever_it_says_and_whoever_says_i
     assert store.admin.verify() == []
 
 
-@pytest.mark.parametrize("ids", [True, False])
-def test_the_lists_last_instructions_are_in_force_at_once_and_once_only(chat, ids):
-    def told(written: str) -> list[Message]:
-        return listed(written if ids else " ".join(word.partition("#")[0] for word in written.split()))
-
-    lists = ["s1#a u1#1 a1#2", "s2#b s1#a u1#1 a1#2 u2#3", "s1#a s3#c u1#1", "s2#b u1#1", "s1#a u1#1", "s3#c"]
-    for written in lists:
-        chat.resync(told(written))
-        before = words(chat)
-        last = [message.text for message in told(written) if message.role == "system"][-1]
-        assert last in [message.text for message in chat.context().system]
-        again = chat.resync(told(written))
-        assert (again.stored, again.superseded, words(chat)) == (0, 0, before)
-    assert kept_apart(chat) == []
-    assert words(chat).startswith("u1 a1" if ids else "s1 u1 a1")
-    assert words(chat).split().count("s3") == 1 if ids else 2
-
-
 def test_instructions_whose_id_comes_to_mean_something_else_are_no_longer_in_force(chat):
     chat.resync(listed("s1#1 s2#2 u1#3"))
     chat.resync(listed("u8#2 u1#3"))
@@ -321,16 +291,6 @@ def test_a_list_of_thousands_with_nothing_new_keeps_nobody_waiting(store, monkey
     assert chat.resync(told).stored == 0
     assert chat.resync([*told, Message("user", "new")]).stored == 1
     assert max(inside) < 1.5
-
-
-def test_only_a_new_answer_lets_go_of_what_was_added_for_it(chat):
-    chat.resync(listed("u1 a1"))
-    chat.add_temporary(Message("user", "for once"))
-    for written in ("u1 a1", "u1 a1 u2", "u1 aedited u2", "u1 aedited u2 h3"):
-        chat.resync(listed(written))
-        assert chat.context().messages[-1].content == "for once"
-    chat.resync(listed("u1 aedited u2 h3 a2"))
-    assert chat.context().messages[-1].content == "a2"
 
 
 @st.composite
@@ -398,76 +358,3 @@ def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_chan
         assert meant([stored[name] for name in again.ids]) == meant(sent)
         (session,) = [one for one in store.sessions(user_id="ada") if one.scope == chat.scope] or [None]
         assert (session.messages if session else 0) == len(now)
-
-
-class Framework(RuleBasedStateMachine):
-    """A framework trims, filters, edits and goes on; a list of what was said says what must be there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory = Memory.in_memory(settings=Tuned(index_delay=60))
-        self.chat = self.memory.chat(user_id="ada", session_id="s")
-        self.session: list[str] = []
-        self.apart: Counter[str] = Counter()
-        self.window: list[str] = []
-        self.count = 0
-
-    def word(self, who: str) -> str:
-        self.count += 1
-        return f"{who}{self.count}"
-
-    def send(self) -> None:
-        self.chat.resync(listed(" ".join(self.window)))
-
-    @initialize()
-    def begins(self) -> None:
-        self.session = self.window = [self.word("u"), self.word("a"), self.word("u"), self.word("a")]
-        self.send()
-
-    @rule(ok=st.booleans())
-    def goes_on(self, ok: bool) -> None:
-        new = ["uok" if ok else self.word("u"), self.word("a")]
-        self.session, self.window = [*self.session, *new], [*self.window, *new]
-        self.send()
-
-    @precondition(lambda self: len(self.window) > 4)
-    @rule(data=st.data())
-    def trims(self, data: st.DataObject) -> None:
-        self.window = self.window[data.draw(st.integers(1, len(self.window) - 4)) :]
-        self.send()
-
-    @precondition(lambda self: len(self.window) > 5)
-    @rule(data=st.data())
-    def filters(self, data: st.DataObject) -> None:
-        place = data.draw(st.integers(0, len(self.window) - 5))
-        self.window = self.window[:place] + self.window[place + 1 :]
-        self.send()
-
-    @precondition(
-        lambda self: len({*self.window[:-1]} - {"uok"}) > 1
-    )  # else nothing tells it from a new list
-    @rule()
-    def regenerates(self) -> None:
-        old, new = self.session[-1], self.word("a")
-        self.session, self.window = [*self.session[:-1], new], [*self.window[:-1], new]
-        self.apart[old] += 1
-        self.send()
-
-    @rule()
-    def sends_again(self) -> None:
-        synced = self.chat.resync(listed(" ".join(self.window)))
-        assert (synced.stored, synced.superseded) == (0, 0)
-
-    @invariant()
-    def nothing_is_lost_or_repeated(self) -> None:
-        assert words(self.chat).split() == self.session
-        assert Counter(" ".join(kept_apart(self.chat)).split()) == self.apart
-
-    def teardown(self) -> None:
-        self.memory.close()
-
-
-TestFramework = Framework.TestCase
-TestFramework.settings = hypothesis_settings(
-    max_examples=20, stateful_step_count=20, deadline=None, phases=(Phase.generate,)
-)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -253,9 +254,9 @@ def test_a_message_is_deleted_by_its_id_or_its_place(store, chat):
 
 @pytest.mark.parametrize("place", ["none", 7, -8, True, None, 1.5])
 def test_a_message_that_is_not_there_is_told_of(chat, place):
-    for verb, more in (("edit", ["x"]), ("delete_message", [])):
+    for verb in (partial(chat.edit, content="x"), chat.delete_message):
         with pytest.raises(UnknownMessageError) as refused:
-            getattr(chat, verb)(place, *more)
+            verb(place)
         assert "history" in refused.value.hint
     assert len(texts(chat)) == 7
 
@@ -269,9 +270,10 @@ def test_ids_of_another_scope_name_nothing_here(store, chat):
     ]
     for other in others:
         other.add("user", "mine", id="mine")
-        for verb, *given_ in (("edit", "u1", "changed"), ("delete_message", "u1"), ("edit", 1, "changed")):
-            with pytest.raises(UnknownMessageError):
-                getattr(other, verb)(*given_)
+        for place in ("u1", 1):
+            for verb in (partial(other.edit, content="changed"), other.delete_message):
+                with pytest.raises(UnknownMessageError):
+                    verb(place)
         with pytest.raises(UnknownMessageError):
             other.fork(until="u1")
     with pytest.raises(InvalidScopeError):

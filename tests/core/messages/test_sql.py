@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from sql import LOUIS, SHARDS, filed_under, filing, stored_vectors, texts
 
-from memlayer_core import Scope, ToolCall
-from memlayer_core.message import Raw
+from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.messages.model import WindowStart
 from memlayer_core.storage import jobs, vectors
@@ -20,24 +18,6 @@ from memlayer_core.testing import NOON, draft, drafts
 
 def append(db, scope, *messages, at=NOON):
     return db.write(messages_writes.append, scope, [*messages], at, SHARDS)
-
-
-def test_messages_come_back_in_their_order_and_equal(db):
-    given = [
-        draft("system", "be kind"),
-        draft("user", "hi \0 \ud800 𝄞", name="Louis", metadata={"a": [1, None, {"b": "ü"}]}),
-        draft("assistant", "", tool_calls=(ToolCall("c1", "look", '{"x":1}'),)),
-        draft("tool", "found", tool_call_id="c1"),
-        draft("assistant", "done", raw=Raw("somewhere", "1.0", {"deep": {"er": [1.5, "\0"]}})),
-    ]
-    blocks = replace(given[1].message, id="blocks", content=({"type": "image_url", "image_url": "x"},))
-    given.append(replace(given[1], message=blocks))
-    receipt = append(db, LOUIS, *given)
-    session = db.read(messages_reads.find, LOUIS)
-    stored = [item.message for item in db.read(messages_reads.history, session, 0, None)]
-    assert stored == [item.message for item in given]
-    assert receipt.stored == len(given)
-    assert receipt.ids == tuple(item.message.id for item in given)
 
 
 def test_the_same_id_with_another_time_is_a_correction(db):
