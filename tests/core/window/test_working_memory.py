@@ -217,17 +217,16 @@ def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None
 
 @pytest.mark.requirement("F10")
 def test_a_processor_of_ones_own_shortens_what_is_told_and_one_that_returns_no_text_is_named(open_at) -> None:
-    said = [Message("user", "It rains in Tokyo. " * 100), *TURN]
-    settings = Settings(truncate_messages=True, truncate_characters=50)
-    for name, made in (("text", "rain, Tokyo"), ("number", 5)):
-        memory = open_at(name, truncate_with=lambda text, limit, made=made: made, settings=settings)
-        memory.chat(user_id="louis", session_id="s").add_messages(said)
+    def shortened(name, processor):
+        settings = Settings(truncate_messages=True, truncate_characters=50)
+        memory = open_at(name, truncate_with=processor, settings=settings)
         chat = memory.chat(user_id="louis", session_id="s")
-        if name == "number":
-            with pytest.raises(ConfigurationError, match="returned"):
-                chat.context()
-        else:
-            assert told(chat) == ["rain, Tokyo", "hello", "Hi!"]
+        chat.add_messages([Message("user", "It rains in Tokyo. " * 100), *TURN])
+        return chat
+
+    assert told(shortened("text", lambda text, limit: "rain, Tokyo")) == ["rain, Tokyo", "hello", "Hi!"]
+    with pytest.raises(ConfigurationError, match="returned"):
+        shortened("number", lambda text, limit: 5).context()
 
 
 # Ids, threads, tokens
