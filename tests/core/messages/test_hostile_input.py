@@ -7,7 +7,7 @@ import json
 import pytest
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Message, Settings
 from memlayer_core.errors import (
     ConfigurationError,
     ImportStoppedError,
@@ -18,21 +18,8 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import WorkerFailed
 from memlayer_core.messages import writes as messages_writes
-from tests.conftest import offload_id
 
 BROKEN = ["\ud800", "a\0b", ""]
-
-
-def test_an_offload_id_names_no_message_of_another_session(store: Memory) -> None:
-    others = [("evil", "mallory"), ("good", "bob"), ("good", "ann")]
-    mine, *theirs = (store.chat(user_id=user, session_id="s", tenant_id=tenant) for tenant, user in others)
-    for chat in (mine, *theirs):
-        chat.add("user", f"the secret of {chat.scope.user_id}")
-    assert "mallory" in mine.reload(offload_id(mine, 0)).text
-    for verb in (mine.reload, mine.reload_text):
-        for chat in theirs:
-            with pytest.raises(InvalidMessageError):
-                verb(offload_id(chat, 0))
 
 
 def export_of(**line) -> list[str]:

@@ -86,13 +86,13 @@ def test_what_is_superseded_stays_out_of_recall_when_all_is_embedded_anew(open_a
     assert found == {"u1", "a1", "ulion"}
 
 
-def test_an_edit_keeps_the_id_and_the_place_and_the_old_words(chat):
+def test_an_edit_keeps_the_id_the_time_and_the_place_and_the_old_words(chat):
     chat.resync(listed("u1 a1 u2 a2"))
-    ids = [message.id for message in chat.history()]
+    before = chat.history()
     synced = chat.resync(listed("u1 aother u2 a2 u3"))
+    assert chat.history()[:4] == [before[0], replace(before[1], content="aother"), *before[2:]]
+    assert synced.ids[:4] == tuple(one.id for one in before)
     assert words(chat) == "u1 aother u2 a2 u3"
-    assert [message.id for message in chat.history()][:4] == ids
-    assert synced.ids[:4] == tuple(ids)
     assert kept_apart(chat) == ["a1"]
 
 

@@ -97,18 +97,13 @@ def assert_whole(shown) -> None:
 
 
 @pytest.mark.trap("layered", 10)
-@pytest.mark.requirement("L13", "A19")
+@pytest.mark.requirement("L13", "A19", "L05", "F02")
 @given(conversations(), st.integers(1, 600))
-def test_no_tool_call_and_its_results_ever_part(entries, limit) -> None:
-    assert_whole(chosen(entries, limit).entries)
-
-
-@pytest.mark.requirement("L05", "F02")
-@given(conversations(), st.integers(1, 600))
-def test_what_is_shown_keeps_the_order_and_is_part_of_what_was_said(entries, limit) -> None:
-    positions = [entry.position for entry in chosen(entries, limit).entries]
-    assert positions == sorted(set(positions))
-    assert set(positions) <= {entry.position for entry in entries}
+def test_no_tool_call_and_its_results_ever_part_and_what_is_shown_keeps_its_order(entries, limit) -> None:
+    shown = chosen(entries, limit).entries
+    assert_whole(shown)
+    assert list(shown) == [entry for entry in told(entries) if entry in shown]
+    assert chosen(shown, limit).entries == shown, "choosing again changes nothing"
 
 
 @pytest.mark.trap("layered", 10)
@@ -158,12 +153,6 @@ def test_at_most_so_many_messages_and_rounds_are_shown(entries, messages, rounds
     groups = [turn for turn in turns(picked.entries) if turn.has_question]
     assert len(groups) <= rounds
     assert len(groups) <= 1 or len(picked.entries) <= messages
-
-
-@given(conversations(), st.integers(1, 600))
-def test_choosing_again_from_what_was_chosen_changes_nothing(entries, limit) -> None:
-    once = chosen(entries, limit)
-    assert chosen(once.entries, limit).entries == once.entries
 
 
 bounds = st.none() | st.integers(1, 12)
@@ -309,15 +298,13 @@ def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> No
 
 
 @given(conversations())
-def test_turns_are_a_partition_that_cuts_before_user_messages_alone(entries) -> None:
+def test_turns_are_a_partition_that_cuts_before_user_messages_and_what_is_presentable_stays_so(
+    entries,
+) -> None:
     groups = turns(entries)
     assert [entry for turn in groups for entry in turn.entries] == list(entries)
     assert all(turn.has_question for turn in groups[1:])
     assert all(entry.role != "user" for turn in groups for entry in turn.entries[1:])
-
-
-@given(conversations())
-def test_what_is_presentable_stays_so(entries) -> None:
     kept, left = presentable(entries)
     assert presentable(kept) == (kept, ())
     assert sorted([*kept, *left], key=lambda entry: entry.position) == list(entries)
