@@ -48,6 +48,8 @@ def test_what_is_put_is_told_and_kept_in_order(session, do):
     do(session, "put", talked[3])
 
     assert do(session, "get") == do(session, "get_all") == talked
+    do(session, "put", talked[0])
+    assert do(session, "get_all") == [*talked, talked[0]], "instructions that are put again, too"
 
 
 def test_all_messages_are_active_and_none_is_archived(session, do):
