@@ -78,20 +78,6 @@ def test_what_is_no_list_of_messages_is_a_type_error_and_no_messages_are_none(me
     assert memory.sessions(user_id="louis") == []
 
 
-@pytest.mark.requirement("F18")
-def test_text_that_databases_dislike_is_kept_as_it_is_and_found(memory, chat) -> None:
-    halves = "\ud83d" + "\ude00"
-    said = ["nul \0 pineapple", "lone \ud800 pineapple", "\U0010ffff pineapple", halves]
-    for text in said:
-        chat.add("user", text, metadata={text: text})
-    memory.flush()
-    assert [(one.content, one.metadata) for one in chat.history()] == [(text, {text: text}) for text in said]
-    hits = {hit.text for hit in memory.search("pineapple", user_id="louis")}
-    encoded = {"nul \ufffd pineapple", "lone \ufffd pineapple", said[2]}
-    assert hits == encoded, "programs can encode what is found"
-    chat.context(token_limit=1000)
-
-
 @pytest.mark.slow
 def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(open_at) -> None:
     memory = open_at()

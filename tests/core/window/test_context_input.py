@@ -272,6 +272,13 @@ def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_f
         assert "offloaded" in {reason.code for reason in context.reasons}
 
 
+@pytest.fixture
+def indexed():
+    """Return a memory that recalls at once."""
+    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as opened:
+        yield opened
+
+
 def report(number: int) -> str:
     """Return a long text with a detail far behind its beginning."""
     lines = [f"On day {day} of report {number} the harbour had {day * 7} ships." for day in range(130)]
@@ -279,43 +286,41 @@ def report(number: int) -> str:
 
 
 @pytest.mark.requirement("A08")
-def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_recalled() -> None:
-    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        for number in range(12):
-            chat.add("user", report(number))
-            chat.add("assistant", f"Read number {number}.")
-        memory.flush()
-        beginnings = []
-        for number in range(12):
-            chat.add("user", f"What is the code word of vessel {number}?")
-            context = chat.context(token_limit=8000)
-            chat.add("assistant", "I look.")
+def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_recalled(indexed) -> None:
+    chat = indexed.chat(user_id="louis", session_id="s")
+    for number in range(12):
+        chat.add("user", report(number))
+        chat.add("assistant", f"Read number {number}.")
+    indexed.flush()
+    beginnings = []
+    for number in range(12):
+        chat.add("user", f"What is the code word of vessel {number}?")
+        context = chat.context(token_limit=8000)
+        chat.add("assistant", "I look.")
 
-            assert f"Zebra-{number + 40}." in context.recall
-            assert "On day 1 of report" not in context.recall, "the preview tells it"
-            assert 4000 <= context.tokens <= 8000
-            previews = [len(one.text) for one in context.window[:24:2]]
-            assert max(previews) - min(previews) < 200 < min(previews), "all show alike"
-            beginnings.append(context.window[:24])
+        assert f"Zebra-{number + 40}." in context.recall
+        assert "On day 1 of report" not in context.recall, "the preview tells it"
+        assert 4000 <= context.tokens <= 8000
+        previews = [len(one.text) for one in context.window[:24:2]]
+        assert max(previews) - min(previews) < 200 < min(previews), "all show alike"
+        beginnings.append(context.window[:24])
     assert sum(one != other for one, other in pairwise(beginnings)) <= 1, "they stay as they were"
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
-def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_recalled(role) -> None:
-    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.add("user", "The reports.")
-        chat.add(role, report(1) + report(2))
-        memory.flush()
-        for number, limit in ((1, 4000), (2, 4000), (1, 1500)):
-            chat.add("user", f"What is the code word of vessel {number}?")
-            context = chat.context(token_limit=limit)
-            shown = next(one.text.partition("…")[0] for one in context.window if "…" in one.text)
-            assert limit / 2 <= context.tokens <= limit
-            assert (shown + context.recall).count(f"Zebra-{number + 40}.") == 1
-            told = [line.removeprefix("…").strip() for line in context.recall.split("] ")[1:]]
-            assert not [line for line in told if line[:60] in shown]
+def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_recalled(indexed, role) -> None:
+    chat = indexed.chat(user_id="louis", session_id="s")
+    chat.add("user", "The reports.")
+    chat.add(role, report(1) + report(2))
+    indexed.flush()
+    for number, limit in ((1, 4000), (2, 4000), (1, 1500)):
+        chat.add("user", f"What is the code word of vessel {number}?")
+        context = chat.context(token_limit=limit)
+        shown = next(one.text.partition("…")[0] for one in context.window if "…" in one.text)
+        assert limit / 2 <= context.tokens <= limit
+        assert (shown + context.recall).count(f"Zebra-{number + 40}.") == 1
+        told = [line.removeprefix("…").strip() for line in context.recall.split("] ")[1:]]
+        assert not [line for line in told if line[:60] in shown]
 
 
 @pytest.mark.requirement("A08", "A10")
