@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, strategies as st
 from message_store import DictStore
+from promises import talks
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, ToolCall, WindowMemory
@@ -34,29 +35,12 @@ def entry(position, role, tokens, calls=(), answers=None) -> Entry:
     )
 
 
-@st.composite
-def conversations(draw) -> list[Entry]:
-    talk = Conversation([])
-    for _ in range(draw(st.integers(0, 2))):
-        talk.say("system", draw(st.integers(1, 30)))
-    owed: list[str] = []
-    for step in range(draw(st.integers(0, 12))):
-        kind = draw(st.sampled_from(["user", "assistant", "call", "result", "system", "plain tool"]))
-        tokens = draw(st.sampled_from([1, 5, 20, 90, 400]))
-        if kind == "call":
-            reuse = draw(st.booleans())
-            calls = [f"c{0 if reuse else step}-{n}" for n in range(draw(st.integers(1, 3)))]
-            talk.say("assistant", tokens, calls=calls)
-            owed.extend(draw(st.permutations(calls)))
-            for _ in range(draw(st.integers(0, len(owed)))):
-                talk.say("tool", draw(st.integers(1, 50)), answers=owed.pop(0))
-        elif kind == "result":
-            talk.say("tool", tokens, answers=owed.pop(0) if owed else f"orphan{step}")
-        elif kind == "plain tool":
-            talk.say("tool", tokens)
-        else:
-            talk.say(kind, tokens)
-    return talk.entries
+conversations = talks().map(
+    lambda lines: [
+        entry(3 * at, one.role, 1 + len(one.text) // 20, one.calls, one.answers)
+        for at, one in enumerate(lines)
+    ]
+)
 
 
 def told(entries):
@@ -98,7 +82,7 @@ def assert_whole(shown) -> None:
 
 @pytest.mark.trap("layered", 10)
 @pytest.mark.requirement("L13", "A19", "L05", "F02")
-@given(conversations(), st.integers(1, 600))
+@given(conversations, st.integers(1, 600))
 def test_no_tool_call_and_its_results_ever_part_and_what_is_shown_keeps_its_order(entries, limit) -> None:
     shown = chosen(entries, limit).entries
     assert_whole(shown)
@@ -108,7 +92,7 @@ def test_no_tool_call_and_its_results_ever_part_and_what_is_shown_keeps_its_orde
 
 @pytest.mark.trap("layered", 10)
 @pytest.mark.requirement("L03", "L05", "L14")
-@given(conversations(), st.integers(1, 600), st.integers(0, 600))
+@given(conversations, st.integers(1, 600), st.integers(0, 600))
 def test_the_limit_holds_but_for_the_newest_turn_and_then_a_reason_says_so(entries, limit, reserved) -> None:
     picked = chosen(entries, limit, reserve=reserved)
     assert picked.tokens == sum(entry.tokens for entry in picked.entries)
@@ -135,7 +119,7 @@ def test_a_window_of_exactly_the_limit_is_whole_and_one_token_more_moves_it_to_a
 
 
 @pytest.mark.requirement("J08")
-@given(conversations(), st.integers(1, 600), st.sampled_from([0.5, 0.8, 1.0]))
+@given(conversations, st.integers(1, 600), st.sampled_from([0.5, 0.8, 1.0]))
 def test_what_fits_is_shown_whole_and_else_the_oldest_turns_make_room(entries, limit, compact_to) -> None:
     picked = chosen(entries, limit, compact_to=compact_to)
     total = sum(entry.tokens for entry in told(entries))
@@ -147,7 +131,7 @@ def test_what_fits_is_shown_whole_and_else_the_oldest_turns_make_room(entries, l
 
 
 @pytest.mark.requirement("F06", "L04")
-@given(conversations(), st.integers(1, 12), st.integers(1, 12))
+@given(conversations, st.integers(1, 12), st.integers(1, 12))
 def test_at_most_so_many_messages_and_rounds_are_shown(entries, messages, rounds) -> None:
     picked = window(told(entries), Limits(10**9, (MaxMessages(messages), MaxRounds(rounds))))
     groups = [turn for turn in turns(picked.entries) if turn.has_question]
@@ -163,7 +147,7 @@ def policies_of(messages: int | None, rounds: int | None) -> tuple[Policy, ...]:
     return (*most, *((MaxRounds(rounds),) if rounds is not None else ()))
 
 
-@given(conversations(), st.integers(1, 600), bounds, bounds, st.sampled_from([None, Shape(50, 5, 2, 40)]))
+@given(conversations, st.integers(1, 600), bounds, bounds, st.sampled_from([None, Shape(50, 5, 2, 40)]))
 def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, tokens, messages, rounds, shape) -> None:
     limits = Limits(tokens, policies_of(messages, rounds))
     newest = told(entries)[::-1]
@@ -174,7 +158,7 @@ def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, tokens, mes
 
 
 @pytest.mark.requirement("L15")
-@given(conversations(), st.integers(1, 12), st.integers(1, 12))
+@given(conversations, st.integers(1, 12), st.integers(1, 12))
 def test_no_more_is_read_than_the_messages_or_rounds_that_may_be_shown(entries, messages, rounds) -> None:
     newest = told(entries)[::-1]
     last = next((place for place, entry in enumerate(newest) if entry.role == "user"), None)
@@ -259,7 +243,7 @@ def test_what_is_new_is_offloaded_only_when_what_is_old_was_not_enough() -> None
 
 
 @pytest.mark.requirement("A08")
-@given(conversations(), st.integers(1, 900), st.integers(0, 300))
+@given(conversations, st.integers(1, 900), st.integers(0, 300))
 def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops(
     entries, limit, reserved
 ) -> None:
@@ -271,7 +255,7 @@ def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops
     assert not users or users[-1] not in shrinking.reductions
 
 
-@given(conversations(), st.integers(1, 900))
+@given(conversations, st.integers(1, 900))
 def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(entries, limit) -> None:
     shape = Shape(50, 5, 2, 40)
     once = chosen(entries, limit, shape=shape)
@@ -297,7 +281,7 @@ def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> No
     assert (with_it.entries, with_it.reductions) == (without.entries, without.reductions)
 
 
-@given(conversations())
+@given(conversations)
 def test_turns_are_a_partition_that_cuts_before_user_messages_and_what_is_presentable_stays_so(
     entries,
 ) -> None:
