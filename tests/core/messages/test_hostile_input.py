@@ -31,20 +31,20 @@ def export_of(**line) -> list[str]:
 
 @pytest.mark.parametrize("name", ["created_at", "updated_at"])
 @pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"])
-def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(store, name, moment) -> None:
+def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(resting, name, moment) -> None:
     with pytest.raises(ImportStoppedError, match="line 2"):
-        store.import_from(export_of(**{name: moment}))
-    store.chat(user_id="louis").add("user", "hello")
-    store.flush()
-    assert len(store.sessions(user_id="louis")) == 1
+        resting.import_from(export_of(**{name: moment}))
+    resting.chat(user_id="louis").add("user", "hello")
+    resting.flush()
+    assert len(resting.sessions(user_id="louis")) == 1
 
 
 @pytest.mark.parametrize("text", BROKEN)
 @pytest.mark.parametrize("name", ["title", "forked_from", "ended_with"])
-def test_a_text_that_no_database_can_store_is_refused(store, name, text) -> None:
+def test_a_text_that_no_database_can_store_is_refused(resting, name, text) -> None:
     with pytest.raises(ImportStoppedError, match=name):
-        store.import_from(export_of(**{name: text}))
-    chat = store.chat(user_id="louis", session_id="s")
+        resting.import_from(export_of(**{name: text}))
+    chat = resting.chat(user_id="louis", session_id="s")
     chat.add("user", "hello", id="m1")
     with pytest.raises(InvalidMessageError):
         chat.rename(text)
@@ -62,15 +62,15 @@ def test_a_text_that_no_database_can_store_is_refused(store, name, text) -> None
 
 
 @pytest.mark.parametrize("number", [10**20, 2**31, True, 1.5, "x", -5])
-def test_numbers_that_nothing_can_count_are_refused(store, number) -> None:
-    chat = store.chat(user_id="louis", session_id="s")
+def test_numbers_that_nothing_can_count_are_refused(resting, number) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
     chat.add("user", "hello")
     for refused in (
         lambda: chat.history(0, number),
         lambda: chat.context(token_limit=number),
-        lambda: store.sessions(user_id="louis", limit=number),
-        lambda: store.sessions(user_id="louis", offset=number),
-        lambda: store.sessions(user_id="louis", limit=0),
+        lambda: resting.sessions(user_id="louis", limit=number),
+        lambda: resting.sessions(user_id="louis", offset=number),
+        lambda: resting.sessions(user_id="louis", limit=0),
     ):
         with pytest.raises(InvalidLimitError):
             refused()
@@ -85,13 +85,13 @@ def test_idle_days_that_no_calendar_has_are_refused(days) -> None:
 
 
 @pytest.mark.requirement("F20")
-def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(store) -> None:
-    chat = store.chat(user_id="louis", session_id="s")
+def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
     chat.add("user", "the password is swordfish", id="x")
     chat.add("user", "the password is swordfish", id="x", model_visible=False)
-    store.flush()
-    assert not store.search("password swordfish", user_id="louis")
-    assert store.chat(user_id="louis", session_id="t").context("password swordfish").recall == ""
+    resting.flush()
+    assert not resting.search("password swordfish", user_id="louis")
+    assert resting.chat(user_id="louis", session_id="t").context("password swordfish").recall == ""
 
 
 def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch) -> None:
@@ -115,8 +115,8 @@ def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch)
 
 
 @pytest.mark.requirement("F13")
-def test_an_answer_that_was_known_before_ends_nothing_temporary(store) -> None:
-    chat = store.chat(user_id="louis", session_id="s")
+def test_an_answer_that_was_known_before_ends_nothing_temporary(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
     chat.add_messages([Message("user", "q", id="1"), Message("assistant", "a", id="2")])
     chat.add_temporary(Message("user", "(a hint)"))
     chat.context()
@@ -127,29 +127,29 @@ def test_an_answer_that_was_known_before_ends_nothing_temporary(store) -> None:
     assert chat.context().temporary == ()
 
 
-def test_a_window_has_its_room_back_when_what_took_it_is_gone(store) -> None:
-    chat = store.chat(user_id="louis", session_id="s")
+def test_a_window_has_its_room_back_when_what_took_it_is_gone(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
     for number in range(10):
         chat.add("user", f"question {number} about the weather in town")
         chat.add("assistant", f"answer {number} it is fine")
     chat.add_temporary(Message("user", "x y " * 450))
     chat.context(token_limit=1000)
-    store.flush()
+    resting.flush()
     chat.add("assistant", "thanks")
     assert len(chat.context(token_limit=1000).window) == 21
     chat.add("user", "x y " * 450, id="big")
     assert len(chat.context(token_limit=1000).window) < 21
-    store.flush()
+    resting.flush()
     chat.edit("big", "short")
     assert len(chat.context(token_limit=1000).window) == 22
 
 
-def test_an_ended_session_that_is_edited_stays_ended(store) -> None:
-    chat = store.chat(user_id="louis", session_id="s")
+def test_an_ended_session_that_is_edited_stays_ended(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
     chat.add_messages([Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
     chat.end()
     chat.edit(0, "new")
     chat.delete_message(1)
-    assert store.sessions(user_id="louis")[0].ended
+    assert resting.sessions(user_id="louis")[0].ended
     chat.add("user", "hello")
-    assert not store.sessions(user_id="louis")[0].ended
+    assert not resting.sessions(user_id="louis")[0].ended

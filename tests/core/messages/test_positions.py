@@ -18,11 +18,6 @@ BETWEEN = 100  # far more than a gap has room for, when each new message halves 
 
 
 @pytest.fixture
-def store(open_with) -> Memory:
-    return open_with(PROMPT)
-
-
-@pytest.fixture
 def lists(store: Memory) -> Transcripts:
     return Transcripts(store, user_id="ada")
 

@@ -46,8 +46,8 @@ texts = st.lists(anything | pieces, min_size=1, max_size=5).map("".join)
 
 
 @pytest.fixture
-def chat(store: Memory):
-    return store.chat(user_id="louis", session_id="s")
+def chat(resting: Memory):
+    return resting.chat(user_id="louis", session_id="s")
 
 
 def opened(text: str) -> list[str]:

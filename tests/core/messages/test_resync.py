@@ -13,18 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
-from memlayer_core import Chat, Memory, Message, Settings, ToolCall
+from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.events import MessagesStored
 from memlayer_core.messages.model import SyncReport
-from tests.conftest import PROMPT, taken_out
+from tests.conftest import taken_out
+from tests.core.messages.conftest import beside
 
 WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
 
 
 @pytest.fixture
@@ -160,20 +155,14 @@ def test_two_processes_that_send_the_same_list_store_it_once(store):
     assert words(store.chat(user_id="ada", session_id="together")) == lists[-1]
 
 
-def test_ids_of_another_scope_are_strangers(store):
-    mine = store.chat(user_id="ada", session_id="s")
-    others = [
-        store.chat(user_id="bob", session_id="s"),
-        store.chat(user_id="ada", session_id="s", tenant_id="other"),
-        store.chat(user_id="ada", session_id="s", agent_id="helper"),
-        store.chat(user_id="ada", session_id="t"),
-    ]
+def test_ids_of_another_scope_are_strangers(chat):
+    others = beside(chat)
     for other in others:
         other.resync(listed("u1#1 a1#2 u2#3"))
-    mine.resync(listed("u1#1 a9#2 u9#9"))
-    mine.resync(listed("uelse#3"), replace="all")
-    assert [words(other) for other in others] == ["u1 a1 u2"] * 4
-    assert words(mine) == "uelse"
+    chat.resync(listed("u1#1 a9#2 u9#9"))
+    chat.resync(listed("uelse#3"), replace="all")
+    assert [words(other) for other in others] == ["u1 a1 u2"] * len(others)
+    assert words(chat) == "uelse"
 
 
 @pytest.mark.parametrize("shape", ["trimmed", "pinned", "summed up"])

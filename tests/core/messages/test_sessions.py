@@ -32,6 +32,7 @@ from memlayer_core.messages import writes as messages_writes
 from memlayer_core.messages.model import beginning
 from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED, PROMPT
+from tests.core.messages.conftest import beside
 
 
 @pytest.fixture
@@ -261,13 +262,8 @@ def test_a_message_that_is_not_there_is_told_of(chat, place):
     assert len(texts(chat)) == 7
 
 
-def test_ids_of_another_scope_name_nothing_here(store, chat):
-    others = [
-        store.chat(user_id="bob", session_id="monday"),
-        store.chat(user_id="ada", session_id="monday", tenant_id="other"),
-        store.chat(user_id="ada", session_id="monday", agent_id="helper"),
-        store.chat(user_id="ada", session_id="tuesday"),
-    ]
+def test_ids_of_another_scope_name_nothing_here(chat):
+    others = beside(chat)
     for other in others:
         other.add("user", "mine", id="mine")
         for place in ("u1", 1):
@@ -277,9 +273,9 @@ def test_ids_of_another_scope_name_nothing_here(store, chat):
         with pytest.raises(UnknownMessageError):
             other.fork(until="u1")
     with pytest.raises(InvalidScopeError):
-        others[-1].fork(session_id="monday")
+        chat.fork(session_id="tuesday")
     assert len(texts(chat)) == 7
-    assert [texts(other) for other in others] == [["mine"]] * 4
+    assert [texts(other) for other in others] == [["mine"]] * len(others)
 
 
 def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy import select
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
@@ -28,13 +27,7 @@ from memlayer_core.messages.align import count_known, to_remove
 from memlayer_core.messages.model import STEP, WindowStart
 from memlayer_core.session_files import Transcripts
 from memlayer_core.storage.tables import messages
-from tests.conftest import PROMPT, taken_out
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
+from tests.conftest import taken_out
 
 
 @pytest.fixture

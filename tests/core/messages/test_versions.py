@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, strategies as st
 
-from memlayer_core import Chat, Memory, Message, Settings, ToolCall
+from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.errors import InvalidMessageError, UnknownMessageError
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages.splice import in_order, loses
 from memlayer_core.scope import Scope
 from tests.conftest import PROMPT
+from tests.core.messages.conftest import beside
 
 TALK = ("zebra question", "zebra answer", "lion question", "lion answer", "okapi question", "okapi answer")
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
 
 
 @pytest.fixture
@@ -201,23 +195,19 @@ def test_an_answer_that_is_stored_while_it_grows_leaves_no_versions(chat):
     assert every(chat) == [*TALK, f"({text})", "Something else."]
 
 
-def test_other_sessions_users_tenants_and_agents_have_versions_of_their_own(store, chat):
-    others = [
-        store.chat(user_id="ada", session_id="tuesday"),
-        store.chat(user_id="bob", session_id="monday"),
-        store.chat(user_id="ada", session_id="monday", tenant_id="other"),
-        store.chat(user_id="ada", session_id="monday", agent_id="helper"),
-        store.chat_of(Scope.alone("monday")),
-        store.chat_of(Scope.alone("tuesday")),
-    ]
+def test_other_sessions_users_tenants_and_agents_have_versions_of_their_own(chat):
+    others = beside(chat)
     for other in others:
         other.add("user", "theirs", id="m0")
         other.withdraw(["m0"])
     chat.withdraw(["m0"])
     chat.delete_message("m0")
-    others.pop().delete_message("m0")
-    assert [every(other) for other in others] == [["(theirs)"]] * 5
     assert every(chat) == [*TALK[1:]]
+    assert [every(other) for other in others] == [["(theirs)"]] * len(others)
+    alone = others.pop()
+    alone.delete_message("m0")
+    assert every(alone) == []
+    assert [every(other) for other in others] == [["(theirs)"]] * len(others)
 
 
 def test_an_export_takes_versions_along_and_an_import_keeps_what_was_said_here(

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.scope import Scope
 from memlayer_core.storage import vectors
-from tests.conftest import PROMPT
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
 
 
 @pytest.fixture
