@@ -1,4 +1,4 @@
-"""What tests of LlamaIndex share: a session, and what two users said before it."""
+"""What tests of LlamaIndex share: a session, what two users said before it, and a model that uses a tool."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import asyncio
 import inspect
 
 import pytest
-from llama_index.core.base.llms.types import ChatMessage
-from scripted import Counting
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from scripted import Counting, speaking
 from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory
 from memlayer_core import Memory
+
+TURNS = [("user", "hello"), ("assistant", "yes"), ("user", "and now?"), ("assistant", "yes")]
+"""What was said where a model that always answers "yes" was asked twice."""
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +34,7 @@ def remembers(memory):
     """What two users said in older sessions."""
     for user, animal in (("ada", "parrot"), ("bob", "ferret")):
         old = MemlayerMemory.from_defaults(memory, user_id=user, session_id="old")
-        old.put_messages([ChatMessage(f"my pet is a {animal}"), ChatMessage("nice", role="assistant")])
+        old.put_messages(talk(f"my pet is a {animal}", "nice"))
 
 
 @pytest.fixture
@@ -43,3 +46,39 @@ def counting():
         MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage("my pet is a parrot"))
         memory.flush()
         yield MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=3000), embedding
+
+
+def talk(*words):
+    """Return messages of the user and the assistant in turn."""
+    return [ChatMessage(word, role=("user", "assistant")[at % 2]) for at, word in enumerate(words)]
+
+
+def texts(messages):
+    return [message.content for message in messages]
+
+
+def weather(city: str) -> str:
+    """Tell the weather."""
+    return f"3 degrees in {city}"
+
+
+def calls(tool, call_id="call_1", **arguments):
+    """Return a model's message that calls a tool."""
+    block = ToolCallBlock(tool_call_id=call_id, tool_name=tool, tool_kwargs=arguments)
+    return ChatMessage(role="assistant", blocks=[block])
+
+
+def result(text, call_id="call_1", **extras):
+    """Return a tool's result."""
+    return ChatMessage(text, role="tool", additional_kwargs={"tool_call_id": call_id, **extras})
+
+
+def uses(tool, **arguments):
+    """Return a model that calls a tool once, and then tells its result."""
+
+    def reply(messages):
+        if messages[-1].role == "tool":
+            return ChatMessage(f"It is {messages[-1].content}.", role="assistant")
+        return calls(tool, **arguments)
+
+    return speaking(reply)

@@ -3,45 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
-from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent, ReActAgent
-from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ToolCallBlock
+from llama_index.core.agent.workflow import CodeActAgent, FunctionAgent, ReActAgent
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
 from llama_index.core.workflow import Context, JsonSerializer
 from scripted import Scripted, answers, said, speaking
 
 from llamaindex_memlayer import MemlayerMemory
-
-TURNS = [("user", "hello"), ("assistant", "yes"), ("user", "and now?"), ("assistant", "yes")]
-
-
-def caller():
-    """Return a model that asks for the weather once, and then tells it."""
-
-    def reply(messages):
-        if messages[-1].role == "tool":
-            return ChatMessage(f"It is {messages[-1].content}.", role="assistant")
-        call = ToolCallBlock(tool_call_id="call_1", tool_name="weather", tool_kwargs={"city": "Riga"})
-        return ChatMessage(role="assistant", blocks=[call])
-
-    return speaking(reply)
-
-
-def weather(city: str) -> str:
-    """Tell the weather."""
-    return f"3 degrees in {city}"
+from tests.llamaindex.conftest import TURNS, calls, uses, weather
 
 
 @pytest.mark.trap("llamaindex", 1)
 @pytest.mark.requirement("A11", "A19")
 @pytest.mark.parametrize("streaming", [True, False])
 async def test_an_agent_keeps_the_question_the_call_its_result_and_the_answer(session, streaming):
-    llm = caller()
+    llm = uses("weather", city="Riga")
     agent = FunctionAgent(tools=[weather], llm=llm, system_prompt="be short", streaming=streaming)
 
-    result = await agent.run(user_msg="how is the weather?", memory=session)
+    told = await agent.run(user_msg="how is the weather?", memory=session)
 
-    assert result.response.content == "It is 3 degrees in Riga."
+    assert told.response.content == "It is 3 degrees in Riga."
     kept = await session.aget_all()
     assert said(kept) == [
         ("user", "how is the weather?"),
@@ -51,6 +34,10 @@ async def test_an_agent_keeps_the_question_the_call_its_result_and_the_answer(se
     ]
     assert kept[1].blocks[0].tool_call_id == kept[2].additional_kwargs["tool_call_id"] == "call_1"
     assert await session.aget() == kept
+
+    later = answers("yes")
+    await FunctionAgent(tools=[weather], llm=later).run(user_msg="sure?", memory=session)
+    assert later.last_chat_messages == [*kept, ChatMessage("sure?")], "the next run is told all of it"
 
 
 class Nameless(Scripted):
@@ -68,8 +55,8 @@ async def test_calls_without_an_id_keep_their_results_and_come_back_without_an_i
         if messages[-1].role == "tool":
             return ChatMessage("Cold.", role="assistant")
         places = ("Riga", "Oslo")
-        calls = [ToolCallBlock(tool_name="weather", tool_kwargs={"city": city}) for city in places]
-        return ChatMessage(role="assistant", blocks=calls)
+        blocks = [ToolCallBlock(tool_name="weather", tool_kwargs={"city": city}) for city in places]
+        return ChatMessage(role="assistant", blocks=blocks)
 
     llm = kind(response_generator=lambda messages, **_: reply(messages))
     for asked in ("how is the weather?", "and now?"):
@@ -84,28 +71,6 @@ async def test_calls_without_an_id_keep_their_results_and_come_back_without_an_i
     told = [one for one in (await session.acontext()).to_openai() if one["role"] != "user"]
     assert [one["content"] for one in told if one["role"] == "tool"] == 2 * both
     assert [call["id"] for call in told[0]["tool_calls"]] == [one["tool_call_id"] for one in told[1:3]]
-
-
-async def test_an_agents_next_run_is_told_the_first_one_with_its_tools(session):
-    llm = caller()
-    await FunctionAgent(tools=[weather], llm=llm).run(user_msg="how is the weather?", memory=session)
-    later = answers("yes")
-    await FunctionAgent(tools=[weather], llm=later).run(user_msg="sure?", memory=session)
-
-    told = [message.role.value for message in later.last_chat_messages]
-    assert told == ["user", "assistant", "tool", "assistant", "user"]
-
-
-@pytest.mark.requirement("J11")
-async def test_an_agent_tells_the_model_what_the_user_said_in_another_session(session, remembers):
-    llm = answers("a parrot")
-
-    await FunctionAgent(llm=llm).run(user_msg="which pet do I have?", memory=session)
-
-    asked = llm.last_chat_messages[-1]
-    assert asked.role == "user"
-    assert "my pet is a parrot" in asked.content
-    assert "ferret" not in str(llm.last_chat_messages)
 
 
 async def test_an_agent_tells_the_model_the_users_profile_once_whatever_is_asked(session, memory):
@@ -125,52 +90,30 @@ async def test_an_agent_tells_the_model_the_users_profile_once_whatever_is_asked
     assert said(await session.aget_all()) == TURNS
 
 
-@pytest.mark.trap("llamaindex", 3)
-async def test_an_agents_state_prompt_never_reaches_the_memory(session):
-    llm = answers("yes")
-    agent = AgentWorkflow(agents=[FunctionAgent(llm=llm)], initial_state={"mood": "good"})
-
-    await agent.run(user_msg="hello", memory=session)
-
-    assert "mood" in llm.last_chat_messages[-1].content
-    assert said(await session.aget_all()) == TURNS[:2]
+async def execute(code: str) -> str:
+    return f"ran {code}"
 
 
-@pytest.mark.trap("llamaindex", 2)
-async def test_a_tool_that_edits_the_state_does_not_part_the_agent_from_its_memory(session):
-    async def note(ctx: Context, city: str) -> str:
-        """Write down a city."""
-        async with ctx.store.edit_state() as state:
-            state["city"] = city
-        return "3 degrees"
-
-    from llama_index.core.tools import FunctionTool
-
-    agent = FunctionAgent(tools=[FunctionTool.from_defaults(note, name="weather")], llm=caller())
-    ctx = Context(agent)
-    await agent.run(user_msg="how is the weather?", memory=session, ctx=ctx)
-
-    assert await ctx.store.get("memory") is session
-    assert len(await session.aget_all()) == 4
+KINDS = [FunctionAgent, ReActAgent, partial(CodeActAgent, code_execute_fn=execute, streaming=False)]
 
 
-@pytest.mark.trap("llamaindex", 26)
-async def test_an_agent_given_a_history_replaces_the_sessions(session):
-    await session.aput(ChatMessage("forget me"))
+@pytest.mark.requirement("J11")
+@pytest.mark.trap("llamaindex", 16, 17)
+@pytest.mark.parametrize("kind", KINDS, ids=["function", "reasoning", "code"])
+@pytest.mark.parametrize("insert_method", ["system", "user", None])
+async def test_what_the_user_said_in_another_session_is_told_and_makes_no_second_system_message(
+    kind, insert_method, memory, remembers
+):
+    """Some providers refuse more than one, and agents that reason or write code write over the first one."""
+    llm = answers("Thought: I can answer without using any more tools.\nAnswer: a parrot")
+    session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=insert_method)
 
-    history = [ChatMessage("hello"), ChatMessage("yes", role="assistant")]
-    await FunctionAgent(llm=answers("yes")).run(user_msg="and now?", chat_history=history, memory=session)
+    await kind(llm=llm, system_prompt="be short").run(user_msg="which pet do I have?", memory=session)
 
-    assert said(await session.aget_all()) == TURNS
-
-
-async def test_a_reasoning_agent_keeps_its_turns(session):
-    llm = answers("Thought: I can answer without using any more tools.\nAnswer: yes")
-
-    result = await ReActAgent(llm=llm).run(user_msg="hello", memory=session)
-
-    assert result.response.content == "yes"
-    assert [message.role.value for message in await session.aget_all()] == ["user", "assistant"]
+    assert [message.role.value for message in llm.last_chat_messages] == ["system", "user"]
+    assert "my pet is a parrot" in llm.last_chat_messages[1].content
+    assert "ferret" not in str(llm.last_chat_messages)
+    assert said(await session.aget_all())[0] == ("user", "which pet do I have?")
 
 
 async def test_forty_agents_at_once_on_one_memory_keep_to_their_sessions(memory):
@@ -195,7 +138,7 @@ async def test_forty_agents_at_once_on_one_memory_keep_to_their_sessions(memory)
 
 @pytest.mark.trap("llamaindex", 5, 6)
 async def test_a_workflows_context_finds_the_memory_again(session):
-    agent = FunctionAgent(tools=[weather], llm=caller())
+    agent = FunctionAgent(tools=[weather], llm=uses("weather", city="Riga"))
     ctx = Context(agent)
     await agent.run(user_msg="how is the weather?", memory=session, ctx=ctx)
 
@@ -233,11 +176,11 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
         return ChatMessage(done if observed else act, role="assistant")
 
     llm = speaking(reply)
-    result = await ReActAgent(tools=[weather], llm=llm).run(
+    told = await ReActAgent(tools=[weather], llm=llm).run(
         user_msg="which pet do I have, and how is the weather?", memory=session
     )
 
-    assert result.response.content == "3 degrees"
+    assert told.response.content == "3 degrees"
     kept = await session.aget_all()
     assert [message.role.value for message in kept] == ["user", "assistant"]
     assert "Observation: 3 degrees in Riga" in kept[1].content
@@ -252,100 +195,6 @@ async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, 
     assert not any(step in later.recall for step in ("Thought", "Action", "Observation"))
 
 
-async def test_an_agent_that_writes_code_keeps_its_turn_and_is_told_what_was_recalled(session, remembers):
-    """It writes its own system prompt over the first system message that it is given."""
-
-    async def execute(code: str) -> str:
-        return f"ran {code}"
-
-    def reply(messages):
-        ran = "Result of executing" in (messages[-1].content or "")
-        return ChatMessage("a parrot" if ran else "<execute>look()</execute>", role="assistant")
-
-    llm = speaking(reply)
-    agent = CodeActAgent(code_execute_fn=execute, llm=llm, streaming=False)
-    await agent.run(user_msg="which pet do I have?", memory=session)
-
-    assert said(await session.aget_all()) == [
-        ("user", "which pet do I have?"),
-        ("assistant", "<execute>look()</execute>"),
-        ("user", "Result of executing the code given:\n\nran look()"),
-        ("assistant", "a parrot"),
-    ]
-    assert all("my pet is a parrot" in told[1].content for told in llm.told)
-
-
-async def test_an_agent_that_takes_over_knows_what_was_said_and_done(session, remembers):
-    def hands_over(messages):
-        call = ToolCallBlock(
-            tool_call_id="call_1", tool_name="handoff", tool_kwargs={"to_agent": "keeper", "reason": "pets"}
-        )
-        return ChatMessage(role="assistant", blocks=[TextBlock(text="One moment."), call])
-
-    keeper = answers("a parrot")
-    greeter = speaking(hands_over)
-    workflow = AgentWorkflow(
-        agents=[
-            FunctionAgent(name="greeter", description="says hello", llm=greeter, can_handoff_to=["keeper"]),
-            FunctionAgent(name="keeper", description="knows pets", llm=keeper, system_prompt="be short"),
-        ],
-        root_agent="greeter",
-        initial_state={"mood": "good"},
-    )
-
-    await workflow.run(user_msg="which pet do I have?", memory=session)
-
-    kept = await session.aget_all()
-    assert [message.role.value for message in kept] == ["user", "assistant", "tool", "assistant"]
-    assert kept[0].content == "which pet do I have?"
-    system, question, handover, result = keeper.last_chat_messages
-    assert system.content == "be short"
-    assert "my pet is a parrot" in question.content
-    assert question.content.endswith("which pet do I have?")
-    assert [handover, result] == kept[1:3]
-
-
-async def test_agents_that_take_turns_share_what_was_said(session):
-    for name in ("writer", "reviewer"):
-        llm = answers(f"{name} was here")
-        await FunctionAgent(name=name, llm=llm).run(user_msg=f"your turn, {name}", memory=session)
-
-    assert said(llm.last_chat_messages) == [
-        ("user", "your turn, writer"),
-        ("assistant", "writer was here"),
-        ("user", "your turn, reviewer"),
-    ]
-
-
-async def test_an_agent_that_must_stop_early_keeps_its_last_word_and_no_call_without_a_result(session):
-    def reply(messages):
-        if messages[-1].role == "system":
-            return ChatMessage("enough", role="assistant")
-        call = ToolCallBlock(tool_call_id="call_1", tool_name="weather", tool_kwargs={"city": "Riga"})
-        return ChatMessage(role="assistant", blocks=[call])
-
-    llm = speaking(reply)
-    agent = FunctionAgent(tools=[weather], llm=llm, early_stopping_method="generate")
-    await agent.run(user_msg="how is the weather?", memory=session, max_iterations=2)
-
-    assert len(llm.told) == 3
-    assert said(await session.aget_all()) == [("user", "how is the weather?"), ("assistant", "enough")]
-
-
-async def test_structured_output_is_made_of_the_whole_turn(session):
-    given = []
-
-    def structured(messages):
-        given.extend(said(messages))
-        return {"words": len(messages)}
-
-    agent = FunctionAgent(llm=answers("yes"), structured_output_fn=structured)
-    result = await agent.run(user_msg="hello", memory=session)
-
-    assert result.structured_response == {"words": 2}
-    assert given == TURNS[:2]
-
-
 async def test_a_run_that_fails_leaves_its_question_and_the_next_one_goes_on(session):
     def fails(messages):
         raise ConnectionError("away")
@@ -358,45 +207,6 @@ async def test_a_run_that_fails_leaves_its_question_and_the_next_one_goes_on(ses
     assert said(llm.last_chat_messages) == [("user", "hello"), ("user", "and now?")]
 
 
-async def test_a_question_with_an_image_is_told_with_it_and_with_what_was_recalled(session, remembers):
-    picture = ImageBlock(image=b"\x89PNG\xff")
-    asked = ChatMessage(blocks=[picture, TextBlock(text="is this the pet I have?")])
-    llm = answers("yes")
-
-    await FunctionAgent(llm=llm).run(user_msg=asked, memory=session)
-
-    assert (await session.aget_all())[0] == asked
-    shown, question = llm.last_chat_messages[-1].blocks
-    assert shown == picture
-    assert "my pet is a parrot" in question.text
-
-
-@pytest.mark.trap("llamaindex", 16, 17)
-@pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
-@pytest.mark.parametrize("insert_method", ["system", "user", None])
-async def test_what_is_recalled_makes_no_second_system_message(kind, insert_method, memory, remembers):
-    """Some providers refuse more than one, and a reasoning agent formats the first one alone."""
-    llm = answers("Thought: I can answer without using any more tools.\nAnswer: a parrot")
-    session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=insert_method)
-
-    await kind(llm=llm, system_prompt="be short").run(user_msg="which pet do I have?", memory=session)
-
-    assert [message.role.value for message in llm.last_chat_messages] == ["system", "user"]
-    assert "my pet is a parrot" in str(said(llm.last_chat_messages))
-
-
-@pytest.mark.parametrize("reads", ["get", "aget"])
-async def test_three_reads_of_a_turn_cost_one_embedding(reads, counting):
-    session, embedding = counting
-    await session.aput(ChatMessage("which pet do I have?"))
-
-    for given in (None, "which pet do I have?", ChatMessage("which pet do I have?")):
-        told = await session.aget(given) if reads == "aget" else await asyncio.to_thread(session.get, given)
-        assert "my pet is a parrot" in told[-1].content
-
-    assert embedding.asked == ["which pet do I have?"]
-
-
 async def test_a_run_with_tools_embeds_its_question_once(counting):
     """An agent reads the memory when it begins, after each round of tools, and when it is done."""
     session, embedding = counting
@@ -405,8 +215,7 @@ async def test_a_run_with_tools_embeds_its_question_once(counting):
         rounds = sum(message.role == "tool" for message in messages)
         if rounds == 3:
             return ChatMessage("cold", role="assistant")
-        call = ToolCallBlock(tool_call_id=f"c{rounds}", tool_name="weather", tool_kwargs={"city": "Riga"})
-        return ChatMessage(role="assistant", blocks=[call])
+        return calls("weather", f"c{rounds}", city="Riga")
 
     llm = speaking(reply)
     await FunctionAgent(tools=[weather], llm=llm).run(user_msg="which pet do I have?", memory=session)
@@ -414,16 +223,3 @@ async def test_a_run_with_tools_embeds_its_question_once(counting):
     assert len(llm.told) == 4
     assert all("my pet is a parrot" in told[0].content for told in llm.told)
     assert embedding.asked == ["which pet do I have?"]
-
-
-@pytest.mark.trap("llamaindex", 31)
-def test_an_agent_of_one_loop_leaves_the_memory_to_the_next(session):
-    for asked in ("hello", "and now?"):
-        agent = FunctionAgent(llm=answers("yes"))
-
-        async def run(agent=agent, asked=asked):
-            await agent.run(user_msg=asked, memory=session)
-
-        asyncio.run(run())
-
-    assert said(session.get_all()) == TURNS

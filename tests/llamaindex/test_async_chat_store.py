@@ -3,48 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import inspect
-import json
-import pickle
 
 import pytest
 from hypothesis import HealthCheck, settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.memory import Memory as FrameworkMemory
-from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
+from llama_index.core.storage.chat_store.base_db import MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
-from scripted import answers, takes_any_store
+from scripted import takes_any_store
 from tuned import Tuned
 
-from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemory
+from llamaindex_memlayer import MemlayerAsyncChatStore
 from memlayer_core import Memory
-from memlayer_core.errors import InvalidLimitError, InvalidScopeError, MessageTypeError
+from memlayer_core.errors import InvalidLimitError, InvalidScopeError
+from tests.llamaindex.conftest import talk, texts
 
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
-
-
-@pytest.fixture(autouse=True)
-def no_loop_is_left_open(request):
-    """LlamaIndex's sync code opens an event loop where it finds none set, and never closes it."""
-    if not inspect.iscoroutinefunction(request.function):
-        asyncio.set_event_loop(None)
 
 
 @pytest.fixture
 def store(memory):
     return MemlayerAsyncChatStore(memory, user_id="ada")
-
-
-def talk(*words):
-    return [ChatMessage(word, role=("user", "assistant")[at % 2]) for at, word in enumerate(words)]
-
-
-def said(messages):
-    return [message.content for message in messages]
 
 
 # The same as the framework's own
@@ -131,22 +111,6 @@ TestSideBySide.settings = hypothesis_settings(
 )
 
 
-async def test_a_conversation_is_added_to_counted_paged_and_deleted_from(store):
-    await store.add_message("k", ChatMessage("one"))
-    await store.add_messages("k", talk("two", "three", "four", "five"))
-    await store.add_messages("k", [])
-
-    assert await store.count_messages("k") == 5
-    assert said(await store.get_messages("k", limit=2)) == ["one", "two"]
-    assert said(await store.get_messages("k", offset=3)) == ["four", "five"]
-    assert said(await store.get_messages("k", limit=2, offset=1)) == ["two", "three"]
-    assert await store.delete_message("k", 1) == ChatMessage("two")
-    assert said(await store.delete_oldest_messages("k", 2)) == ["one", "three"]
-    assert said(await store.get_messages("k", status=None)) == ["four", "five"]
-    await store.delete_messages("k")
-    assert await store.get_messages("k") == await store.get_keys() == []
-
-
 @pytest.mark.trap("llamaindex", 29)
 async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_there_is_none(store):
     """The framework's own store takes it for a key of its table."""
@@ -160,39 +124,7 @@ async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_the
         assert await store.delete_message("nobody", idx) is None
     with pytest.raises(InvalidLimitError):
         await store.delete_message("k", "0")
-    assert said(await store.get_messages("k", status=None)) == ["old", "b"]
-
-
-@pytest.mark.trap("llamaindex", 11)
-async def test_empty_batches_change_nothing_and_leave_no_key(store):
-    """The framework's own store refuses them."""
-    await store.add_messages("k", [])
-    await store.add_messages("k", [], status=ARCHIVED)
-    await store.set_messages("k", [])
-    assert await store.get_keys() == []
-
-
-@pytest.mark.trap("llamaindex", 21)
-async def test_a_set_or_a_batch_is_whole_or_not_at_all(store):
-    """Nothing is deleted before everything can be written."""
-    await store.add_messages("k", talk("a", "b"))
-    for wrong in ("text", ChatMessage("x"), [ChatMessage("fine"), "no message"]):
-        for verb in (store.set_messages, store.add_messages):
-            with pytest.raises(MessageTypeError):
-                await verb("k", wrong)
-
-    assert said(await store.get_messages("k")) == ["a", "b"]
-
-
-@pytest.mark.trap("llamaindex", 26)
-async def test_what_a_set_takes_the_place_of_is_kept_apart_archived_or_not(store, memory):
-    await store.add_messages("k", talk("a", "b", "c"))
-    await store.archive_oldest_messages("k", 1)
-    await store.set_messages("k", talk("else"))
-
-    (session,) = await memory.asessions(user_id="ada")
-    every = await memory.chat_of(session.scope).ahistory(all_versions=True)
-    assert [message.text for message in every if message.withdrawn_at] == ["a", "b", "c"]
+    assert texts(await store.get_messages("k", status=None)) == ["old", "b"]
 
 
 async def test_conversations_of_others_are_out_of_reach(memory):
@@ -204,37 +136,10 @@ async def test_conversations_of_others_are_out_of_reach(memory):
 
     await stores[0].delete_messages("k")
     for number, store in enumerate(stores[1:], 1):
-        assert said(await store.get_messages("k", status=None)) == [f"secret {number}", "noted"]
+        assert texts(await store.get_messages("k", status=None)) == [f"secret {number}", "noted"]
         assert await store.get_keys() == ["k"]
     with pytest.raises(InvalidScopeError):
         await stores[0].get_messages("")
-
-
-@pytest.mark.trap("llamaindex", 3, 23)
-async def test_messages_are_copies_on_their_way_in_and_out(store):
-    given = ChatMessage("hello", additional_kwargs={"k": [1]})
-    await store.add_message("k", given)
-    given.additional_kwargs["k"].append(2)
-    read = await store.get_messages("k")
-    read[0].blocks[0].text = "changed"
-
-    assert await store.get_messages("k") == [ChatMessage("hello", additional_kwargs={"k": [1]})]
-
-
-@pytest.mark.trap("llamaindex", 1, 2, 5, 6)
-def test_a_store_is_true_its_copies_are_itself_and_a_dump_connects_again(store):
-    asyncio.run(store.add_message("k", ChatMessage("secret")))
-    dumped = json.dumps(store.to_dict())
-
-    assert not hasattr(store, "__len__")
-    assert copy.deepcopy(store) is store
-    assert isinstance(store, AsyncDBChatStore)
-    assert "secret" not in dumped
-    for again in (
-        MemlayerAsyncChatStore.from_dict(json.loads(dumped)),
-        pickle.loads(pickle.dumps(store)),
-    ):
-        assert said(asyncio.run(again.get_messages("k"))) == ["secret"]
 
 
 # Under `Memory`
@@ -244,125 +149,32 @@ def words(number):
     return f"say{number} " + "word " * 30
 
 
-@pytest.mark.trap("llamaindex", 28)
-@takes_any_store
-async def test_what_leaves_the_queue_of_a_memory_is_archived_in_whole_turns_and_stays(store):
-    memory = FrameworkMemory.from_defaults(
+def queue(store):
+    """Return a memory of the framework that keeps its queue in a store, with room for a few turns."""
+    return FrameworkMemory.from_defaults(
         session_id="monday", chat_store=store, token_limit=200, token_flush_size=60
     )
+
+
+@pytest.mark.trap("llamaindex", 28)
+@takes_any_store
+async def test_what_leaves_the_queue_of_a_memory_is_archived_in_whole_turns_and_stays(open_at):
+    opened = await asyncio.to_thread(open_at)
+    memory = queue(MemlayerAsyncChatStore(opened, user_id="ada"))
     talked = talk(*map(words, range(12)))
     for message in talked:
         await memory.aput(message)
-
     told = await memory.aget()
     assert told == talked[-len(told) :]
     assert 0 < len(told) < 8
     assert told[0].role == "user"
-    assert await memory.aget_all() == talked
-    archived = await memory.aget_all(status=ARCHIVED)
-    assert archived == talked[: -len(told)]
-
-
-@takes_any_store
-async def test_a_memory_goes_on_after_a_restart_where_its_queue_began(open_at):
-    def memory_of(opened):
-        store = MemlayerAsyncChatStore(opened, user_id="ada")
-        return FrameworkMemory.from_defaults(
-            session_id="monday", chat_store=store, token_limit=200, token_flush_size=60
-        )
-
-    opened = await asyncio.to_thread(open_at)
-    first = memory_of(opened)
-    await first.aput_messages(talk(*map(words, range(9))))
-    told = await first.aget()
     await opened.aclose()
 
-    again = memory_of(await asyncio.to_thread(open_at))
+    again = queue(MemlayerAsyncChatStore(await asyncio.to_thread(open_at), user_id="ada"))
     assert await again.aget() == told
-    assert len(await again.aget_all()) == 9
+    assert await again.aget_all() == talked
+    assert await again.aget_all(status=ARCHIVED) == talked[: -len(told)]
     await again.areset(status=ARCHIVED)
     assert await again.aget_all() == told
     await again.areset()
     assert await again.aget_all() == []
-
-
-@takes_any_store
-async def test_what_was_archived_is_recalled_by_another_session_of_the_user(store, memory):
-    await store.add_messages("monday", [ChatMessage("my pet is a parrot"), *talk("nice", "and so on")])
-    await store.archive_oldest_messages("monday", 2)
-
-    other = MemlayerMemory(memory, user_id="ada", session_id="tuesday")
-    assert "my pet is a parrot" in (await other.aget("which pet do I have?"))[0].content
-    same = MemlayerMemory(memory, user_id="ada", session_id="monday")
-    assert said(await same.aget())[-1].endswith("and so on")
-
-
-@pytest.mark.trap("llamaindex", 31)
-@takes_any_store
-def test_engines_on_a_memory_keep_their_turns(store):
-    llm = answers("yes")
-    memory = FrameworkMemory.from_defaults("monday", chat_store=store)
-    chat = SimpleChatEngine.from_defaults(llm=llm, memory=memory)
-    chat.chat("hello")
-    chat.chat("and now?")
-
-    assert said(memory.get_all()) == ["hello", "yes", "and now?", "yes"]
-    assert said(llm.last_chat_messages) == ["hello", "yes", "and now?"]
-    chat.chat("else", chat_history=talk("hello", "yes"))
-    assert said(chat.chat_history) == ["hello", "yes", "else", "yes"]
-    chat.reset()
-    assert memory.get_all() == []
-
-
-@takes_any_store
-async def test_agents_at_once_on_one_store_never_hear_of_each_other(store):
-    async def one(number):
-        llm = answers("noted")
-        memory = FrameworkMemory.from_defaults(session_id=f"session {number}", chat_store=store)
-        agent = FunctionAgent(llm=llm)
-        await agent.run(user_msg=f"my number is secret{number}", memory=memory)
-        await agent.run(user_msg="what is my number?", memory=memory)
-        return str(said(llm.last_chat_messages))
-
-    told = await asyncio.gather(*map(one, range(6)))
-
-    for number, text in enumerate(told):
-        assert f"secret{number}" in text
-        assert text.count("secret") == 1
-    assert sorted(await store.get_keys()) == [f"session {number}" for number in range(6)]
-
-
-@pytest.mark.trap("llamaindex", 30)
-@takes_any_store
-async def test_parallel_puts_on_a_fresh_store_lose_nothing(open_at):
-    """The first call makes the tables, for everybody."""
-    store = MemlayerAsyncChatStore(await asyncio.to_thread(open_at), user_id="ada")
-    memory = FrameworkMemory.from_defaults(session_id="monday", chat_store=store)
-    await asyncio.gather(*(memory.aput(ChatMessage(f"{n}")) for n in range(20)))
-
-    assert sorted(said(await memory.aget_all()), key=int) == [f"{n}" for n in range(20)]
-
-
-async def test_a_session_that_ended_has_nothing_active_and_all_of_it_in_the_archive(store, memory):
-    await store.add_messages("k", talk("a", "b"))
-    await memory.chat(user_id="ada", session_id="k").aend()
-
-    assert await store.get_messages("k") == []
-    assert said(await store.get_messages("k", status=ARCHIVED)) == ["a", "b"]
-    await store.add_message("k", ChatMessage("c"))
-    assert said(await store.get_messages("k")) == ["c"]
-
-
-@pytest.mark.trap("llamaindex", 30)
-async def test_parallel_calls_archive_and_delete_each_message_once(store):
-    await store.add_messages("k", talk(*map(str, range(20))))
-    archived, gone = [], []
-    for batch in await asyncio.gather(*(store.archive_oldest_messages("k", 2) for _ in range(6))):
-        archived += said(batch)
-    for batch in await asyncio.gather(*(store.delete_oldest_messages("k", 2) for _ in range(2))):
-        gone += said(batch)
-
-    assert sorted(archived, key=int) == [*map(str, range(12))]
-    assert sorted(gone, key=int) == [*map(str, range(12, 16))]
-    assert said(await store.get_messages("k", status=ARCHIVED)) == [*map(str, range(12))]
-    assert said(await store.get_messages("k")) == [*map(str, range(16, 20))]

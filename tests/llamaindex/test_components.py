@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib
+import inspect
 import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.embeddings import MockEmbedding
+from llama_index.core.memory import BaseMemory
 from llama_index.core.schema import BaseComponent
 from llama_index.core.settings import Settings
-from llama_index.core.workflow import Context, JsonSerializer
+from llama_index.core.storage.chat_store import BaseChatStore
+from llama_index.core.workflow import Context, JsonPickleSerializer, JsonSerializer
 from scripted import answers
 
 from llamaindex_memlayer import (
@@ -27,26 +31,31 @@ from llamaindex_memlayer import (
     MemlayerToolSpec,
 )
 from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
 from memlayer_core.events import MessagesStored
 from memlayer_core.scope import Scope
+from tests.llamaindex.conftest import talk, texts
+
+
+def maker(kind, **fixed):
+    """Return a function that makes a component of Ada's, or of whom it is told."""
+    return lambda memory, **more: kind(memory, **{"user_id": "ada", **fixed, **more})
+
 
 KEPT = {
-    "memory": lambda memory, **more: MemlayerMemory(memory, user_id="ada", session_id="monday", **more),
-    "chat store": lambda memory, **more: MemlayerChatStore(memory, user_id="ada", **more),
-    "async chat store": lambda memory, **more: MemlayerAsyncChatStore(memory, user_id="ada", **more),
-    "memory block": lambda memory, **more: MemlayerMemoryBlock(
-        memory, user_id="ada", session_id="monday", **more
-    ),
+    "memory": maker(MemlayerMemory, session_id="monday"),
+    "chat store": maker(MemlayerChatStore),
+    "async chat store": maker(MemlayerAsyncChatStore),
+    "memory block": maker(MemlayerMemoryBlock, session_id="monday"),
 }
 """Those that a dump names, and that write."""
 MADE = KEPT | {
-    "retriever": lambda memory, **more: MemlayerRetriever(memory, user_id="ada", **more),
-    "tool spec": lambda memory, **more: MemlayerToolSpec(
-        memory.chat(user_id="ada", session_id="monday"), **more
-    ),
+    "retriever": maker(MemlayerRetriever),
+    "tool spec": maker(MemlayerToolSpec, session_id="monday"),
 }
 kept = pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
+listed = pytest.mark.parametrize("make", [*KEPT.values()][:3], ids=[*KEPT][:3])
+"""Those of which a history is set and read as a list."""
 made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 
 
@@ -64,15 +73,35 @@ async def write(component, messages):
             await component.aput(messages)
 
 
+async def replace(component, messages):
+    """Make the session `monday` these messages."""
+    match component:
+        case MemlayerMemory():
+            await component.aset(messages)
+        case MemlayerChatStore():
+            await component.aset_messages("monday", messages)
+        case _:
+            await component.set_messages("monday", messages)
+
+
+async def read(component):
+    """Return the messages of the session `monday`."""
+    match component:
+        case MemlayerMemory():
+            return await component.aget_all()
+        case MemlayerChatStore():
+            return await component.aget_messages("monday")
+        case _:
+            return await component.get_messages("monday")
+
+
 async def found(component, words):
     """Return what a component tells of `words`, as text."""
     match component:
         case MemlayerMemory():
             return str(await component.aget(words))
-        case MemlayerChatStore():
-            return str(await component.aget_messages("monday"))
-        case MemlayerAsyncChatStore():
-            return str(await component.get_messages("monday"))
+        case MemlayerChatStore() | MemlayerAsyncChatStore():
+            return str(await read(component))
         case MemlayerMemoryBlock():
             return await component.aget([ChatMessage(words)])
         case MemlayerRetriever():
@@ -81,9 +110,10 @@ async def found(component, words):
             return await component.aretrieve_from_memory(keywords=[words])
 
 
-def history(memory):
+def history(memory, tenant_id="default", agent_id=None):
     """Return the session `monday`, as it is stored."""
-    return memory.chat_of(Scope.of_session("monday", user_id="ada")).history()
+    ids = {"user_id": "ada", "tenant_id": tenant_id, "agent_id": agent_id}
+    return memory.chat_of(Scope.of_session("monday", **ids)).history()
 
 
 # In consumers that ask, copy and dump
@@ -110,19 +140,36 @@ async def test_a_workflow_that_edits_its_state_goes_on_with_the_same_memory(make
     after = (await ctx.store.get("held"))["inside"][0]
     await memory.chat(user_id="ada", session_id="monday").aadd("user", "my parrot is called Coco")
 
-    assert "Coco" in await found(after, "my parrot")
-    if not isinstance(component, MemlayerToolSpec):  # its copies have nothing of their own
-        assert after is component
-
-
-@pytest.mark.trap("llamaindex", 2)
-@made
-async def test_a_copy_reaches_the_same_memory(make, memory):
-    component = make(memory)
-    await memory.chat(user_id="ada", session_id="monday").aadd("user", "my parrot is called Coco")
-
-    for other in (copy.copy(component), copy.deepcopy({"held": [component]})["held"][0]):
+    for other in (after, copy.copy(component)):
         assert "Coco" in await found(other, "my parrot")
+        assert (other is component) == (
+            not isinstance(component, MemlayerToolSpec)
+        )  # it has nothing of its own
+
+
+@kept
+def test_a_copy_with_an_update_is_another_of_the_same_memory(make, memory):
+    component = make(memory)
+    other = component.model_copy(update={"user_id": "bob"})
+
+    assert component.model_copy(deep=True) is component
+    assert (component.user_id, other.user_id) == ("ada", "bob")
+    assert other._current_memory() is memory
+
+
+@pytest.mark.trap("llamaindex", 3, 23)
+@listed
+async def test_messages_are_copies_on_their_way_in_and_out(make, memory):
+    """Agents write into what they read."""
+    component = make(memory)
+    plain = ChatMessage("hello", additional_kwargs={"k": [1]})
+    given = plain.model_copy(deep=True)
+    await write(component, [given])
+    for changed in (given, (await read(component))[0]):
+        changed.blocks[0].text = "Current state: …"
+        changed.additional_kwargs["k"].append(2)
+
+    assert await read(component) == [plain]
 
 
 @pytest.mark.trap("llamaindex", 3)
@@ -164,9 +211,10 @@ def test_the_names_in_dumps_are_our_own(memory):
 
 
 @pytest.mark.trap("llamaindex", 5, 6, 7)
+@pytest.mark.requirement("F01", "A04")
 @kept
 def test_a_dump_is_pure_json_and_finds_the_same_memory(make, memory):
-    component = make(memory)
+    component = make(memory, tenant_id="school", agent_id="tutor")
     asyncio.run(write(component, [ChatMessage("my parrot is called Coco")]))
     dumped = json.dumps(component.to_dict())
     backs = [
@@ -174,6 +222,7 @@ def test_a_dump_is_pure_json_and_finds_the_same_memory(make, memory):
         type(component).model_validate(component.model_dump()),
         type(component).model_validate(component.model_dump(mode="json")),
         JsonSerializer().deserialize(JsonSerializer().serialize(component)),
+        JsonPickleSerializer().deserialize(JsonPickleSerializer().serialize(component)),
         pickle.loads(pickle.dumps(component)),
     ]
     asyncio.run(write(component, [ChatMessage("and its cage is red")]))
@@ -182,7 +231,7 @@ def test_a_dump_is_pure_json_and_finds_the_same_memory(make, memory):
     for back in backs:
         assert type(back) is type(component)
         assert back.to_dict() == json.loads(dumped)
-        assert [message.text for message in history(back._current_memory())] == [
+        assert [message.text for message in history(back._current_memory(), "school", "tutor")] == [
             "my parrot is called Coco",
             "and its cage is red",
         ]
@@ -226,9 +275,32 @@ def test_a_mistyped_argument_is_refused_by_its_name(make, memory):
 
 @pytest.mark.trap("llamaindex", 7)
 @kept
-def test_a_mistyped_argument_of_from_defaults_is_refused_by_its_name(make, memory):
-    with pytest.raises((ConfigurationError, ValueError, TypeError), match="sesion_id"):
-        type(make(memory)).from_defaults(memory=memory, sesion_id="monday")
+def test_what_names_no_memory_or_two_is_refused(make, memory, tmp_path):
+    from_defaults = type(make(memory)).from_defaults
+    for wrong, says in (
+        ({"memory": memory, "sesion_id": "monday"}, "sesion_id"),
+        ({"memory": memory, "path": tmp_path}, "`memory` is given"),
+        ({"memory": memory, "embed_model": "hashing"}, "`memory` is given"),
+    ):
+        with pytest.raises((ConfigurationError, ValueError, TypeError), match=says):
+            from_defaults(**wrong)
+    for wrong in ("./memory", {}, object()):
+        with pytest.raises(ConfigurationError, match=r"memlayer_core.Memory"):
+            make(wrong)
+    with pytest.raises(ConfigurationError, match="not open"):
+        make(None, store_id="another")
+    for name in ("user_id", "tenant_id", "agent_id"):
+        with pytest.raises(InvalidScopeError, match=name):
+            make(memory, **{name: ""})
+
+
+@pytest.mark.trap("llamaindex", 11)
+def test_the_async_twins_are_native():
+    for ours, base in ((MemlayerMemory, BaseMemory), (MemlayerChatStore, BaseChatStore)):
+        twins = [name for name in vars(base) if inspect.iscoroutinefunction(getattr(base, name))]
+        assert len(twins) > 5
+        assert [name for name in twins if getattr(ours, name) is getattr(base, name)] == []
+    assert MemlayerRetriever._aretrieve is not BaseRetriever._aretrieve
 
 
 @pytest.mark.trap("llamaindex", 8)
@@ -301,9 +373,7 @@ def test_the_first_writes_may_come_all_at_once(make, open_at):
     component = make(open_at())
     with ThreadPoolExecutor(8) as threads:
         written = threads.map(
-            lambda number: asyncio.run(
-                write(component, [ChatMessage(f"{number}"), ChatMessage("noted", role="assistant")])
-            ),
+            lambda number: asyncio.run(write(component, talk(f"{number}", "noted"))),
             range(24),
         )
         assert [*written] == [None] * 24
@@ -331,32 +401,42 @@ def test_what_one_loop_used_serves_the_next_loop_and_a_thread(make, memory):
 @kept
 async def test_the_same_words_twice_are_two_messages(make, memory):
     component = make(memory)
-    batch = [ChatMessage("again"), ChatMessage("again"), ChatMessage("yes", role="assistant")]
+    batch = [ChatMessage("again"), *talk("again", "yes")]
     await write(component, batch)
     if not isinstance(component, MemlayerMemoryBlock):  # it is shown the same queue again and again
         await write(component, batch)
         batch += batch
 
     stored = await asyncio.to_thread(history, memory)
-    assert [message.text for message in stored] == [message.content for message in batch]
+    assert [message.text for message in stored] == texts(batch)
+
+
+@pytest.mark.trap("llamaindex", 21)
+@listed
+async def test_a_set_or_a_batch_is_whole_or_not_at_all(make, memory):
+    """Nothing is deleted before everything can be written."""
+    component = make(memory)
+    await replace(component, talk("a", "b"))
+    ways = [replace] if isinstance(component, MemlayerChatStore) else [replace, write]
+    for wrong in ("text", ChatMessage("x"), None, [ChatMessage("fine"), "no message"]):
+        for way in ways:
+            with pytest.raises(MessageTypeError):
+                await way(component, wrong)
+
+    assert await read(component) == talk("a", "b")
 
 
 @pytest.mark.trap("llamaindex", 26)
-@pytest.mark.parametrize("make", [*KEPT.values()][:3], ids=[*KEPT][:3])
+@listed
 async def test_a_history_that_is_set_at_every_turn_is_stored_and_indexed_once(make, memory):
     component = make(memory)
-    talked = [ChatMessage(f"my parrot number {n}", role=("user", "assistant")[n % 2]) for n in range(8)]
+    talked = talk(*(f"my parrot number {n}" for n in range(8)))
     stored = []
     memory.listen(lambda event: stored.append(event.stored) if isinstance(event, MessagesStored) else None)
     for end in (4, 6, 8, 8):
-        if isinstance(component, MemlayerMemory):
-            await component.aset(talked[:end])
-        elif isinstance(component, MemlayerChatStore):
-            await component.aset_messages("monday", talked[:end])
-        else:
-            await component.set_messages("monday", talked[:end])
+        await replace(component, talked[:end])
     await memory.aflush()
 
     assert sum(stored) == 8
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve("my parrot")
-    assert sorted(node.get_content() for node in nodes) == sorted(one.content for one in talked)
+    assert sorted(node.get_content() for node in nodes) == sorted(texts(talked))

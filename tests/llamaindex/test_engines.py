@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from itertools import pairwise
 
 import pytest
@@ -33,8 +32,10 @@ from llama_index.core.indices import VectorStoreIndex
 from llama_index.core.memory import ChatMemoryBuffer, Memory as FrameworkMemory
 from llama_index.core.schema import TextNode
 from scripted import Library, answers, said, speaking, takes_any_store
+from waiting import wait_for
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerChatStore, MemlayerMemory
+from tests.llamaindex.conftest import TURNS, talk, texts
 
 
 def engine(kind, llm, memory):
@@ -49,13 +50,6 @@ ENGINES = [SimpleChatEngine, ContextChatEngine, CondensePlusContextChatEngine, *
 MODES = ["best", "context", "condense_plus_context", "condense_question", "simple"]
 
 
-def wait_for(messages, session):
-    """Wait for the thread that writes a streamed answer."""
-    deadline = time.monotonic() + 10
-    while len(session.get_all()) < messages and time.monotonic() < deadline:
-        time.sleep(0.01)
-
-
 def assert_told(llm):
     """The model was told the first turn as it was said, and asked the second question."""
     system, *turn, question = said(llm.last_chat_messages)
@@ -65,20 +59,27 @@ def assert_told(llm):
     assert "and now?" in question[1]
 
 
-TURNS = [("user", "hello"), ("assistant", "yes"), ("user", "and now?"), ("assistant", "yes")]
+def streamed(chat, question):
+    """Return an answer that is streamed, once the thread that writes it into the memory is done."""
+    before = len(chat.chat_history)
+    told = "".join(chat.stream_chat(question).response_gen)
+    wait_for(lambda: len(chat.chat_history) == before + 2)
+    return told
 
 
-@pytest.mark.trap("llamaindex", 1, 28)
+@pytest.mark.trap("llamaindex", 1, 28, 31)
 @pytest.mark.parametrize("kind", ENGINES)
-def test_an_engine_keeps_the_turns_and_tells_the_model_the_earlier_ones(kind, session):
+def test_an_engine_keeps_the_turns_streamed_or_not_and_tells_the_model_the_earlier_ones(kind, session):
+    """Another thread writes what is streamed."""
     llm = answers("yes")
     chat = engine(kind, llm, session)
 
     chat.chat("hello")
     assert chat.chat("and now?").response == "yes"
-
-    assert said(session.get_all()) == said(chat.chat_history) == TURNS
     assert_told(llm)
+    assert [streamed(chat, question) for question in ("hello", "and now?")] == ["yes", "yes"]
+
+    assert said(session.get_all()) == said(chat.chat_history) == [*TURNS, *TURNS]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
@@ -88,68 +89,26 @@ async def test_an_engine_that_awaits_does_the_same(kind, session):
 
     await chat.achat("hello")
     await chat.achat("and now?")
-
-    assert said(await session.aget_all()) == TURNS
     assert_told(llm)
-
-
-@pytest.mark.trap("llamaindex", 31)
-@pytest.mark.parametrize("kind", ENGINES)
-def test_a_streamed_answer_is_kept_though_another_thread_writes_it(kind, session):
-    chat = engine(kind, answers("yes"), session)
-
-    for asked in ("hello", "and now?"):
-        assert "".join(chat.stream_chat(asked).response_gen) == "yes"
-        wait_for(2 if asked == "hello" else 4, session)
-
-    assert said(session.get_all()) == TURNS
-
-
-@pytest.mark.parametrize("kind", ENGINES)
-async def test_a_streamed_answer_is_kept_by_an_engine_that_awaits(kind, session):
-    chat = engine(kind, answers("yes"), session)
-
     for asked in ("hello", "and now?"):
         stream = await chat.astream_chat(asked)
         assert "".join([token async for token in stream.async_response_gen()]) == "yes"
         if stream.awrite_response_to_history_task is not None:
             await stream.awrite_response_to_history_task
 
-    assert said(await session.aget_all()) == TURNS
+    assert said(await session.aget_all()) == [*TURNS, *TURNS]
 
 
-@pytest.mark.requirement("J11", "J15")
+@pytest.mark.trap("llamaindex", 26, 27)
 @pytest.mark.parametrize("kind", ENGINES)
-def test_an_engine_tells_the_model_what_the_user_said_in_another_session(kind, session, remembers):
-    llm = answers("a parrot")
-    chat = engine(kind, llm, session)
-
-    chat.chat("which pet do I have?")
-
-    told = str(said(llm.last_chat_messages))
-    assert "my pet is a parrot" in told
-    assert "ferret" not in told
-    assert said(session.get_all()) == [("user", "which pet do I have?"), ("assistant", "a parrot")]
-
-
-@pytest.mark.trap("llamaindex", 26)
-@pytest.mark.parametrize("kind", ENGINES)
-def test_an_engine_given_a_history_replaces_the_sessions(kind, session):
+def test_an_engine_given_a_history_replaces_the_sessions_and_one_that_is_reset_empties_it(kind, session):
     chat = engine(kind, answers("yes"), session)
     chat.chat("forget me")
 
-    chat.chat("and now?", chat_history=[ChatMessage("hello"), ChatMessage("yes", role="assistant")])
-
+    chat.chat("and now?", chat_history=talk("hello", "yes"))
     assert said(session.get_all()) == TURNS
 
-
-@pytest.mark.trap("llamaindex", 27)
-@pytest.mark.parametrize("kind", ENGINES)
-def test_an_engine_that_is_reset_empties_the_session(kind, session):
-    chat = engine(kind, answers("yes"), session)
-    chat.chat("hello")
     chat.reset()
-
     assert chat.chat_history == session.get_all() == []
 
 
@@ -160,58 +119,23 @@ def index():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_of_an_index_takes_the_memory(mode, index, session, remembers):
-    chat = index.as_chat_engine(chat_mode=mode, llm=answers("yes"), memory=session)
-
-    chat.chat("hello")
-    assert "".join(chat.stream_chat("and now?").response_gen) == "yes"
-    wait_for(4, session)
-
-    assert said(session.get_all()) == said(chat.chat_history) == TURNS
-
-
-@pytest.mark.parametrize("mode", MODES)
-async def test_every_mode_of_an_index_that_awaits_takes_the_memory(mode, index, session):
-    chat = index.as_chat_engine(chat_mode=mode, llm=answers("yes"), memory=session)
-
-    await chat.achat("hello")
-    stream = await chat.astream_chat("and now?")
-    assert "".join([token async for token in stream.async_response_gen()]) == "yes"
-
-    assert said(await session.aget_all()) == TURNS
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_no_engine_shows_a_model_two_messages_of_the_user_in_a_row(mode, index, session, remembers):
+def test_every_mode_of_an_index_takes_the_memory_and_no_two_messages_of_the_user_follow_each_other(
+    mode, index, session, remembers
+):
     llm = answers("yes")
     chat = index.as_chat_engine(chat_mode=mode, llm=llm, memory=session)
-    for question in ("which pet do I have?", "and what does my parrot eat?"):
-        chat.chat(question)
-        told = [message.role.value for message in llm.told[-1] if message.role != MessageRole.SYSTEM]
+    chat.chat("which pet do I have?")
+    streamed(chat, "and what does my parrot eat?")
+    asyncio.run(chat.achat("and now?"))
+
+    for messages in llm.told:
+        told = [message.role.value for message in messages if message.role != MessageRole.SYSTEM]
         assert all(one != other for one, other in pairwise(told))
-
-    assert "my pet is a parrot" in str(said(llm.told[0]))
-
-
-@pytest.mark.parametrize("mode", ["condense_question", "condense_plus_context"])
-def test_a_question_is_condensed_with_what_was_said_in_another_session(mode, index, session, remembers):
-    llm = answers("yes")
-
-    index.as_chat_engine(chat_mode=mode, llm=llm, memory=session).chat("which pet do I have?")
-
-    condensing = str(said(llm.told[0]))
-    assert "my pet is a parrot" in condensing
-    assert "ferret" not in condensing
-
-
-@pytest.mark.trap("llamaindex", 8)
-@pytest.mark.parametrize("mode", ["simple", "condense_question"])
-def test_an_engine_can_make_the_memory_by_its_class(mode, index):
-    chat = index.as_chat_engine(chat_mode=mode, llm=answers("yes"), memory_cls=MemlayerMemory)
-    chat.chat("hello")
-
-    assert isinstance(chat._memory, MemlayerMemory)
-    assert said(chat.chat_history) == TURNS[:2]
+    assert "my pet is a parrot" in str(said(llm.told[0])), "also where a question is condensed first"
+    assert "ferret" not in str(said(llm.told[0]))
+    asked = ["which pet do I have?", "and what does my parrot eat?", "and now?"]
+    expected = [line for question in asked for line in (("user", question), ("assistant", "yes"))]
+    assert said(session.get_all()) == said(chat.chat_history) == expected
 
 
 @pytest.mark.trap("llamaindex", 18)
@@ -220,14 +144,12 @@ def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session
     """Context engines make a template of the whole history."""
     other = MemlayerMemory.from_defaults(memory, user_id="ada")
     other.put(ChatMessage("a template holds {query_str} and {context_str}, remember"))
-    session.put_messages(
-        [ChatMessage("write {query_str} down"), ChatMessage("done {context_str}", role="assistant")]
-    )
+    session.put_messages(talk("write {query_str} down", "done {context_str}"))
     llm = answers("yes")
 
     engine(kind, llm, session).chat("what does a template hold?")
 
-    recalled, answer, asked = (message.content for message in llm.last_chat_messages[1:])
+    recalled, answer, asked = texts(llm.last_chat_messages[1:])
     assert "a template holds {query_str} and {context_str}, remember" in recalled
     assert recalled.endswith("write {query_str} down")
     assert answer == "done {context_str}"
@@ -257,30 +179,31 @@ HELD = [with_our_memory, with_a_buffer, pytest.param(with_a_queue, marks=takes_a
 def test_braces_of_every_kind_are_told_as_they_were_said(kind, held, memory):
     said_before = ['{query_str} {context_str} {unknown} {"a": {}} {{ x }} {0}', "{chat_history} {"]
     session = held(memory)
-    session.put_messages([ChatMessage(said_before[0]), ChatMessage(said_before[1], role="assistant")])
+    session.put_messages(talk(*said_before))
     llm = answers("yes")
     engine(kind, llm, session).chat("and now?")
 
-    assert [message.content for message in llm.last_chat_messages[1:3]] == said_before
-    assert [message.content for message in session.get_all()[:2]] == said_before
+    assert texts(llm.last_chat_messages[1:3]) == said_before
+    assert texts(session.get_all()) == [*said_before, "and now?", "yes"]
 
 
 @pytest.mark.trap("llamaindex", 19)
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("held", HELD)
 def test_whatever_holds_the_history_no_engine_fetches_its_media(kind, held, memory, monkeypatch):
+    """Context engines resolve what a block has the URL of, to estimate its tokens."""
+
     def resolve(self, *args, **kwargs):
         raise AssertionError("resolved")
 
-    media = {ImageBlock: "image", AudioBlock: "audio", VideoBlock: "video", DocumentBlock: "document"}
-    for block, name in media.items():
+    kinds = {ImageBlock: "image", AudioBlock: "audio", VideoBlock: "video", DocumentBlock: "document"}
+    for block, name in kinds.items():
         monkeypatch.setattr(block, f"resolve_{name}", resolve)
-    for block, name in media.items():
-        medium = block(url=f"https://example.org/{name}")
+    media = [block(url=f"https://example.org/{name}") for block, name in kinds.items()]
+    for medium in (*media, CitableBlock(title="t", source="s", content=media[:1])):
         session = held(memory)
-        session.set(
-            [ChatMessage(blocks=[TextBlock(text="look"), medium]), ChatMessage("seen", role="assistant")]
-        )
+        look = ChatMessage(blocks=[TextBlock(text="look"), medium])
+        session.set([look, ChatMessage("seen", role="assistant")])
         llm = answers("yes")
         engine(kind, llm, session).chat("what was it?")
 
@@ -288,9 +211,12 @@ def test_whatever_holds_the_history_no_engine_fetches_its_media(kind, held, memo
 
 
 @pytest.mark.trap("llamaindex", 17)
+@pytest.mark.requirement("J11", "J15")
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("method", ["system", "user", None])
-def test_what_is_recalled_makes_no_second_system_message_in_an_engine(kind, method, memory, remembers):
+def test_what_the_user_said_in_another_session_is_told_and_makes_no_second_system_message(
+    kind, method, memory, remembers
+):
     session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
     llm = answers("a parrot")
     engine(kind, llm, session).chat("which pet do I have?")
@@ -299,6 +225,8 @@ def test_what_is_recalled_makes_no_second_system_message_in_an_engine(kind, meth
     assert roles.count("system") == 1
     assert (roles[0], roles[-1]) == ("system", "user")
     assert "my pet is a parrot" in str(llm.last_chat_messages)
+    assert "ferret" not in str(llm.last_chat_messages)
+    assert session.get_all() == talk("which pet do I have?", "a parrot")
 
 
 @pytest.mark.trap("llamaindex", 25)
@@ -314,8 +242,7 @@ def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
     chat = engine(kind, speaking(lambda _: answer.model_copy(deep=True)), session)
 
     chat.chat("hello")
-    assert "".join(chat.stream_chat("and now?").response_gen) == "yes"
-    wait_for(4, session)
+    assert streamed(chat, "and now?") == "yes"
     chat.chat("so?")
 
     assert said(session.get_all()) == [*TURNS, ("user", "so?"), ("assistant", "yes")]
@@ -323,57 +250,6 @@ def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
     assert kept[0][-1] == kept[1][-1] == kept[2][-1] == TextBlock(text="yes")
     if kind is SimpleChatEngine:
         assert kept[0] == kept[2] == answer.blocks
-
-
-@pytest.mark.trap("llamaindex", 19)
-@pytest.mark.parametrize("kind", ENGINES)
-def test_an_engine_fetches_no_image_of_the_history_to_measure_it(kind, session, monkeypatch):
-    """Context engines resolve what a block has the URL of, to estimate its tokens."""
-
-    def resolve(self, *args, **kwargs):
-        raise AssertionError("resolved")
-
-    monkeypatch.setattr(ImageBlock, "resolve_image", resolve)
-    picture = ImageBlock(url="https://example.org/cat.png")
-    cited = CitableBlock(title="t", source="s", content=[picture])
-    for block in (picture, cited):
-        session.set(
-            [ChatMessage(blocks=[TextBlock(text="look"), block]), ChatMessage("seen", role="assistant")]
-        )
-        llm = answers("yes")
-
-        engine(kind, llm, session).chat("what was it?")
-
-        assert llm.last_chat_messages[1].blocks[1:] == [block]
-
-
-@pytest.mark.trap("llamaindex", 9, 10)
-def test_the_prompt_of_a_simple_engine_is_taken_from_the_window(memory):
-    session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=400)
-    session.put_messages(
-        [ChatMessage(f"hello {number}", role=("user", "assistant")[number % 2]) for number in range(100)]
-    )
-    told = []
-    for prompt in ("short", "long " * 300):
-        llm = answers("yes")
-        SimpleChatEngine.from_defaults(llm=llm, memory=session, system_prompt=prompt).chat("and now?")
-        told.append(len(llm.last_chat_messages))
-
-    assert 2 < told[1] < told[0] < 90
-
-
-@pytest.mark.requirement("A11")
-def test_a_restart_brings_the_earlier_turns_back(open_at):
-    first = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
-    SimpleChatEngine.from_defaults(llm=answers("yes"), memory=first).chat("hello")
-    first.chat.memory.close()
-
-    again = MemlayerMemory.from_defaults(open_at(), user_id="ada", session_id="monday")
-    llm = answers("yes")
-    SimpleChatEngine.from_defaults(llm=llm, memory=again).chat("and now?")
-
-    assert said(again.get_all()) == TURNS
-    assert said(llm.last_chat_messages) == TURNS[:3]
 
 
 @pytest.mark.parametrize("kind", ENGINES)

@@ -17,6 +17,7 @@ from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
 from memlayer_core import Memory
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.events import MessagesIndexed, MessagesStored
+from tests.llamaindex.conftest import talk
 
 
 class Heard(BaseEventHandler):
@@ -86,69 +87,54 @@ def spans(root):
     return handler
 
 
-def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, heard, do):
-    do(session, "put_messages", [ChatMessage("a secret"), ChatMessage("a secret too", role="assistant")])
-    do(session, "get", "what?")
+def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, remembers, heard, do):
+    do(session, "put_messages", talk("a secret", "a secret too"))
+    do(session, "get", "which pet do I have?")
 
-    (stored,) = heard.happened(MessagesStored)
+    stored = heard.happened(MessagesStored)[-1]
     assert stored.kind == "MessagesStored"
-    assert stored.store_id == session.chat.memory.store_id
+    assert stored.store_id == session.memory.store_id
     assert (stored.event.session_id, stored.event.stored) == ("monday", 2)
     (read,) = heard.of(MemoryReadEvent)
     assert (read.session_id, read.namespace) == ("monday", stored.event.namespace)
-    assert read.pieces == {"window": 2}
+    assert read.pieces == {"window": 2, "recall": 1}
     assert 0 < read.tokens <= read.token_limit == 3000
     assert "secret" not in str([event.model_dump() for event in heard._events])
     assert {event.model_dump()["class_name"] for event in heard._events} == {"MemoryEvent", "MemoryReadEvent"}
 
 
-def test_a_read_tells_how_much_was_recalled(session, remembers, heard, do):
-    do(session, "get", "which pet do I have?")
-
-    assert heard.of(MemoryReadEvent)[-1].pieces == {"recall": 1}
-
-
-def test_what_happens_in_the_background_is_heard_too(session, memory, heard):
-    session.chat.remember("The user's pet is a parrot.")
-    memory.flush()
-
-    (indexed,) = heard.happened(MessagesIndexed)
-    assert indexed.span_id is None
-
-
-def test_each_event_is_heard_once_however_many_sessions_share_the_memory(memory, heard):
-    for number in range(5):
-        MemlayerMemory.from_defaults(memory, user_id="ada", session_id=str(number)).put(ChatMessage("x"))
-
-    assert [event.event.session_id for event in heard.happened(MessagesStored)] == list("01234")
-
-
-def test_a_memory_that_a_session_goes_on_in_is_heard(session, heard):
-    with Memory.in_memory() as other:
-        session.set_memory(other)
+def test_each_event_is_heard_once_also_of_the_background_and_of_a_memory_that_a_session_goes_on_in(
+    memory, heard
+):
+    sessions = [MemlayerMemory.from_defaults(memory, user_id="ada", session_id=str(n)) for n in range(5)]
+    for session in sessions:
         session.put(ChatMessage("x"))
+    assert [event.event.session_id for event in heard.happened(MessagesStored)] == list("01234")
+    sessions[0].chat.remember("The user's pet is a parrot.")
+    memory.flush()
+    assert heard.happened(MessagesIndexed)[-1].span_id is None
 
-        assert [event.store_id for event in heard.happened(MessagesStored)] == [other.store_id]
+    with Memory.in_memory() as other:
+        sessions[0].set_memory(other)
+        sessions[0].put(ChatMessage("x"))
+        assert [event.store_id for event in heard.happened(MessagesStored)][5:] == [other.store_id]
 
 
-def test_every_verb_has_its_span_and_its_events_stand_in_it(session, heard, spans, do):
+def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops_it(
+    session, heard, spans, do
+):
     for verb, given in (("put", ChatMessage("x")), ("put_messages", []), ("set", [ChatMessage("y")])):
         do(session, verb, given)
     for verb in ("get", "get_all", "reset"):
         do(session, verb)
-
-    a = "a" if do.awaits else ""
-    verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]
-    assert spans.ends() == [(a + verb, "done") for verb in verbs]
-    assert heard.of(MemoryReadEvent)[0].span_id.startswith(f"MemlayerMemory.{a}get-")
-    assert heard.happened(MessagesStored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
-
-
-def test_a_verb_that_fails_drops_its_span(session, spans, do):
     with pytest.raises(InvalidLimitError):
         do(session, "get", initial_token_count=5000)
 
-    assert [end for _, end in spans.ends()] == ["InvalidLimitError"]
+    a = "a" if do.awaits else ""
+    verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]
+    assert spans.ends() == [*((a + verb, "done") for verb in verbs), (f"{a}get", "InvalidLimitError")]
+    assert heard.of(MemoryReadEvent)[0].span_id.startswith(f"MemlayerMemory.{a}get-")
+    assert heard.happened(MessagesStored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
 
 
 async def test_an_agents_run_has_the_memory_in_its_trace(session, spans, heard):

@@ -16,6 +16,7 @@ from tuned import Tuned
 from llamaindex_memlayer import MemlayerMemory, acall_with_retry, call_with_retry
 from memlayer_core import Memory
 from memlayer_core.events import ContextOverflowed
+from tests.llamaindex.conftest import talk
 
 QUESTION = "What did I say first?"
 
@@ -37,12 +38,7 @@ def session() -> Any:
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         made = MemlayerMemory.from_defaults(memory, user_id="ada", session_id="s", token_limit=1000)
         for number in range(30):
-            made.put(
-                ChatMessage(
-                    f"{number}: pears and apples and plums and quinces, and pears again, and again plums"
-                )
-            )
-            made.put(ChatMessage("I see.", role="assistant"))
+            made.put_messages(talk(f"{number}: pears and apples and plums and quinces, " * 2, "I see."))
         yield made
 
 

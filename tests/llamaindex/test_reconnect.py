@@ -4,109 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-import pickle
 import shutil
 import subprocess
 import sys
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.bridge.pydantic import BaseModel
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.memory import ChatMemoryBuffer
-from llama_index.core.workflow import Context, JsonPickleSerializer, JsonSerializer
+from llama_index.core.workflow import Context, JsonSerializer
 from scripted import answers
 
 from llamaindex_memlayer import MemlayerChatStore, MemlayerMemory
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidStateError
-
-
-@pytest.fixture
-def session(memory):
-    made = MemlayerMemory.from_defaults(
-        memory,
-        user_id="ada",
-        session_id="monday",
-        tenant_id="school",
-        agent_id="tutor",
-        token_limit=500,
-        insert_method="system",
-    )
-    made.put(ChatMessage("a secret"))
-    return made
-
-
-@pytest.fixture
-def at_path(tmp_path):
-    """Return a function that makes a session of a memory at a path."""
-    made = []
-
-    def make(**kwargs):
-        made.append(MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model="hashing", **kwargs))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.chat.memory.close()
-
-
-WAYS = {
-    "dict": lambda one: MemlayerMemory.from_dict(one.to_dict()),
-    "json": lambda one: MemlayerMemory.from_dict(json.loads(json.dumps(one.to_dict()))),
-    "json of a component": lambda one: MemlayerMemory.from_json(one.to_json()),
-    "string": lambda one: MemlayerMemory.from_string(one.to_string()),
-    "model": lambda one: MemlayerMemory.model_validate(one.model_dump(mode="json")),
-    "pickle": lambda one: pickle.loads(pickle.dumps(one)),
-    "workflow json": lambda one: JsonSerializer().deserialize(JsonSerializer().serialize(one)),
-    "workflow pickle": lambda one: JsonPickleSerializer().deserialize(JsonPickleSerializer().serialize(one)),
-}
-
-
-@pytest.mark.trap("llamaindex", 5, 7)
-@pytest.mark.requirement("F01", "A04")
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_every_dump_comes_back_as_the_same_session(session, way):
-    back = way(session)
-
-    assert back.model_dump() == session.model_dump()
-    assert back.get_all() == session.get_all() == [ChatMessage("a secret")]
-    assert back.chat.memory is session.chat.memory
-
-
-@pytest.mark.trap("llamaindex", 5, 6)
-def test_a_dump_holds_no_message_and_is_small_json(session):
-    dumped = session.to_dict()
-
-    assert json.loads(json.dumps(dumped)) == dumped
-    assert "a secret" not in str(dumped)
-    assert dumped["class_name"] == "MemlayerMemory"
-    assert set(dumped) == {*MemlayerMemory.model_fields, "class_name", "store_id"}
-
-
-@pytest.mark.trap("llamaindex", 6)
-def test_restoring_rolls_nothing_back(session):
-    dumped = session.to_dict()
-    session.put(ChatMessage("said later"))
-
-    assert len(MemlayerMemory.from_dict(dumped).get_all()) == 2
-
-
-async def test_dumping_does_not_block_the_loop(session):
-    assert session.to_dict()["store_id"]
-
-
-class State(BaseModel):
-    memory: MemlayerMemory
-
-
-@pytest.mark.trap("llamaindex", 5)
-def test_a_memory_may_be_a_field_of_a_typed_state(session):
-    state = State(memory=session)
-
-    assert state.memory is session
-    assert State.model_validate(json.loads(state.model_dump_json())).memory.get_all() == session.get_all()
+from memlayer_core.session_files import JsonSession, SessionManager
+from tests.llamaindex.conftest import calls, result
 
 
 def test_a_dump_of_a_memory_that_is_gone_tells_how_to_open_it():
@@ -119,64 +33,48 @@ def test_a_dump_of_a_memory_that_is_gone_tells_how_to_open_it():
     assert "from_dict(data, memory=" in raised.value.hint
 
 
+def at(path, **more):
+    return MemlayerMemory.from_defaults(path=path, embed_model="hashing", **more)
+
+
 def test_a_dump_may_be_connected_to_a_memory_by_hand(session):
+    session.put(ChatMessage("a secret"))
     with Memory.in_memory() as other:
         back = MemlayerMemory.from_dict(session.to_dict(), memory=other)
 
-        assert back.chat.memory is other
+        assert back.memory is other
         assert back.chat.scope == session.chat.scope
         assert back.get_all() == []
 
 
-def test_a_store_that_is_opened_again_is_known_by_its_id(open_at):
+def test_a_store_is_known_by_its_id_while_it_is_open_and_found_where_it_is_when_it_is_not(open_at):
     first = open_at()
     session = MemlayerMemory.from_defaults(first, user_id="ada", session_id="monday")
     session.put(ChatMessage("hello"))
     dumped = session.to_dict()
     first.close()
 
-    MemlayerMemory.from_defaults(open_at())
-
-    assert MemlayerMemory.from_dict(dumped).get_all() == [ChatMessage("hello")]
-
-
-def test_a_memory_that_was_opened_by_hand_is_found_again_where_it_is(open_at):
-    opened = open_at()
-    session = MemlayerMemory.from_defaults(opened, user_id="ada", session_id="monday")
-    session.put(ChatMessage("hello"))
-    dumped = session.to_dict()
-    opened.close()
-
     back = MemlayerMemory.from_dict(dumped)
-    try:
-        assert back.get_all() == [ChatMessage("hello")]
-        assert back.to_dict() == dumped
-    finally:
-        back.chat.memory.close()
-
-
-def test_where_nothing_is_a_dump_makes_no_empty_memory(open_at, tmp_path):
+    assert back.get_all() == [ChatMessage("hello")]
+    assert back.to_dict() == dumped
+    back.memory.close()
     opened = open_at()
-    dumped = MemlayerMemory.from_defaults(opened, user_id="ada").to_dict()
-    opened.close()
-    nowhere = tmp_path / "nowhere"
-
-    with pytest.raises(ConfigurationError, match="there is none at"):
-        MemlayerMemory.from_dict({**dumped, "path": str(nowhere)})
-
-    assert not nowhere.exists()
+    assert MemlayerMemory.from_dict(dumped).memory is opened
 
 
-def test_a_dump_is_not_given_another_store_that_took_its_place(open_at, tmp_path):
+def test_a_dump_makes_no_empty_memory_and_is_not_given_another_store_that_took_its_place(open_at, tmp_path):
     opened = open_at()
     dumped = MemlayerMemory.from_defaults(opened, user_id="ada").to_dict()
     opened.close()
     (tmp_path / "memory").rename(tmp_path / "old")
-    other = MemlayerMemory.from_defaults(path=tmp_path / "memory", embed_model="hashing")
 
+    with pytest.raises(ConfigurationError, match="there is none at"):
+        MemlayerMemory.from_dict(dumped)
+    assert not (tmp_path / "memory").exists()
+    other = open_at()
     with pytest.raises(ConfigurationError, match="another one"):
         MemlayerMemory.from_dict(dumped)
-    other.chat.memory.close()
+    other.close()
 
 
 @pytest.mark.trap("llamaindex", 5)
@@ -193,50 +91,35 @@ def test_a_dump_of_a_server_whose_chroma_is_in_a_directory_opens_no_journal_ther
 
 
 def test_a_restored_memory_with_an_embedder_of_its_own_asks_for_it(tmp_path):
-    first = MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=MockEmbedding(embed_dim=4))
+    given = {"path": tmp_path / "m", "embed_model": MockEmbedding(embed_dim=4)}
+    first = MemlayerMemory.from_defaults(**given)
     dumped = first.to_dict()
-    first.chat.memory.close()
+    first.memory.close()
     with pytest.raises(ConfigurationError, match="embedder"):
         MemlayerMemory.from_dict(dumped)
 
-    again = MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=MockEmbedding(embed_dim=4))
-    try:
-        assert MemlayerMemory.from_dict(dumped).chat.memory is again.chat.memory
-    finally:
-        again.chat.memory.close()
+    again = MemlayerMemory.from_defaults(**given)
+    assert MemlayerMemory.from_dict(dumped).memory is again.memory
+    again.memory.close()
 
 
-@pytest.mark.parametrize("wrong", ["./memory", {}, object()])
-def test_what_is_no_memory_is_refused(wrong):
-    with pytest.raises(ConfigurationError, match=r"memlayer_core.Memory"):
-        MemlayerMemory.from_defaults(wrong)
+def test_one_path_is_one_memory_and_is_opened_again_after_it_was_closed(tmp_path):
+    one, other = at(tmp_path, session_id="a"), at(tmp_path, session_id="b")
 
-
-def test_one_path_is_one_memory(at_path):
-    one, other = at_path(session_id="a"), at_path(session_id="b")
-
-    assert one.chat.memory is other.chat.memory
-    assert MemlayerMemory.from_dict(one.to_dict()).chat.memory is one.chat.memory
-
-
-def test_a_path_is_opened_again_after_it_was_closed(at_path):
-    at_path(session_id="a").put(ChatMessage("hello"))
-    at_path(session_id="a").chat.memory.close()
-
-    assert at_path(session_id="a").get_all() == [ChatMessage("hello")]
-
-
-def test_a_path_that_is_open_with_another_embedder_is_refused(at_path, tmp_path):
-    at_path()
-
+    assert one.memory is other.memory
     with pytest.raises(ConfigurationError, match="another embedder"):
-        MemlayerMemory.from_defaults(path=tmp_path / "m", embed_model=lambda texts: [[1.0] for _ in texts])
+        MemlayerMemory.from_defaults(path=tmp_path, embed_model=lambda texts: [[1.0] for _ in texts])
+    one.put(ChatMessage("hello"))
+    one.memory.close()
+    again = at(tmp_path, session_id="a")
+    assert again.get_all() == [ChatMessage("hello")]
+    again.memory.close()
 
 
 @pytest.mark.slow
 @pytest.mark.trap("llamaindex", 5, 6)
-def test_another_process_goes_on_with_an_agents_saved_context(at_path):
-    session = at_path(user_id="ada", session_id="monday")
+def test_another_process_goes_on_with_an_agents_saved_context(tmp_path):
+    session = at(tmp_path, user_id="ada", session_id="monday")
 
     async def first():
         agent = FunctionAgent(llm=answers("yes"))
@@ -245,7 +128,7 @@ def test_another_process_goes_on_with_an_agents_saved_context(at_path):
         return ctx.to_dict(serializer=JsonSerializer())
 
     saved = json.dumps(asyncio.run(first()))
-    session.chat.memory.close()
+    session.memory.close()
     assert "hello" not in json.dumps(json.loads(saved)["state"]["state_data"]["_data"]["memory"])
     code = """
 import asyncio, json, sys
@@ -259,7 +142,7 @@ async def main():
     await agent.run(user_msg="and now?", ctx=ctx)
     memory = await ctx.store.get("memory")
     print(json.dumps([message.content for message in await memory.aget_all()]))
-    await memory.chat.memory.aclose()
+    await memory.memory.aclose()
 
 asyncio.run(main())
 """
@@ -273,41 +156,54 @@ asyncio.run(main())
 @pytest.mark.parametrize("component", [MemlayerMemory, MemlayerChatStore])
 def test_a_copy_of_a_directory_is_never_taken_for_the_original(component, tmp_path):
     """A copy has the store's id: the open memories must be asked for their place as well."""
-    original = component.from_defaults(user_id="ada", path=tmp_path / "a", embed_model="hashing")
-    memory_in(original).close()
+    component.from_defaults(user_id="ada", path=tmp_path / "a", embed_model="hashing").memory.close()
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    places = ["a", "copy"]
-    both = [component.from_defaults(user_id="ada", path=tmp_path / place) for place in places]
-    by_hand = [component(user_id="ada", memory=memory_in(one)) for one in both]
+    both = [component.from_defaults(user_id="ada", path=tmp_path / place) for place in ("a", "copy")]
+    by_hand = [component(user_id="ada", memory=one.memory) for one in both]
 
     for one in (*both, *by_hand):
-        assert memory_in(component.from_dict(one.to_dict())) is memory_in(one)
+        assert component.from_dict(one.to_dict()).memory is one.memory
 
     dumped = by_hand[0].to_dict()
-    memory_in(both[0]).close()
+    both[0].memory.close()
     again = component.from_dict(dumped)
-    assert memory_in(again).path == tmp_path / "a"
+    assert again.memory.path == tmp_path / "a"
     for one in (again, both[1]):
-        memory_in(one).close()
-
-
-def memory_in(component):
-    return component.memory if isinstance(component, MemlayerChatStore) else component.chat.memory
+        one.memory.close()
 
 
 @pytest.mark.parametrize(
     ("dump", "what"),
     [
         (ChatMemoryBuffer.from_defaults(token_limit=3000).to_string(), "ChatMemoryBuffer"),
-        ('{"token_limit": 3, "chat_store_key": "a"}', "chat_store_key"),
         ("[]", "list"),
         ('{"token_limit"', "cut off"),
-        ("hello", "no JSON"),
     ],
 )
-def test_what_is_no_dump_of_a_memory_is_told_as_such_with_a_way(dump: str, what: str) -> None:
+def test_what_is_no_dump_of_a_memory_is_told_as_such_with_a_way(dump, what):
     with pytest.raises(InvalidStateError, match=what) as told:
         MemlayerMemory.from_string(dump)
     assert told.value.hint
     if what == "ChatMemoryBuffer":
         assert "docs/migration.md" in told.value.hint
+
+
+LOOK = ChatMessage(blocks=[TextBlock(text="Look:\ud800"), ImageBlock(image=b"\x89PNG\xff")])
+ASKS = calls("weather", city="Oslo")
+ASKS.blocks.insert(0, ThinkingBlock(content="hm", num_tokens=7))
+ASKS.additional_kwargs["mood"] = "calm"
+SAID = [ChatMessage("Be brief.", role="system"), LOOK, ASKS, result("cold", name="weather")]
+
+
+@pytest.mark.requirement("A04", "A17", "F18")
+def test_a_memory_comes_back_equal_from_a_session_file(memory, do, tmp_path):
+    told = MemlayerMemory.from_defaults(memory, user_id="ada")
+    told.put_messages(SAID)
+    session = JsonSession(tmp_path)
+    do(SessionManager("u1").with_session(session).add_component(told), "save_session")
+    with Memory.in_memory() as elsewhere:
+        other = MemlayerMemory.from_defaults(elsewhere)
+        other.put(ChatMessage("forgotten"))
+        assert do(SessionManager("u1").with_session(session).add_component(other), "load_if_exists")
+        assert other.get_all() == told.get_all() == SAID
+        assert do(other, "save_state") == do(told, "save_state")

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
+from tests.conftest import Colour
 
 KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
 QUESTION = "Which kayak is red?"
@@ -21,10 +21,7 @@ class Judge(BaseNodePostprocessor):
 
     asked: list[str] = []  # noqa: RUF012  (pydantic copies it)
 
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        assert query_bundle is not None
+    def _postprocess_nodes(self, nodes, query_bundle=None):
         self.asked.append(query_bundle.query_str)
         assert all("memlayer_place" not in one.node.get_content("llm") for one in nodes)
         return sorted(nodes, key=lambda one: "number 3 " not in one.get_content())
@@ -33,14 +30,10 @@ class Judge(BaseNodePostprocessor):
 class Awaits(Judge):
     """Has the async half alone."""
 
-    async def _apostprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
+    async def _apostprocess_nodes(self, nodes, query_bundle=None):
         return super()._postprocess_nodes(nodes, query_bundle)
 
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
+    def _postprocess_nodes(self, nodes, query_bundle=None):
         raise NotImplementedError
 
 
@@ -55,7 +48,7 @@ def searched(do: Any, reranker: Any) -> tuple[list[str], dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def plain() -> list[str]:
-    return searched(lambda owner, verb, *given, **named: getattr(owner, verb)(*given, **named), None)[0]
+    return searched(Colour(awaits=False), None)[0]
 
 
 def best_first(plain: list[str]) -> list[str]:
@@ -69,8 +62,6 @@ def test_a_postprocessor_is_asked_with_the_question_and_its_order_counts(do, pla
 
 
 def test_a_postprocessor_that_awaits_is_awaited(plain) -> None:
-    from conftest import Colour
-
     assert searched(Colour(awaits=True), Awaits()) == (best_first(plain), {})
 
 

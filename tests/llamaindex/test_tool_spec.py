@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 
 import pytest
-from llama_index.core.agent.workflow import FunctionAgent, ToolCallResult
-from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ToolCallResult
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.core.tools.calling import acall_tool, call_tool
 from llama_index.core.tools.tool_spec.base import BaseToolSpec
@@ -18,10 +19,16 @@ from llamaindex_memlayer import MemlayerMemory, MemlayerToolSpec, reload_tool
 from memlayer_core import RecallFilter
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 from tests.conftest import offload_id
+from tests.llamaindex.conftest import calls, result, talk, texts, uses
 
 RECORD, RETRIEVE, RELOAD = "record_to_memory", "retrieve_from_memory", "context_reload"
 CORRECT, FORGET = "correct_memory", "forget_memory"
 WANTED = {"thinking": "it matters later", "content": ["Ada is allergic to peanuts.", "Ada lives in Riga."]}
+
+
+REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
+PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")
+NEXT = re.compile(r"\n\[characters [\d,]+ to [\d,]+ of [\d,]+; .* offset (\d+) to read on\]$")
 
 
 @pytest.fixture
@@ -29,9 +36,13 @@ def session(memory):
     return MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=4000)
 
 
+def by_name(spec):
+    return {tool.metadata.name: tool for tool in spec.to_tool_list()}
+
+
 @pytest.fixture
 def tools(session):
-    return {tool.metadata.name: tool for tool in MemlayerToolSpec(session).to_tool_list()}
+    return by_name(MemlayerToolSpec(session))
 
 
 def used(do, tool, **given):
@@ -39,14 +50,27 @@ def used(do, tool, **given):
     return asyncio.run(acall_tool(tool, given)) if do.awaits else call_tool(tool, given)
 
 
+async def ran(agent, asked, session):
+    """Let an agent or a workflow answer. Returns its answer, and what its tools gave."""
+    handler = agent.run(asked, memory=session, ctx=Context(agent))
+    results = [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
+    return str(await handler), [one.tool_output for one in results]
+
+
 @pytest.mark.trap("llamaindex", 11)
-def test_it_is_a_tool_spec_of_five_tools_with_async_twins(tools, session):
-    assert isinstance(MemlayerToolSpec(session), BaseToolSpec)
-    assert [*tools] == [RECORD, RETRIEVE, CORRECT, FORGET, RELOAD]
+def test_it_is_a_tool_spec_of_five_tools_with_async_twins_of_which_some_may_be_chosen(tools, session):
+    spec = MemlayerToolSpec(session.chat, token_limit=1000)
+
+    assert isinstance(spec, BaseToolSpec)
+    assert [*tools] == [*by_name(spec)] == [RECORD, RETRIEVE, CORRECT, FORGET, RELOAD]
     for tool in tools.values():
         assert isinstance(tool, FunctionTool)
         assert inspect.iscoroutinefunction(tool.async_fn)
         assert tool.async_fn.__name__ == f"a{tool.real_fn.__name__}"
+    for chosen in (RETRIEVE, f"a{RETRIEVE}"):
+        (tool,) = spec.to_tool_list([chosen])
+        assert tool.metadata.name == RETRIEVE
+        assert asyncio.run(tool.acall(keywords=["parrot"])).content == "Nothing was found."
 
 
 def test_a_model_sees_what_to_give_and_nothing_of_whose_memory_it_is(tools):
@@ -67,46 +91,27 @@ def test_a_model_sees_what_to_give_and_nothing_of_whose_memory_it_is(tools):
 
 def test_what_is_recorded_is_found_later_in_another_session(tools, memory, do):
     said = used(do, tools[RECORD], **WANTED)
-    other = MemlayerMemory(memory, user_id="ada", session_id="tuesday")
-    later = {tool.metadata.name: tool for tool in MemlayerToolSpec(other).to_tool_list()}
+    later = by_name(MemlayerToolSpec(memory, user_id="ada", session_id="tuesday"))
 
     assert said.content == "Recorded: ada_mem_001, ada_mem_002"
     assert "Ada is allergic to peanuts." in used(do, later[RETRIEVE], keywords=["peanuts"]).content
     assert {record.source for record in memory.records(user_id="ada")} == {"implicit_inference"}
 
 
-def test_what_was_said_is_found_and_what_was_not_is_told_so(tools, session, do):
+def test_what_was_said_is_found_unless_the_filter_of_the_tools_leaves_it_out(tools, session, do):
     session.put(ChatMessage("my parrot is called Coco"))
+    records = by_name(MemlayerToolSpec(session, filter=RecallFilter(kinds=["record"])))
 
     assert "parrot is called Coco" in used(do, tools[RETRIEVE], keywords=["parrot", "name"]).content
+    assert used(do, records[RETRIEVE], keywords=["parrot"]).content == "Nothing was found."
     assert used(do, tools[RETRIEVE], keywords=[]).content.startswith("Nothing was looked up")
-
-
-def test_an_agent_finds_only_what_the_filter_of_its_tools_lets_pass(session, do):
-    session.put(ChatMessage("my parrot is called Coco"))
-    spec = MemlayerToolSpec(session, filter=RecallFilter(kinds=["record"]))
-    tools = {tool.metadata.name: tool for tool in spec.to_tool_list()}
-    assert used(do, tools[RETRIEVE], keywords=["parrot"]).content == "Nothing was found."
-
-
-def test_what_a_context_shows_a_preview_of_is_read(tools, session, do):
-    session.put(ChatMessage("pears " * 3000))
-
-    part = used(do, tools[RELOAD], id="msg-1")
-    assert part.content.startswith("pears pears")
-    assert session.chat.memory.tokens.text(part.content) <= 1000
-    on = used(do, tools[RELOAD], id="msg-1", offset=100)
-    assert not on.is_error
 
 
 WRONG = [
     (RECORD, {"thinking": "x", "content": "Ada is allergic."}, "valid list"),
     (RECORD, {"content": ["Ada is allergic."]}, "thinking"),
-    (RECORD, {"thinking": "x", "content": [""]}, "not empty"),
     (RETRIEVE, {"keywords": "parrot"}, "valid list"),
-    (RETRIEVE, {}, "keywords"),
     (RELOAD, {"id": "msg-99"}, "no message 'msg-99'"),
-    (RELOAD, {}, "id"),
 ]
 
 
@@ -134,14 +139,6 @@ def test_no_model_reaches_another_user_by_naming_one(tools, memory, do):
     assert len(memory.records(user_id="bob")) == 1
 
 
-@pytest.mark.parametrize("given", [{}, {"token_limit": 500}])
-def test_a_whole_memory_is_no_conversation_and_is_refused_before_a_model_calls(memory, given):
-    for source in (memory, "./memory", None):
-        with pytest.raises(ConfigurationError, match="one conversation") as refused:
-            reload_tool(source, **given)
-        assert "memory.chat(" in refused.value.hint
-
-
 def test_they_are_made_of_a_memory_and_ids_or_of_a_conversation(memory, session, do):
     session.chat.remember("Ada keeps bees.")
     memory.chat(user_id="bob").remember("Bob rents hives.", visibility="share", allowed_roles=["keeper"])
@@ -160,12 +157,8 @@ def test_they_are_made_of_a_memory_and_ids_or_of_a_conversation(memory, session,
         for name, spec in ways.items()
     }
 
-    assert {name for name, found in finds.items() if "Ada keeps bees." in found} == {
-        "ids",
-        "memory",
-        "chat",
-        "user",
-    }
+    own = {name for name, found in finds.items() if "Ada keeps bees." in found}
+    assert own == {"ids", "memory", "chat", "user"}
     assert {name for name, found in finds.items() if "Bob rents hives." in found} == {"ids"}
     session.put(ChatMessage("a swarm"))
     named = offload_id(session.chat, 0)
@@ -175,23 +168,17 @@ def test_they_are_made_of_a_memory_and_ids_or_of_a_conversation(memory, session,
 def test_they_are_not_made_of_nobodys_memory_or_with_ids_of_two_kinds(memory, session):
     with pytest.raises(InvalidScopeError, match="neither a user nor a session"):
         MemlayerToolSpec(memory)
-    for wrong in ("./memory", None):
-        with pytest.raises(ConfigurationError, match="`memory` must be"):
-            MemlayerToolSpec(wrong, user_id="ada")
+    with pytest.raises(ConfigurationError, match="`memory` must be"):
+        MemlayerToolSpec("./memory", user_id="ada")
     for source in (session, session.chat):
         with pytest.raises(ConfigurationError, match="its own ids"):
             MemlayerToolSpec(source, user_id="ada")
     with pytest.raises(InvalidLimitError):
         MemlayerToolSpec(memory, user_id="ada", token_limit=0)
-
-
-def test_some_of_the_tools_may_be_chosen_by_their_names(session):
-    spec = MemlayerToolSpec(session.chat, token_limit=1000)
-
-    assert [tool.metadata.name for tool in spec.to_tool_list([RETRIEVE])] == [RETRIEVE]
-    assert [tool.metadata.name for tool in spec.to_tool_list([f"a{RECORD}"])] == [RECORD]
-    (tool,) = spec.to_tool_list([RETRIEVE])
-    assert asyncio.run(tool.acall(keywords=["parrot"])).content == "Nothing was found."
+    for whole in (memory, "./memory", None):
+        with pytest.raises(ConfigurationError, match="one conversation") as refused:
+            reload_tool(whole, token_limit=500)
+        assert "memory.chat(" in refused.value.hint
 
 
 async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_session(memory):
@@ -199,22 +186,18 @@ async def test_an_agent_records_what_it_is_told_and_looks_it_up_in_the_next_sess
         if messages[-1].role == "tool":
             return ChatMessage(f"I see: {messages[-1].content}", role="assistant")
         asks = messages[-1].content.endswith("?")
-        name, given = (RETRIEVE, {"keywords": ["allergic"]}) if asks else (RECORD, WANTED)
-        return ChatMessage(
-            role="assistant", blocks=[ToolCallBlock(tool_call_id="c1", tool_name=name, tool_kwargs=given)]
-        )
+        return calls(RETRIEVE, keywords=["allergic"]) if asks else calls(RECORD, **WANTED)
 
-    results = []
+    told = []
     for day, said in (("monday", "I am allergic to peanuts"), ("tuesday", "what am I allergic to?")):
         session = MemlayerMemory(memory, user_id="ada", session_id=day)
-        llm = speaking(reply)
-        agent = FunctionAgent(tools=MemlayerToolSpec(session).to_tool_list(), llm=llm, streaming=False)
-        handler = agent.run(said, memory=session, ctx=Context(agent))
-        results += [event async for event in handler.stream_events() if isinstance(event, ToolCallResult)]
-        await handler
+        tools = MemlayerToolSpec(session).to_tool_list()
+        agent = FunctionAgent(tools=tools, llm=speaking(reply), streaming=False)
+        _, [output] = await ran(agent, said, session)
+        told.append(output.content)
 
-    assert results[0].tool_output.content == "Recorded: ada_mem_001, ada_mem_002"
-    assert "Ada is allergic to peanuts." in results[1].tool_output.content
+    assert told[0] == "Recorded: ada_mem_001, ada_mem_002"
+    assert "Ada is allergic to peanuts." in told[1]
 
 
 @pytest.mark.requirement("A13")
@@ -232,17 +215,13 @@ def test_the_mode_decides_who_looks_into_the_memory(memory, do, mode, has_tools,
     for tools in (MemlayerToolSpec(session).to_tool_list(), session.tools):
         names = {tool.metadata.name for tool in tools}
         assert names == ({RECORD, RETRIEVE, CORRECT, FORGET, RELOAD} if has_tools else set())
-    again = MemlayerMemory.from_dict(session.to_dict())
-    assert again.mode == mode
+    assert MemlayerMemory.from_dict(session.to_dict()).mode == mode
 
 
-def test_without_a_mode_a_memory_brings_no_tools_and_a_spec_of_it_does(memory):
+def test_without_a_mode_a_memory_brings_no_tools_and_an_unknown_one_is_refused(memory):
     session = MemlayerMemory.from_defaults(memory, user_id="ada")
     assert (session.mode, session.tools) == ("STATIC", [])
-    assert len(MemlayerToolSpec(session).to_tool_list()) == 5
-
-
-def test_an_unknown_mode_is_refused(memory):
+    assert len(MemlayerToolSpec(session).to_tool_list()) == 5, "a spec of it does"
     with pytest.raises(ConfigurationError, match="unknown mode"):
         MemlayerMemory(memory, user_id="ada", mode="static")
 
@@ -250,14 +229,9 @@ def test_an_unknown_mode_is_refused(memory):
 def test_an_agent_corrects_and_forgets_through_its_tools(tools, session, memory, do):
     used(do, tools[RECORD], thinking="x", content=[{"text": "Ada has a dog.", "key": "pet", "value": "dog"}])
     session.put(ChatMessage("My locker is B17."))
-    locker = {
-        "text": "x",
-        "key": "locker",
-        "value": "B17",
-        "asserted_by": "user",
-        "quote": "My locker is B17",
-    }
-    used(do, tools[RECORD], thinking="x", content=[locker])
+    locker = {"text": "x", "key": "locker", "value": "B17"}
+    by_user = {"asserted_by": "user", "quote": "My locker is B17"}
+    used(do, tools[RECORD], thinking="x", content=[locker | by_user])
     change = {"memory_id": "ada_mem_001", "text": "Ada has a cat.", "value": "cat", "reason": "it meows"}
     assert "version 2" in used(do, tools[CORRECT], **change).content
     refused = used(do, tools[FORGET], memory_ids=["ada_mem_002"])
@@ -266,3 +240,91 @@ def test_an_agent_corrects_and_forgets_through_its_tools(tools, session, memory,
     session.put(ChatMessage("Forget my locker, please."))
     assert not used(do, tools[FORGET], memory_ids=["ada_mem_002"], quote="Forget my locker").is_error
     assert {one.value for one in memory.records(user_id="ada")} == {"cat"}
+
+
+# What a memory shows a preview of
+
+
+@pytest.fixture
+def reported(session):
+    """Return a session in which a tool reported more than a model is shown."""
+    made = session.model_copy(update={"mode": "BOTH"})
+    question, answer = talk("How many pears?", "Many.")
+    made.put_messages([question, calls("count"), result(REPORT), answer])
+    return made
+
+
+@pytest.mark.requirement("A08", "A10", "A11", "A21")
+@pytest.mark.parametrize("many", [False, True], ids=["FunctionAgent", "AgentWorkflow"])
+async def test_an_agent_reads_all_of_a_huge_result_that_its_memory_shows_a_preview_of(reported, many):
+    def reads_on(messages):
+        results = [message.content for message in messages if message.role == "tool"]
+        place = PREVIEW.search(results[0])[1]
+        if len(results) == 1:
+            return calls(RELOAD, id=place)
+        if following := NEXT.search(results[-1]):
+            return calls(RELOAD, f"call_{len(results)}", id=place, offset=int(following[1]))
+        return ChatMessage("read", role="assistant")
+
+    agent = FunctionAgent(tools=[reload_tool(reported)], llm=speaking(reads_on), streaming=False)
+
+    said, outputs = await ran(
+        AgentWorkflow(agents=[agent]) if many else agent, "And the last line says?", reported
+    )
+
+    parts = [output.content for output in outputs]
+    assert "".join(NEXT.sub("", part) for part in parts) == REPORT
+    assert len(parts) > 2
+    assert max(reported.memory.tokens.text(part) for part in parts) <= 1000
+    assert said == "read"
+    assert texts(await reported.aget_all())[2] == REPORT
+
+
+@pytest.mark.requirement("A10")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            {"id": "msg-99"},
+            "this session has no message 'msg-99'. The id of an offloaded message is valid in",
+        ),
+        ({"id": "msg-3", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
+    ],
+)
+async def test_a_wrong_call_is_answered_with_what_to_do_and_the_agent_goes_on(reported, arguments, says):
+    llm = uses(RELOAD, **arguments)
+    agent = FunctionAgent(tools=[reload_tool(reported)], llm=llm, streaming=False)
+
+    said, [output] = await ran(agent, "go", reported)
+
+    assert says in output.content
+    assert output.is_error
+    assert said.startswith("It is ")
+
+
+def test_the_tool_is_a_tool_and_takes_a_chat_as_well(reported, do):
+    tool = reload_tool(reported.chat, token_limit=10**6)
+
+    assert isinstance(tool, FunctionTool)
+    assert tool.metadata.name == RELOAD
+    described = tool.metadata.get_parameters_dict()
+    assert described["required"] == ["id"]
+    assert "msg-17" in described["properties"]["id"]["description"]
+    assert used(do, tool, id="msg-3").content == REPORT
+    wrong = used(do, tool, id="x")
+    assert wrong.is_error
+    assert "such as" in wrong.content
+
+
+@pytest.mark.requirement("A10")
+def test_no_model_reads_another_session_by_this_tool(memory, reported, do):
+    other = MemlayerMemory(memory, session_id="other", user_id="ada")
+    other.put_messages([ChatMessage(f"secret {number}") for number in range(3)])
+    tool = reload_tool(other)
+
+    assert set(tool.metadata.get_parameters_dict()["properties"]) == {"id", "offset"}
+    assert used(do, tool, id="msg-7").content == "secret 2"
+    named = used(do, tool, id="msg-7", session_id="s", user_id="ada")
+    assert named.content == "secret 2", "what a model invents counts for nothing"
+    for of_another in range(1, 5):
+        assert f"no message 'msg-{of_another}'" in used(do, tool, id=f"msg-{of_another}").content

@@ -15,7 +15,6 @@ from llama_index.core.base.llms.types import (
     ImageBlock,
     TextBlock,
     ThinkingBlock,
-    ToolCallBlock,
 )
 from llama_index.core.chat_engine import CondensePlusContextChatEngine
 from scripted import Library, Scripted, answers, said, speaking
@@ -31,18 +30,22 @@ from llamaindex_memlayer import (
     to_core,
 )
 from memlayer_core import Memory
+from tests.llamaindex.conftest import calls, result, talk
 
-CALL = ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"where": "garden"})
-RESULT = {"tool_call_id": "c1"}
+PICTURE = ImageBlock(image=b"iVBORw0KGgo=")
+SUMMARY = (
+    "Ada looked for three herons in the garden, and for two, and was told each time that there are five of them; "
+    "she asked for many gardens, one after the other, and the assistant looked into all of these gardens for her."
+)
 METHODS = ["system", "user", None]
 
 
 def turns(count, words="I walked along the river and saw a heron"):
-    return [
-        ChatMessage(f"{who} {number}: {words}", role=role)
-        for number in range(count)
-        for who, role in (("question", "user"), ("answer", "assistant"))
-    ]
+    return talk(*(f"{who} {number}: {words}" for number in range(count) for who in ("question", "answer")))
+
+
+def asks_to_look():
+    return calls("look", where="garden")
 
 
 def cost(memory, messages):
@@ -52,30 +55,13 @@ def cost(memory, messages):
 # What a window holds
 
 
-@pytest.mark.trap("llamaindex", 13)
-@pytest.mark.parametrize("role", ["system", "developer"])
-def test_instructions_stay_in_front_however_much_is_said_after_them(memory, do, role):
-    session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=300)
-    do(session, "put", ChatMessage("be short", role=role))
-    for message in turns(30):
-        do(session, "put", message)
-
-    told = do(session, "get")
-    assert told[0] == ChatMessage("be short", role=role)
-    assert 3 <= len(told) < 20
-    assert cost(memory, told) <= 300
-
-
 def test_a_prompt_has_four_cache_points_at_the_most_and_the_newest(memory, do):
     session = MemlayerMemory(memory, user_id="ada", session_id="marks")
+    point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+    answer = ChatMessage("yes", role="assistant", additional_kwargs={"cache_control": {"a": 1}})
     for number in range(7):
-        blocks = [TextBlock(text=f"{number}?"), CachePoint(cache_control=CacheControl(type="ephemeral"))]
-        do(session, "put", ChatMessage(role="user", blocks=blocks))
-        do(
-            session,
-            "put",
-            ChatMessage("yes", role="assistant", additional_kwargs={"cache_control": {"a": 1}}),
-        )
+        do(session, "put", ChatMessage(blocks=[TextBlock(text=f"{number}?"), point]))
+        do(session, "put", answer)
     told = do(session, "get")
     marked = [len(one.blocks) == 2 or "cache_control" in one.additional_kwargs for one in told]
     assert marked == [False] * 10 + [True] * 4
@@ -86,15 +72,9 @@ def test_a_prompt_has_four_cache_points_at_the_most_and_the_newest(memory, do):
 LONG = "word " * 500
 ENDS = {
     "a question": [ChatMessage(LONG)],
-    "an answer": [ChatMessage("hello"), ChatMessage(LONG, role="assistant")],
+    "an answer": talk("hello", LONG),
     "an answer to nobody": [ChatMessage(LONG, role="assistant")],
-    "a call": [ChatMessage("hello"), ChatMessage(LONG, role="assistant"), ChatMessage(LONG)],
-    "a result": [
-        ChatMessage("hello"),
-        ChatMessage(role="assistant", blocks=[CALL]),
-        ChatMessage(LONG, role="tool", additional_kwargs=RESULT),
-    ],
-    "a picture": [ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")])],
+    "a result": [ChatMessage("hello"), asks_to_look(), result(LONG)],
     "instructions": [ChatMessage("be", role="system")],
 }
 
@@ -130,39 +110,42 @@ def given_as_history(memory, messages):
 WAYS = [set_at_once, stored_by_key, stored_for_a_queue, given_as_history]
 
 
-@pytest.mark.trap("llamaindex", 15)
+@pytest.mark.trap("llamaindex", 13, 15, 28)
+@pytest.mark.requirement("J06", "L05")
 @pytest.mark.parametrize("come_in", WAYS)
 def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothing(memory, do, come_in):
-    come_in(memory, turns(100))
+    instructions = ChatMessage("be short", role="developer")
+    come_in(memory, [instructions, *turns(100)])
     session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=600)
     first = do(session, "get")
+    assert first[-1] == turns(100)[-1]
     do(session, "put", ChatMessage("and now?"))
     then = do(session, "get")
 
     for told in (first, then):
         assert cost(memory, told) <= 600
-        assert told[0].role == "user"
+        assert told[0] == instructions
+        assert told[1].role == "user"
         assert len(told) > 5
+    assert do(session, "context").tokens <= 600
     assert then[-1].content.endswith("and now?")  # what is recalled may stand in front
+    assert len(do(session, "get_all")) == 202
 
 
 @pytest.mark.trap("llamaindex", 3)
-def test_messages_that_are_set_or_shown_for_a_while_are_copies(memory, do):
-    session = MemlayerMemory(memory, user_id="ada", session_id="monday")
-    for verb in ("set", "put_messages", "put_temporary"):
-        given = ChatMessage(
-            role="assistant", blocks=[CALL.model_copy(deep=True)], additional_kwargs={"k": [1]}
-        )
-        plain = given.model_copy(deep=True)
-        do(session, "reset")
-        do(session, "put", ChatMessage("hello"))
-        do(session, verb, [ChatMessage("hello"), given] if verb == "set" else [given])
-        for changed in (given, do(session, "get")[-1]):
-            changed.additional_kwargs["k"].append(2)
-            changed.blocks[0].tool_kwargs["where"] = "elsewhere"
-            changed.blocks.append(TextBlock(text="else"))
+@pytest.mark.parametrize("verb", ["set", "put_messages", "put_temporary"])
+def test_messages_that_are_given_or_shown_are_copies(session, do, verb):
+    given = asks_to_look()
+    given.additional_kwargs["k"] = [1]
+    plain = given.model_copy(deep=True)
+    do(session, "put", ChatMessage("hello"))
+    do(session, verb, [ChatMessage("hello"), given] if verb == "set" else [given])
+    for changed in (given, do(session, "get")[-1]):
+        changed.additional_kwargs["k"].append(2)
+        changed.blocks[0].tool_kwargs["where"] = "elsewhere"
+        changed.blocks.append(TextBlock(text="else"))
 
-        assert do(session, "get")[-1] == plain
+    assert do(session, "get")[-1] == plain
 
 
 # What is recalled
@@ -173,9 +156,7 @@ class Writing(Scripted):
 
     def complete(self, prompt, formatted=False, **kwargs):
         self.__dict__.setdefault("prompts", []).append(prompt)
-        return CompletionResponse(
-            text="Ada looked for three herons in the garden, and for two, and was told each time that there are five of them; she asked for many gardens, one after the other, and the assistant looked into all of these gardens for her."
-        )
+        return CompletionResponse(text=SUMMARY)
 
 
 class Choosing(Scripted):
@@ -196,8 +177,7 @@ async def test_an_agent_that_is_to_begin_with_a_tool_begins_with_it(memory, reme
         return "a heron"
 
     def reply(messages, **_):
-        done = messages[-1].role == "tool"
-        return ChatMessage("a heron" if done else None, role="assistant", blocks=None if done else [CALL])
+        return ChatMessage("a heron", role="assistant") if messages[-1].role == "tool" else asks_to_look()
 
     llm = Choosing(response_generator=reply)
     session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
@@ -209,9 +189,9 @@ async def test_an_agent_that_is_to_begin_with_a_tool_begins_with_it(memory, reme
     assert llm.__dict__["chosen"] == ["look", None]
 
 
-@pytest.mark.trap("llamaindex", 16)
+@pytest.mark.trap("llamaindex", 3, 16)
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_state_is_told_beside_the_question_and_what_was_recalled(memory, remembers, method):
+async def test_a_state_is_told_beside_the_question_and_never_reaches_the_memory(memory, remembers, method):
     """A workflow writes its state into the last message."""
     llm = answers("a parrot")
     session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
@@ -223,36 +203,26 @@ async def test_a_state_is_told_beside_the_question_and_what_was_recalled(memory,
     assert "mood" in last.content
     assert "which pet do I have?" in last.content
     assert "my pet is a parrot" in str(llm.told[0])
+    assert await session.aget_all() == talk("which pet do I have?", "a parrot")
 
 
 @pytest.mark.trap("llamaindex", 17)
 @pytest.mark.parametrize("kind", [FunctionAgent, ReActAgent])
 @pytest.mark.parametrize("method", METHODS)
-def test_what_was_summed_up_makes_no_second_system_message(kind, method, tmp_path):
-    told = (
-        "The user and the assistant spoke of the old quarter, and of what Anna sees from the hill: the river and roofs. "
-        * 2
-    )
-    with Memory.open(tmp_path, embedder="hashing", model=lambda _: told) as memory:
-        _ask_with_a_summary(kind, method, memory)
-
-
-def _ask_with_a_summary(kind, method, memory):
-    session = MemlayerMemory(memory, user_id="ada", session_id="long", token_limit=2000, insert_method=method)
-    words = (
-        "the old quarter is quiet in the morning, and from the hill Anna sees the river and the roofs. " * 3
-    )
-    session.put_messages(turns(40, words))
-    session.get()
-    memory.flush(30)
-    assert session.context().summary is not None
-
+def test_what_was_summed_up_makes_no_second_system_message(kind, method):
+    words = "there are three herons in the garden, and Ada looks for two of them, and asks for many gardens. "
     llm = answers("Thought: I can answer without using any more tools.\nAnswer: yes")
+    with Memory.in_memory(embedder="hashing", model=lambda _: SUMMARY) as memory:
+        session = MemlayerMemory(memory, user_id="ada", token_limit=2000, insert_method=method)
+        session.put_messages(turns(40, words * 3))
+        session.get()
+        memory.flush(30)
+        assert session.context().summary is not None
 
-    async def run():
-        await kind(llm=llm, system_prompt="be short").run(user_msg="and now?", memory=session)
+        async def run():
+            await kind(llm=llm, system_prompt="be short").run(user_msg="and now?", memory=session)
 
-    asyncio.run(run())
+        asyncio.run(run())
     roles = [message.role.value for message in llm.last_chat_messages]
     assert roles.count("system") == 1
     assert roles[:2] == ["system", "user"]
@@ -278,14 +248,13 @@ def test_a_question_is_condensed_with_what_was_said_and_nothing_else(memory, met
 async def test_what_has_no_words_is_never_quoted(memory):
     """A call's or a picture's content is None."""
     old = MemlayerMemory(memory, user_id="ada", session_id="old")
-    call = ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs={"at": "my parrot"})
     await old.aput_messages(
         [
             ChatMessage("my parrot is called Coco"),
-            ChatMessage(role="assistant", blocks=[call]),
-            ChatMessage("my parrot is green", role="tool", additional_kwargs=RESULT),
-            ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")]),
-            ChatMessage(role="assistant", blocks=[TextBlock(text=" \n")]),
+            calls("look", at="my parrot"),
+            result("my parrot is green"),
+            ChatMessage(blocks=[PICTURE]),
+            ChatMessage(" \n", role="assistant"),
         ]
     )
     await memory.aflush()
@@ -294,14 +263,13 @@ async def test_what_has_no_words_is_never_quoted(memory):
 
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
     assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
-    for told, number in (  # a tool's result is no memory of other sessions, but can be searched for
-        ((await new.aget(asked))[0].content, 1),
-        (await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]), 1),
-        (await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]), 1),
+    for told in (  # a tool's result is no memory of other sessions, but can be searched for
+        (await new.aget(asked))[0].content,
+        await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]),
+        await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),
     ):
-        quotes = [line for line in told.splitlines() if line.startswith("- [")]
-        assert len(quotes) == number
-        assert all("my parrot is" in quote for quote in quotes)
+        (quote,) = [line for line in told.splitlines() if line.startswith("- [")]
+        assert "my parrot is" in quote
         assert "None" not in told
 
 
@@ -309,7 +277,7 @@ async def test_what_has_no_words_is_never_quoted(memory):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(memory, remembers, do, method):
     session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method=method)
-    picture = ChatMessage(blocks=[ImageBlock(image=b"iVBORw0KGgo=")])
+    picture = ChatMessage(blocks=[PICTURE])
     do(session, "put", picture)
 
     assert do(session, "get") == do(session, "get", picture) == [picture]
@@ -320,74 +288,34 @@ def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(memory, remembers,
 
 
 @pytest.mark.trap("llamaindex", 22)
-@pytest.mark.parametrize(
-    ("shortening", "limit"),
-    [
-        ({}, 8000),
-        ({"truncate_messages": True, "truncate_characters": 100}, 8000),
-        ({"offload_characters": 100, "preview_characters": 40, "last_keep": 1}, 1200),
-    ],
-    ids=["nothing", "truncated", "offloaded"],
-)
-def test_a_thought_and_its_signature_are_told_word_for_word(do, shortening, limit):
-    """Providers check the signature, and refuse a thought that was changed."""
-    thought = ThinkingBlock(
-        content="hm " * 300, num_tokens=7, additional_information={"signature": "EqQB==", "of": b"\xff\0"}
-    )
-    spoken = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="I see " * 200), CALL])
-    messages = [
-        ChatMessage("hello " * 100),
-        spoken,
-        ChatMessage("heron " * 300, role="tool", additional_kwargs=RESULT),
-        *turns(2),
-    ]
-    with Memory.in_memory(settings=Tuned(index_delay=0.0, **shortening)) as memory:
-        session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=limit)
-        do(session, "put_messages", messages)
-
-        told = do(session, "get")
-        assert [message.role for message in told] == [message.role for message in messages]
-        assert told[1].blocks[0] == thought
-        assert [block.block_type for block in told[1].blocks] == ["thinking", "text", "tool_call"]
-        assert (told[1] == spoken) == (told[2] == messages[2]) == (shortening == {})
-        assert do(session, "get_all")[1] == spoken
-
-
 @pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
 @pytest.mark.parametrize("truncates", [False, True])
 def test_what_is_made_smaller_keeps_all_but_its_words(do, mode, truncates):
+    """Providers check a thought's signature, and refuse a thought that was changed."""
     arguments = {"path": "a.py", "text": "x = 1\n" * 4000}
-    openai = {"id": "c1", "function": {"name": "look", "arguments": json.dumps(arguments)}}
-    messages = [
-        ChatMessage("Write the module."),
-        ChatMessage(
-            role="assistant",
-            blocks=[
-                ThinkingBlock(content="heron " * 40),
-                TextBlock(text="I see. " * 3000),
-                ToolCallBlock(tool_call_id="c1", tool_name="look", tool_kwargs=arguments),
-            ],
-            additional_kwargs={"thought_signatures": ["U0lH"], "tool_calls": [openai]},
-        ),
-        ChatMessage(
-            role="tool",
-            blocks=[TextBlock(text="heron " * 3000), CachePoint(cache_control={"type": "ephemeral"})],
-            additional_kwargs={**RESULT, "is_error": True},
-        ),
-    ]
+    openai = {"id": "call_1", "function": {"name": "look", "arguments": json.dumps(arguments)}}
+    signed = {"signature": "EqQB==", "of": b"\xff\0"}
+    thought = ThinkingBlock(content="heron " * 40, num_tokens=7, additional_information=signed)
+    spoken = calls("look", **arguments)
+    spoken.blocks[:0] = [thought, TextBlock(text="I see. " * 3000)]
+    spoken.additional_kwargs = {"thought_signatures": ["U0lH"], "tool_calls": [openai]}
+    seen = result("heron " * 3000, is_error=True)
+    seen.blocks.append(CachePoint(cache_control={"type": "ephemeral"}))
+    messages = [ChatMessage("Write the module."), spoken, seen]
     with Memory.in_memory(settings=Tuned(index_delay=3600, truncate_messages=truncates)) as memory:
         session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=5000, mode=mode)
         do(session, "put_messages", messages)
         told = do(session, "get")
         assert cost(memory, told) <= 5000
+        assert do(session, "get_all") == messages
         if not truncates:
             do(session, "set", [*told, ChatMessage("Done.", role="assistant")])
             assert do(session, "get_all")[:3] == messages, "what comes back is known again"
     for whole, small in zip(messages, told, strict=True):
         assert [block.block_type for block in small.blocks] == [block.block_type for block in whole.blocks]
         assert {**small.additional_kwargs, "tool_calls": 0} == {**whole.additional_kwargs, "tool_calls": 0}
-    thought, text, call = told[1].blocks
-    assert thought == messages[1].blocks[0]
+    kept, text, call = told[1].blocks
+    assert kept == thought
     assert ("I see. " * 3000).startswith(text.text.rstrip("…")), "no words that it did not say"
     assert call.tool_kwargs["path"] == "a.py"
     assert json.loads(told[1].additional_kwargs["tool_calls"][0]["function"]["arguments"]) == call.tool_kwargs
@@ -404,16 +332,14 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
     with Memory.in_memory(summarizer=llm, settings=quiet) as memory:
         session = MemlayerMemory(memory, user_id="ada", session_id="monday")
         for number in range(30):
-            call = ToolCallBlock(tool_call_id=f"c{number}", tool_name="look", tool_kwargs={"where": "x"})
             function = {"name": "look", "arguments": '{"where": "y"}'}
-            spelled = {"id": f"d{number}", "type": "function", "function": function}
-            results = [
-                ChatMessage(text, role="tool", additional_kwargs={"tool_call_id": f"{letter}{number}"})
-                for letter, text in (("c", "three herons"), ("d", "two herons"))
+            asks = calls("look", f"c{number}", where="x")
+            asks.additional_kwargs["tool_calls"] = [
+                {"id": f"d{number}", "type": "function", "function": function}
             ]
-            asks = ChatMessage(role="assistant", blocks=[call], additional_kwargs={"tool_calls": [spelled]})
-            question = ChatMessage(f"are there herons in the garden of number {number}? " * 3)
-            session.put_messages([question, asks, *results, ChatMessage("five " * 20, role="assistant")])
+            results = [result("three herons", f"c{number}"), result("two herons", f"d{number}")]
+            question, answer = talk(f"are there herons in garden {number}? " * 4, "five " * 20)
+            session.put_messages([question, asks, *results, answer])
         session.get()
         memory.flush(30)
         assert session.context().summary is not None
@@ -429,10 +355,9 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
 
 @pytest.mark.trap("llamaindex", 25)
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_an_agents_answer_keeps_its_thought_streamed_or_not(memory, streaming):
+async def test_an_agents_answer_keeps_its_thought_streamed_or_not(session, streaming):
     thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
     answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
-    session = MemlayerMemory(memory, user_id="ada", session_id="monday")
     llm = speaking(lambda _: answer)
     await FunctionAgent(llm=llm, streaming=streaming).run(user_msg="hello", memory=session)
 

@@ -62,16 +62,12 @@ def follow(past: str, sent: str, *, whole: bool = True, ends: bool = False) -> t
         ("", "u1 a1", "u1 a1", ""),
         ("u1 a1", "", "u1 a1", ""),
         ("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
-        ("u1 a1 u2 a2", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
         # trimmed at the front, filtered, cut at the end
         ("u1 a1 u2 a2", "u2 a2 u3", "u1 a1 u2 a2 u3", ""),
-        ("u1 a1 u2 a2", "a2 u3", "u1 a1 u2 a2 u3", ""),
         ("u1 a1 u2 a2 u3 a3", "u1 a2 a3 u4", "u1 a1 u2 a2 u3 a3 u4", ""),
         ("u1 a1 u2 a2", "u1 a1", "u1 a1 u2 a2", ""),
-        ("u1 t1 a1", "u1 a1 u2", "u1 t1 a1 u2", ""),
         ("u1 a1 u2 t2", "u1 a1 u2 u3", "u1 a1 u2 t2 u3", ""),
         # something else from some place on
-        ("u1 a1 u2 a2", "u1 a1 u2 a9", "u1 a1 u2 a9", "a2"),
         ("u1 a1 u2 a2 u3 a3", "u1 a1 u9", "u1 a1 u9", "u2 a2 u3 a3"),
         ("u1 a1 u2 a2 u3 a3", "u2 a2 u3 a9 u4", "u1 a1 u2 a2 u3 a9 u4", "a3"),
         ("u1 a1 u2 t2 a2", "u1 a1 u9", "u1 a1 u9", "u2 t2 a2"),
@@ -81,21 +77,16 @@ def follow(past: str, sent: str, *, whole: bool = True, ends: bool = False) -> t
         ("u1 a1 u2 a2 u3 a3", "uS u3 a3 u4", "u1 a1 u2 a2 uS u3 a3 u4", ""),
         ("u1 a1 u2 a2 uS u3 a3 u4", "uS u3 a3 u4 a4", "u1 a1 u2 a2 uS u3 a3 u4 a4", ""),
         ("u1 a1 u2 a2 u3 a3", "u1 a1 uS a3", "u1 a1 u2 a2 u3 uS a3", ""),
-        ("u1 a1 u2 a2 u3 a3", "uS u3 a3", "u1 a1 u2 a2 uS u3 a3", ""),
         # instructions
-        ("s1 u1 a1", "s1 u1 a1 u2", "s1 u1 a1 u2", ""),
         ("s1 u1 a1 u2 a2", "s1 u1 a1 u9", "s1 u1 a1 u9", "u2 a2"),
         # by chance
         ("uok a1 uok a2", "u7 a7", "uok a1 uok a2 u7 a7", ""),
         ("u1 a1 uok a2", "uok u9", "u1 a1 uok a2 uok u9", ""),
-        ("u1 ayes", "u2 ayes", "u1 ayes u2 ayes", ""),
         # ids
         ("u1#1 a1#2 u2#3 a2#4", "u1#1 a1#2 u9#3 a9#5", "u1 a1 u9 a9", "u2 a2"),
         ("u1#1 a1#2 u2#3 a2#4", "u1#1 a9#2 u2#3 a2#4", "u1 a9 u2 a2", "a1"),
         ("u1#1 a1#2 u2#3 a2#4", "u2#3 a2#4 u2#5", "u1 a1 u2 a2 u2", ""),
-        ("u1#1 a1#2", "u1 a1 u2", "u1 a1 u2", ""),
         ("u1#1 a1#2 u2#3 a2#4", "u1#1 u2#3 a1#2", "u1 a1 u2 a2", ""),
-        ("u1#1 u2#2", "u2#2 u1#1", "u1 u2", ""),
         ("u1#1 u2#2", "u9#2 u8#1", "u8 u9", "u1 u2"),
         # ids that the history does not know
         ("u1#1 a1#2 u2#3", "u1#x a1#y u2#z a2", "u1 a1 u2 a2", ""),
@@ -106,7 +97,6 @@ def follow(past: str, sent: str, *, whole: bool = True, ends: bool = False) -> t
         ("s1#s u1#1", "s2#s u1#1 a2#2", "s2 u1 a2", "s1"),
         ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", "h1"),
         ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", ""),
-        ("u1#x h1#a", "u1#x h1#b h1#a", "u1 h1 h1", ""),
         ("s1#a u1#1 s2#b", "s1#a u1#1", "u1 s2 s1", ""),
         ("s1#a u1#1 s2#b", "s3#a u1#1", "u1 s2 s3", "s1"),
         ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),
@@ -125,10 +115,8 @@ def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(
     ("past", "sent", "then", "superseded"),
     [
         ("u1 a1 u2 a2", "u1 a1", "u1 a1", "u2 a2"),
-        ("u1 a1 u2", "u1 a1", "u1 a1", "u2"),
         ("u1 a1 u2 a2 u3 a3", "u2 a2", "u1 a1 u2 a2", "u3 a3"),
         ("u1 a1 u2 a2", "u2 a2", "u1 a1 u2 a2", ""),
-        ("u1 a1 u2 a2", "u1 a1 u2 a2 u3", "u1 a1 u2 a2 u3", ""),
         ("u1 t1 a1 u2 t2", "u1 a1", "u1 t1 a1", "u2 t2"),
         ("u1 a1 s1 u2", "u1 a1", "u1 a1 s1", "u2"),
         # too little to decide over what follows, or nothing tells which of several is meant
@@ -144,15 +132,12 @@ def test_a_list_that_ends_where_the_conversation_does_says_what_is_no_part_of_it
     assert follow(then, sent, whole=whole, ends=True) == (then, "")
 
 
-def test_a_history_that_only_repeats_the_list_ends_with_it_too():
+def test_people_repeat_themselves_and_a_history_that_only_repeats_the_list_ends_with_it():
+    assert follow("uok uok", "uok uok uok") == ("uok uok uok", "")
+    assert follow("u1 a1 uok a2 uok", "uok a2 uok u3", whole=False) == ("u1 a1 uok a2 uok u3", "")
     assert follow("u1 u1", "u1", ends=True) == ("u1", "u1")
     assert follow("u1 a1 u1 a1", "u1 a1", ends=True) == ("u1 a1", "u1 a1")
     assert follow("u1 a1 u1 a1", "u1 a1", ends=False) == ("u1 a1 u1 a1", "")
-
-
-def test_people_repeat_themselves():
-    assert follow("uok uok", "uok uok uok") == ("uok uok uok", "")
-    assert follow("u1 a1 uok a2 uok", "uok a2 uok u3", whole=False) == ("u1 a1 uok a2 uok u3", "")
 
 
 def test_new_instructions_are_stored_and_old_ones_too_where_they_hold_again():
@@ -208,11 +193,6 @@ def test_the_spelling_of_arguments_and_of_text_blocks_says_nothing():
         call,
     ]
     assert len({words(message) for message in different}) == len(different)
-
-
-few = st.lists(
-    st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "uS", "s1", "s2", "t1"]), max_size=12
-).map(" ".join)
 
 
 def words(lines: Sequence[Digest]) -> Counter[bytes]:
@@ -329,18 +309,6 @@ def test_an_edit_supersedes_what_followed_and_nothing_before(told, data):
     now, gone = follow(" ".join(past), " ".join(sent), whole=False)
     assert now.split() == [*past[:place], past[place][0] + "edited", *new]
     assert gone.split() == past[place:]
-
-
-@given(st.data(), st.booleans())
-def test_sending_the_same_list_again_changes_nothing(data, whole):
-    past = data.draw(few).split()
-    kept = past[data.draw(st.integers(0, len(past))) :]
-    sent = [word for word in kept if data.draw(st.integers(0, 3))]
-    if sent and data.draw(st.booleans()):
-        sent[data.draw(st.integers(0, len(sent) - 1))] = "uedited"
-    sent += data.draw(st.lists(st.sampled_from(["u7", "a7", "uok", "aok"]), max_size=3))
-    once, _ = follow(" ".join(past), " ".join(sent), whole=whole)
-    assert follow(once, " ".join(sent), whole=whole) == (once, "")
 
 
 def test_a_thought_is_the_same_with_and_without_what_its_provider_signed_it_with() -> None:

@@ -81,8 +81,8 @@ def test_the_day_is_the_users_wherever_one_is_told(open_with, tmp_path, moment, 
         check(copy)
 
 
-def test_an_edit_keeps_the_place_and_so_do_a_version_and_a_fork(store) -> None:
-    chat = store.chat(user_id="u8", session_id="a")
+def test_an_edit_keeps_the_place_and_so_do_a_version_and_a_fork(resting) -> None:
+    chat = resting.chat(user_id="u8", session_id="a")
     chat.add("user", SAID, id="m1", created_at=PLACES[0][0])
     chat.edit("m1", content="I moved to the flat in Meguro yesterday.")
     fork = chat.fork(session_id="b")

@@ -13,55 +13,42 @@ from memlayer_core.messages.render import openai_message
 IMAGE = {"type": "image", "base64": "aGk=", "mime_type": "image/jpeg"}
 
 
-def test_a_context_is_told_to_openai_with_recall_calls_and_results(memory: Memory) -> None:
+def test_a_context_is_told_to_openai_with_recall_and_names_that_it_takes(memory: Memory) -> None:
     memory.chat(user_id="louis", session_id="past").add("user", "My parrot is called Coco.")
     memory.flush()
     chat = memory.chat(user_id="louis", session_id="now")
     chat.add("system", "Be terse.")
     chat.add("user", "What is my parrot called?", name="Louis D.")
-    chat.add("assistant", tool_calls=[ToolCall("c1", "look", '{"for": "parrot"}')])
-    chat.add("tool", "a parrot", tool_call_id="c1", name="look")
-    context = chat.context()
-    told = context.to_openai()
+    instructions, question = told = chat.context().to_openai()
     assert json.loads(json.dumps(told)) == told
-    assert [one["role"] for one in told] == ["system", "user", "assistant", "tool"]
-    assert "My parrot is called Coco." in told[1]["content"]
-    assert told[1]["name"] == "Louis_D"
-    assert told[2] == {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"for": "parrot"}'}}
-        ],
-    }
-    assert told[3] == {"role": "tool", "content": "a parrot", "tool_call_id": "c1"}
+    assert instructions == {"role": "system", "content": "Be terse."}
+    assert "My parrot is called Coco." in question["content"]
+    assert question["name"] == "Louis_D"
 
 
-@pytest.mark.parametrize(
-    ("block", "part"),
-    [
-        ({"type": "text", "text": "hi"}, {"type": "text", "text": "hi"}),
-        (IMAGE, {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,aGk="}}),
-        (
-            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "aGk="}},
-            {"type": "image_url", "image_url": {"url": "data:image/gif;base64,aGk="}},
-        ),
-        (
-            {"type": "image", "url": "https://example.org/a.png"},
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
-        ),
-        (
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}},
-            {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}},
-        ),
-        (
-            {"type": "audio", "base64": "aGk=", "mime_type": "audio/mpeg"},
-            {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
-        ),
-        ({"type": "video", "url": "https://example.org/a.mp4"}, {"type": "text", "text": "[video]"}),
-        ({"type": "thinking", "thinking": "hm"}, None),
-    ],
-)
+AT = "https://example.org/a.png"
+COUNTERPARTS = [
+    ({"type": "text", "text": "hi"}, {"type": "text", "text": "hi"}),
+    (IMAGE, {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,aGk="}}),
+    (
+        {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": "aGk="}},
+        {"type": "image_url", "image_url": {"url": "data:image/gif;base64,aGk="}},
+    ),
+    ({"type": "image", "url": AT}, {"type": "image_url", "image_url": {"url": AT}}),
+    (
+        {"type": "image_url", "image_url": {"url": AT, "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": AT, "detail": "low"}},
+    ),
+    (
+        {"type": "audio", "base64": "aGk=", "mime_type": "audio/mpeg"},
+        {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
+    ),
+    ({"type": "video", "url": "https://example.org/a.mp4"}, {"type": "text", "text": "[video]"}),
+    ({"type": "thinking", "thinking": "hm"}, None),
+]
+
+
+@pytest.mark.parametrize(("block", "part"), COUNTERPARTS)
 def test_a_block_of_any_provider_has_its_counterpart_or_a_word_for_it(block, part) -> None:
     told = openai_message(Message("user", (IMAGE, block)))["content"]
     assert told[1:] == ([] if part is None else [part])
@@ -107,33 +94,29 @@ def test_what_is_told_to_openai_is_read_from_openai(memory: Memory) -> None:
     assert [Message.from_json(json.dumps(message.to_json())) for message in messages] == messages
 
 
-@pytest.mark.parametrize(
-    ("dump", "message"),
-    [
-        (
-            {**FROM_SDK, "role": "assistant", "content": None, "refusal": "I cannot help with that."},
-            Message("assistant", "I cannot help with that."),
-        ),
-        (
-            {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
-            Message("assistant", ({"type": "text", "text": "No."},)),
-        ),
-        (
-            {
-                **FROM_SDK,
-                "role": "assistant",
-                "content": "I look.",
-                "tool_calls": [{"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}],
-            },
-            Message("assistant", "I look.", tool_calls=(ToolCall("c", "sh", "ls"),)),
-        ),
-        (OLD_CALL, Message("assistant", tool_calls=(ToolCall("look", "look", '{"a": 1}'),))),
-        (
-            {"role": "function", "name": "look", "content": "it"},
-            Message("tool", "it", name="look", tool_call_id="look"),
-        ),
-    ],
-)
+CUSTOM = [{"id": "c", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]
+READ = [
+    (
+        {**FROM_SDK, "role": "assistant", "content": None, "refusal": "I cannot help with that."},
+        Message("assistant", "I cannot help with that."),
+    ),
+    (
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        Message("assistant", ({"type": "text", "text": "No."},)),
+    ),
+    (
+        {**FROM_SDK, "role": "assistant", "content": "I look.", "tool_calls": CUSTOM},
+        Message("assistant", "I look.", tool_calls=(ToolCall("c", "sh", "ls"),)),
+    ),
+    (OLD_CALL, Message("assistant", tool_calls=(ToolCall("look", "look", '{"a": 1}'),))),
+    (
+        {"role": "function", "name": "look", "content": "it"},
+        Message("tool", "it", name="look", tool_call_id="look"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("dump", "message"), READ)
 def test_openais_own_dumps_are_read(dump, message) -> None:
     class Dumped:
         def model_dump(self):
@@ -142,16 +125,10 @@ def test_openais_own_dumps_are_read(dump, message) -> None:
     assert Message.from_openai(dump) == Message.from_openai(Dumped()) == message
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        None,
-        "hi",
-        {"content": "hi"},
-        {"role": "user", "content": 3},
-        {"role": "assistant", "tool_calls": [{}]},
-    ],
-)
+NO_MESSAGES = [None, "hi", {"content": "hi"}, {"role": "user", "content": 3}]
+
+
+@pytest.mark.parametrize("form", [*NO_MESSAGES, {"role": "assistant", "tool_calls": [{}]}])
 def test_what_is_no_message_of_openais_is_told(form) -> None:
     with pytest.raises(InvalidMessageError, match="OpenAI"):
         Message.from_openai(form)

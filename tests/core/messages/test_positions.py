@@ -13,12 +13,8 @@ from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.session_files import Transcripts
 from tests.conftest import PROMPT, taken_out
 
+WHO = ("user", "assistant")
 BETWEEN = 100  # far more than a gap has room for, when each new message halves it
-
-
-@pytest.fixture
-def store(open_with) -> Memory:
-    return open_with(PROMPT)
 
 
 @pytest.fixture
@@ -30,20 +26,14 @@ def words(lists: Transcripts, part: str | None = None) -> list[str]:
     return [message.text for message in lists.messages("k", part=part)]
 
 
+def insert(lists: Transcripts, place: int) -> None:
+    """Put far more messages in front of one place than a gap has room for."""
+    for number in range(BETWEEN):
+        lists.insert("k", place, [Message("user", f"between {number}")])
+
+
 def chat_of(lists: Transcripts) -> Chat:
     return lists.memory.chat_of(lists.scope_of("k"))
-
-
-def test_what_comes_in_front_of_the_first_active_message_is_active(lists) -> None:
-    lists.set("k", [Message("user", "archived")], part="archived")
-    lists.add("k", [Message("user", "active")])
-    for number in range(BETWEEN):
-        lists.insert("k", 1, [Message("user", f"between {number}")])
-    assert words(lists, "archived") == ["archived"]
-    lists.set("k", [], part="archived")
-    for text in ("last", "first"):
-        lists.insert("k", 0, [Message("user", text)])
-    assert words(lists, "active") == words(lists) == ["first", "last"]
 
 
 @pytest.mark.requirement("L02")
@@ -53,8 +43,7 @@ def test_a_gap_is_filled_a_hundred_times(store, lists) -> None:
     chat.edit("o1", "edited")
     chat.withdraw(["o4"])
     before = [one.text for one in chat.history(all_versions=True)]
-    for number in range(BETWEEN):
-        lists.insert("k", 2, [Message("user", f"between {number}")])
+    insert(lists, 2)
 
     new = [f"between {number}" for number in range(BETWEEN)][::-1]
     assert words(lists) == ["old 0", "edited", *new, "old 2", "old 3", "old 5"]
@@ -70,32 +59,28 @@ def test_a_gap_is_filled_a_hundred_times(store, lists) -> None:
 def test_at_one_place_at_the_same_time_everybody_comes_in_once(store, lists) -> None:
     lists.set("k", [Message("user", "first"), Message("user", "last")])
 
-    def insert(writer: int) -> None:
+    def insert_pairs(writer: int) -> None:
         for number in range(12):
-            lists.insert(
-                "k", 1, [Message("user", f"{writer} {number} a"), Message("user", f"{writer} {number} b")]
-            )
+            pair = [Message("user", f"{writer} {number}"), Message("user", f"{writer} {number}!")]
+            lists.insert("k", 1, pair)
 
     with ThreadPoolExecutor(6) as pool:
-        list(pool.map(insert, range(6)))
+        list(pool.map(insert_pairs, range(6)))
 
     first, *between, last = words(lists)
     assert (first, last) == ("first", "last")
-    pairs = list(zip(between[::2], between[1::2], strict=True))
-    assert all(one.removesuffix(" a") == other.removesuffix(" b") for one, other in pairs)
-    assert sorted(one for one, _ in pairs) == sorted(
-        f"{writer} {number} a" for writer in range(6) for number in range(12)
-    )
+    pairs = zip(between[::2], between[1::2], strict=True)
+    expected = [f"{writer} {number}" for writer in range(6) for number in range(12)]
+    assert sorted(pairs) == sorted((one, f"{one}!") for one in expected)
     assert store.admin.verify() == []
 
 
 def test_what_is_archived_ended_and_shown_stays_so_when_messages_get_other_positions(store, lists) -> None:
-    lists.set("k", [Message("user" if at % 2 == 0 else "assistant", f"turn {at}") for at in range(12)])
+    lists.set("k", [Message(WHO[at % 2], f"turn {at}") for at in range(12)])
     lists.archive("k", 4)
     chat = chat_of(lists)
     shown = [one.text for one in chat.context(policy=MaxRounds(2)).window]
-    for number in range(BETWEEN):
-        lists.insert("k", 2, [Message("user", f"between {number}")])
+    insert(lists, 2)
 
     assert words(lists, "active") == [f"turn {at}" for at in range(4, 12)]
     assert len(words(lists, "archived")) == 4 + BETWEEN
@@ -116,15 +101,13 @@ def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with
     chat = chat_of(lists)
     chat.add_messages([Message("system", f"Rule {at}", id=f"s{at}") for at in range(3)])
     for at in range(40):
-        role = "user" if at % 2 == 0 else "assistant"
-        chat.add(role, f"The boats of day {at} and the weather in the harbour.", id=f"m{at}")
+        chat.add(WHO[at % 2], f"The boats of day {at} and the weather in the harbour.", id=f"m{at}")
         chat.context()
     memory.flush()
     (before,) = chat.summary()
     for at in range(3):
         chat.delete_message(f"s{at}")  # instructions are in no summary
-    for number in range(BETWEEN):
-        lists.insert("k", 39, [Message("user", f"Nearly the last: {number}")])
+    insert(lists, 39)
 
     (after,) = chat.summary()
     assert (after.text, after.rounds) == (before.text, before.rounds)
@@ -147,11 +130,10 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
     chat = chat_of(lists)
     for part in ("first", "second"):
         for at in range(6):
-            chat.add("user" if at % 2 == 0 else "assistant", f"{part} boat {at}", id=f"{part}{at}")
+            chat.add(WHO[at % 2], f"{part} boat {at}", id=f"{part}{at}")
         chat.end()
     memory.flush()
-    for number in range(BETWEEN):
-        lists.insert("k", 3, [Message("user", f"between {number}")])
+    insert(lists, 3)
     memory.flush()
     asked.clear()
     chat.edit("second3", "another boat")
@@ -184,9 +166,7 @@ def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
     """Each statement on messages is asked how the database finds its rows: in no case by reading all."""
     memory = open_at()
     lists = Transcripts(memory, user_id="ada")
-    lists.set(
-        "k", [Message("user" if at % 2 == 0 else "assistant", f"turn {at}", id=f"m{at}") for at in range(8)]
-    )
+    lists.set("k", [Message(WHO[at % 2], f"turn {at}", id=f"m{at}") for at in range(8)])
     chat, ran = chat_of(lists), set[str]()
 
     def watch(connection: Any, on: bool) -> None:

@@ -46,8 +46,8 @@ texts = st.lists(anything | pieces, min_size=1, max_size=5).map("".join)
 
 
 @pytest.fixture
-def chat(store: Memory):
-    return store.chat(user_id="louis", session_id="s")
+def chat(resting: Memory):
+    return resting.chat(user_id="louis", session_id="s")
 
 
 def opened(text: str) -> list[str]:
@@ -95,31 +95,20 @@ def test_a_forged_block_and_odd_text_are_known_again_when_a_context_is_given_bac
     assert chat.history()[:3] == before
 
 
-def test_what_was_recalled_is_taken_off_where_a_context_puts_it_and_nowhere_else(open_at) -> None:
+def test_what_was_recalled_is_taken_off_where_a_context_puts_it_by_another_process_too(open_at) -> None:
     memory = open_at(settings=PROMPT)
     memory.chat(user_id="louis", session_id="past").add("user", "The report is in the blue folder of Lisbon.")
     memory.flush()
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("user", "Where is the report of Lisbon?", id="q")
-    shown = chat.context().messages[-1]
-    ours = chat.context().recall
-    assert ours
-    chat.add("assistant", "In the blue folder.")
-    chat.add_messages([shown])
-    assert chat.history()[0].text == "Where is the report of Lisbon?"
-    pasted = f"I was told this:\n\n{ours}\n\nWhat is it?"
+    context = chat.context()
+    shown = context.messages[-1]
+    pasted = f"I was told this:\n\n{context.recall}\n\nWhat is it?"
     chat.add("user", pasted)
-    assert chat.history()[-1].text == pasted
-    eve = memory.chat(user_id="eve", session_id="s")
-    eve.add_messages([Message("user", shown.text)])
-    assert eve.history()[0].text == shown.text
     memory.close()
-    again = open_at(settings=PROMPT).chat(
-        user_id="louis", session_id="s"
-    )  # another process knows what stands
+    again = open_at(settings=PROMPT).chat(user_id="louis", session_id="s")
     again.add_messages([shown])
-    assert again.history()[0].text == "Where is the report of Lisbon?"
-    assert len(again.history()) == 3
+    assert [one.text for one in again.history()] == ["Where is the report of Lisbon?", pasted]
 
 
 @examples(40)

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 from projection import in_chroma, in_journal
 from sqlalchemy import inspect, text
+from waiting import wait_for
 
 from memlayer_core import Chat, Memory, Message, Settings
 from memlayer_core.errors import (
@@ -27,9 +29,10 @@ from memlayer_core.errors import (
 from memlayer_core.events import SessionEnded
 from memlayer_core.message import Raw
 from memlayer_core.messages import writes as messages_writes
-from memlayer_core.messages.model import ForgetReport, beginning
+from memlayer_core.messages.model import beginning
 from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED, PROMPT
+from tests.core.messages.conftest import beside
 
 
 @pytest.fixture
@@ -66,22 +69,21 @@ def raw_rows(memory: Memory) -> dict[str, list[Any]]:
 
 @pytest.mark.requirement("M06")
 def test_a_user_has_many_sessions_that_are_listed_with_labels_the_last_used_first(store):
-    for number in range(5):
+    """A session in which no user spoke is called by its id."""
+    for number in range(4):
         chat = store.chat(user_id="ada", session_id=f"s{number}")
         chat.add("system", "be kind")
         chat.add("user", f"Question number {number}\nand " + "many more words " * 20)
+    store.chat(user_id="ada", session_id="quiet").add("assistant", "Hello?")
     store.chat(user_id="bob", session_id="his").add("user", "not hers")
     store.chat(user_id="ada", session_id="s1").rename("Parrots")
 
     listed = store.sessions(user_id="ada")
-    assert [session.scope.session_id for session in listed] == ["s4", "s3", "s2", "s1", "s0"]
-    assert listed[3].label == "Parrots"
-    assert listed[0].label.startswith("Question number 4 and many more words")
-    assert len(listed[0].label) <= 60
-    assert [s.label for s in store.sessions(user_id="ada", limit=2, offset=3)] == [
-        "Parrots",
-        listed[4].label,
-    ]
+    assert [session.scope.session_id for session in listed] == ["quiet", "s3", "s2", "s1", "s0"]
+    assert (listed[0].label, listed[3].label) == ("quiet", "Parrots")
+    assert listed[1].label.startswith("Question number 3 and many more words")
+    assert len(listed[1].label) <= 60
+    assert store.sessions(user_id="ada", limit=2, offset=3) == listed[3:]
     assert store.sessions(user_id="nobody") == []
 
 
@@ -93,12 +95,6 @@ def test_a_title_is_a_text_and_can_be_taken_away(store, chat):
     for wrong in ("", "  ", 3, "a\0b"):
         with pytest.raises(InvalidMessageError, match="title"):
             chat.rename(wrong)
-
-
-def test_a_session_in_which_no_user_spoke_is_called_by_its_id(store):
-    store.chat(user_id="ada", session_id="quiet").add("assistant", "Hello?")
-    store.chat(user_id="ada", session_id="seen").add("user", "not for models", model_visible=False)
-    assert {session.label for session in store.sessions(user_id="ada")} == {"quiet", "seen"}
 
 
 @given(st.text(max_size=200), st.integers(2, 80))
@@ -137,6 +133,7 @@ def test_what_is_read_is_a_copy_and_an_unknown_session_is_empty(store, chat):
 
 @pytest.mark.requirement("J31", "L02")
 def test_an_ended_session_begins_anew_and_keeps_its_history(store, chat):
+    chat.add_temporary(Message("user", "a hint"))
     assert chat.end() is True
     assert chat.end() is False
     assert store.sessions(user_id="ada")[0].ended
@@ -150,14 +147,9 @@ def test_an_ended_session_begins_anew_and_keeps_its_history(store, chat):
     assert not store.sessions(user_id="ada")[0].ended
     context = chat.context()
     assert [message.content for message in context.window] == ["question 4 about parrots"]
+    assert [message.content for message in chat.fork().context().window] == ["question 4 about parrots"]
     assert "question 1 about parrots" in context.recall
     assert store.chat(user_id="ada", session_id="unknown").end() is False
-
-
-def test_an_end_takes_what_was_to_be_told_once(chat):
-    chat.add_temporary(Message("user", "a hint"))
-    chat.end()
-    assert "a hint" not in [message.content for message in chat.context().messages]
 
 
 def at(memory: Memory, moment: datetime) -> None:
@@ -177,7 +169,7 @@ def test_the_worker_ends_sessions_that_nobody_used_for_days(open_at, days, idle)
         for name in names:
             memory.chat(user_id="ada", session_id=name).add("user", f"parrots {name}")
     at(memory, start + timedelta(days=idle, minutes=1))
-    wait_until(lambda: len(heard) == 2)
+    wait_for(lambda: len(heard) == 2)
     assert {told.session_id for told in heard} == {"a", "b"}
     assert all(told.idle for told in heard)
     sessions = {session.scope.session_id: session for session in memory.sessions(user_id="ada")}
@@ -185,15 +177,6 @@ def test_the_worker_ends_sessions_that_nobody_used_for_days(open_at, days, idle)
     back = memory.chat(user_id="ada", session_id="a")
     assert texts(back) == [message.text for message in back.context().window] == ["parrots a"]
     assert len(memory.search("parrots", user_id="ada")) == 3
-
-
-def wait_until(true: Callable[[], bool], seconds: float = 20.0) -> None:
-    waiting = threading.Event()
-    for _ in range(int(seconds * 50)):
-        if true():
-            return
-        waiting.wait(0.02)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.requirement("F16")
@@ -223,19 +206,17 @@ def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat):
     before = chat.history()[3]
     edited = chat.edit("u2", "question 2 about ferrets", expected=before)
     assert chat.history()[3] == edited == replace(before, content="question 2 about ferrets")
-    with pytest.raises(MessageChangedError, match="u2"):
-        chat.edit("u2", "mine", expected=before)
-    with pytest.raises(MessageChangedError):
-        chat.edit("u2", "mine", expected="question 2 about parrots")
+    for other in (before, "question 2 about parrots"):
+        with pytest.raises(MessageChangedError, match="u2"):
+            chat.edit("u2", "mine", expected=other)
+    for wrong in (3, b"bytes", [3], [{"no": "type"}]):
+        with pytest.raises(InvalidMessageError):
+            chat.edit("u2", wrong)
     chat.edit("u2", ({"type": "text", "text": "blocks"},), expected="question 2 about ferrets")
     assert chat.history()[3].text == "blocks"
     store.flush()
     assert "question 2" not in str(store.search("ferrets question 2", user_id="ada", limit=50))
-    session = store.sessions(user_id="ada")[0]
-    assert session.messages == 7
-
-
-def test_an_edit_of_the_instructions_is_in_force_and_a_dump_of_the_old_words_goes(chat):
+    assert store.sessions(user_id="ada")[0].messages == 7
     chat.edit(0, "be brief")
     assert chat.context().messages[0].content == "be brief"
     chat.add_messages([Message("user", "old", id="dumped", raw=Raw("somewhere", "1", {"text": "old"}))])
@@ -264,53 +245,37 @@ def test_a_message_is_deleted_by_its_id_or_its_place(store, chat):
     assert chat.delete_message("a1").text == "answer 1"
     assert chat.delete_message(-1).text == "answer 3"
     assert chat.delete_message(0).text == "be kind"
-    assert texts(chat) == [
-        "question 1 about parrots",
-        "question 2 about parrots",
-        "answer 2",
-        "question 3 about parrots",
-    ]
+    left = [*(f"question {n} about parrots" for n in (1, 2)), "answer 2", "question 3 about parrots"]
+    assert texts(chat) == left
     assert not any(message.role == "system" for message in chat.context().messages)
-    assert {hit.text for hit in store.search("answer", user_id="ada", limit=50)}.isdisjoint(
-        {"answer 1", "answer 3"}
-    )
+    found = {hit.text for hit in store.search("answer", user_id="ada", limit=50)}
+    assert found.isdisjoint({"answer 1", "answer 3"})
     assert store.sessions(user_id="ada")[0].messages == 4
 
 
 @pytest.mark.parametrize("place", ["none", 7, -8, True, None, 1.5])
 def test_a_message_that_is_not_there_is_told_of(chat, place):
-    for verb, more in (("edit", ["x"]), ("delete_message", [])):
+    for verb in (partial(chat.edit, content="x"), chat.delete_message):
         with pytest.raises(UnknownMessageError) as refused:
-            getattr(chat, verb)(place, *more)
+            verb(place)
         assert "history" in refused.value.hint
     assert len(texts(chat)) == 7
 
 
-def test_what_cannot_be_stored_is_no_edit(chat):
-    for wrong in (3, b"bytes", [3], [{"no": "type"}]):
-        with pytest.raises(InvalidMessageError):
-            chat.edit("u1", wrong)
-    assert texts(chat)[1] == "question 1 about parrots"
-
-
-def test_ids_of_another_scope_name_nothing_here(store, chat):
-    others = [
-        store.chat(user_id="bob", session_id="monday"),
-        store.chat(user_id="ada", session_id="monday", tenant_id="other"),
-        store.chat(user_id="ada", session_id="monday", agent_id="helper"),
-        store.chat(user_id="ada", session_id="tuesday"),
-    ]
+def test_ids_of_another_scope_name_nothing_here(chat):
+    others = beside(chat)
     for other in others:
         other.add("user", "mine", id="mine")
-        for verb, *given_ in (("edit", "u1", "changed"), ("delete_message", "u1"), ("edit", 1, "changed")):
-            with pytest.raises(UnknownMessageError):
-                getattr(other, verb)(*given_)
+        for place in ("u1", 1):
+            for verb in (partial(other.edit, content="changed"), other.delete_message):
+                with pytest.raises(UnknownMessageError):
+                    verb(place)
         with pytest.raises(UnknownMessageError):
             other.fork(until="u1")
     with pytest.raises(InvalidScopeError):
-        others[-1].fork(session_id="monday")
+        chat.fork(session_id="tuesday")
     assert len(texts(chat)) == 7
-    assert [texts(other) for other in others] == [["mine"]] * 4
+    assert [texts(other) for other in others] == [["mine"]] * len(others)
 
 
 def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):
@@ -318,15 +283,14 @@ def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):
     fork = chat.fork()
     assert fork.history() == chat.history()
     assert (fork.user_id, fork.session_id != chat.session_id) == ("ada", True)
+    assert fork.context().messages[0].content == "be kind"
     fork.add("user", "there alone")
     chat.edit("u1", "here alone")
-    assert texts(chat)[1] == "here alone"
-    assert texts(fork)[1] == "question 1 about parrots"
+    assert (texts(chat)[1], texts(fork)[1]) == ("here alone", "question 1 about parrots")
     assert "there alone" not in texts(chat)
     listed = {session.scope.session_id: session for session in store.sessions(user_id="ada")}
     assert listed[fork.session_id].forked_from == "monday"
     assert listed[fork.session_id].tokens > 0
-    assert fork.context().messages[0].content == "be kind"
 
 
 def test_a_fork_may_end_at_a_message_and_have_a_name(chat):
@@ -341,18 +305,8 @@ def test_a_fork_may_end_at_a_message_and_have_a_name(chat):
     with pytest.raises(UnknownMessageError):
         chat.memory.chat(user_id="ada", session_id="unknown").fork()
     assert len(texts(chat)) == 7
-
-
-def test_a_fork_of_an_ended_session_begins_where_that_did(chat):
-    chat.end()
-    chat.add("user", "anew")
-    assert [message.content for message in chat.fork().context().window] == ["anew"]
-
-
-def test_a_long_session_is_forked_in_pages(store):
-    chat = store.chat(user_id="ada", session_id="long")
-    chat.add_messages(Message("user", str(number)) for number in range(1203))
-    assert texts(chat.fork(until=1100)) == [str(number) for number in range(1101)]
+    fork.add_messages(Message("user", str(number)) for number in range(1203))
+    assert texts(fork.fork(until=1100)) == texts(fork)[:1101], "page by page"
 
 
 def test_a_fork_asks_no_model_again(open_at):
@@ -370,17 +324,6 @@ def test_a_fork_asks_no_model_again(open_at):
     assert memory.admin.verify() == []
     found = memory.search("green", user_id="ada", session_id=fork.session_id)
     assert [hit.text for hit in found] == ["parrots are green"]
-
-
-def test_recall_says_the_same_words_once_and_not_what_the_window_says(store, chat):
-    fork = chat.fork()
-    store.flush()
-    tuesday = store.chat(user_id="ada", session_id="tuesday")
-    found = [hit.text for hit in tuesday.recall("question about parrots", limit=50)]
-    assert sorted(found) == [f"question {n} about parrots" for n in (1, 2, 3)]
-    assert fork.context("parrots").recall == ""
-    other = tuesday.context("What did I ask about parrots?")
-    assert other.recall.count("question 1 about parrots") == 1
 
 
 @pytest.mark.requirement("F19")
@@ -447,21 +390,6 @@ def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store):
         found = store.search("pineapple", user_id=user, tenant_id=tenant, limit=1)
         assert [hit.text for hit in found] == [f"pineapple of {user} in {tenant}"]
         assert store.chat(user_id=user, tenant_id=tenant, session_id="one").context().temporary
-
-
-def test_forgetting_one_agent_leaves_the_others(store):
-    for agent in ("cook", "pilot", None):
-        chat = store.chat(user_id="ada", session_id="s", agent_id=agent)
-        chat.add("user", f"pineapple for {agent}")
-    store.flush()
-    assert store.forget("ada", agent_id="cook") == ForgetReport(1, 1)
-    assert {hit.text for hit in store.search("pineapple", user_id="ada")} == {
-        "pineapple for pilot",
-        "pineapple for None",
-    }
-    store.flush()
-    assert store.admin.verify() == []
-    assert raw_rows(store)["memlayer_namespaces"][0][-2] == 2
 
 
 def test_no_key_means_two_messages_though_the_newest_session_was_forgotten(open_at):

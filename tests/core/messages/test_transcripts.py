@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +15,7 @@ from sqlalchemy import select
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Memory, Message
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
@@ -28,13 +27,7 @@ from memlayer_core.messages.align import count_known, to_remove
 from memlayer_core.messages.model import STEP, WindowStart
 from memlayer_core.session_files import Transcripts
 from memlayer_core.storage.tables import messages
-from tests.conftest import PROMPT, taken_out
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
+from tests.conftest import taken_out
 
 
 @pytest.fixture
@@ -207,75 +200,52 @@ def test_each_verb_does_it_on_both_databases_and_in_both_colours(lists, store) -
 # Nothing is lost silently
 
 
-def test_what_a_set_takes_the_place_of_is_kept_apart_and_no_longer_recalled(store, lists) -> None:
-    lists.add("k", [Message("user", "my parrot is called Coco"), Message("assistant", "nice")])
-    store.flush()
-    lists.set("k", [Message("user", "what is my parrot called?")])
-    store.flush()
-
-    assert kept_apart(store) == ["my parrot is called Coco nice"]
-    found = store.search("the parrot Coco", user_id="ada", limit=10)
-    assert [hit.text for hit in found] == ["what is my parrot called?"]
-
-
-def test_a_set_that_goes_on_or_cuts_the_beginning_writes_only_what_is_new(store, lists) -> None:
-    lists.set("k", talk("a b c d"))
-    ids = [message.id for message in lists.messages("k")]
-
-    grown = lists.set("k", talk("a b c d e f"))
-    assert (grown.stored, grown.unchanged, kept_apart(store)) == (2, 4, [])
-    cut = lists.set("k", talk("c d e f g"))
-    assert (cut.stored, cut.unchanged, kept_apart(store)) == (1, 4, ["a b"])
-    assert [message.id for message in lists.messages("k")][:2] == ids[2:]
-
-
-def test_a_set_is_made_as_a_whole_or_not_at_all(store, lists) -> None:
-    lists.add("k", talk("a b"))
+def test_a_message_of_a_known_id_is_not_put_a_second_time_and_a_set_is_whole_or_not_at_all(
+    store, lists
+) -> None:
+    lists.add("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
+    known = [Message("user", "else", id="m2")]
+    for put in (lambda: lists.insert("k", 0, known), lambda: lists.add("k", known, part="archived")):
+        with pytest.raises(InvalidMessageError, match="already"):
+            put()
     with pytest.raises(MessageTypeError):
         lists.set("k", [Message("user", "fine"), "no message"])
-
     assert said(lists.messages("k")) == "a b"
     assert kept_apart(store) == []
-
-
-def test_a_message_of_a_known_id_is_not_put_a_second_time(lists) -> None:
-    lists.add("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
-    for verb, more in (("insert", (0,)), ("add", ())):
-        part = {"part": "archived"} if verb == "add" else {}
-        with pytest.raises(InvalidMessageError, match="already"):
-            getattr(lists, verb)("k", *more, [Message("user", "else", id="m2")], **part)
     lists.set("k", [Message("user", "b", id="m2"), Message("user", "a", id="m1")])
 
     assert said(lists.messages("k")) == "b a"
 
 
 def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists) -> None:
-    lists.add(
-        "k",
-        [
-            Message("user", "My parrot is called Coco."),
-            Message("assistant", "Nice."),
-            Message("user", "I like tea."),
-            Message("assistant", "Noted."),
-        ],
-    )
+    """A session that ended is archived as a whole."""
+    chat = store.chat(user_id="ada", session_id="k")
+    for text, answer in (("My parrot is called Coco.", "Nice."), ("I like tea.", "Noted.")):
+        lists.add("k", [Message("user", text), Message("assistant", answer)])
     lists.archive("k", 2)
     store.flush()
 
-    context = store.chat(user_id="ada", session_id="k").context("What is my parrot called?")
+    context = chat.context("What is my parrot called?")
     assert [message.text for message in context.window] == ["I like tea.", "Noted."]
     assert "My parrot is called Coco." in context.recall
+    chat.end()
+    every = lists.messages("k", part="archived")
+    assert len(every) == 4
+    lists.set("k", every)
+    assert lists.messages("k", part="active") == every
+    assert not store.sessions(user_id="ada")[0].ended
 
 
-def test_a_long_archived_part_is_remembered_as_an_episode_once(open_with) -> None:
+def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_is_not(open_with) -> None:
     def model(_: str, prompt: str) -> str:
         towns = ", ".join(re.findall(r"number \d", prompt))
         return json.dumps({"summary": f"The user visited towns in Latvia: {towns}."})
 
     store = open_with(Tuned(index_delay=3600, durability="normal"), model=model)
     lists = Transcripts(store, user_id="ada")
-    lists.add("k", [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
-    lists.archive("k", 5)
+    for key, archived in (("k", 5), ("short", 3)):
+        lists.add(key, [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
+        lists.archive(key, archived)
     store.flush()
     (first,) = store.records(user_id="ada", type="episodic")
     store.chat(user_id="ada", session_id="k").end()
@@ -286,27 +256,16 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once(open_with) -> Non
     assert len(store.records(user_id="ada", type="episodic")) == 1
 
 
-def test_a_few_archived_messages_are_no_episode_however_many_stay(store, lists) -> None:
-    lists.add("k", [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
-    lists.archive("k", 3)
-    store.flush()
-
-    assert store.records(user_id="ada", type="episodic") == []
-
-
 @pytest.mark.parametrize("verb", ["archive", "set"])
 def test_a_window_begins_anew_when_working_memory_does(store, lists, verb) -> None:
     lists.add("k", talk("a b c d"))
-    db = store.runtime.db
-    scope = lists.scope_of("k")
-    db.write(
-        lambda connection: messages_reads.move_window_start(
-            connection,
-            row := messages_reads.lock_session(connection, scope),
-            30,
-            WindowStart(row.next_position - STEP),
-        )
-    )
+    db, scope = store.runtime.db, lists.scope_of("k")
+
+    def begin_late(connection: Any) -> None:
+        row = messages_reads.lock_session(connection, scope)
+        messages_reads.move_window_start(connection, row, 30, WindowStart(row.next_position - STEP))
+
+    db.write(begin_late)
     assert db.read(messages_reads.find, scope).windows
     lists.archive("k", 1) if verb == "archive" else lists.set("k", talk("a b c d"))
 
@@ -330,71 +289,36 @@ def test_what_was_archived_is_so_after_an_export_and_a_restart(open_at) -> None:
         assert said(Transcripts(other, user_id="ada").messages("k", part="active")) == "d"
 
 
-def test_a_session_that_ended_is_archived_as_a_whole_and_may_be_set_active_again(store, lists) -> None:
-    lists.add("k", talk("a b"))
-    store.chat(user_id="ada", session_id="k").end()
-    assert said(lists.messages("k", part="archived")) == "a b"
-
-    lists.set("k", talk("a b"))
-    assert said(lists.messages("k", part="active")) == "a b"
-    assert not store.sessions(user_id="ada")[0].ended
-
-
-def test_the_newest_system_message_stays_in_force_when_one_is_put_before_it(store, lists) -> None:
-    lists.add("k", [Message("user", "hi"), Message("system", "Be kind.")])
-    lists.insert("k", 0, [Message("system", "Be brief.")])
-
-    context = store.chat(user_id="ada", session_id="k").context()
-    assert [message.text for message in context.system] == ["Be kind."]
-
-
 # What is heard again and again
 
 
 def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
     chat = store.chat(user_id="ada", session_id="k")
-    receipt = chat.resync(talk("a b c d"), replace="nothing")
-    assert (receipt.stored, receipt.unchanged) == (4, 0)
-    for shown in ("a b c d", "a b", "c d", "b c d", ""):
-        assert chat.resync(talk_from("a b c d e f", shown), replace="nothing").stored == 0
-    assert chat.resync(talk_from("a b c d e f", "c d e f"), replace="nothing").stored == 2
+    with ThreadPoolExecutor(8) as threads:
+        shown = list(threads.map(lambda _: chat.resync(talk("a b c d"), replace="nothing"), range(8)))
+    assert sum(receipt.stored for receipt in shown) == 4
+    every = talk("a b c d e f")
+    for some in (every[:4], every[:2], every[2:4], every[1:4], []):
+        assert chat.resync(some, replace="nothing").stored == 0
+    assert chat.resync(every[2:], replace="nothing").stored == 2
     chat.add("user", "between")
     chat.resync(talk("a b c d e f g"), replace="nothing")
 
     assert said(chat.history()) == "a b c d e f between g"
 
 
-def talk_from(every: str, words: str) -> list[Message]:
-    speakers = {message.text: message for message in talk(every)}
-    return [speakers[word] for word in words.split()]
-
-
-def test_a_talk_that_begins_like_another_one_comes_behind_it(store) -> None:
-    chat = store.chat(user_id="ada", session_id="k")
-    for words in ("hi hello a b", "hi hello", "hi hello c d", "hi hello c d e"):
-        chat.resync(talk(words), replace="nothing")
-
-    assert said(chat.history()) == "hi hello a b c d e"
-    assert kept_apart(store) == []
-
-
-def test_a_list_of_long_ago_is_known_too(store) -> None:
+def test_a_list_of_long_ago_is_known_and_one_that_begins_like_it_comes_behind_it(store) -> None:
     chat = store.chat(user_id="ada", session_id="k")
     words = " ".join(f"w{number}" for number in range(200))
     chat.add_messages(talk(words))
 
     assert chat.resync(talk("w0 w1 w2"), replace="nothing").stored == 0
-    assert chat.resync(talk("w0 w1 w2 new"), replace="nothing").stored == 1
+    for told in ("w0 w1 a b", "w0 w1", "w0 w1 c d", "w0 w1 c d e"):
+        chat.resync(talk(told), replace="nothing")
+    assert said(chat.history()) == f"{words} a b c d e"
+    assert kept_apart(store) == []
     with pytest.raises(MessageTypeError):
         chat.resync(["text"], replace="nothing")
-
-
-def test_many_who_show_the_same_list_at_once_store_it_once(store) -> None:
-    chat = store.chat(user_id="ada", session_id="k")
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: chat.resync(talk("a b c d"), replace="nothing"), range(16)))
-
-    assert said(chat.history()) == "a b c d"
 
 
 # Whose it is
@@ -426,20 +350,17 @@ def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists
     for key in ("", "a\0b", "\ud800", 5, None):
         with pytest.raises(InvalidScopeError):
             lists.add(key, talk("a"))
-    for place in (True, "0", 1.0, 2**40, -(2**40), None):
-        if place is not None:
+    for place in (True, "0", 1.0, 2**40, -(2**40)):
+        for refused in (lambda at: lists.insert("k", at, talk("a")), lambda at: lists.take("k", at)):
             with pytest.raises(InvalidLimitError):
-                lists.insert("k", place, talk("a"))
-        with pytest.raises(InvalidLimitError):
-            lists.take("k", place)
+                refused(place)
     for count in (-1, True, "1"):
-        with pytest.raises(InvalidLimitError):
-            lists.archive("k", count)
-        with pytest.raises(InvalidLimitError):
-            lists.messages("k", limit=count)
-    for wrong in ({"user_id": ""}, {"tenant_id": ""}, {"agent_id": ""}):
+        for refused in (lambda most: lists.archive("k", most), lambda most: lists.messages("k", limit=most)):
+            with pytest.raises(InvalidLimitError):
+                refused(count)
+    for name in ("user_id", "tenant_id", "agent_id"):
         with pytest.raises(InvalidScopeError):
-            Transcripts(store, **wrong)
+            Transcripts(store, **{name: ""})
 
     assert lists.keys() == []
 
@@ -447,36 +368,23 @@ def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists
 # At once
 
 
-def test_many_at_once_lose_nothing_on_a_fresh_store(lists) -> None:
-    def one(number: int) -> None:
-        lists.add("k", talk(f"w{number}"))
-        lists.add(f"own{number}", talk("x"))
-
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(one, range(24)))
-
-    assert sorted(said(lists.messages("k")).split()) == sorted(f"w{number}" for number in range(24))
-    assert len(lists.keys()) == 25
-
-
 async def test_archives_deletions_and_inserts_at_once_keep_every_message_once(open_at) -> None:
     memory = await asyncio.to_thread(open_at)
     lists = Transcripts(memory, user_id="ada")
-    await lists.aadd("k", talk(" ".join(f"w{number}" for number in range(12))))
+    added, inserted = [f"w{n}" for n in range(12)], [f"i{n}" for n in range(3)]
+    await asyncio.gather(*(lists.aadd("k", talk(word)) for word in added))
 
     done = await asyncio.gather(
         *(lists.aarchive("k", 2) for _ in range(3)),
         *(lists.atake("k", 0, 1, part="active") for _ in range(3)),
-        *(lists.ainsert("k", 0, talk(f"i{number}")) for number in range(3)),
+        *(lists.ainsert("k", 0, talk(word)) for word in inserted),
     )
 
     moved = [message.text for part in done[:6] for message in part]
     assert len(moved) == len({*moved}) == 9
     left = said(await lists.amessages("k")).split()
     taken = [message.text for part in done[3:6] for message in part]
-    assert sorted([*left, *taken]) == sorted(
-        [*(f"w{number}" for number in range(12)), *(f"i{number}" for number in range(3))]
-    )
+    assert sorted([*left, *taken]) == sorted([*added, *inserted])
 
 
 @pytest.mark.parametrize("user_id", ["ada", None])

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.scope import Scope
 from memlayer_core.storage import vectors
-from tests.conftest import PROMPT, taken_out
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(PROMPT)
 
 
 @pytest.fixture
@@ -28,14 +19,6 @@ def chat(store: Memory) -> Chat:
 
 def texts(chat: Chat) -> list[str]:
     return [message.text for message in chat.history()]
-
-
-def test_what_other_words_take_the_place_of_is_kept_in_a_session_that_stands_alone(chat) -> None:
-    chat.resync([Message("user", "something else")], replace="all")
-
-    assert texts(chat) == ["something else"]
-    assert taken_out(chat) == [["my parrot is called Coco", "nice"]]
-    assert chat.context("what is my parrot called?").recall == ""
 
 
 def test_it_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(store, chat) -> None:

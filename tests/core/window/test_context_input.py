@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -36,18 +35,18 @@ def chat(memory):
 @pytest.fixture
 def refused(memory, chat):
     """Return a check that an error says what to do, and that it left everything as it was."""
-    before = chat.history(), memory.sessions(user_id="louis"), memory.admin.status().backlog.queued
+
+    def stored():
+        return chat.history(), memory.sessions(user_id="louis"), memory.admin.status().backlog.queued
+
+    before = stored()
 
     def check(caught: pytest.ExceptionInfo[MemlayerError], *named: str) -> None:
         assert caught.value.hint
         assert not caught.value.retryable
         for word in named:
             assert word in str(caught.value)
-        assert (
-            chat.history(),
-            memory.sessions(user_id="louis"),
-            memory.admin.status().backlog.queued,
-        ) == before
+        assert stored() == before
         assert [message.text for message in chat.context().messages] == ["Be kind.", "hello"]
 
     return check
@@ -69,20 +68,16 @@ def test_a_limit_below_one_or_of_another_kind_is_refused(chat, refused, wrong) -
             refused(caught, f"`max_{name}` must be a whole number of at least 1", repr(wrong))
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ("newest", "'newest'"),
-        ("", "''"),
-        (["max_rounds", "max_words"], "'max_words'"),
-        ({"rounds": 4}, "'rounds'"),
-        (MaxRounds, "MaxRounds"),
-        (5, "5"),
-        ([5], "5"),
-        ([None], "None"),
-    ],
-    ids=repr,
-)
+UNKNOWN = [
+    ("newest", "'newest'"),
+    (["max_rounds", "max_words"], "'max_words'"),
+    ({"rounds": 4}, "'rounds'"),
+    (MaxRounds, "MaxRounds"),
+    ([None], "None"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "named"), UNKNOWN, ids=repr)
 def test_an_unknown_policy_is_refused_with_the_names_of_those_there_are(chat, refused, wrong, named) -> None:
     with pytest.raises(InvalidLimitError) as caught:
         chat.context(policy=wrong)
@@ -143,52 +138,42 @@ def test_an_unknown_session_is_an_empty_context_whatever_the_limits(memory, poli
 # Temporary messages
 
 
+FINE = Message("user", "fine")
+NOT_STORED = {
+    "content": Message("user", 5),
+    "a mapping": Message("user", {"type": "text", "text": "x"}),
+    "bytes in a block": Message("user", ({"type": "image", "data": b"\x00"},)),
+    "no number": Message("user", ({"type": "score", "of": math.nan},)),
+    "no type": Message("user", ({"text": "x"},)),
+    "a role": Message("robot", "beep"),
+    "one of two": [FINE, Message("user", 5)],
+    "a text": [FINE, "text"],
+    "no list": "alone",
+}
+
+
 @pytest.mark.requirement("F13", "F18")
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"x",
-        5,
-        None,
-        [{"type": "image", "data": b"\x00"}],
-        [{"type": "when", "at": datetime.now(UTC)}],
-        [{"type": "score", "of": math.nan}],
-        [{"text": "x"}],
-        {"type": "text", "text": "x"},
-    ],
-    ids=lambda content: f"{content!r:.30}",
-)
-def test_a_temporary_message_that_could_not_be_stored_is_refused(chat, refused, content) -> None:
-    with pytest.raises(InvalidMessageError) as caught:
-        chat.add_temporary(Message("user", tuple(content) if isinstance(content, list) else content))
+@pytest.mark.parametrize("wrong", NOT_STORED.values(), ids=NOT_STORED)
+def test_temporary_messages_that_could_not_be_stored_are_refused_all_together(chat, refused, wrong) -> None:
+    with pytest.raises((InvalidMessageError, MessageTypeError)) as caught:
+        chat.add_temporary(wrong)
     refused(caught)
 
 
 @pytest.mark.requirement("F13")
-def test_temporary_messages_are_refused_all_together(chat, refused) -> None:
-    with pytest.raises(InvalidMessageError) as caught:
-        chat.add_temporary(Message("robot", "beep"))
-    refused(caught, "'robot'")
-    for wrong in ([Message("user", "fine"), Message("user", 5)], [Message("user", "fine"), "text"]):
-        with pytest.raises(InvalidMessageError) as caught:
-            chat.add_temporary(wrong)
-        refused(caught)
-    with pytest.raises(MessageTypeError) as caught:
-        chat.add_temporary("alone")
-    refused(caught, "list")
-
-
-@pytest.mark.requirement("F13")
 def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory) -> None:
+    """A result without its call is told as a line of the user: providers refuse it else."""
     new = memory.chat(user_id="louis", session_id="new")
     new.add_temporary(Message("user", "plum " * 100))
     new.add_temporary(Message("tool", "of no call", tool_call_id="nowhere"))
+    new.add_temporary(Message("tool", "sunny, 25 °C", name="weather"))
 
     context = new.context(token_limit=20)
 
-    assert [message.role for message in context.messages] == ["user", "user"]
+    assert [message.role for message in context.messages] == ["user"] * 3
     assert context.messages[1].text == "[result of a tool]\nof no call"
-    assert context.tokens > 20
+    assert context.messages[2].text == "[result of the tool weather]\nsunny, 25 °C"
+    assert context.tokens == sum(piece.tokens for piece in context.pieces) > 20
     assert {reason.code for reason in context.reasons} == {"temporary_as_user", "temporary_over_limit"}
     assert new.history() == []
 
@@ -287,6 +272,13 @@ def test_what_a_model_sees_what_was_said_what_a_preview_stands_for_and_why_are_f
         assert "offloaded" in {reason.code for reason in context.reasons}
 
 
+@pytest.fixture
+def indexed():
+    """Return a memory that recalls at once."""
+    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as opened:
+        yield opened
+
+
 def report(number: int) -> str:
     """Return a long text with a detail far behind its beginning."""
     lines = [f"On day {day} of report {number} the harbour had {day * 7} ships." for day in range(130)]
@@ -294,43 +286,41 @@ def report(number: int) -> str:
 
 
 @pytest.mark.requirement("A08")
-def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_recalled() -> None:
-    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        for number in range(12):
-            chat.add("user", report(number))
-            chat.add("assistant", f"Read number {number}.")
-        memory.flush()
-        beginnings = []
-        for number in range(12):
-            chat.add("user", f"What is the code word of vessel {number}?")
-            context = chat.context(token_limit=8000)
-            chat.add("assistant", "I look.")
+def test_long_texts_of_the_running_session_fill_the_room_and_their_parts_are_recalled(indexed) -> None:
+    chat = indexed.chat(user_id="louis", session_id="s")
+    for number in range(12):
+        chat.add("user", report(number))
+        chat.add("assistant", f"Read number {number}.")
+    indexed.flush()
+    beginnings = []
+    for number in range(12):
+        chat.add("user", f"What is the code word of vessel {number}?")
+        context = chat.context(token_limit=8000)
+        chat.add("assistant", "I look.")
 
-            assert f"Zebra-{number + 40}." in context.recall
-            assert "On day 1 of report" not in context.recall, "the preview tells it"
-            assert 4000 <= context.tokens <= 8000
-            previews = [len(one.text) for one in context.window[:24:2]]
-            assert max(previews) - min(previews) < 200 < min(previews), "all show alike"
-            beginnings.append(context.window[:24])
+        assert f"Zebra-{number + 40}." in context.recall
+        assert "On day 1 of report" not in context.recall, "the preview tells it"
+        assert 4000 <= context.tokens <= 8000
+        previews = [len(one.text) for one in context.window[:24:2]]
+        assert max(previews) - min(previews) < 200 < min(previews), "all show alike"
+        beginnings.append(context.window[:24])
     assert sum(one != other for one, other in pairwise(beginnings)) <= 1, "they stay as they were"
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
-def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_recalled(role) -> None:
-    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), tokenizer="estimate") as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.add("user", "The reports.")
-        chat.add(role, report(1) + report(2))
-        memory.flush()
-        for number, limit in ((1, 4000), (2, 4000), (1, 1500)):
-            chat.add("user", f"What is the code word of vessel {number}?")
-            context = chat.context(token_limit=limit)
-            shown = next(one.text.partition("…")[0] for one in context.window if "…" in one.text)
-            assert limit / 2 <= context.tokens <= limit
-            assert (shown + context.recall).count(f"Zebra-{number + 40}.") == 1
-            told = [line.removeprefix("…").strip() for line in context.recall.split("] ")[1:]]
-            assert not [line for line in told if line[:60] in shown]
+def test_of_one_long_text_as_much_is_shown_as_fits_and_what_is_shown_is_not_recalled(indexed, role) -> None:
+    chat = indexed.chat(user_id="louis", session_id="s")
+    chat.add("user", "The reports.")
+    chat.add(role, report(1) + report(2))
+    indexed.flush()
+    for number, limit in ((1, 4000), (2, 4000), (1, 1500)):
+        chat.add("user", f"What is the code word of vessel {number}?")
+        context = chat.context(token_limit=limit)
+        shown = next(one.text.partition("…")[0] for one in context.window if "…" in one.text)
+        assert limit / 2 <= context.tokens <= limit
+        assert (shown + context.recall).count(f"Zebra-{number + 40}.") == 1
+        told = [line.removeprefix("…").strip() for line in context.recall.split("] ")[1:]]
+        assert not [line for line in told if line[:60] in shown]
 
 
 @pytest.mark.requirement("A08", "A10")

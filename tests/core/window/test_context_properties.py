@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, strategies as st
 from promises import (
-    IMAGE,
     NEVER_DROPPED,
     assert_answered,
     assert_kept,
@@ -139,18 +138,6 @@ def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, 
 
     chat.add("assistant", "Plums, then.")
     assert chat.context(token_limit=10**6).temporary == ()
-
-
-@pytest.mark.requirement("L05")
-def test_an_image_that_no_preview_makes_smaller_is_counted_and_its_turn_left_out(memory) -> None:
-    large = Message("user", ({"type": "text", "text": "pear " * 1500}, {"type": "image", "url": IMAGE}))
-    chat = a_session(memory, [large, Message("assistant", "Nice."), Message("user", "hello")])
-
-    context = chat.context(token_limit=500)
-
-    assert sum(memory.tokens.message(message) for message in context.messages) <= 500
-    assert [message.text for message in context.window][-1] == "hello"
-    assert IMAGE not in str([message.content for message in context.window])
 
 
 def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:

@@ -18,6 +18,10 @@ ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
 
+ASKED = "What is my parrot called?"
+RIO = ["The parrot is called Rio."]
+
+
 class Service:
     """A service with one list for each user. It blocks."""
 
@@ -88,10 +92,10 @@ def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(
     assert [one.role for one in ours.chat.history()] == ["user", "assistant"]
 
     later = UserMemory(store.chat(user_id="louis", session_id="now"))
-    told = later.retrieve(Message("user", "What is my parrot called?"))
+    told = later.retrieve(Message("user", ASKED))
     assert "My parrot is called Coco." in told
-    assert later.retrieve("What is my parrot called?") == told
-    assert UserMemory(store.chat(user_id="bob")).retrieve("What is my parrot called?") == ""
+    assert later.retrieve(ASKED) == told
+    assert UserMemory(store.chat(user_id="bob")).retrieve(ASKED) == ""
 
 
 def test_what_is_no_message_is_refused(store: Memory) -> None:
@@ -107,14 +111,14 @@ def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, s
     memory.chat(user_id="louis", session_id="past").add("user", "My parrot is called Coco.")
     memory.chat(user_id="louis", session_id="past").remember("The parrot Coco is green.")
     memory.flush()
-    service.known["default", "louis"] = ["The parrot is called Rio."]
+    service.known["default", "louis"] = RIO
     chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", "What is my parrot called?")
+    chat.add("user", ASKED)
 
     context = chat.context()
     assert "- [long-term memory] The parrot is called Rio." in context.messages[-1].text
     assert "Coco" not in context.messages[-1].text
-    assert service.asked == [("louis", "What is my parrot called?")]
+    assert service.asked == [("louis", ASKED)]
     assert context.tokens <= context.token_limit
     [piece] = [one for one in context.pieces if one.kind == "recall"]
     assert piece.speaker == "long-term memory"
@@ -122,24 +126,22 @@ def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, s
 
 
 def test_its_text_stays_with_its_question_and_it_is_asked_once(memory, service) -> None:
-    service.known["default", "louis"] = ["The parrot is called Rio."]
+    service.known["default", "louis"] = RIO
     chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", "What is my parrot called?")
+    chat.add("user", ASKED)
     chat.context()
     chat.add("assistant", "", tool_calls=[ToolCall("c1", "look", "{}")])
     chat.add("tool", "a parrot", tool_call_id="c1")
     service.known.clear()
-    context = chat.context()
-    assert "called Rio" in context.messages[0].text
-    assert service.asked == [("louis", "What is my parrot called?")]
+    assert "called Rio" in chat.context().messages[0].text
+    assert service.asked == [("louis", ASKED)]
 
 
 def test_a_question_that_is_not_stored_yet_is_asked_for_too(memory, service) -> None:
-    service.known["default", "louis"] = ["The parrot is called Rio."]
+    service.known["default", "louis"] = RIO
     chat = memory.chat(user_id="louis", session_id="now")
-    question = Message("user", "What is my parrot called?")
-    context = chat.context(pending=[question])
-    assert "called Rio" in context.messages[-1].text
+    question = Message("user", ASKED)
+    assert "called Rio" in chat.context(pending=[question]).messages[-1].text
     chat.add_messages([question, Message("assistant", "Rio.")])
     assert "called Rio" in chat.context().messages[0].text
 
@@ -147,9 +149,8 @@ def test_a_question_that_is_not_stored_yet_is_asked_for_too(memory, service) -> 
 @pytest.mark.requirement("A13", "A16")
 def test_each_round_is_recorded_once_and_in_the_background(memory, service) -> None:
     chat = memory.chat(user_id="louis", session_id="now")
-    chat.add_messages(
-        [Message("system", "Be terse."), Message("user", "Hello."), Message("assistant", "Hi.")]
-    )
+    first = [Message("user", "Hello."), Message("assistant", "Hi.")]
+    chat.add_messages([Message("system", "Be terse."), *first])
     chat.add("user", "Look!")
     chat.add("assistant", "I look.", tool_calls=[ToolCall("c1", "look", "{}")])
     chat.add("tool", "a parrot", tool_call_id="c1")
@@ -163,10 +164,10 @@ def test_each_round_is_recorded_once_and_in_the_background(memory, service) -> N
 
 
 def test_tenants_and_users_never_share_a_service(memory, service) -> None:
-    service.known["default", "louis"] = ["The parrot is called Rio."]
+    service.known["default", "louis"] = RIO
     for user, tenant in (("bob", "default"), ("louis", "other")):
         chat = memory.chat(user_id=user, session_id="now", tenant_id=tenant)
-        chat.add("user", "What is my parrot called?")
+        chat.add("user", ASKED)
         assert "Rio" not in chat.context().messages[-1].text
 
 
@@ -183,9 +184,9 @@ def test_without_a_question_from_outside_it_is_not_asked(memory, service) -> Non
 def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service) -> None:
     service.problem = RuntimeError("no route")
     chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", "What is my parrot called?")
+    chat.add("user", ASKED)
     context = chat.context()
-    assert context.messages[-1].text == "What is my parrot called?"
+    assert context.messages[-1].text == ASKED
     assert "long_term_unavailable" in {one.code for one in context.reasons}
     assert "long-term memory" in memory.admin.status().problems
     chat.add("assistant", "I do not know.")
@@ -208,11 +209,9 @@ def test_what_was_forgotten_before_is_not_recorded(open_with: Callable[..., Memo
 
 
 def test_a_large_answer_is_cut_to_the_share_of_recall(memory, service) -> None:
-    service.known["default", "louis"] = [
-        f"The parrot number {number} is called Rio." for number in range(500)
-    ]
+    service.known["default", "louis"] = [f"The parrot number {number} is Rio." for number in range(500)]
     chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", "What is my parrot called?")
+    chat.add("user", ASKED)
     context = chat.context(token_limit=300)
     assert 0 < context.tokens <= 300
     assert "Rio" in context.recall

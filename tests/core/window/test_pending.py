@@ -99,20 +99,14 @@ def test_what_was_recalled_stands_with_a_question_that_is_stored_with_its_answer
     assert [one.text for one in chat.history()] == [ASKED.text, ANSWER.text]
 
 
-def test_what_is_recalled_for_one_of_two_questions_at_once_never_stands_with_the_other(chat) -> None:
+def test_what_is_recalled_for_a_question_never_stands_with_another_or_with_somebody_elses(chat) -> None:
     chat.context(pending=[ASKED])
-    other = [Message("user", "What is the weather?")]
-    assert chat.context(pending=other).recall == ""
-    chat.add_messages([ASKED, ANSWER])
-    assert "Grillparzer" in chat.context().recall
-
-
-def test_what_was_recalled_for_somebody_else_never_stands_with_the_same_question(chat) -> None:
-    chat.context(pending=[ASKED])
+    assert chat.context(pending=[Message("user", "What is the weather?")]).recall == ""
     elsewhere = chat.memory.chat(user_id="bob", session_id="now")
-    elsewhere.add_messages([ASKED, ANSWER])
-
+    for one in (elsewhere, chat):
+        one.add_messages([ASKED, ANSWER])
     assert elsewhere.context().recall == ""
+    assert "Grillparzer" in chat.context().recall
 
 
 def test_what_only_people_see_is_no_question(chat) -> None:
@@ -154,9 +148,8 @@ def test_two_questions_at_once_stay_apart_from_the_one_before(memory) -> None:
 
 
 def test_a_window_that_has_to_make_room_for_it_is_summed_up(open_at) -> None:
-    memory = open_at(
-        model=lambda _: "The user and the assistant spoke of this and that, and the user wants more."
-    )
+    summary = "The user and the assistant spoke of this and that, and the user wants more."
+    memory = open_at(model=lambda _: summary)
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add_messages([one for at in range(6) for one in turn(at, "plain")])
     chat.add_messages([Message("user", "Tell me more."), Message("assistant", "It is so. " * 60)])
@@ -166,7 +159,6 @@ def test_a_window_that_has_to_make_room_for_it_is_summed_up(open_at) -> None:
     told = chat.context(pending=long, token_limit=800)
 
     assert chat.summary()
-    assert told.summary is not None
     assert [one.role for one in told.messages] == ["user"]
     assert told.messages[0].text.startswith(told.summary.text)
 
@@ -179,11 +171,9 @@ def test_it_follows_the_last_message_though_others_were_deleted(chat) -> None:
     assert len(chat.context(pending=[ASKED]).window) == 2
 
 
-def test_a_result_that_is_being_said_follows_its_call_and_the_question_before_it_is_recalled_for(
-    chat,
-) -> None:
-    call = Message("assistant", tool_calls=(ToolCall("c1", "look", "{}"),))
-    chat.add_messages([ASKED, call])
+def test_a_result_that_is_being_said_follows_its_call_and_one_without_a_call_is_not_told(chat) -> None:
+    """The question before it is recalled for."""
+    chat.add_messages([ASKED, Message("assistant", tool_calls=(ToolCall("c1", "look", "{}"),))])
     result = Message("tool", "in the book", tool_call_id="c1")
 
     told = chat.context(pending=[result])
@@ -192,22 +182,8 @@ def test_a_result_that_is_being_said_follows_its_call_and_the_question_before_it
     assert [one.role for one in told.messages] == ["user", "assistant", "tool"]
     assert "Grillparzer" in told.messages[0].text
     assert texts(chat.context())[:3] == texts(told)
-
-
-def test_a_result_whose_call_nobody_made_is_not_told(chat) -> None:
-    told = chat.context(pending=[Message("tool", "?", tool_call_id="nowhere"), Message("user", "What now?")])
-    assert [one.role for one in told.messages] == ["user"]
-
-
-@pytest.mark.requirement("L13")
-def test_instructions_that_are_said_again_and_again_are_told_and_stored_once(chat) -> None:
-    for at in range(3):
-        said = [Message("system", "Be brief."), Message("user", f"{at}?")]
-        told = chat.context(pending=said)
-        assert [one.role for one in told.messages].count("system") == 1
-        chat.add_messages([*said, Message("assistant", f"{at}!")])
-
-    assert [one.role for one in chat.history()].count("system") == 1
+    lost = chat.context(pending=[Message("tool", "?", tool_call_id="nowhere"), Message("user", "What now?")])
+    assert [one.text for one in lost.pending] == ["What now?"]
 
 
 def test_what_somebody_else_says_while_the_question_is_embedded_is_no_part_of_its_context() -> None:
@@ -225,10 +201,7 @@ def test_what_somebody_else_says_while_the_question_is_embedded_is_no_part_of_it
         told = now.context(pending=[ASKED])
 
         assert [one.text for one in now.history()] == ["hello", "hi", "me first", "well"]
-        assert [one.text for one in (*told.window, *told.pending)] == [
-            *("hello", "hi"),
-            ASKED.text,
-        ]
+        assert [one.text for one in (*told.window, *told.pending)] == ["hello", "hi", ASKED.text]
 
 
 def test_what_cannot_be_stored_cannot_be_said(chat) -> None:
@@ -239,20 +212,6 @@ def test_what_cannot_be_stored_cannot_be_said(chat) -> None:
     assert chat.history() == []
 
 
-def test_the_recall_goes_into_the_system_message_where_that_is_wanted() -> None:
-    options = Tuned(index_delay=0.0, recall_placement="system")
-    with Memory.in_memory(settings=options) as memory:
-        memory.chat(user_id="ada", session_id="past").add("user", PARROT)
-        memory.flush()
-        chat = memory.chat(user_id="ada", session_id="now")
-        told = chat.context(pending=[ASKED])
-        chat.add_messages([ASKED, ANSWER])
-
-        assert [one.role for one in told.messages] == ["system", "user"]
-        assert told.messages[-1].text == ASKED.text
-        assert chat.context().recall == told.recall
-
-
 # A list that begins with what was said before
 
 
@@ -260,6 +219,7 @@ def numbered(*texts: str) -> list[Message]:
     return [Message("user" if text.endswith("?") else "assistant", text, id=text) for text in texts]
 
 
+@pytest.mark.requirement("L13")
 @pytest.mark.parametrize("instructions", [[], [Message("system", "Be brief.")]], ids=["alone", "instructed"])
 def test_a_list_that_brings_all_that_was_said_before_is_told_and_stored_once(chat, instructions) -> None:
     said: list[Message] = []

@@ -32,11 +32,8 @@ def memory(open_with) -> Memory:
 
 def honest(instructions: str, text: str) -> str:
     told = f"The user told of {', '.join(dict.fromkeys(NAMES.findall(text)))}, each with some cats in Lisbon."
-    return (
-        told
-        if "nothing else" not in instructions
-        else '{"summary": "The user told of friends and cats in Lisbon."}'
-    )
+    episode = '{"summary": "The user told of friends and cats in Lisbon."}'
+    return episode if "nothing else" in instructions else told
 
 
 def say(chat, at: int) -> None:
@@ -102,16 +99,9 @@ def test_a_prompt_changes_its_beginning_only_when_its_window_moves_and_then_the_
             moves += 1
             assert summary_of(before) != summary_of(after)
             assert covered(after) == begins(after)
+            assert after.tokens < 0.8 * LIMIT, "it leaves room to grow"
         assert after.tokens <= LIMIT
     assert 3 < moves < 10
-
-
-@pytest.mark.slow
-def test_a_moved_window_leaves_room_to_grow(memory) -> None:
-    _, contexts = talk(memory, 50)
-    for before, after in pairwise(contexts):
-        if begins(before) != begins(after):
-            assert after.tokens < 0.8 * LIMIT
 
 
 def test_every_turn_is_told_once_in_the_window_or_in_a_summary(memory) -> None:

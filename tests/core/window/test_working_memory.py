@@ -17,6 +17,11 @@ from memlayer_core.events import TemporaryDropped
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.seams import Portion
 
+ROUNDS = [
+    Message(role, f"{said} {number}")
+    for number in range(40)
+    for role, said in (("user", "question"), ("assistant", "answer"))
+]
 TURN = [Message("user", "hello"), Message("assistant", "Hi!")]
 
 
@@ -32,26 +37,18 @@ def told(chat, **limits) -> list[str]:
 # Instructions
 
 
-@pytest.mark.requirement("L13", "F11")
-def test_one_system_message_is_in_force_and_stands_first(chat) -> None:
+@pytest.mark.requirement("L13", "F11", "F20")
+def test_one_system_message_is_in_force_stands_first_and_is_not_stored_again(chat) -> None:
     chat.add_messages(TURN)
-    chat.add("system", "Be brief.")
-    assert told(chat) == ["Be brief.", "hello", "Hi!"]
-    chat.add("system", "Be kind.")
-    assert told(chat) == ["Be kind.", "hello", "Hi!"]
-    assert [message.text for message in chat.history()] == ["hello", "Hi!", "Be brief.", "Be kind."]
-
-
-@pytest.mark.requirement("L13", "F20")
-def test_instructions_that_are_in_force_are_not_stored_again(chat) -> None:
     first = chat.add("system", "Be brief.")
     again = chat.add("system", "Be brief.")
     assert (again.ids, again.stored, again.unchanged) == (first.ids, 0, 1)
-    chat.add_messages(TURN)
-    chat.add("system", "Be kind.")
-    assert chat.add("system", "Be brief.").stored == 1
-    assert told(chat)[0] == "Be brief."
-    assert [message.role for message in chat.context().messages].count("system") == 1
+    assert told(chat) == ["Be brief.", "hello", "Hi!"]
+    chat.add("system", "Be kind.", id="second")
+    assert told(chat) == ["Be kind.", "hello", "Hi!"]
+    assert [message.text for message in chat.history()] == ["hello", "Hi!", "Be brief.", "Be kind."]
+    chat.delete_message("second")
+    assert told(chat) == ["Be brief.", "hello", "Hi!"]
 
 
 LAW = [Message("system", "Be brief."), Message("developer", "Never give legal advice.")]
@@ -63,7 +60,7 @@ def test_instructions_of_one_list_are_in_force_together_until_another_list_comes
         told_before = chat.context(pending=[*law, Message("user", "And?")])
         chat.add_messages([*law, *TURN])
         for context in (told_before, chat.context()):
-            assert list(map(text_and_role, context.system)) == list(map(text_and_role, law))
+            assert [(one.role, one.text) for one in context.system] == [(one.role, one.text) for one in law]
         assert [one["role"] for one in context.to_openai()[: len(law)]] == [one.role for one in law]
     assert [one.role for one in chat.history()].count("developer") == 3
 
@@ -96,26 +93,6 @@ def test_instructions_are_neither_searched_nor_learned_nor_summed_up_in_either_r
     assert chat.context(policy=MaxMessages(2)).messages[:2] == chat.context().system
 
 
-def text_and_role(message: Message) -> tuple[str, str]:
-    return message.role, message.text
-
-
-@pytest.mark.requirement("L13")
-def test_instructions_are_never_evicted(chat) -> None:
-    chat.add("system", "Be brief.")
-    for _ in range(200):
-        chat.add_messages(TURN)
-    for limits in ({"token_limit": 40}, {"policy": MaxMessages(2)}, {"policy": MaxRounds(1)}):
-        assert told(chat, **limits)[0] == "Be brief."
-
-
-def test_when_the_instructions_in_force_are_deleted_the_ones_before_are_in_force_again(chat) -> None:
-    chat.add("system", "Be brief.")
-    chat.add("system", "Be kind.", id="second")
-    chat.delete_message("second")
-    assert told(chat) == ["Be brief."]
-
-
 # What only people see
 
 
@@ -138,17 +115,6 @@ def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memor
 
 
 @pytest.mark.requirement("F13")
-def test_what_is_temporary_is_told_until_a_model_has_answered_however_often_it_is_read(chat) -> None:
-    chat.add("user", "hello")
-    chat.add_temporary(Message("user", "(a hint)"))
-    for _ in range(3):  # the call failed twice
-        assert told(chat) == ["hello", "(a hint)"]
-    chat.add("assistant", "Hi!")
-    assert told(chat) == ["hello", "Hi!"]
-    assert [message.text for message in chat.history()] == ["hello", "Hi!"]
-
-
-@pytest.mark.requirement("F13")
 def test_what_was_added_after_the_prompt_was_made_waits_for_the_next_one(chat) -> None:
     chat.add("user", "hello")
     chat.add_temporary(Message("user", "(shown)"))
@@ -156,36 +122,6 @@ def test_what_was_added_after_the_prompt_was_made_waits_for_the_next_one(chat) -
     chat.add_temporary(Message("user", "(not shown yet)"))
     chat.add("assistant", "Hi!")
     assert told(chat) == ["hello", "Hi!", "(not shown yet)"]
-
-
-@pytest.mark.requirement("F13", "A19")
-def test_a_temporary_result_answers_its_temporary_call(chat) -> None:
-    chat.add("user", "What is the weather?")
-    chat.add_temporary(
-        [
-            Message("assistant", tool_calls=(ToolCall("c1", "weather"),)),
-            Message("tool", "sunny", tool_call_id="c1"),
-        ]
-    )
-    assert [message.role for message in chat.context().messages] == ["user", "assistant", "tool"]
-    chat.add("assistant", "It is sunny.")
-    assert [message.role for message in chat.context().messages] == ["user", "assistant"]
-
-
-@pytest.mark.requirement("F13")
-def test_a_temporary_result_without_a_call_is_told_as_a_line_of_the_user(chat) -> None:
-    """Temporary messages are meant for tools' results, and providers refuse one without its call."""
-    chat.add("user", "What is the weather?")
-    chat.add_temporary(Message("tool", "sunny, 25 °C", name="weather"))
-    for _ in range(2):  # a call that failed is repeated with it
-        context = chat.context()
-        assert [message.role for message in context.messages] == ["user", "user"]
-        assert context.messages[-1].text == "[result of the tool weather]\nsunny, 25 °C"
-        assert "temporary_as_user" in {reason.code for reason in context.reasons}
-        assert context.tokens == sum(piece.tokens for piece in context.pieces)
-    chat.add("assistant", "It is sunny.")
-    assert [message.text for message in chat.context().messages] == ["What is the weather?", "It is sunny."]
-    assert [message.role for message in chat.history()] == ["user", "assistant"]
 
 
 def test_what_is_temporary_belongs_to_its_session_alone(memory, chat) -> None:
@@ -216,16 +152,22 @@ def test_temporary_messages_that_are_given_up_are_told_of(memory, monkeypatch) -
 
 
 @pytest.mark.requirement("F06", "L04", "L15", "J06", "M01")
-def test_policies_have_names_and_objects_and_hold_together_and_for_each_call(chat) -> None:
-    for number in range(40):
-        chat.add_messages([Message("user", f"question {number}"), Message("assistant", f"answer {number}")])
+def test_policies_have_names_and_objects_and_hold_together_and_for_each_call(chat, open_at) -> None:
+    """Those of the settings hold where a call names none."""
+    settings = Settings(max_rounds=2, recall_tokens=0)
+    limited = open_at(settings=settings).chat(user_id="louis", session_id="s")
+    for one in (chat, limited):
+        one.add_messages(ROUNDS)
     assert len(chat.context().window) == 80
     assert len(chat.context(policy="max_messages").window) == 10
     assert len(chat.context(policy="max_rounds").window) == 20
-    assert len(chat.context(policy=MaxRounds(3)).window) == 6
+    assert (
+        len(chat.context(policy=MaxRounds(3)).window) == len(limited.context(policy=MaxRounds(3)).window) == 6
+    )
     assert len(chat.context(policy=["max_rounds", MaxMessages(4)]).window) == 4
     assert chat.context(policy=(MaxRounds(30), MaxTokens(100))).tokens <= 100
     assert chat.context().token_limit == 8000
+    assert len(limited.context().window) == 4
 
 
 @dataclass
@@ -240,8 +182,7 @@ class Short:
 
 @pytest.mark.requirement("F06", "L04")
 def test_a_policy_of_ones_own_holds_as_the_built_in_ones_do(chat) -> None:
-    for number in range(40):
-        chat.add_messages([Message("user", f"question {number}"), Message("assistant", f"answer {number}")])
+    chat.add_messages(ROUNDS)
     whole = chat.context("")  # nothing is recalled
     part = chat.context("", policy=Short(whole.tokens // 4))
     assert whole.tokens // 5 < part.tokens <= whole.tokens // 4
@@ -251,15 +192,6 @@ def test_a_policy_of_ones_own_holds_as_the_built_in_ones_do(chat) -> None:
     newest = chat.context(policy=Short(0))
     assert [message.text for message in newest.window] == ["question 39", "answer 39"]
     assert "newest_turn_over_policy" in [reason.code for reason in newest.reasons]
-
-
-@pytest.mark.requirement("F06", "L04")
-def test_policies_of_the_settings_hold_where_a_call_names_none(open_at) -> None:
-    chat = open_at(settings=Settings(max_rounds=2, recall_tokens=0)).chat(user_id="louis", session_id="s")
-    for _ in range(5):
-        chat.add_messages(TURN)
-    assert len(chat.context().window) == 4
-    assert len(chat.context(policy=MaxRounds(3)).window) == 6
 
 
 # Truncation
@@ -273,9 +205,8 @@ def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None
     plain.add_messages(said)
     assert told(plain)[0] == long
 
-    cutting = open_at("cutting", settings=Settings(truncate_messages=True)).chat(
-        user_id="louis", session_id="s"
-    )
+    truncating = open_at("cutting", settings=Settings(truncate_messages=True))
+    cutting = truncating.chat(user_id="louis", session_id="s")
     cutting.add_messages(said)
     first, second, question = told(cutting)
     assert first == long[: 52 * 19].strip() + "…"
@@ -285,28 +216,17 @@ def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None
 
 
 @pytest.mark.requirement("F10")
-def test_a_processor_of_ones_own_shortens_what_is_told(open_at) -> None:
-    memory = open_at(
-        truncate_with=lambda text, limit: "rain, Tokyo",
-        settings=Settings(truncate_messages=True, truncate_characters=50),
-    )
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", "It rains in Tokyo. " * 100)
-    chat.add("assistant", "I see.")
-    chat.add("user", "and now?")
-    assert told(chat) == ["rain, Tokyo", "I see.", "and now?"]
+def test_a_processor_of_ones_own_shortens_what_is_told_and_one_that_returns_no_text_is_named(open_at) -> None:
+    def shortened(name, processor):
+        settings = Settings(truncate_messages=True, truncate_characters=50)
+        memory = open_at(name, truncate_with=processor, settings=settings)
+        chat = memory.chat(user_id="louis", session_id="s")
+        chat.add_messages([Message("user", "It rains in Tokyo. " * 100), *TURN])
+        return chat
 
-
-@pytest.mark.requirement("F10")
-def test_a_processor_that_returns_no_text_is_an_error_that_names_it(open_at) -> None:
-    memory = open_at(
-        truncate_with=lambda text, limit: 5, settings=Settings(truncate_messages=True, truncate_characters=50)
-    )
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", "It rains in Tokyo. " * 100)
-    chat.add("user", "and now?")
+    assert told(shortened("text", lambda text, limit: "rain, Tokyo")) == ["rain, Tokyo", "hello", "Hi!"]
     with pytest.raises(ConfigurationError, match="returned"):
-        chat.context()
+        shortened("number", lambda text, limit: 5).context()
 
 
 # Ids, threads, tokens
@@ -342,12 +262,8 @@ def test_what_leaves_the_window_or_is_deleted_takes_no_equal_message_along(chat)
     for number in range(3):
         chat.add("user", "ok", id=f"u{number}")
         chat.add("assistant", "ok", id=f"a{number}")
-    assert [message.id for message in chat.context("", policy=MaxRounds(2)).window] == [
-        "u1",
-        "a1",
-        "u2",
-        "a2",
-    ]
+    shown = chat.context("", policy=MaxRounds(2)).window
+    assert [message.id for message in shown] == ["u1", "a1", "u2", "a2"]
     chat.delete_message("u1")
     assert [message.id for message in chat.history()] == ["u0", "a0", "a1", "u2", "a2"]
 
@@ -390,9 +306,8 @@ def test_a_document_is_shortened_like_another_long_text_and_can_be_loaded(chat, 
 
 
 def test_a_long_document_is_truncated_where_messages_are(open_at) -> None:
-    chat = open_at("short", settings=Tuned(truncate_messages=True, truncate_characters=200)).chat(
-        user_id="u", session_id="s"
-    )
+    memory = open_at("short", settings=Tuned(truncate_messages=True, truncate_characters=200))
+    chat = memory.chat(user_id="u", session_id="s")
     chat.add("user", [{"type": "file", "mime_type": "text/plain", "base64": CODE}])
     chat.add("user", "Who signs?")
     assert len(chat.context().messages[0].text) <= 200

@@ -1,0 +1,33 @@
+"""What tests of messages share: a memory that works at once, one that rests, and conversations of others."""
+
+from __future__ import annotations
+
+import pytest
+from tuned import Tuned
+
+from memlayer_core import Chat, Memory, Scope
+from tests.conftest import PROMPT
+
+
+@pytest.fixture
+def store(open_with) -> Memory:
+    """Return a memory on each database, which works at once."""
+    return open_with(PROMPT)
+
+
+@pytest.fixture
+def resting(open_with) -> Memory:
+    """Return a memory on each database, which indexes nothing before a flush asks for it."""
+    return open_with(Tuned(index_delay=3600, durability="normal"))
+
+
+def beside(chat: Chat) -> list[Chat]:
+    """Return conversations of another user, tenant, agent and session, and one without a user."""
+    memory, user, session = chat.memory, chat.user_id, chat.session_id
+    return [
+        memory.chat(user_id="bob", session_id=session),
+        memory.chat(user_id=user, session_id=session, tenant_id="other"),
+        memory.chat(user_id=user, session_id=session, agent_id="helper"),
+        memory.chat(user_id=user, session_id="tuesday"),
+        memory.chat_of(Scope.alone(session)),
+    ]
