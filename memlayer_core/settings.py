@@ -58,7 +58,7 @@ class Limits:
         lease_seconds: Seconds of a lease. If a process dies, another one gets its jobs after that time; those
             that call a model after `model_timeout` more.
         extraction_turns: Turns of a session that an `extractor` reads in one call.
-        extraction_idle_seconds: Seconds without a new message after which it reads fewer.
+        extraction_idle_seconds: Seconds without a new message after which it reads fewer, but at least three.
         extraction_tokens: Tokens of its prompt, at the most. Of long messages, the beginning is in it.
         job_attempts: How often a job is tried before it becomes a dead letter.
         job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten

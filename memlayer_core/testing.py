@@ -19,9 +19,7 @@ from itertools import product
 from typing import Any
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.message import SYSTEM_ROLES, Message, MessageList, ToolCall
-from memlayer_core.messages.check import digest
-from memlayer_core.messages.model import PreparedMessage
+from memlayer_core.message import Message, MessageList, ToolCall
 from memlayer_core.seams import (
     Embedder,
     FloatVector,
@@ -33,41 +31,9 @@ from memlayer_core.seams import (
     Reranker,
     TokenCounter,
 )
-from memlayer_core.storage.terms import index_terms
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 """A fixed time to use as the present."""
-
-
-def draft(role: Any, text: str, *, id: str | None = None, tokens: int = 10, **fields: Any) -> PreparedMessage:
-    """Make a prepared message, as the flow `remember` does."""
-    search_text = "" if role in SYSTEM_ROLES else text
-    message = Message(role, text, id=id or f"made-{next(_numbers)}", **{"created_at": NOON, **fields})
-    return PreparedMessage(
-        message,
-        has_own_id=id is not None,
-        has_own_time="created_at" in fields,
-        digest=digest(message),
-        tokens=tokens,
-        counter="words",
-        search_text=search_text,
-        terms=index_terms(search_text),
-    )
-
-
-def drafts(*texts: str) -> list[PreparedMessage]:
-    """Make prepared messages: the first of a user, then an assistant's and a user's in turn."""
-    return [draft("assistant" if place % 2 else "user", text) for place, text in enumerate(texts)]
-
-
-def _count() -> Any:
-    number = 0
-    while True:
-        yield number
-        number += 1
-
-
-_numbers = _count()
 
 
 class FlakyEmbedder:

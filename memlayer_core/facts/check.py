@@ -325,7 +325,7 @@ def place_of(quote: str, text: str) -> tuple[int, int] | None:
     Parts of words do not count. Nor does what is pasted: blocks of code, and lines that begin with `>`.
     """
     wanted = _folded(quote.strip(_ENDS))[0].strip()
-    folded, places = _folded(_PASTED.sub(lambda pasted: " " * len(pasted[0]), text))
+    folded, places = _folded(_PASTED.sub(lambda piece: " " * len(piece[0]), text))
     at = folded.find(wanted) if wanted else -1
     while at >= 0:
         end = at + len(wanted)

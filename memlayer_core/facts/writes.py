@@ -41,19 +41,8 @@ from memlayer_core.messages.reads import ever_inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
-from memlayer_core.storage import statements, texts, vectors
-from memlayer_core.storage.jobs import (
-    Cost,
-    Job,
-    Stretch,
-    enqueue_erasure,
-    enqueue_once,
-    finish,
-    finish_once,
-    gather,
-    hasten,
-    spend,
-)
+from memlayer_core.storage import jobs as storage_jobs, statements, texts, vectors
+from memlayer_core.storage.jobs import Cost, Job, Stretch
 from memlayer_core.storage.statements import LAST, Statement, to_micros
 from memlayer_core.storage.tables import (
     IN_FORCE,
@@ -178,7 +167,7 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
         )
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(records).where(records.c.number.in_(some)))
-    enqueue_erasure(connection, now)
+    storage_jobs.enqueue_erasure(connection, now)
     return len({row.ordinal for row in rows})
 
 
@@ -462,7 +451,7 @@ def store_episode(
     this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
     record = _store(connection, episode, draft, job, now, shards)
-    spend(connection, model_costs, namespace or "")
+    storage_jobs.spend(connection, model_costs, namespace or "")
     return record
 
 
@@ -479,7 +468,7 @@ def _store(
         again = {"attempts": 0, "due": to_micros(now), "owner": None}
         _set(connection, job_rows, job_rows.c.id == job.id, **again)
         return None
-    finish(connection, [job])
+    storage_jobs.finish(connection, [job])
     if row is None or row.ordinal is not None:  # the session is gone, or somebody else was quicker
         return None
     this = episodes.c.number == episode.number
@@ -1173,19 +1162,21 @@ def queue(
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
         told, stretch = list(some), Stretch(session, 0, LAST)
         namespace, subjects = told[0].namespace, [row.key for row in told]
-        enqueue_once(connection, "learn", subjects, ended, namespace)
+        storage_jobs.enqueue_once(connection, "learn", subjects, ended, namespace)
         is_over = any(row.position < row.memory_start for row in told)
 
         def due(count: int, rest: datetime = now if is_over else ended) -> datetime:
             return now if count >= turns else later if count >= _FEW else rest
 
-        gather(connection, "learn", stretch, due)
-        hasten(connection, "learn", namespace, stretch, now)
+        storage_jobs.gather(connection, "learn", stretch, due)
+        storage_jobs.hasten(connection, "learn", namespace, stretch, now)
 
 
 def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
     """Let what waits in a session that ends be read."""
-    gather(connection, "learn", Stretch(session.number, 0, LAST), lambda _: statements.from_micros(0))
+    storage_jobs.gather(
+        connection, "learn", Stretch(session.number, 0, LAST), lambda _: statements.from_micros(0)
+    )
 
 
 register(Follower(_follow_facts, _drop_facts, _hurry_rest))
@@ -1235,8 +1226,8 @@ def commit(connection: sa.Connection, batch: Commit, now: datetime, shards: int)
         model=batch.model,
     )
     reads.note_outcome(connection, session, entry)
-    if not finish_once(connection, batch.jobs):
+    if not storage_jobs.finish_once(connection, batch.jobs):
         raise LeaseLostError
     brought = [Cost("learn", batch.model, facts=new)] if new else []
-    spend(connection, [*batch.costs, *brought], first.namespace, now)
+    storage_jobs.spend(connection, [*batch.costs, *brought], first.namespace, now)
     return list(changed.values())

@@ -433,12 +433,12 @@ def tail_messages(
     """Return the same with the messages."""
     span = _span(session, first, LAST if before is None else before - 1)
     rows = _LAST.all(connection, {**span, "most": limit})
-    return [(_kept_row if _is_plain(row) else _entry_and_message)(row, session.scope) for row in rows]
-
-
-def _is_plain(row: Any) -> bool:
-    """Tell whether the message of a row is text alone, and short: a turn has most messages of the turn before again."""
-    return row.body is None and row.characters <= _SHORT
+    return [
+        (_kept_row if row.body is None and row.characters <= _SHORT else _entry_and_message)(
+            row, session.scope
+        )
+        for row in rows
+    ]
 
 
 def _entry_and_message(row: Any, scope: Scope) -> tuple[Entry, StoredMessage]:
@@ -446,7 +446,7 @@ def _entry_and_message(row: Any, scope: Scope) -> tuple[Entry, StoredMessage]:
     return Entry.of(one.position, one.message, one.tokens, one.counter, row.characters), one
 
 
-_SHORT = 2000  # characters
+_SHORT = 2000  # characters of a message that is text alone: a turn has most of the turn before again
 _kept_row = lru_cache(maxsize=4096)(_entry_and_message)
 
 

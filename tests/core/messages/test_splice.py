@@ -27,8 +27,9 @@ from memlayer_core.messages.splice import Splice, loses
 from memlayer_core.storage import words
 from memlayer_core.storage.database import Database
 from memlayer_core.storage.tables import texts
-from memlayer_core.testing import NOON, draft
+from memlayer_core.testing import NOON
 from memlayer_core.transfer import sql
+from tests.drafts import draft
 from tests.examples import examples
 
 Planned = tuple[Splice, Callable[[], object]]

@@ -12,7 +12,8 @@ from memlayer_core.errors import ConfigurationError, StoreUnavailableError
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.scope import Scope
 from memlayer_core.storage.database import ensure_tables, open_database
-from memlayer_core.testing import NOON, draft
+from memlayer_core.testing import NOON
+from tests.drafts import draft
 
 SETTINGS = Settings(durability="normal")
 

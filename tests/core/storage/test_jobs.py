@@ -8,7 +8,8 @@ from sql import LOUIS, SHARDS
 
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import jobs
-from memlayer_core.testing import NOON, drafts
+from memlayer_core.testing import NOON
+from tests.drafts import drafts
 
 
 def test_a_leased_job_is_given_to_nobody_else_until_the_lease_ends(db):

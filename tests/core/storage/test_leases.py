@@ -11,7 +11,8 @@ from memlayer_core.messages import writes as messages_writes
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import LONGEST_BACKOFF, backoff, latest
-from memlayer_core.testing import NOON, drafts
+from memlayer_core.testing import NOON
+from tests.drafts import drafts
 
 WAITS = st.floats(0, LONGEST_BACKOFF)
 LEASES = st.floats(1, 7200)

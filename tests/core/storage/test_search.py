@@ -10,7 +10,8 @@ from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.storage import jobs, vectors
 from memlayer_core.storage.vectors import VectorCache
-from memlayer_core.testing import NOON, draft, drafts
+from memlayer_core.testing import NOON
+from tests.drafts import draft, drafts
 from tests.sql import postings
 
 

@@ -18,8 +18,9 @@ from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.blobs import unpacked
 from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
 from memlayer_core.storage.vectors import VectorCache
-from memlayer_core.testing import NOON, drafts
+from memlayer_core.testing import NOON
 from memlayer_core.transfer.sql import forget
+from tests.drafts import drafts
 
 QUESTION = filing(0, LOUIS, [1, 2, 3]).vector
 HELPER = Scope("louis", "s2", agent_id="helper")
