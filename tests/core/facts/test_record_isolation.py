@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
-from sqlalchemy import create_engine, text
 from tuned import Tuned
 
 from memlayer_core import Memory, Record, Scope
+from tests.conftest import _postgres_schema as postgres_schema
 
 HOSTILE = [  # few, so that a user, a role and a tag often have the same name
     "louis",
@@ -164,20 +164,14 @@ class RecordIsolationOnPostgres(RecordIsolation):
     """The same on PostgreSQL, where vectors are compared in the journal."""
 
     def open(self) -> Memory:
-        server = os.environ["MEMLAYER_TEST_POSTGRES"]
-        if not hasattr(self, "schema"):
-            self.schema = f"memlayer_{uuid.uuid4().hex[:12]}"
-            self.engine = create_engine(server, isolation_level="AUTOCOMMIT")
-            with self.engine.connect() as connection:
-                connection.execute(text(f"CREATE SCHEMA {self.schema}"))
-        url = f"{server}?options=-csearch_path%3D{self.schema}"
-        return Memory.open(database_url=url, embedder="hashing", settings=self.settings)
+        if not hasattr(self, "stack"):
+            self.stack = ExitStack()
+            self.url = self.stack.enter_context(postgres_schema())
+        return Memory.open(database_url=self.url, embedder="hashing", settings=self.settings)
 
     def teardown(self) -> None:
         super().teardown()
-        with self.engine.connect() as connection:
-            connection.execute(text(f"DROP SCHEMA {self.schema} CASCADE"))
-        self.engine.dispose()
+        self.stack.close()
 
 
 TestRecordIsolation = pytest.mark.slow(RecordIsolation.TestCase)
