@@ -137,14 +137,14 @@ LAYER = {
     "content": {
         "raw": "Please talk in a concise, humorous tone.",
         "summary": "The user prefers a concise and humorous tone.",
-        "structured": {"tone": ["concise", "humorous"], "priority": "high"},
+        "structured": {"tone": ["concise", "humorous"], "communication_style": "casual", "priority": "high"},
     },
     "embedding": {"model": "e5-large", "vector": [0.12, -0.03]},
     "metadata": {
         "importance": 0.92,
         "confidence": 0.96,
         "tags": ["style"],
-        "source": "external_data",
+        "source": "explicit_user_input",
         "version": 1,
     },
     "time": {
@@ -154,7 +154,11 @@ LAYER = {
         "decay_score": 0.95,
     },
     "relations": [{"type": "related_to", "target_memory_id": "louis_mem_001"}],
-    "access_control": {"visibility": "private", "allowed_users": ["louis"], "allowed_roles": ["editor"]},
+    "access_control": {
+        "visibility": "private",
+        "allowed_users": ["louis"],
+        "allowed_roles": ["admin", "editor"],
+    },
 }
 """A record as memory layers write it: with the names of M08 and the values of M13, and with nothing else."""
 
@@ -261,7 +265,6 @@ def test_the_same_words_again_are_one_record_with_one_mention_more(store) -> Non
 
 @pytest.mark.trap("layered", 11)
 def test_two_who_remember_the_same_at_once_store_it_once(store) -> None:
-
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(lambda n: store.chat(user_id="louis").remember(f"{n % 4} {NUTS}"), range(40)))
     assert sorted(record.mentions for record in made) == sorted(list(range(1, 11)) * 4)
