@@ -78,14 +78,8 @@ def model():
     return MiniLM(REAL_MODEL)
 
 
-FILES = [
-    "config.json",
-    "model.onnx",
-    "special_tokens_map.json",
-    "tokenizer_config.json",
-    "tokenizer.json",
-    "vocab.txt",
-]
+JSON = ("config", "special_tokens_map", "tokenizer_config", "tokenizer")
+FILES = (*(f"{name}.json" for name in JSON), "model.onnx", "vocab.txt")
 
 
 def put_minilm() -> None:
@@ -95,9 +89,9 @@ def put_minilm() -> None:
         (folder() / name).touch()
 
 
-def output_of(code: str, *args: str, **environment: str) -> str:
+def output_of(code: str, **environment: str) -> str:
     """Run a program in a process of its own, and return what it writes."""
-    command = [sys.executable, "-W", "ignore", "-c", code, *args]
+    command = [sys.executable, "-W", "ignore", "-c", code]
     given = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 60}
     done = subprocess.run(command, **given, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -545,14 +539,20 @@ class TestOthers:
         assert np.allclose(four_ways(embedder, "abc", "abc"), [np.array([3, 1]) / math.sqrt(10)] * 2)
 
     def test_an_embedder_keeps_its_identity_and_is_checked_too(self):
-        class Wrong(HashingEmbedder):
+        class Mine(HashingEmbedder):
+            identity = "mine-v1"
+
+        class Wrong:
             identity = "wrong-v1"
 
             def embed(self, texts):
                 return []
 
+            def embed_query(self, text):
+                return [0.0]
+
         assert resolve(HashingEmbedder()).identity == "hashing-1024-v1"
-        assert resolve(Wrong()).identity == "wrong-v1"
+        assert resolve(Mine()).identity == "mine-v1"
         with pytest.raises(EmbedderError, match="wrong-v1"):
             resolve(Wrong()).embed(["a"])
         assert resolve(lambda texts: 1 / 0).embed([]) == [], "no text calls nothing"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fading import decay_score_at, importance_at
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from memlayer_core import Record, Scope
 from memlayer_core.facts.check import (
@@ -51,6 +51,7 @@ def test_an_episode_of_middling_importance_is_below_a_tenth_after_eight_months()
 
 
 @given(records, spans)
+@example(episode(), timedelta(days=300))
 def test_neither_a_default_fades_nor_what_is_no_episode_nor_what_every_context_tells(record, idle) -> None:
     if record.type != "episodic" or not record.is_rated:
         assert importance_at(record, MAY + idle) == record.importance
