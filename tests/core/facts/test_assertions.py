@@ -20,14 +20,12 @@ class RefusedError(Exception):
 
 
 class Agent:
-    """An agent with its tools, blocking and awaiting."""
+    """An agent with its tools."""
 
     def __init__(self, chat: Any) -> None:
-        self.record, self.arecord = AGENT_TOOLS["record_to_memory"].functions(chat, None, RefusedError)
-        self.correct, self.acorrect = AGENT_TOOLS["correct_memory"].functions(chat, None, RefusedError)
-        self.forget, self.aforget = AGENT_TOOLS["forget_memory"].functions(chat, None, RefusedError)
-        self.retrieve, self.aretrieve = AGENT_TOOLS["retrieve_from_memory"].functions(
-            chat, None, RefusedError
+        self.record, self.correct, self.forget, self.retrieve = (
+            AGENT_TOOLS[name].functions(chat, None, RefusedError)[0]
+            for name in ("record_to_memory", "correct_memory", "forget_memory", "retrieve_from_memory")
         )
 
 
@@ -46,11 +44,10 @@ def fact(text: str, key: str = "", value: str = "", quote: str | None = None) ->
     return {"text": text, "key": key, "value": value, "quote": quote or "", "asserted_by": asserted_by}
 
 
-def by_key(chat: Any) -> dict[Any, list[Any]]:
-    found: dict[Any, list[Any]] = {}
-    for one in chat.memory.records(user_id="louis"):
-        found.setdefault(one.key, []).append((one.value, one.source))
-    return found
+def told(chat: Any) -> str:
+    """Return the profile that another conversation of the user is told."""
+    profile = chat.memory.chat(user_id="louis").context("Hello").profile
+    return profile.text if profile is not None else ""
 
 
 # What an agent records
@@ -58,20 +55,18 @@ def by_key(chat: Any) -> dict[Any, list[Any]]:
 
 @pytest.mark.requirement("A15")
 def test_what_an_agent_records_under_a_key_is_a_fact_of_its_own_authority(chat, agent) -> None:
-    agent.record("why", [fact("The user seems to live in Graz.", "home", "Graz")])
-    [home] = chat.memory.records(user_id="louis")
-    assert (home.key, home.value, home.source) == ("home", "Graz", "implicit_inference")
-    assert home.confidence == INFERRED
-    agent.record("why", [fact("The user seems to live in Linz.", "home", "Linz")])
-    assert by_key(chat) == {"home": [("Linz", "implicit_inference")]}
+    for place in ("Graz", "Linz"):
+        agent.record("why", [fact(f"The user seems to live in {place}.", "home", place)])
+        [home] = chat.memory.records(user_id="louis")
+        assert (home.key, home.value, home.source) == ("home", place, "implicit_inference")
+        assert home.confidence == INFERRED
 
 
 def test_what_an_agent_concludes_never_replaces_what_the_user_said(chat, agent) -> None:
-    chat.remember("The user lives in Graz.", key="home", value="Graz")
+    said = chat.remember("The user lives in Graz.", key="home", value="Graz")
     agent.record("why", [fact("The user lives in Oslo.", "home", "Oslo")])
-    assert ("Graz", "explicit_user_input") in by_key(chat)["home"]
-    profile = chat.memory.chat(user_id="louis").context("Where do I live?").profile
-    assert "home: Oslo" not in (profile.text if profile is not None else "")
+    assert said in chat.memory.records(user_id="louis")
+    assert "home: Oslo" not in told(chat)
 
 
 @pytest.mark.requirement("A15", "J33")
@@ -86,18 +81,13 @@ def test_words_of_the_user_make_it_the_users_and_are_what_is_recorded(chat, agen
     assert (words.message_id, words.quote, words.model) == ("m1", locker.raw, "agent")
 
 
-def test_to_record_the_users_words_twice_adds_nothing(chat, agent) -> None:
-    chat.add("user", "I live in Graz.")
+def test_to_record_the_users_words_twice_adds_nothing_and_it_goes_with_its_message(chat, agent) -> None:
+    chat.add("user", "I live in Graz.", id="m1")
     for _ in range(2):
         agent.record("why", [fact("Home is Graz.", "home", "Graz", quote="I live in Graz")])
     chat.memory.flush()
     [home] = chat.memory.records(user_id="louis")
     assert (home.value, home.source, home.mentions) == ("Graz", "explicit_user_input", 1)
-
-
-def test_what_rests_on_a_message_goes_with_it(chat, agent) -> None:
-    chat.add("user", "My locker is B17.", id="m1")
-    agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
     chat.withdraw(["m1"])
     assert chat.memory.records(user_id="louis") == []
 
@@ -121,22 +111,17 @@ def test_the_agent_is_not_believed_without_words_of_the_user(chat, agent, said, 
 
 
 def test_words_of_others_are_not_the_users(chat, agent) -> None:
-    chat.add("user", "Which locker?")
-    chat.add("assistant", "My locker is B17.")
-    chat.memory.chat(user_id="louis", session_id="other").add("user", "My locker is B17.")
-    chat.memory.chat(user_id="bob", session_id="s").add("user", "My locker is B17.")
-    answer = agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
-    assert "as your conclusion" in answer
-
-
-def test_a_line_that_memory_told_is_not_said_by_the_user(chat, agent) -> None:
-    past = chat.memory.chat(user_id="louis", session_id="past")
-    past.add("assistant", "My locker is B17.")
+    locker = "My locker is B17."
+    chat.memory.chat(user_id="louis", session_id="other").add("user", locker)
+    chat.memory.chat(user_id="bob", session_id="s").add("user", locker)
     chat.memory.flush()
-    chat.add("user", chat.context("Which locker is B17?").recall or "nothing recalled")
+    chat.add("user", chat.context("Which locker is B17?").recall)  # a line that memory told
     assert "B17" in chat.history()[0].text
-    answer = agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
-    assert "as your conclusion" in answer
+    chat.add("assistant", locker)
+    alone = chat.memory.chat_of(type(chat.scope).alone("lonely"))
+    alone.add("user", locker)
+    for who, why in ((agent, "as your conclusion"), (Agent(alone), "no user")):
+        assert why in who.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
 
 
 def test_the_ledger_tells_what_a_tool_did_without_a_word_of_the_user(chat, agent) -> None:
@@ -150,13 +135,6 @@ def test_the_ledger_tells_what_a_tool_did_without_a_word_of_the_user(chat, agent
     ids = (locker.memory_id,)
     assert told == [("record", "stored", ids), ("correct", "refused", ids), ("forget", "deleted", ids)]
     assert "B17" not in str(chat.memory.ledger(user_id="louis"))
-
-
-def test_a_session_without_a_user_has_no_words_of_a_user(chat) -> None:
-    alone = chat.memory.chat_of(type(chat.scope).alone("lonely"))
-    alone.add("user", "My locker is B17.")
-    answer = Agent(alone).record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
-    assert "no user" in answer
 
 
 # What an agent corrects
@@ -191,27 +169,25 @@ def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent)
     assert {one.value for one in every} == {"Graz", "Oslo"}
 
 
-@pytest.mark.parametrize(("value", "told"), [("", "Lives in Oslo."), ("Oslo", "Oslo")])
-def test_a_corrected_fact_never_goes_on_telling_the_old_value(chat, agent, value, told) -> None:
+@pytest.mark.parametrize(("value", "home"), [("", "Lives in Oslo."), ("Oslo", "Oslo")])
+def test_a_corrected_fact_never_goes_on_telling_the_old_value(chat, agent, value, home) -> None:
     agent.record("why", [fact("Lives in Graz.", "home", "Graz")])
     agent.correct("louis_mem_001", "Lives in Oslo.", "moved", value)
     job = chat.remember("Works at Bosch.", key="job", value="Bosch")
-    assert chat.revise(job.memory_id, "Works at Siemens.").value == "Works at Siemens."
-    known = chat.memory.profile("louis")
-    assert (known["home"].value, known["job"].value) == (told, "Works at Siemens.")
-    profile = chat.memory.chat(user_id="louis").context("Hello").profile
-    assert "Siemens" in profile.text
-    assert "Bosch" not in profile.text
+    chat.revise(job.memory_id, "Works at Siemens.")
+    known = {key: one.value for key, one in chat.memory.profile("louis").items()}
+    assert known == {"home": home, "job": "Works at Siemens."}
+    assert "Siemens" in told(chat)
+    assert "Bosch" not in told(chat)
 
 
 def test_what_an_agent_concluded_is_marked_where_it_is_told_always(chat) -> None:
     chat.remember("Louis lives in Graz.", key="home", value="Graz", source="implicit_inference", always=True)
     chat.remember("Louis is kind.", type="profile", source="implicit_inference")
     chat.remember("Louis is a baker.", key="job", value="baker")
-    profile = chat.context("Hello").profile.text
-    assert "- home: Graz (concluded by an agent)\n" in profile
-    assert "profile, concluded by an agent] Louis is kind." in profile
-    assert "- job: baker\n" in profile
+    assert "- home: Graz (concluded by an agent)\n" in told(chat)
+    assert "profile, concluded by an agent] Louis is kind." in told(chat)
+    assert "- job: baker\n" in told(chat)
 
 
 def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent) -> None:
@@ -219,12 +195,13 @@ def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent) -> None
     memory.chat(user_id="bob", session_id="s").remember("Bob's code is 7.", source="implicit_inference")
     memory.chat(user_id="bob", session_id="s").remember("Bob shares.", visibility="public")
     memory.chat(user_id="louis", session_id="s", tenant_id="other").remember("In another tenant.")
-    before = [memory.records(user_id="bob"), memory.records(user_id="louis", tenant_id="other")]
-    for record_id in ("bob_mem_001", "bob_mem_002", "louis_mem_001", "nonsense", "louis_mem_1"):
-        for verb, args in (("correct", ("x", "y")), ("forget", ())):
-            with pytest.raises(RefusedError):
-                getattr(agent, verb)(*([record_id, *args] if args else [[record_id]]))
-    assert [memory.records(user_id="bob"), memory.records(user_id="louis", tenant_id="other")] == before
+    before = memory.records(user_id="bob"), memory.records(user_id="louis", tenant_id="other")
+    for record_id in ("bob_mem_001", "bob_mem_002", "louis_mem_001", "nonsense"):
+        with pytest.raises(RefusedError):
+            agent.correct(record_id, "x", "y")
+        with pytest.raises(RefusedError):
+            agent.forget([record_id])
+    assert (memory.records(user_id="bob"), memory.records(user_id="louis", tenant_id="other")) == before
 
 
 # What an agent forgets
@@ -235,15 +212,12 @@ def test_an_agent_forgets_its_conclusions_and_what_the_user_asks_for(chat, agent
     said = chat.remember("Louis owns a boat.")
     with pytest.raises(RefusedError, match="no words of the user"):
         agent.forget(["louis_mem_001", said.memory_id])
+    assert agent.forget([]).startswith("Nothing was forgotten")
     assert len(chat.memory.records(user_id="louis")) == 2, "all of them, or none"
     agent.forget(["louis_mem_001"])
     chat.add("user", "Please forget the boat.")
     assert said.memory_id in agent.forget([said.memory_id], "forget the boat")
     assert chat.memory.records(user_id="louis", all_versions=True) == []
-
-
-def test_nothing_is_forgotten_where_nothing_is_named(agent) -> None:
-    assert agent.forget([]).startswith("Nothing was forgotten")
 
 
 # What an agent retrieves
@@ -268,7 +242,7 @@ def test_each_line_tells_its_date_and_where_it_is_from(chat, agent) -> None:
     }
 
 
-def test_a_learned_fact_is_found_with_the_id_by_which_it_is_corrected(chat, agent) -> None:
+def test_a_fact_is_found_by_its_key_with_the_id_by_which_it_is_corrected(chat, agent) -> None:
     home = chat.remember("I live in Graz.", key="home", value="Graz")
     assert f"{home.memory_id}, said by the user" in agent.retrieve(["home", "address"])
 
@@ -278,7 +252,6 @@ def test_an_answer_stays_within_its_tokens_with_dates_and_origins(chat) -> None:
         chat.remember(f"The red boat number {number} is called Ida.")
     chat.memory.flush()
     retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, 4 * 150, RefusedError)
-    answer = retrieve(["red boat"])
-    assert len(answer.splitlines()) > 2
-    count = chat.memory.tokens.text
-    assert sum(map(count, answer.splitlines()[1:])) <= 150
+    _, *lines = retrieve(["red boat"]).splitlines()
+    assert len(lines) > 1
+    assert sum(map(chat.memory.tokens.text, lines)) <= 150

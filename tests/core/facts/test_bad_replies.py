@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from itertools import count
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -22,8 +23,6 @@ INVENTED = json.dumps({"operations": [{**BOAT, "quote": "a golden yacht", "value
 
 
 def hang(_prompt: str) -> str:
-    import threading
-
     threading.Event().wait(1)
     return GOOD
 
@@ -54,22 +53,23 @@ UNUSABLE: dict[str, str | Callable[[str], str]] = {
     "an exception": fail,
 }
 
-UNSUPPORTED: dict[str, str] = {
-    "an unknown number": json.dumps({"operations": [{**BOAT, "messages": [4]}]}),
-    "an invented quote": INVENTED,
-}
-
 
 def test_fences_and_thoughts_that_a_user_wrote_are_part_of_a_quote() -> None:
     text = "My script is ```run()``` and <think>so</think> it ends."
-    answer = {"operations": [{**BOAT, "value": "```run()```", "quote": text}]}
-    (found,) = operations_in(f"Here:\n```json\n{json.dumps(answer)}\n```\nDone.")
+    answer = json.dumps({"operations": [{**BOAT, "quote": text}]})
+    (found,) = operations_in(f"Here:\n```json\n{answer}\n```\nDone.")
     assert isinstance(found, Operation)
-    assert (found.value, found.quote) == ("```run()```", text)
+    assert found.quote == text
 
 
-def say(memory: Memory, text: str = "You see, I own a red boat.") -> None:
-    memory.chat(user_id="louis", session_id="s").add_messages([Message("user", text)])
+@contextmanager
+def learned(model: Callable[[str], str], *texts: str, **changes: Any) -> Iterator[Memory]:
+    """Give a memory whose user said something, after a model was asked about it."""
+    with Memory.in_memory(extractor=model, settings=QUICK.replace(**changes)) as memory:
+        said = [Message("user", text) for text in texts or ("You see, I own a red boat.",)]
+        memory.chat(user_id="louis", session_id="s").add_messages(said)
+        memory.flush(30)
+        yield memory
 
 
 def boats(memory: Memory) -> list[str | None]:
@@ -78,85 +78,58 @@ def boats(memory: Memory) -> list[str | None]:
 
 @pytest.mark.parametrize("reply", READABLE.values(), ids=READABLE)
 def test_what_can_be_read_is_read(reply) -> None:
-    with Memory.in_memory(extractor=lambda _prompt: reply, settings=QUICK) as memory:
-        say(memory)
-        memory.flush(30)
+    with learned(lambda _prompt: reply) as memory:
         assert boats(memory) == ["red boat"]
         assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
 
 
 @pytest.mark.parametrize("reply", UNUSABLE.values(), ids=UNUSABLE)
 def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost(reply) -> None:
-    asked = count()
     prompts: list[str] = []
 
     def model(prompt: str) -> str:
         prompts.append(prompt)
-        if next(asked) == 0:
-            return reply(prompt) if callable(reply) else reply
-        return GOOD
+        if len(prompts) > 1:
+            return GOOD
+        return reply(prompt) if callable(reply) else reply
 
-    with Memory.in_memory(extractor=model, settings=QUICK) as memory:
-        say(memory)
-        memory.flush(30)
+    with learned(model) as memory:
         assert boats(memory) == ["red boat"]
         assert len(prompts) == 2
-        if not callable(reply):
-            assert "could not be used" in prompts[1], "the error is quoted"
+        assert ("could not be used" in prompts[1]) is not callable(reply), "the error is quoted"
         assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
         assert memory.admin.status().problems == {}
 
 
-@pytest.mark.parametrize("reply", UNSUPPORTED.values(), ids=UNSUPPORTED)
-def test_what_no_message_says_is_refused_and_not_learned(reply) -> None:
-    with Memory.in_memory(extractor=lambda _prompt: reply, settings=QUICK) as memory:
-        say(memory)
-        memory.flush(30)
+def test_what_no_message_says_is_refused_and_not_learned() -> None:
+    with learned(lambda _prompt: INVENTED) as memory:
         assert boats(memory) == []
-        assert any(entry.refusals for entry in memory.ledger(user_id="louis"))
+        assert [len(entry.refusals) for entry in memory.ledger(user_id="louis")] == [1]
 
 
-@pytest.mark.parametrize(
-    "reply", [text for text in UNUSABLE.values() if isinstance(text, str)], ids=lambda text: text[:12]
-)
-def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_that_it_gave_up(
-    reply,
-) -> None:
+@pytest.mark.parametrize("reply", ["", UNUSABLE["wrong types"]], ids=["empty", "wrong types"])
+def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so(reply) -> None:
     prompts: list[str] = []
 
     def model(prompt: str) -> str:
         prompts.append(prompt)
         return reply
 
-    with Memory.in_memory(extractor=model, settings=QUICK) as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.add_messages([Message("user", f"My locker {number} has a green door.") for number in range(4)])
-        memory.flush(30)
+    with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
         assert len(prompts) == 4, "one, a second try, and one for each half"
         (entry,) = memory.ledger(user_id="louis")
         assert entry.outcome == "gave up"
         assert "could not be read" in entry.reason
-        assert memory.admin.status().backlog == type(memory.admin.status().backlog)(queued=0, dead=0)
+        backlog = memory.admin.status().backlog
+        assert (backlog.queued, backlog.dead) == (0, 0)
 
 
 def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> None:
     def model(prompt: str) -> str:
         return "no" if "poison" in prompt else GOOD
 
-    with Memory.in_memory(extractor=model, settings=QUICK) as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.add_messages(
-            [
-                Message("user", text)
-                for text in (
-                    "I own a red boat.",
-                    "It is mine.",
-                    "Behind our shed grows poison ivy.",
-                    "We go.",
-                )
-            ]
-        )
-        memory.flush(30)
+    said = ("I own a red boat.", "It is mine.", "Behind our shed grows poison ivy.", "We go.")
+    with learned(model, *said) as memory:
         assert boats(memory) == ["red boat"]
         (entry,) = memory.ledger(user_id="louis")
         assert entry.outcome == "stored"
@@ -164,21 +137,11 @@ def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> No
 
 
 def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
-    away = True
-
-    def model(_prompt: str) -> str:
-        if away:
-            raise ConnectionError("away")
-        return GOOD
-
-    settings = QUICK.replace(job_attempts=2)
-    with Memory.in_memory(extractor=model, settings=settings) as memory:
-        say(memory)
-        memory.flush(30)
+    models = [fail, fail]
+    with learned(lambda prompt: models.pop()(prompt) if models else GOOD, job_attempts=2) as memory:
         status = memory.admin.status()
         assert status.backlog.dead == 1, "it waits for somebody who looks"
         assert "did not answer" in status.problems["learning"]
-        away = False
         memory.admin.retry_dead()
         memory.flush(30)
         assert boats(memory) == ["red boat"]

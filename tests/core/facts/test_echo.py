@@ -8,7 +8,7 @@ import pytest
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory, Message
+from memlayer_core import Chat, Memory
 from memlayer_core.errors import InvalidRecordError
 
 NOW = Tuned(index_delay=0, durability="normal")
@@ -17,66 +17,48 @@ NOW = Tuned(index_delay=0, durability="normal")
 @pytest.fixture
 def memory(open_at: Callable[..., Memory]) -> Memory:
     memory = open_at(settings=NOW, extractor=reads())
-    memory.chat(user_id="louis", session_id="past").add(
-        "user", "My cousin sells red bicycles. I live in Graz."
-    )
-    memory.chat(user_id="louis", session_id="past").remember("The red bicycles are cheap in May")
+    past = memory.chat(user_id="louis", session_id="past")
+    past.add("user", "My cousin sells red bicycles. I live in Graz.")
+    past.remember("The red bicycles are cheap in May")
     memory.flush()
     return memory
 
 
-def lines(text: str) -> list[str]:
-    return [line for line in text.splitlines() if line.startswith("- ")]
+@pytest.fixture
+def chat(memory: Memory) -> Chat:
+    return memory.chat(user_id="louis", session_id="now")
 
 
 def known(memory: Memory) -> dict[str, int]:
     return {one.text: one.mentions for one in memory.records(user_id="louis")}
 
 
-@pytest.mark.parametrize("part", ["recall", "profile"])
-def test_a_block_that_memory_told_is_no_record(memory: Memory, part: str) -> None:
-    chat = memory.chat(user_id="louis", session_id="now")
-    context = chat.context("Are red bicycles cheap?")
+def test_a_block_that_memory_told_is_no_record(memory: Memory, chat: Chat) -> None:
+    context, before = chat.context("Are red bicycles cheap?"), known(memory)
     assert context.profile is not None
-    before = known(memory)
-    with pytest.raises(InvalidRecordError, match="memory itself told"):
-        chat.remember(context.recall if part == "recall" else context.profile.text)
+    for block in (context.recall, context.profile.text):
+        with pytest.raises(InvalidRecordError, match="memory itself told"):
+            chat.remember(block)
     assert known(memory) == before
 
 
-def test_what_a_caller_adds_to_a_block_is_remembered_alone(memory: Memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="now")
+def test_what_a_caller_adds_to_a_block_is_remembered_alone(chat: Chat) -> None:
     recall = chat.context("Are red bicycles cheap?").recall
     assert chat.remember(f"{recall}\nThe user wants a green one.").text == "The user wants a green one."
 
 
-def test_a_look_alike_is_the_users_own(memory: Memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="now")
-    line = "- [2020-01-01 user] I never sold bicycles."
-    assert chat.remember(line).text == line
+def test_a_look_alike_and_a_block_that_another_user_was_told_are_just_text(memory, chat) -> None:
+    recall = chat.context("Who sells red bicycles?").recall
+    eve = memory.chat(user_id="eve", session_id="s")
+    for who, text in ((chat, "- [2020-01-01 user] I never sold bicycles."), (eve, recall)):
+        assert who.remember(text).text == text
 
 
-def test_a_block_that_another_user_was_told_is_just_text(memory: Memory) -> None:
-    recall = memory.chat(user_id="louis", session_id="now").context("Who sells red bicycles?").recall
-    record = memory.chat(user_id="eve", session_id="s").remember(recall)
-    assert (record.user_id, record.text) == ("eve", recall)
-
-
-def test_nothing_is_learned_from_a_told_line_in_a_message(memory: Memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="now")
-    context = chat.context("Who sells red bicycles?")
-    before = known(memory)
+def test_nothing_is_learned_from_what_memory_told_in_a_message_or_an_answer(memory, chat) -> None:
+    context, before = chat.context("Who sells red bicycles?"), known(memory)
     assert context.profile is not None
     chat.add("user", f"Look what I found:\n{context.recall}\nand\n{context.profile.text}")
-    memory.flush()
-    assert known(memory) == before
-
-
-def test_nothing_is_learned_from_an_answer_that_repeats_a_fact(memory: Memory) -> None:
-    before = known(memory)
-    chat = memory.chat(user_id="louis", session_id="now")
-    chat.add_messages(
-        [Message("user", "Where do I live?"), Message("assistant", "I live in Graz. You do, too.")]
-    )
+    chat.add("user", "Where do I live?")
+    chat.add("assistant", "I live in Graz. You do, too.")
     memory.flush()
     assert known(memory) == before

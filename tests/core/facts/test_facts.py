@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings as hypothesis_setti
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, Scope
+from memlayer_core import Memory, Message, Record, Scope
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -24,15 +24,10 @@ QUIET = Tuned(index_delay=3600, durability="normal", extraction_idle_seconds=600
 """Nothing is read before a flush asks for it."""
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def store(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[Memory]:
+@pytest.fixture
+def store(open_with: Callable[..., Memory]) -> Memory:
     """Return a memory that learns, on each database."""
-    if request.param == "sqlite":
-        yield open_at("store", settings=QUIET, extractor=reads())
-        return
-    url = request.getfixturevalue("postgres_url")
-    with Memory.open(database_url=url, embedder="hashing", extractor=reads(), settings=QUIET) as memory:
-        yield memory
+    return open_with(QUIET, extractor=reads())
 
 
 @pytest.fixture
@@ -42,12 +37,15 @@ def chat(store: Memory) -> Any:
 
 def say(chat: Any, *texts: str, start: datetime = MAY) -> list[str]:
     """Say something each day, and wait until it is learned. Returns the ids of the messages."""
-    days = [start + timedelta(days=day) for day in range(len(texts))]
-    receipt = chat.add_messages(
-        [Message("user", text, created_at=day) for text, day in zip(texts, days, strict=True)]
-    )
+    said = [Message("user", text, created_at=start + timedelta(days=day)) for day, text in enumerate(texts)]
+    receipt = chat.add_messages(said)
     chat.memory.flush()
     return list(receipt.ids)
+
+
+def ever(memory: Memory) -> dict[str, Record]:
+    """Return all facts that were ever known, by their values."""
+    return {one.value: one for one in memory.records(user_id="louis", all_versions=True)}
 
 
 def known(memory: Memory, **more: Any) -> dict[tuple[str, str], str]:
@@ -66,11 +64,17 @@ def prompt(memory: Memory, question: str = "Where does Ines live?") -> str:
     return "\n".join([*told, *found, retrieve([question])])
 
 
+def profile(chat: Any) -> str:
+    """Return the profile that a context tells."""
+    told = chat.context("Hello").profile
+    assert told is not None
+    return told.text
+
+
 def evidence(memory: Memory, value: str) -> list[tuple[str, str]]:
     """Return what made, confirmed and ended the fact with a value."""
-    every = memory.records(user_id="louis", all_versions=True)
-    (record_id,) = {record.memory_id for record in every if record.value == value}
-    return [(one.kind, one.quote) for one in memory.why(record_id, user_id="louis").evidence]
+    why = memory.why(ever(memory)[value].memory_id, user_id="louis")
+    return [(one.kind, one.quote) for one in why.evidence]
 
 
 @pytest.mark.requirement("M01", "J20")
@@ -78,10 +82,10 @@ def test_what_a_user_says_is_known_in_another_session_with_its_quote(chat: Any) 
     said = say(chat, "My name is Louis. I live in Graz and I am allergic to nuts.")
     memory = chat.memory
     assert known(memory) == {("user", "name"): "Louis", ("user", "home"): "Graz", ("user", "allergy"): "nuts"}
-    [home] = [record for record in memory.records(user_id="louis") if record.key == "home"]
+    home = memory.profile("louis")["home"]
+    assert (home.valid_from, home.mentions, home.always) == (MAY, 1, True)
     [quote] = memory.why(home.memory_id, user_id="louis").evidence
     assert (quote.message_id, quote.session_id, quote.quote) == (said[0], "s", "I live in Graz")
-    assert (home.valid_from, home.mentions, home.always) == (MAY, 1, True)
 
 
 @pytest.mark.requirement("J33")
@@ -89,49 +93,49 @@ def test_a_hedge_is_stored_with_less_confidence_and_not_told(chat: Any) -> None:
     say(chat, "I think I live in Graz.")
     [home] = chat.memory.records(user_id="louis")
     assert (home.value, home.confidence) == ("Graz", 0.4)
-    later = chat.memory.chat(user_id="louis", session_id="later")
-    assert later.context("Where do I live?").profile is None
+    assert chat.memory.chat(user_id="louis", session_id="later").context("Where do I live?").profile is None
+    assert not any(hit.record for hit in chat.memory.search("Where do I live? In Graz?", user_id="louis"))
 
 
 @pytest.mark.requirement("J20")
 def test_what_states_nothing_makes_no_record_and_the_ledger_says_so(chat: Any) -> None:
+    chat.add("assistant", "I live in Graz.")
     say(chat, "Do you know Graz?")
     assert chat.memory.records(user_id="louis") == []
     [entry] = chat.memory.ledger(user_id="louis")
     assert (entry.task, entry.outcome, entry.session_id) == ("learn", "nothing", "s")
 
 
-def test_an_assistant_states_nothing(chat: Any) -> None:
-    chat.add_messages([Message("user", "Hello"), Message("assistant", "I live in Graz.")])
-    chat.memory.flush()
-    assert chat.memory.records(user_id="louis") == []
-
-
 @pytest.mark.requirement("J21")
-def test_a_new_value_closes_the_old_one_and_deletes_nothing(chat: Any) -> None:
-    say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
+def test_a_new_value_closes_the_old_one_and_without_it_the_one_before_holds_again(chat: Any) -> None:
     memory = chat.memory
+    _, rome, oslo = say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
     assert known(memory) == {("user", "home"): "Oslo"}
     for day, place in enumerate(["Graz", "Rome", "Oslo"]):
-        moment = MAY + timedelta(days=day, hours=1)
-        assert known(memory, as_of=moment) == {("user", "home"): place}
+        assert known(memory, as_of=MAY + timedelta(days=day, hours=1)) == {("user", "home"): place}
+        assert evidence(memory, place) == [("said", f"I live in {place}")]
     assert known(memory, as_of=MAY - timedelta(days=1)) == {}
-    assert [evidence(memory, place) for place in ("Graz", "Oslo")] == [
-        [("said", "I live in Graz")],
-        [("said", "I live in Oslo")],
-    ]
+    chat.delete_message(rome)
+    assert known(memory) == {("user", "home"): "Oslo"}
+    assert known(memory, as_of=MAY + timedelta(days=1, hours=1)) == {("user", "home"): "Graz"}
+    chat.delete_message(oslo)
+    assert known(memory) == {("user", "home"): "Graz"}
 
 
-def test_what_was_replaced_is_neither_found_nor_told(chat: Any) -> None:
+def test_what_was_replaced_is_neither_found_nor_told_and_why_names_it(chat: Any) -> None:
     say(chat, "I live in Graz.", "I live in Rome.")
-    memory = chat.memory
-    records = {record.value: record for record in memory.records(user_id="louis", all_versions=True)}
+    memory, graz, rome = chat.memory, ever(chat.memory)["Graz"].memory_id, ever(chat.memory)["Rome"].memory_id
     hits = memory.search("Where do I live?", user_id="louis")
-    assert records["Graz"].memory_id not in {hit.record.memory_id for hit in hits if hit.record}
-    told = memory.chat(user_id="louis", session_id="later").context("Hello").profile
-    assert told is not None
-    assert "- home: Rome\n" in told.text
-    assert "Graz" not in told.text
+    assert graz not in {hit.record.memory_id for hit in hits if hit.record}
+    told = profile(memory.chat(user_id="louis", session_id="later"))
+    assert "- home: Rome\n" in told
+    assert "Graz" not in told
+    old, new = memory.why(graz, user_id="louis"), memory.why(rome, user_id="louis")
+    assert [one.value for one in new.predecessors] == ["Graz"]
+    assert old.successor == new.record
+    for record_id, user in (("louis_mem_999", "louis"), (graz, "ada")):
+        with pytest.raises(UnknownRecordError):
+            memory.why(record_id, user_id=user)
 
 
 def test_a_learned_fact_is_found_by_its_message_and_not_a_second_time(chat: Any) -> None:
@@ -144,83 +148,51 @@ def test_a_learned_fact_is_found_by_its_message_and_not_a_second_time(chat: Any)
     assert "record" in {hit.kind for hit in chat.memory.search("Graz", user_id="louis")}
 
 
-def test_why_names_what_was_replaced_and_by_what(chat: Any) -> None:
-    say(chat, "I live in Graz.", "I live in Rome.")
-    records = {r.value: r.memory_id for r in chat.memory.records(user_id="louis", all_versions=True)}
-    old, new = (chat.memory.why(records[place], user_id="louis") for place in ("Graz", "Rome"))
-    assert [one.value for one in new.predecessors] == ["Graz"]
-    assert old.successor == new.record
-    assert [one.quote for one in new.evidence] == ["I live in Rome"]
-    with pytest.raises(UnknownRecordError):
-        chat.memory.why("louis_mem_999", user_id="louis")
-    with pytest.raises(UnknownRecordError):
-        chat.memory.why(records["Graz"], user_id="ada")
-
-
 @pytest.mark.requirement("J24", "J25")
-def test_what_is_said_again_is_surer(chat: Any) -> None:
+def test_what_is_said_again_is_surer_and_a_copy_is_no_second_mention(chat: Any) -> None:
     say(chat, "I live in Graz.", "I live in Graz.")
+    chat.fork()
+    chat.memory.flush()
     [home] = chat.memory.records(user_id="louis")
     assert (home.mentions, home.confidence) == (2, pytest.approx(0.85))
     assert [kind for kind, _ in evidence(chat.memory, "Graz")] == ["said", "confirmed"]
 
 
-def test_a_copy_of_a_message_is_no_second_mention(chat: Any) -> None:
-    say(chat, "I live in Graz.")
-    chat.fork()
-    chat.memory.flush()
-    [home] = chat.memory.records(user_id="louis")
-    assert home.mentions == 1
-
-
 @pytest.mark.requirement("J22", "J23")
 def test_what_does_not_change_is_a_conflict_and_both_are_told_with_their_days(chat: Any) -> None:
     say(chat, "My name is Louis.", "My name is Ludwig.")
-    assert {value: evidence(chat.memory, value) for value in ("Louis", "Ludwig")}.keys() == {
-        "Louis",
-        "Ludwig",
-    }
-    told = chat.context("Hello").profile
-    assert told is not None
-    assert "- name: Louis (said on 2026-05-04)\n- name: Ludwig (said on 2026-05-05)\n" in told.text
+    assert ever(chat.memory).keys() == {"Louis", "Ludwig"}
+    lines = "- name: Louis (said on 2026-05-04)\n- name: Ludwig (said on 2026-05-05)\n"
+    assert lines in profile(chat)
 
 
-def test_what_ended_is_a_fact_of_the_past(chat: Any) -> None:
+def test_what_ended_is_of_the_past_and_what_was_corrected_was_never_true(chat: Any) -> None:
+    memory, first_day = chat.memory, MAY + timedelta(hours=1)
     say(chat, "I like tea.")
     say(chat, "I don't like tea anymore.", start=MAY + timedelta(days=1))
-    memory = chat.memory
     assert known(memory) == {}
     assert [kind for kind, _ in evidence(memory, "tea")] == ["said", "ended"]
-    assert known(memory, as_of=MAY + timedelta(hours=1)) == {("user", "likes"): "tea"}
-
-
-def test_what_was_corrected_was_never_true(chat: Any) -> None:
+    assert known(memory, as_of=first_day) == {("user", "likes"): "tea"}
     say(chat, "I live in Graz.")
     say(chat, "Actually, I live in Rome.", start=MAY + timedelta(days=1))
-    assert known(chat.memory, as_of=MAY + timedelta(hours=1)) == {}
-    assert known(chat.memory) == {("user", "home"): "Rome"}
+    assert known(memory, as_of=first_day) == {("user", "likes"): "tea"}
+    assert known(memory) == {("user", "home"): "Rome"}
 
 
 def test_a_deleted_message_takes_its_facts_along_and_the_former_ones_hold_again(chat: Any) -> None:
     graz, rome = say(chat, "I live in Graz.", "I live in Rome.")
-    before = {
-        record.value: record.memory_id for record in chat.memory.records(user_id="louis", all_versions=True)
-    }
+    before = ever(chat.memory)["Graz"].memory_id
     chat.delete_message(rome)
     [home] = chat.memory.records(user_id="louis", all_versions=True)
-    assert (home.value, home.memory_id, home.valid_until) == ("Graz", before["Graz"], None)
-    told = chat.context("Hello").profile
-    assert told is not None
-    assert "- home: Graz\n" in told.text
+    assert (home.value, home.memory_id, home.valid_until) == ("Graz", before, None)
+    assert "- home: Graz\n" in profile(chat)
     chat.delete_message(graz)
-    assert chat.memory.records(user_id="louis", all_versions=True) == []
+    assert ever(chat.memory) == {}
 
 
 def test_a_deleted_end_and_a_deleted_correction_leave_what_was_before(chat: Any) -> None:
-    for first, second in (
-        ("I like tea.", "I don't like tea."),
-        ("I live in Graz.", "Actually, I live in Rome."),
-    ):
+    endings = {"I like tea.": "I don't like tea.", "I live in Graz.": "Actually, I live in Rome."}
+    for first, second in endings.items():
         say(chat, first)
         before = known(chat.memory)
         [said] = say(chat, second, start=MAY + timedelta(days=1))
@@ -229,71 +201,52 @@ def test_a_deleted_end_and_a_deleted_correction_leave_what_was_before(chat: Any)
         assert known(chat.memory) == before
 
 
-def test_what_stands_between_two_values_may_be_deleted_and_the_first_one_holds_again(chat: Any) -> None:
-    _, rome, oslo = say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
-    chat.delete_message(rome)
-    assert known(chat.memory) == {("user", "home"): "Oslo"}
-    assert known(chat.memory, as_of=MAY + timedelta(hours=1)) == {("user", "home"): "Graz"}
-    chat.delete_message(oslo)
-    assert known(chat.memory) == {("user", "home"): "Graz"}
-
-
 def test_an_edited_message_is_learned_anew(chat: Any) -> None:
     _, rome = say(chat, "I live in Graz.", "I live in Rome.")
     chat.edit(rome, "I live in Oslo.")
     chat.memory.flush()
     assert known(chat.memory) == {("user", "home"): "Oslo"}
-    assert {record.value for record in chat.memory.records(user_id="louis", all_versions=True)} == {
-        "Graz",
-        "Oslo",
-    }
+    assert ever(chat.memory).keys() == {"Graz", "Oslo"}
 
 
 def test_forgetting_a_session_a_user_or_an_agent_leaves_no_word(store: Memory) -> None:
     for session in ("one", "two"):
-        say(
-            store.chat(user_id="louis", session_id=session, agent_id="tutor"), f"I like tea number {session}."
-        )
+        tutor = store.chat(user_id="louis", session_id=session, agent_id="tutor")
+        say(tutor, f"I like tea number {session}.")
     store.forget("louis", session_id="one")
     assert {record.value for record in store.records(user_id="louis")} == {"tea number two"}
     store.forget("louis", agent_id="tutor")
     assert store.records(user_id="louis", all_versions=True) == store.ledger(user_id="louis") == []
     say(store.chat(user_id="louis", session_id="three"), "I like tea.")
     store.forget("louis")
-    rows = store.runtime.db.read(
-        lambda connection: [
-            row
-            for table in ("memlayer_evidence", "memlayer_outcomes")
-            for row in connection.exec_driver_sql(f"SELECT * FROM {table}")
-        ]
-    )
-    assert rows == []
+    for table in ("memlayer_evidence", "memlayer_outcomes"):
+        rows = f"SELECT * FROM {table}"
+        assert store.runtime.db.read(lambda c, rows=rows: c.exec_driver_sql(rows).all()) == []
 
 
 @pytest.mark.parametrize(
     "ends", [("I live in Rome.",), ("I live in Rome.", "I live in Oslo."), ("I no longer live in Graz.",)]
 )
-def test_to_forget_a_fact_is_to_forget_what_it_had_ended(chat: Any, ends) -> None:
+def test_to_forget_a_fact_is_to_forget_what_it_had_ended_also_in_a_copy(chat: Any, ends) -> None:
     say(chat, "I live in Graz.", *ends)
-    newest = max(one.memory_id for one in chat.memory.records(user_id="louis", all_versions=True))
-    chat.memory.forget(record_id=newest)
+    chat.memory.forget(record_id=max(one.memory_id for one in ever(chat.memory).values()))
+    chat.fork()
     chat.memory.flush()
-    assert chat.memory.records(user_id="louis", all_versions=True) == []
+    assert ever(chat.memory) == {}
 
 
 def test_a_fact_of_the_past_is_forgotten_alone(chat: Any) -> None:
     say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
-    every = {one.value: one.memory_id for one in chat.memory.records(user_id="louis", all_versions=True)}
-    assert chat.memory.forget(record_id=every["Rome"]).records == 1
-    assert {one.value for one in chat.memory.records(user_id="louis", all_versions=True)} == {"Graz", "Oslo"}
+    assert chat.memory.forget(record_id=ever(chat.memory)["Rome"].memory_id).records == 1
+    assert ever(chat.memory).keys() == {"Graz", "Oslo"}
     assert known(chat.memory) == {("user", "home"): "Oslo"}
 
 
-@pytest.mark.parametrize("first", ["said", "remembered too"])
-def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: Memory, first: str) -> None:
+@pytest.mark.parametrize("remembered", [False, True])
+def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: Memory, remembered) -> None:
     one, two = (store.chat(user_id="louis", session_id=session) for session in ("s1", "s2"))
     say(one, "I live in Graz.")
-    if first == "remembered too":
+    if remembered:
         one.remember("Louis has a flat in Graz.", key="home", value="Graz")
     say(two, "Since May I live in graz, my dear.", start=MAY + timedelta(days=5))
     [home] = store.records(user_id="louis")
@@ -305,27 +258,17 @@ def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: M
     assert "I live in Graz" not in prompt(store, "Where do I live, in Graz?").replace("- home: Graz", "")
     store.forget("louis", session_id="s2")
     left = [one.raw for one in store.records(user_id="louis", all_versions=True)]
-    assert left == (["Graz"] if first == "remembered too" else [])
+    assert left == ["Graz"] * remembered
 
 
-def test_what_a_forgotten_session_was_told_and_another_one_says_stays_in_the_words_of_that(
-    store: Memory,
-) -> None:
+def test_what_a_forgotten_session_was_told_stays_in_the_words_of_another(store: Memory) -> None:
     first = store.chat(user_id="louis", session_id="s1").remember("A flat in Graz!", key="home", value="Graz")
     say(store.chat(user_id="louis", session_id="s2"), "I live in Graz.", start=first.created_at)
     store.forget("louis", session_id="s1")
     [home] = store.records(user_id="louis", all_versions=True)
     assert (home.memory_id, home.raw, home.mentions) == (first.memory_id, "I live in Graz", 1)
     store.forget("louis", session_id="s2")
-    assert store.records(user_id="louis", all_versions=True) == []
-
-
-def test_what_was_forgotten_is_not_learned_of_a_copy_of_its_message(chat: Any) -> None:
-    say(chat, "I live in Graz.")
-    chat.memory.forget(record_id="louis_mem_001")
-    chat.fork()
-    chat.memory.flush()
-    assert chat.memory.records(user_id="louis", all_versions=True) == []
+    assert ever(store) == {}
 
 
 @pytest.mark.parametrize("user", ["louis", None])
@@ -351,20 +294,13 @@ def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it
 
 
 @pytest.mark.requirement("J22")
-def test_what_the_application_remembers_with_a_key_replaces_and_is_replaced(chat: Any) -> None:
+def test_what_the_application_remembers_with_a_key_is_one_fact_and_is_replaced(chat: Any) -> None:
     first = chat.remember("Louis lives in Graz.", key="home", value="Graz", tags=["place"])
     assert (first.subject, first.always) == ("user", True)
-    say(chat, "I live in Rome.", start=first.created_at + timedelta(seconds=1))
-    assert known(chat.memory) == {("user", "home"): "Rome"}
-    again = chat.remember("He moved to Oslo.", key="home", value="Oslo")
-    assert known(chat.memory)[("user", "home")] in {"Oslo", "Rome"}
-    assert again.value == "Oslo"
-
-
-def test_what_the_application_remembers_twice_in_other_words_is_one_fact(chat: Any) -> None:
-    first = chat.remember("Louis lives in Graz.", key="home", value="Graz")
     again = chat.remember("His home is Graz.", key="home", value="graz")
     assert (again.memory_id, again.mentions, again.raw) == (first.memory_id, 2, first.raw)
+    say(chat, "I live in Rome.", start=first.created_at + timedelta(seconds=1))
+    assert known(chat.memory) == {("user", "home"): "Rome"}
 
 
 def test_a_fact_that_is_revised_says_what_the_application_says(chat: Any) -> None:
@@ -380,46 +316,27 @@ def test_a_fact_that_is_revised_says_what_the_application_says(chat: Any) -> Non
     assert known(chat.memory)[("user", "home")] == "Oslo"
 
 
-def test_a_moment_may_be_without_a_time_zone_but_must_be_one(chat: Any) -> None:
-    say(chat, "I live in Graz.")
-    naive = (MAY + timedelta(hours=1)).replace(tzinfo=None)
-    assert known(chat.memory, as_of=naive) == {("user", "home"): "Graz"}
-    with pytest.raises(InvalidRecordError):
-        chat.memory.records(user_id="louis", as_of="May")
-
-
-def test_records_are_listed_by_when_they_were_written(chat: Any) -> None:
+def test_records_are_listed_by_when_they_were_written_and_held(chat: Any) -> None:
     say(chat, "I live in Graz.")
     [home] = chat.memory.records(user_id="louis")
     assert chat.memory.records(user_id="louis", since=home.updated_at) == [home]
     assert chat.memory.records(user_id="louis", until=home.updated_at) == []
-
-
-def test_what_memory_told_is_not_learned_again(chat: Any) -> None:
-    """An agent gives back the prompt: the profile and the recall in it are memory's own words."""
-    say(chat, "I live in Graz. My name is Louis.")
-    later = chat.memory.chat(user_id="louis", session_id="later")
-    later.add("user", "Where do I live, and how is the weather in Graz?")
-    prompt = later.context().messages
-    assert "- home: Graz" in prompt[0].text
-    given_back = chat.memory.chat(user_id="louis", session_id="given back")
-    given_back.add_messages([Message(one.role, one.content) for one in prompt])
-    chat.memory.flush()
-    assert {record.mentions for record in chat.memory.records(user_id="louis")} == {1}
+    without_zone = (MAY + timedelta(hours=1)).replace(tzinfo=None)
+    assert chat.memory.records(user_id="louis", as_of=without_zone) == [home]
+    with pytest.raises(InvalidRecordError):
+        chat.memory.records(user_id="louis", as_of="May")
 
 
 def test_what_has_expired_is_in_conflict_with_nothing(chat: Any) -> None:
-    now = chat.memory.runtime.now()
-    guest = chat.remember(
-        "The guest is called Lou", key="name", value="Lou", expires_at=now + timedelta(hours=9)
-    )
-    say(chat, "My name is Louis.", start=guest.expires_at + timedelta(days=2))
-    found = {one.value: one.replaced_by for one in chat.memory.records(user_id="louis", all_versions=True)}
+    soon = chat.memory.runtime.now() + timedelta(hours=9)
+    chat.remember("The guest is called Lou", key="name", value="Lou", expires_at=soon)
+    say(chat, "My name is Louis.", start=soon + timedelta(days=2))
+    found = {value: one.replaced_by for value, one in ever(chat.memory).items()}
     assert found == {"Lou": None, "Louis": None}
 
 
 def test_what_was_imported_later_and_said_earlier_is_of_the_past(chat: Any) -> None:
-    say(chat, "I live in Rome.", start=MAY)
+    say(chat, "I live in Rome.")
     other = chat.memory.chat(user_id="louis", session_id="an old one")
     say(other, "I live in Graz.", start=MAY - timedelta(days=300))
     assert known(chat.memory) == {("user", "home"): "Rome"}
@@ -477,8 +394,8 @@ def test_a_value_that_comes_later_ends_the_present_one_on_its_day(store: Memory)
 
 def test_what_had_ended_may_hold_again(store: Memory) -> None:
     chat, now = store.chat(user_id="louis", session_id="s"), store.runtime.now()
+    past = {"valid_from": now - timedelta(days=60), "valid_until": now - timedelta(days=30)}
     for more in ({}, {"key": "home", "value": "Valencia"}):
-        past = {"valid_from": now - timedelta(days=60), "valid_until": now - timedelta(days=30)}
         chat.remember("Ines lives in Valencia", **past, **more)
         assert store.records(user_id="louis") == []
         again = chat.remember("Ines lives in Valencia", **more)
@@ -512,15 +429,12 @@ def test_others_and_denials_are_not_taken_for_the_users(store: Memory) -> None:
 
 def test_lists_are_whole_unless_a_limit_is_given(store: Memory) -> None:
     for number in range(130):
-        store.chat(user_id="louis", session_id=f"s{number}").remember(f"Number {number}.")
-        store.chat(user_id="louis", session_id=f"s{number}").add("user", f"Number {number}.")
-    for verb in ("records", "sessions"):
-        assert (
-            len(getattr(store, verb)(user_id="louis"))
-            == len(getattr(store, verb)(user_id="louis", limit=None))
-            == 130
-        )
-        assert len(getattr(store, verb)(user_id="louis", limit=100, offset=100)) == 30
+        chat = store.chat(user_id="louis", session_id=f"s{number}")
+        chat.remember(f"Number {number}.")
+        chat.add("user", f"Number {number}.")
+    for listed in (store.records, store.sessions):
+        assert len(listed(user_id="louis")) == len(listed(user_id="louis", limit=None)) == 130
+        assert len(listed(user_id="louis", limit=100, offset=100)) == 30
 
 
 # Who said it
@@ -547,12 +461,9 @@ def test_what_somebody_else_says_is_of_that_person(store: Memory, user, names, k
     store.flush()
     chat.add("user", "I no longer live in Oslo. I used to live in Rome.", name="Bob")
     store.flush()
-    profile = store.profile(user)
-    assert (profile["home"].value, "allergy" in profile) == ("Oslo", False)
-    assert {(one.key, one.value) for one in store.records(user_id=user, about="Bob")} == {
-        ("home", "Bern"),
-        ("allergy", "nuts"),
-    }
+    assert {key: one.value for key, one in store.profile(user).items() if key != "name"} == {"home": "Oslo"}
+    bobs = {(one.key, one.value) for one in store.records(user_id=user, about="Bob")}
+    assert bobs == {("home", "Bern"), ("allergy", "nuts")}
     record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError)
     said = {"text": "x", "key": "pet", "value": "Bern", "asserted_by": "user", "quote": "I live in Bern"}
     assert "as your conclusion" in record("why", [said])
@@ -579,25 +490,24 @@ STEPS = st.one_of(
 def test_facts_are_what_is_left_says_in_order(steps: list[Any]) -> None:
     """Whatever is said and deleted: the same facts as if only what is left had been said."""
     with Memory.in_memory(settings=QUIET, extractor=reads()) as memory:
-        one = memory.chat(user_id="one", session_id="s")
-        left: list[tuple[str, datetime, str]] = []
+        one, other = (memory.chat(user_id=user, session_id="s") for user in ("one", "other"))
+        left: list[Message] = []
         for day, action in enumerate(steps):
-            moment = MAY + timedelta(days=day)
             match action:
                 case ("say", text):
-                    [said] = one.add_messages([Message("user", text, created_at=moment)]).ids
-                    left.append((said, moment, text))
+                    said = Message("user", text, id=f"m{day}", created_at=MAY + timedelta(days=day))
+                    one.add_messages([said])
+                    left.append(said)
                 case ("delete", place) if place < len(left):
-                    one.delete_message(left.pop(place)[0])
+                    one.delete_message(left.pop(place).id)
             memory.flush()
-        other = memory.chat(user_id="other", session_id="s")
-        other.add_messages([Message("user", text, created_at=then) for _, then, text in left])
+        other.add_messages(left)
         memory.flush()
-        facts = [
+        found, expected = (
             {(one.key, one.value, one.mentions) for one in memory.records(user_id=user)}
             for user in ("one", "other")
-        ]
-        assert facts[0] == facts[1]
+        )
+        assert found == expected
 
 
 @pytest.mark.trap("layered", 7)
@@ -611,7 +521,7 @@ def test_a_turn_waits_for_nothing_that_is_learned_from_it(open_at: Callable[...,
         assert reading.wait(20)
         return reads()(instructions, prompt)
 
-    settings = Tuned(index_delay=0, durability="normal", extraction_idle_seconds=0)
+    settings = QUIET.replace(index_delay=0, extraction_idle_seconds=0)
     chat = open_at("store", settings=settings, extractor=wait_and_read).chat(user_id="louis", session_id="s")
     chat.add("user", "I live in Graz.")
     assert chat.context().window[-1].text == "I live in Graz."

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
-from sqlalchemy import create_engine, text
 from tuned import Tuned
 
 from memlayer_core import Memory, Record, Scope
+from tests.conftest import _postgres_schema as postgres_schema
 
 HOSTILE = [  # few, so that a user, a role and a tag often have the same name
     "louis",
@@ -29,7 +29,19 @@ tenants = st.sampled_from(["default", "louis"])
 agents = st.none() | st.sampled_from(["louis", "%"])
 few = st.lists(ids, max_size=2)
 words = st.sampled_from(["pineapple", "mango", "東京", "tokyo"])
-visibilities = st.sampled_from(["private", "share", "public"])
+accesses = st.fixed_dictionaries(
+    {
+        "visibility": st.sampled_from(["private", "share", "public"]),
+        "allowed_users": few,
+        "allowed_roles": few,
+    }
+)
+
+
+def whose(scope: Scope) -> dict[str, Any]:
+    """Return how a listing or a search is asked for all of a scope."""
+    named = {"user_id": scope.user_id, "tenant_id": scope.tenant_id, "agent_id": scope.agent_id}
+    return {**named, "limit": 1000}
 
 
 class RecordIsolation(RuleBasedStateMachine):
@@ -52,41 +64,29 @@ class RecordIsolation(RuleBasedStateMachine):
     def someone(self, user, agent, tenant) -> Scope:
         return Scope(user, "s1", agent, tenant)
 
-    @rule(scope=scopes, word=words, visibility=visibilities, users=few, roles=few, tags=few)
-    def remembers(self, scope, word, visibility, users, roles, tags) -> None:
+    @rule(scope=scopes, word=words, access=accesses, tags=few)
+    def remembers(self, scope, word, access, tags) -> None:
         self.count += 1
-        record = self.memory.chat_of(scope).remember(
-            f"{word} number{self.count}",
-            visibility=visibility,
-            allowed_users=users,
-            allowed_roles=roles,
-            tags=tags,
-        )
+        record = self.memory.chat_of(scope).remember(f"{word} number{self.count}", **access, tags=tags)
         self.kept[scope.tenant_id, record.memory_id] = record
 
-    @rule(data=st.data(), word=words, visibility=visibilities, users=few, roles=few)
-    def revises(self, data, word, visibility, users, roles) -> None:
+    @rule(data=st.data(), word=words, access=accesses)
+    def revises(self, data, word, access) -> None:
         if not self.kept:
             return
-        tenant, record_id = data.draw(st.sampled_from(sorted(self.kept)))
-        record = self.kept[tenant, record_id]
+        tenant, record_id = place = data.draw(st.sampled_from(sorted(self.kept)))
+        user = self.kept[place].user_id
         self.count += 1
-        mine = [
-            one.memory_id
-            for (other, _), one in self.kept.items()
-            if other == tenant and one.user_id == record.user_id and one.memory_id != record_id
+        others = [
+            other
+            for (where, other), one in self.kept.items()
+            if (where, one.user_id) == (tenant, user) and other != record_id
         ]
-        merge = data.draw(st.sets(st.sampled_from(mine), max_size=2)) if mine else ()
-        self.kept[tenant, record_id] = self.memory.chat(user_id=record.user_id, tenant_id=tenant).revise(
-            record_id,
-            f"{word} number{self.count}",
-            merge=merge,
-            visibility=visibility,
-            allowed_users=users,
-            allowed_roles=roles,
-        )
-        for one in merge:
-            del self.kept[tenant, one]
+        merge = data.draw(st.sets(st.sampled_from(others), max_size=2)) if others else ()
+        chat = self.memory.chat(user_id=user, tenant_id=tenant)
+        self.kept[place] = chat.revise(record_id, f"{word} number{self.count}", merge=merge, **access)
+        for other in merge:
+            del self.kept[tenant, other]
 
     @rule(data=st.data())
     def forgets_a_record(self, data) -> None:
@@ -115,56 +115,39 @@ class RecordIsolation(RuleBasedStateMachine):
         self.memory.close()
         self.memory = self.open()
 
-    def seen_by(self, scope: Scope, roles: list[str]) -> list[Record]:
-        """Return what the dict says that somebody may be told."""
-        return [
-            one
+    def seen_by(self, scope: Scope, roles: list[str]) -> set[str]:
+        """Return the texts that the dict says somebody may be told."""
+        return {
+            one.text
             for one in self.kept.values()
             if one.tenant_id == scope.tenant_id
             and scope.agent_id in {None, one.agent_id}
             and (
-                one.user_id == scope.user_id
+                scope.user_id in {one.user_id, *one.access_control.allowed_users}
                 or one.scope == "public"
-                or scope.user_id in one.access_control.allowed_users
                 or set(roles) & set(one.access_control.allowed_roles)
             )
-        ]
+        }
 
     @rule(scope=scopes, word=words, roles=few)
     def searches(self, scope, word, roles) -> None:
-        found = self.memory.search(
-            word,
-            user_id=scope.user_id,
-            tenant_id=scope.tenant_id,
-            agent_id=scope.agent_id,
-            roles=roles,
-            limit=1000,
-        )
-        allowed = {one.text for one in self.seen_by(scope, roles)}
-        assert {hit.text for hit in found} <= allowed
-        assert {one for one in allowed if word in one} <= {hit.text for hit in found}
+        found = self.memory.search(word, **whose(scope), roles=roles)
+        allowed, texts = self.seen_by(scope, roles), {hit.text for hit in found}
+        assert {one for one in allowed if word in one} <= texts <= allowed
 
     @rule(scope=scopes, word=words, roles=few)
     def reads_a_context(self, scope, word, roles) -> None:
         context = self.memory.chat_of(scope, roles=roles).context(word)
-        assert {piece.text for piece in context.pieces} <= {one.text for one in self.seen_by(scope, roles)}
+        assert {piece.text for piece in context.pieces} <= self.seen_by(scope, roles)
 
     @invariant()
     def everybody_is_shown_what_they_may_see_and_nothing_else(self) -> None:
         for place, user in enumerate(HOSTILE):
             roles = [HOSTILE[place - self.count % len(HOSTILE)]]
             for scope in (Scope(user), Scope(user, agent_id="%", tenant_id="louis")):
-                whose: dict[str, Any] = {
-                    "user_id": user,
-                    "tenant_id": scope.tenant_id,
-                    "agent_id": scope.agent_id,
-                    "limit": 1000,
-                }
-                found = self.memory.records(**whose, roles=roles, shared=True)
-                assert sorted(one.text for one in found) == sorted(
-                    one.text for one in self.seen_by(scope, roles)
-                )
-                every = self.memory.records(**whose, all_versions=True)
+                found = self.memory.records(**whose(scope), roles=roles, shared=True)
+                assert sorted(one.text for one in found) == sorted(self.seen_by(scope, roles))
+                every = self.memory.records(**whose(scope), all_versions=True)
                 assert {(one.tenant_id, one.user_id) for one in every} <= {(scope.tenant_id, user)}
 
     @invariant()
@@ -181,20 +164,14 @@ class RecordIsolationOnPostgres(RecordIsolation):
     """The same on PostgreSQL, where vectors are compared in the journal."""
 
     def open(self) -> Memory:
-        server = os.environ["MEMLAYER_TEST_POSTGRES"]
-        if not hasattr(self, "schema"):
-            self.schema = f"memlayer_{uuid.uuid4().hex[:12]}"
-            self.engine = create_engine(server, isolation_level="AUTOCOMMIT")
-            with self.engine.connect() as connection:
-                connection.execute(text(f"CREATE SCHEMA {self.schema}"))
-        url = f"{server}?options=-csearch_path%3D{self.schema}"
-        return Memory.open(database_url=url, embedder="hashing", settings=self.settings)
+        if not hasattr(self, "stack"):
+            self.stack = ExitStack()
+            self.url = self.stack.enter_context(postgres_schema())
+        return Memory.open(database_url=self.url, embedder="hashing", settings=self.settings)
 
     def teardown(self) -> None:
         super().teardown()
-        with self.engine.connect() as connection:
-            connection.execute(text(f"DROP SCHEMA {self.schema} CASCADE"))
-        self.engine.dispose()
+        self.stack.close()
 
 
 TestRecordIsolation = pytest.mark.slow(RecordIsolation.TestCase)
@@ -210,6 +187,7 @@ TestRecordIsolationOnPostgres.settings = hypothesis_settings(
 
 
 HIDDEN = 300
+COOK = {"user_id": "ada", "roles": ["cook"], "limit": 1}
 FEW = Tuned(index_delay=3600, durability="normal", exact_scan_limit=1)
 
 
@@ -232,19 +210,16 @@ def test_a_vector_that_a_reader_may_not_see_takes_nobodys_place(request, tmp_pat
         if index == "none" and memory.runtime.index is not None:
             memory.runtime.index.close()
         assert len(memory.search("what?", user_id="bob", limit=10)) == 10
-        assert [hit.text for hit in memory.search("what?", user_id="ada", roles=["cook"], limit=1)] == [
-            "mango"
-        ]
+        assert [hit.text for hit in memory.search("what?", **COOK)] == ["mango"]
         assert not memory.search("what?", user_id="ada", limit=10)
 
 
 def test_a_word_that_a_reader_may_not_see_takes_nobodys_place(store) -> None:
-    common = ["apricot", "blackberry", "cranberry", "elderberry", "mango"]
+    query = "apricot blackberry cranberry elderberry mango"
     eve = store.chat(user_id="eve")
     for number in range(HIDDEN):
-        eve.remember(" ".join([*common, str(number)]), visibility="share", allowed_users=["bob"])
+        eve.remember(f"{query} {number}", visibility="share", allowed_users=["bob"])
     eve.remember("mango", visibility="share", allowed_roles=["cook"])
-    query = " ".join(common)
-    assert [hit.text for hit in store.search(query, user_id="ada", roles=["cook"], limit=1)] == ["mango"]
+    assert [hit.text for hit in store.search(query, **COOK)] == ["mango"]
     assert not store.search(query, user_id="ada", limit=10)
     assert len(store.search(query, user_id="bob", limit=10)) == 10

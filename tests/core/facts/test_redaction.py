@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, ToolCall
+from memlayer_core import Memory, ToolCall
 from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import words as storage_words
@@ -41,19 +41,27 @@ def redactor() -> Fickle:
     return Fickle()
 
 
+@pytest.fixture
+def embedder() -> FlakyEmbedder:
+    return FlakyEmbedder(HashingEmbedder())
+
+
+@pytest.fixture
+def memory(open_at: Callable[..., Memory], redactor: Fickle, embedder: FlakyEmbedder) -> Memory:
+    return open_at(settings=NOW, redactor=redactor, embedder=embedder)
+
+
 def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
     scope = memory.chat(user_id=user_id).scope.reach()
     stems = {index_terms(word)[0]: word for word in wanted}
     return {stems[stem] for stem in memory.runtime.db.read(postings, scope, list(stems))}
 
 
-def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(open_at: Any, redactor: Fickle) -> None:
-    memory = open_at(settings=NOW, redactor=redactor)
+def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, embedder) -> None:
     chat = memory.chat(user_id="louis", session_id="past")
     chat.add("user", SAID)
-    record = chat.remember(
-        f"The door: {KEY}", tags=[KEY], structured={"notes": [f"it is {KEY}"]}, key="door", value=KEY
-    )
+    notes = {"notes": [f"it is {KEY}"]}
+    record = chat.remember(f"The door: {KEY}", tags=[KEY], structured=notes, key="door", value=KEY)
     memory.flush()
     assert chat.history()[0].text == SAID
     assert (record.text, record.tags, record.value) == ("The door: [secret]", ("[secret]",), "[secret]")
@@ -64,30 +72,18 @@ def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(open_at: A
     assert "garage in Graz is [secret]" in told.recall
     assert KEY not in str(told.messages)
     assert KEY not in str(memory.search("the key of the garage", user_id="louis"))
-
-
-def test_it_is_not_embedded(open_at: Callable[..., Memory], redactor: Fickle) -> None:
-    embedder = FlakyEmbedder(HashingEmbedder())
-    memory = open_at(embedder=embedder, settings=NOW, redactor=redactor)
-    memory.chat(user_id="louis").add("user", SAID)
-    memory.flush()
-    assert any("[secret]" in text for text in embedder.texts)
+    assert "[secret]" in " ".join(embedder.texts)
     assert KEY not in " ".join(embedder.texts)
 
 
 def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_an_argument(
-    open_at: Callable[..., Memory], redactor: Fickle
+    memory: Memory, redactor: Fickle
 ) -> None:
-    memory = open_at(settings=NOW, redactor=redactor)
     chat = memory.chat(user_id="user-4711", session_id="session-4711")
     call = ToolCall("call-4711", "tool_4711", json.dumps({"argument_4711": "value"}))
-    chat.add_messages(
-        [
-            Message("user", "Open the door.", id="message-4711", metadata={"trace-4711": "trace-4712"}),
-            Message("assistant", "I will.", tool_calls=(call,)),
-            Message("tool", "It is open.", tool_call_id="call-4711"),
-        ]
-    )
+    chat.add("user", "Open the door.", id="message-4711", metadata={"trace-4711": "trace-4712"})
+    chat.add("assistant", "I will.", tool_calls=(call,))
+    chat.add("tool", "It is open.", tool_call_id="call-4711")
     record = chat.remember("The door is open.", key="door", value="open")
     memory.flush()
     memory.chat(user_id="user-4711", session_id="other").context("Is the door open?")
@@ -96,12 +92,9 @@ def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_a
     assert "471" not in " ".join(redactor.shown)
 
 
-def test_words_that_are_repaired_are_redacted_too(open_at: Callable[..., Memory], redactor: Fickle) -> None:
-    memory = open_at(settings=NOW, redactor=redactor)
+def test_words_that_are_repaired_are_redacted_too(memory: Memory) -> None:
     memory.chat(user_id="louis").add("user", SAID)
-    memory.runtime.db.write(
-        lambda connection: storage_words.delete(connection, storage_words.keys(connection))
-    )
+    memory.runtime.db.write(lambda c: storage_words.delete(c, storage_words.keys(c)))
     assert memory.admin.verify() == ["words"]
     assert words(memory, KEY, "garage") == {"garage"}
 
@@ -120,36 +113,31 @@ def test_an_import_and_a_revision_are_redacted(tmp_path: Any, open_at: Any, reda
         assert (revised.text, revised.version) == ("The door: [secret]", 2)
 
 
-def test_a_redactor_must_be_a_function() -> None:
+def test_a_redactor_must_be_a_function_that_returns_text() -> None:
     with pytest.raises(ConfigurationError, match="redactor"):
         Memory.in_memory(redactor="all")
+    with Memory.in_memory(redactor=lambda _: None) as memory:
+        chat = memory.chat(user_id="louis")
+        with pytest.raises(RedactorError, match="NoneType"):
+            chat.remember("I like tea")
 
 
-def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(redactor: Fickle) -> None:
-    with Memory.in_memory(redactor=redactor, settings=NOW) as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.remember(f"{KEY} lives in the woods")
-        redactor.fails = True
-        chat.add("user", f"{KEY} spins straw. I live in Graz.")
-        with pytest.raises(RedactorError, match="ValueError") as problem:
-            chat.remember(f"{KEY} spins gold")
-        assert KEY not in str(problem.value)
-        assert [one.text for one in chat.history()] == [f"{KEY} spins straw. I live in Graz."]
-        assert "redactor" in memory.admin.status().problems
-        assert KEY not in str(memory.admin.status().problems)
-        assert words(memory, KEY, "straw") == set()
-        assert memory.search("woods", user_id="louis") == ()
-        assert memory.chat(user_id="louis").context("Who lives in the woods?").recall == ""
-        redactor.fails = False
-        memory.flush()
-        assert "redactor" not in memory.admin.status().problems
-        assert words(memory, KEY, "straw") == {"straw"}
-        assert len(memory.search("straw", user_id="louis")) >= 1
-
-
-def test_what_is_no_text_is_no_redaction() -> None:
-    with (
-        Memory.in_memory(redactor=lambda _: None) as memory,
-        pytest.raises(RedactorError, match="NoneType"),
-    ):
-        memory.chat(user_id="louis").remember("I like tea")
+def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(memory, redactor) -> None:
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.remember(f"{KEY} lives in the woods")
+    redactor.fails = True
+    chat.add("user", f"{KEY} spins straw. I live in Graz.")
+    with pytest.raises(RedactorError, match="ValueError") as problem:
+        chat.remember(f"{KEY} spins gold")
+    assert KEY not in str(problem.value)
+    assert [one.text for one in chat.history()] == [f"{KEY} spins straw. I live in Graz."]
+    assert "redactor" in memory.admin.status().problems
+    assert KEY not in str(memory.admin.status().problems)
+    assert words(memory, KEY, "straw") == set()
+    assert memory.search("woods", user_id="louis") == ()
+    assert memory.chat(user_id="louis").context("Who lives in the woods?").recall == ""
+    redactor.fails = False
+    memory.flush()
+    assert "redactor" not in memory.admin.status().problems
+    assert words(memory, KEY, "straw") == {"straw"}
+    assert len(memory.search("straw", user_id="louis")) == 1

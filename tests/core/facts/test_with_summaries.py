@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from string import ascii_lowercase
 from typing import Any
 
 import pytest
@@ -28,13 +29,8 @@ TOGETHER = Tuned(
     extraction_with_summaries=True,
 )
 TASK = "second task"
-EPISODE = json.dumps(
-    {
-        "summary": "Louis spoke of his boats at the old quay, one after the other.",
-        "key_topics": ["boats"],
-        "importance": 0.8,
-    }
-)
+BOATS = "Louis spoke of his boats at the old quay, one after the other."
+EPISODE = json.dumps({"summary": BOATS, "key_topics": ["boats"], "importance": 0.8})
 MORE = (
     "It is moored at the old quay below the hill, where one hears the bells of the chapel in the evening. "
     * 2
@@ -58,17 +54,8 @@ class Model:
         summary = f"Louis told of the boats {', '.join(BOAT.findall(text.split('</conversation>', maxsplit=1)[0]))}."
         if "Known facts" not in text and '"operations"' not in instructions:
             return summary
-        told = [
-            {
-                "op": "add",
-                "key": f"boat_{name.lower()}",
-                "value": name,
-                "quote": f"a boat called {name}",
-                "messages": [number],
-            }
-            for number, name in re.findall(r"^\[(\d+)\] .*?a boat called (\w+)", text, re.MULTILINE)
-        ]
-        operations = json.dumps({"operations": told})
+        lines = re.findall(r"^\[(\d+)\] .*?a boat called (\w+)", text, re.MULTILINE)
+        operations = json.dumps({"operations": [boat(name, int(number)) for number, name in lines]})
         if TASK not in instructions:
             return operations
         return f"{summary}\n\n{EPISODE}\n{self.write(operations)}"
@@ -77,42 +64,38 @@ class Model:
         return sum(word in instructions for instructions, _ in self.calls)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def opened(request, tmp_path) -> Iterator[Callable[..., Memory]]:
+def boat(name: str, number: int) -> dict[str, Any]:
+    """Return the operation that adds a boat which a message names."""
+    quote = {"quote": f"a boat called {name}", "messages": [number]}
+    return {"op": "add", "key": f"boat_{name.lower()}", "value": name, **quote}
+
+
+@pytest.fixture
+def opened(open_with: Callable[..., Memory]) -> Callable[[Any], Memory]:
     """Return a function that opens the test's memory with a model for both tasks."""
-    place = (
-        {"database_url": request.getfixturevalue("postgres_url")}
-        if request.param == "postgres"
-        else {"path": tmp_path / "memory"}
-    )
-    memories: list[Memory] = []
-
-    def open_memory(model: Any, **changes: Any) -> Memory:
-        settings = TOGETHER.replace(**changes)
-        memories.append(
-            Memory.open(**place, embedder="hashing", summarizer=model, extractor=model, settings=settings)
-        )
-        return memories[-1]
-
-    yield open_memory
-    for memory in memories:
-        memory.close()
+    return lambda model: open_with(TOGETHER, summarizer=model, extractor=model)
 
 
 def waiting(memory: Memory) -> dict[str, int]:
     return memory.runtime.db.read(jobs.count_kinds)
 
 
-def talk(memory: Memory, count: int) -> Any:
+def rest(memory: Memory) -> None:
+    """Wait until nothing but facts has to be read."""
+    wait_for(lambda: not waiting(memory).keys() - {"learn"})
+
+
+def talk(memory: Memory, count: int = 12) -> Any:
     """Let so many turns be said, and show a model the end of them; wait until the rest is summed up."""
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(count):
-        chat.add("user", f"You see, I own a boat called Bo{'abcdefghijklmnopqrstuvwxyz'[number]}. {MORE}")
+        chat.add("user", f"You see, I own a boat called Bo{ascii_lowercase[number]}. {MORE}")
         chat.add("assistant", f"I see, number {number}. {MORE}")
-    wait_for(lambda: not waiting(memory).keys() - {"learn"})
+    rest(memory)
     assert waiting(memory) == {"learn": count}
     chat.context()
-    wait_for(lambda: chat.summary() and not waiting(memory).keys() - {"learn"})
+    wait_for(chat.summary)
+    rest(memory)
     return chat
 
 
@@ -124,14 +107,14 @@ def boats(memory: Memory) -> set[str]:
 def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_their_facts(opened) -> None:
     model = Model()
     memory = opened(model)
-    chat = talk(memory, 12)
-    left = 2 * chat.summary(all_versions=True)[-1].rounds
-    assert left >= 10
+    chat = talk(memory)
+    left = chat.summary(all_versions=True)[-1].rounds
+    assert left >= 5
     assert len(model.calls) == model.count(TASK) == len(chat.summary(all_versions=True))
     (episode,) = memory.records(user_id="louis", type="episodic")
-    assert episode.raw == "Louis spoke of his boats at the old quay, one after the other."
-    wait_for(lambda: len(boats(memory)) == left // 2)
-    assert waiting(memory) == {"learn": 12 - left // 2}, "turns that are shown still wait"
+    assert episode.raw == BOATS
+    wait_for(lambda: len(boats(memory)) == left)
+    assert waiting(memory) == {"learn": 12 - left}, "turns that are shown still wait"
     record = next(one for one in memory.records(user_id="louis") if one.value == "Boa")
     (words,) = memory.why(record.memory_id, user_id="louis").evidence
     assert words.quote == "a boat called Boa"
@@ -139,10 +122,6 @@ def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_thei
     assert len(boats(memory)) == 12
     assert waiting(memory) == {}
 
-
-def test_the_conversation_stands_in_the_prompt_once_and_its_users_lines_have_numbers(opened) -> None:
-    model = Model()
-    talk(opened(model), 12)
     instructions, text = model.calls[0]
     conversation, material = text.split("</conversation>")
     assert conversation.count("a boat called Boa") == 1
@@ -155,96 +134,81 @@ def test_the_conversation_stands_in_the_prompt_once_and_its_users_lines_have_num
 
 def test_it_takes_fewer_calls_than_separate_ones(opened) -> None:
     together, apart = Model(), Model()
-    first = opened(together)
-    chat = talk(first, 24)
+    chat = talk(opened(together), 24)
     left = chat.summary(all_versions=True)[-1].rounds
-    with Memory.in_memory(
-        embedder="hashing",
-        summarizer=apart,
-        extractor=apart,
-        settings=TOGETHER.replace(extraction_with_summaries=False, extraction_turns=left // 2),
-    ) as second:
-        messages = [Message(one.role, one.text) for one in chat.history()]
+    settings = TOGETHER.replace(extraction_with_summaries=False, extraction_turns=left // 2)
+    with Memory.in_memory(embedder="hashing", summarizer=apart, extractor=apart, settings=settings) as second:
         other = second.chat(user_id="louis", session_id="s")
-        other.add_messages(messages)
-        wait_for(lambda: not waiting(second).keys() - {"learn"})
+        other.add_messages([Message(one.role, one.text) for one in chat.history()])
+        rest(second)
         other.context()
-        wait_for(
-            lambda: (
-                other.summary() and len(boats(second)) >= left // 2 and not waiting(second).keys() - {"learn"}
-            )
-        )
+        wait_for(lambda: other.summary() and len(boats(second)) >= left // 2)
+        rest(second)
     assert len(together.calls) < len(apart.calls)
 
 
 @pytest.mark.parametrize(
-    "write",
+    "told",
     [
-        lambda _: "",
-        lambda _: '{"operations": 7}',
-        lambda _: '{"operations": [{"op": "paint", "messages": [1]}]}',
-        lambda _: '{"operations": ["boat", "boat"]}',
+        "",
+        '{"operations": 7}',
+        '{"operations": [{"op": "paint", "messages": [1]}]}',
+        '{"operations": ["boat"]}',
     ],
     ids=["nothing", "no list", "unknown operation", "texts"],
 )
-def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened, write) -> None:
-    model = Model(write)
-    memory = opened(model)
-    chat = talk(memory, 12)
+def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened, told) -> None:
+    memory = opened(Model(lambda _: told))
+    chat = talk(memory)
     assert all("operations" not in one.text for one in chat.summary(all_versions=True))
     memory.flush(30)
     assert len(boats(memory)) == 12
-    outcomes = {one.outcome for one in memory.ledger(user_id="louis", limit=100)}
-    assert "gave up" not in outcomes
+    assert "gave up" not in {one.outcome for one in memory.ledger(user_id="louis", limit=100)}
 
 
 def test_half_an_object_of_operations_is_mended_as_in_a_call_of_its_own(opened) -> None:
-    model = Model(lambda operations: f"```json\n{operations[:-2]}")
-    memory = opened(model)
-    chat = talk(memory, 12)
+    memory = opened(Model(lambda operations: f"```json\n{operations[:-2]}"))
+    chat = talk(memory)
     assert all("{" not in one.text and "`" not in one.text for one in chat.summary(all_versions=True))
     wait_for(lambda: len(boats(memory)) >= 5)
 
 
 def test_what_no_line_says_is_refused_there_too(opened) -> None:
-    model = Model(lambda operations: operations.replace("a boat called Boa", "a yacht called Zoe"))
-    memory = opened(model)
-    talk(memory, 12)
+    memory = opened(Model(lambda operations: operations.replace("a boat called Boa", "a yacht called Zoe")))
+    talk(memory)
     wait_for(lambda: boats(memory))
     assert "Boa" not in boats(memory)
     assert any(one.refusals for one in memory.ledger(user_id="louis", limit=100))
 
 
 def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) -> None:
-    answers = iter([ConnectionError("away")] * 2)
-    model = Model()
+    problems, model = [ConnectionError("away")] * 2, Model()
 
     def flaky(instructions: str, text: str) -> str:
-        if (problem := next(answers, None)) is not None:
-            raise problem
+        if problems:
+            raise problems.pop()
         return model(instructions, text)
 
     memory = opened(flaky)
-    talk(memory, 12)
+    talk(memory)
     memory.flush(30)
     assert len(boats(memory)) == 12
     assert waiting(memory) == {}
 
 
 def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch) -> None:
-    problems = iter([RedactorError("the redactor is away", hint="It is tried again.")])
-    real = extract._batch
+    problems, real = [RedactorError("the redactor is away", hint="It is tried again.")], extract._batch
 
     def flaky(*arguments: Any) -> Any:
-        if (problem := next(problems, None)) is not None:
-            raise problem
+        if problems:
+            raise problems.pop()
         return real(*arguments)
 
     memory = opened(Model())
     monkeypatch.setattr(extract, "_batch", flaky)
-    talk(memory, 12)
+    talk(memory)
     memory.flush(30)
-    assert next(problems, None) is None, "it failed once"
+    assert problems == [], "it failed once"
     assert len(boats(memory)) == 12
 
 
@@ -256,9 +220,8 @@ def test_a_retry_of_the_summary_does_not_ask_for_the_facts_again(opened) -> None
         return answer if len(model.calls) > 1 else f"{'This is far too long. ' * 200}\n{answer}"
 
     memory = opened(long_winded)
-    chat = talk(memory, 12)
-    assert model.count(TASK) == len(chat.summary(all_versions=True))
-    assert len(model.calls) > model.count(TASK)
+    chat = talk(memory)
+    assert len(model.calls) > model.count(TASK) == len(chat.summary(all_versions=True))
     wait_for(lambda: len(boats(memory)) >= 5)
 
 

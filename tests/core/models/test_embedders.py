@@ -15,12 +15,19 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2
+from chromadb import EmbeddingFunction
+from chromadb.utils.embedding_functions import DefaultEmbeddingFunction, ONNXMiniLM_L6_V2
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.embeddings import MockEmbedding
+from waiting import wait_for
 
 from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError
 from memlayer_core.events import EmbedderFallback, Event
@@ -35,17 +42,16 @@ ROOT = Path(__file__).parents[3]
 CHAT = [
     "I am allergic to peanuts.",
     "",
-    "Where shall we meet on Friday?",
     "word " * 600,
     "北京的天气怎么样",
-    "ok",
     "a longer one, to be padded: " + "the train to Porto leaves at nine. " * 5,
 ]
 
 
-def resolve(choice, recorded=None, tell=None, **settings):
+def resolve(choice, recorded=None, tell=None, dimension=None):
+    emit, settings = tell or (lambda event: None), Settings()
     return resolve_embedder(
-        choice, store_identity=recorded, settings=Settings(**settings), emit=tell or (lambda event: None)
+        choice, store_identity=recorded, settings=settings, emit=emit, dimension=dimension
     )
 
 
@@ -72,14 +78,24 @@ def model():
     return MiniLM(REAL_MODEL)
 
 
-FILES = (
-    "config.json",
-    "model.onnx",
-    "special_tokens_map.json",
-    "tokenizer_config.json",
-    "tokenizer.json",
-    "vocab.txt",
-)
+JSON = ("config", "special_tokens_map", "tokenizer_config", "tokenizer")
+FILES = (*(f"{name}.json" for name in JSON), "model.onnx", "vocab.txt")
+
+
+def put_minilm() -> None:
+    """Put files of MiniLM where they are looked for."""
+    folder().mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        (folder() / name).touch()
+
+
+def output_of(code: str, **environment: str) -> str:
+    """Run a program in a process of its own, and return what it writes."""
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    given = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 60}
+    done = subprocess.run(command, **given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
 
 
 def archive(*names: str) -> bytes:
@@ -99,76 +115,74 @@ GOOD = archive(*(f"onnx/{name}" for name in FILES))
 def serve(monkeypatch) -> Iterator[Callable[..., str]]:
     """Return a function that serves some bytes over HTTP and returns their address."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    servers = []
+    with ExitStack() as stack:
 
-    def start(content: bytes, *, promised: int | None = None, pause: float = 0, hits: list | None = None):
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                if hits is not None:
-                    hits.append(self.path)
-                self.send_response(200)
-                self.send_header("Content-Length", str(promised or len(content)))
-                self.end_headers()
-                for place in range(0, len(content), 64):
-                    try:
-                        self.wfile.write(content[place : place + 64])
-                        self.wfile.flush()
-                    except OSError:
-                        return
-                    time.sleep(pause)
+        def start(
+            content: bytes, *, promised: int | None = None, pause: float = 0, hits: list | None = None
+        ) -> str:
+            asked = [] if hits is None else hits
 
-            def log_message(self, *args):
-                pass
+            class Handler(http.server.BaseHTTPRequestHandler):
+                def do_GET(self):
+                    asked.append(self.path)
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(promised or len(content)))
+                    self.end_headers()
+                    with suppress(OSError):
+                        for place in range(0, len(content), 64):
+                            self.wfile.write(content[place : place + 64])
+                            time.sleep(pause)
 
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        servers.append((server, thread))
-        return f"http://127.0.0.1:{server.server_port}/onnx.tar.gz"
+                def log_message(self, *args):
+                    pass
 
-    yield start
-    for server, thread in servers:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+            server = stack.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler))
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}/onnx.tar.gz"
+
+        yield start
 
 
 @pytest.fixture
-def published(monkeypatch) -> Callable[[str, bytes], None]:
+def published(monkeypatch) -> Callable[[str], None]:
     """Return a function that lets Chroma look for its model at an address."""
 
-    def publish(url: str, content: bytes = GOOD) -> None:
+    def publish(url: str) -> None:
         monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", url)
-        monkeypatch.setattr(ONNXMiniLM_L6_V2, "_MODEL_SHA256", hashlib.sha256(content).hexdigest())
+        monkeypatch.setattr(ONNXMiniLM_L6_V2, "_MODEL_SHA256", hashlib.sha256(GOOD).hexdigest())
 
     return publish
 
 
+@pytest.fixture
+def where(tmp_path) -> Path:
+    """Return the folder that the model is fetched into."""
+    return tmp_path / "model" / "onnx"
+
+
 class TestFetching:
-    def test_several_at_once_fetch_it_once_and_show_progress(self, serve, published, tmp_path, capsys):
+    def test_several_at_once_fetch_it_once_and_show_progress(self, serve, published, where, capsys):
         hits: list[str] = []
-        where = tmp_path / "model" / "onnx"
         published(serve(GOOD, pause=0.02, hits=hits))
-        threads = [threading.Thread(target=fetch, args=(where, 20)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: fetch(where, 20), range(4)))
         assert is_present(where)
         assert len(hits) == 1
         assert "100%" in capsys.readouterr().err
 
-    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, serve, published, tmp_path):
+    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, serve, published, where):
         published(serve(GOOD * 100, pause=0.2))
         with pytest.raises(TimeoutError):
-            fetch(tmp_path / "model" / "onnx", 0.5)
-        assert not is_present(tmp_path / "model" / "onnx")
+            fetch(where, 0.5)
+        assert not is_present(where)
 
     def test_a_process_killed_in_the_middle_leaves_a_model_that_counts_as_absent(
-        self, serve, published, tmp_path
+        self, serve, published, where
     ):
-        where = tmp_path / "model" / "onnx"
         code = (
             "import sys, pathlib; from memlayer_core.models.minilm import fetch;"
             "from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2;"
@@ -176,26 +190,22 @@ class TestFetching:
             "fetch(pathlib.Path(sys.argv[1]), 60)"
         )
         hits: list[str] = []
-        url = serve(GOOD * 100, pause=0.2, hits=hits)
-        command = [sys.executable, "-c", code, str(where), url]
-        child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
-        while not hits:
+        command = [sys.executable, "-c", code, str(where), serve(GOOD * 100, pause=0.2, hits=hits)]
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as child:
+            wait_for(lambda: hits or child.poll() is not None)
             assert child.poll() is None
-            time.sleep(0.02)
-        child.kill()
-        child.wait()
+            child.kill()
         assert not is_present(where)
         published(serve(GOOD))
         fetch(where, 20)
         assert is_present(where)
 
     def test_takes_an_archive_that_lies_there_and_completes_a_folder_that_is_half_unpacked(
-        self, published, tmp_path
+        self, published, where
     ):
-        where = tmp_path / "model" / "onnx"
         where.mkdir(parents=True)
         (where / "model.onnx").write_text("half")
-        (tmp_path / "model" / "onnx.tar.gz").write_bytes(GOOD)
+        (where.parent / "onnx.tar.gz").write_bytes(GOOD)
         published("http://127.0.0.1:9/")
         fetch(where, 20)
         assert is_present(where)
@@ -204,12 +214,6 @@ class TestFetching:
 
 @pytest.mark.usefixtures("english_only")
 class TestTheChoice:
-    def test_auto_takes_minilm_where_its_files_are(self, home):
-        folder().mkdir(parents=True)
-        for name in FILES:
-            (folder() / name).touch()
-        assert resolve("auto").identity == "minilm-l6-v2"
-
     def test_auto_fetches_minilm_where_it_can(self, home, serve, published):
         published(serve(GOOD))
         assert resolve("auto").identity == "minilm-l6-v2"
@@ -217,13 +221,14 @@ class TestTheChoice:
 
     def test_auto_without_minilm_falls_back_and_says_once_what_to_do(self, home):
         told: list[Event] = []
-        assert resolve("auto", tell=told.append).identity == "hashing-1024-v1"
-        assert resolve("auto", tell=told.append).identity == "hashing-1024-v1"
+        for _ in range(2):
+            assert resolve("auto", tell=told.append).identity == "hashing-1024-v1"
         (event,) = told
         assert isinstance(event, EmbedderFallback)
-        assert 'embedder="hashing"' in event.reason
-        assert "onnx.tar.gz" in event.reason
-        assert "memlayer-core[multilingual]" in event.reason
+        for way in ('embedder="hashing"', "onnx.tar.gz", "memlayer-core[multilingual]"):
+            assert way in event.reason
+        put_minilm()
+        assert resolve("auto").identity == "minilm-l6-v2", "it appeared after the failure"
 
     def test_auto_does_not_try_again_in_a_process_whose_fetch_failed(self, home, serve, published):
         hits: list[str] = []
@@ -232,21 +237,12 @@ class TestTheChoice:
             resolve("auto")
         assert len(hits) == 1
 
-    def test_auto_takes_a_model_that_appears_after_a_failure(self, home):
-        assert resolve("auto").identity == "hashing-1024-v1"
-        folder().mkdir(parents=True, exist_ok=True)
-        for name in FILES:
-            (folder() / name).touch()
-        assert resolve("auto").identity == "minilm-l6-v2"
-
-    def test_auto_survives_a_home_that_cannot_be_written(self, home):
-        (home / ".cache").write_text("a file in the way")
-        assert resolve("auto").identity == "hashing-1024-v1"
-
-    def test_auto_survives_a_missing_home(self, monkeypatch):
+    def test_auto_survives_a_home_that_cannot_be_written_or_is_missing(self, home, monkeypatch):
         def homeless():
             raise RuntimeError("Could not determine home directory.")
 
+        (home / ".cache").write_text("a file in the way")
+        assert resolve("auto").identity == "hashing-1024-v1"
         monkeypatch.setattr(Path, "home", homeless)
         monkeypatch.setattr(embed, "_failed", {})
         assert resolve("auto").identity == "hashing-1024-v1"
@@ -254,18 +250,19 @@ class TestTheChoice:
     def test_auto_keeps_what_the_store_was_built_with(self, home):
         told: list[Event] = []
         assert resolve("auto", recorded="hashing-1024-v1", tell=told.append).identity == "hashing-1024-v1"
-        folder().mkdir(parents=True)
-        for name in FILES:
-            (folder() / name).touch()
-        assert resolve("auto", recorded="hashing-1024-v1").identity == "hashing-1024-v1"
-        assert resolve("auto", recorded="minilm-l6-v2").identity == "minilm-l6-v2"
+        put_minilm()
+        for recorded in ("hashing-1024-v1", "minilm-l6-v2"):
+            assert resolve("auto", recorded=recorded, tell=told.append).identity == recorded
         assert told == []
 
-    def test_a_store_of_minilm_without_minilm_is_an_error_with_the_ways_out(self, home):
+    def test_minilm_that_is_asked_for_or_that_a_store_has_is_never_replaced(self, home):
         with pytest.raises(EmbedderError) as caught:
             resolve("auto", recorded="minilm-l6-v2")
         for way in ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing"):
             assert way in caught.value.hint
+        with pytest.raises(EmbedderError) as caught:
+            resolve("minilm")
+        assert 'embedder="hashing"' in caught.value.hint
 
     @pytest.mark.parametrize("recorded", ["langchain:a.B:c", "hashing-9-v9", "callable:app.embed"])
     def test_auto_cannot_guess_a_custom_embedder(self, home, recorded):
@@ -273,25 +270,13 @@ class TestTheChoice:
             resolve("auto", recorded=recorded)
         assert "memlayer reindex" in caught.value.hint
 
-    def test_minilm_that_is_asked_for_is_never_replaced(self, home):
-        with pytest.raises(EmbedderError) as caught:
-            resolve("minilm")
-        assert 'embedder="hashing"' in caught.value.hint
-
-    def test_hashing_needs_nothing(self, home):
-        assert resolve("hashing").identity == "hashing-1024-v1"
-
-    @pytest.mark.parametrize("wrong", ["openai:ada", None, 7, HashingEmbedder])
-    def test_what_is_no_embedder_is_refused(self, wrong):
-        with pytest.raises(ConfigurationError):
-            resolve(wrong)
-
-    def test_an_async_function_is_refused(self):
+    def test_what_is_no_embedder_is_refused(self):
         async def embed_later(texts):
             return [[1.0]] * len(texts)
 
-        with pytest.raises(ConfigurationError):
-            resolve(embed_later)
+        for wrong in ("openai:ada", None, 7, HashingEmbedder, embed_later):
+            with pytest.raises(ConfigurationError):
+                resolve(wrong)
 
     def test_choosing_imports_neither_a_model_nor_a_framework(self):
         code = (
@@ -301,29 +286,16 @@ class TestTheChoice:
             "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
             "'llama_index') if m in sys.modules])"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.strip() == "[]"
+        assert output_of(code) == "[]"
 
 
 class TestMiniLM:
     @pytest.mark.slow
-    def test_gives_the_vectors_of_chromas_own_function(self, model):
-        theirs = pytest.importorskip(
-            "chromadb.utils.embedding_functions.onnx_mini_lm_l6_v2", reason="Chroma is not installed"
-        )
-        ours, chromas = model.embed(CHAT), theirs.ONNXMiniLM_L6_V2()(CHAT)
-        for mine, other in zip(ours, chromas, strict=True):
-            assert float(mine @ other) > 0.9999
-
-    @pytest.mark.slow
-    def test_a_text_has_the_same_vector_alone_and_among_others(self, model):
+    def test_gives_the_vectors_of_chromas_own_function_alone_and_among_others(self, model):
         alone = [model.embed_query(text) for text in CHAT]
-        for one, other in zip(model.embed(CHAT), alone, strict=True):
-            assert one.dtype == np.float32
-            assert one.shape == (384,)
-            assert float(one @ other) > 0.9999
+        for one, own, chromas in zip(model.embed(CHAT), alone, ONNXMiniLM_L6_V2()(CHAT), strict=True):
+            assert (one.dtype, one.shape) == (np.float32, (384,))
+            assert min(float(one @ own), float(one @ chromas)) > 0.9999
 
     def test_finds_a_paraphrase_without_a_common_word(self, model):
         dog, tax = model.embed(["My dog loves the beach", "Tax forms are due in April"])
@@ -331,36 +303,24 @@ class TestMiniLM:
         assert query @ dog > query @ tax + 0.2
 
     def test_megabytes_of_text_cost_about_as_much_as_its_beginning(self, model):
-        huge = ("the garden is " * 400) + "x y " * 1_000_000
+        beginning = "the garden is " * 400
         started = time.monotonic()
-        vector = model.embed_query(huge)
+        vector = model.embed_query(beginning + "x y " * 1_000_000)
         assert time.monotonic() - started < 2
-        assert float(vector @ model.embed_query("the garden is " * 400)) > 0.9999
+        assert float(vector @ model.embed_query(beginning)) > 0.9999
 
-    def test_white_space_before_a_long_text_does_not_hide_it(self, model):
-        sentence = "The garden is full of roses. "
-        vector = model.embed_query(" " * 30_000 + sentence)
-        assert float(vector @ model.embed_query(sentence)) > 0.9999
-
-    def test_takes_any_text(self, model):
+    def test_takes_any_text_and_white_space_before_one_does_not_hide_it(self, model):
         for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
             assert np.isfinite(model.embed_query(text)).all()
+        sentence = "The garden is full of roses. "
+        assert float(model.embed_query(" " * 30_000 + sentence) @ model.embed_query(sentence)) > 0.9999
 
     @pytest.mark.slow
     def test_threads_may_share_it(self, model):
-        expected, found = model.embed(CHAT), {}
-
-        def work(number):
-            found[number] = model.embed(CHAT)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        for vectors in found.values():
-            assert all(one @ other > 0.9999 for one, other in zip(vectors, expected, strict=True))
-        assert len(found) == 6
+        expected = model.embed(CHAT)
+        with ThreadPoolExecutor(6) as threads:
+            for vectors in threads.map(lambda _: model.embed(CHAT), range(6)):
+                assert all(one @ other > 0.9999 for one, other in zip(vectors, expected, strict=True))
 
     async def test_the_async_twin_gives_the_same(self, model):
         assert np.allclose(await model.aembed(CHAT[:2]), model.embed(CHAT[:2]), atol=1e-5)
@@ -380,10 +340,7 @@ class TestMiniLM:
             "    sys.exit(7 if abs(float(before[0] @ after[0]) - 1) < 1e-3 else 1)\n"
             "print(os.waitstatus_to_exitcode(os.wait()[1]))\n"
         )
-        command = [sys.executable, "-W", "ignore", "-c", code]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-        assert done.stdout.strip() == "7", done.stderr
-        assert done.stderr == ""
+        assert output_of(code) == "7"
 
     def test_the_runtime_is_imported_with_its_telemetry_off(self, model):
         # `_runtime` says so by a variable that the import reads, and takes back.
@@ -398,10 +355,7 @@ class TestMiniLM:
             "MiniLM(folder()).embed(['a'])\n"
             "print('ORT_DISABLE_TELEMETRY' in os.environ)\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
-        )
-        assert done.stdout.split() == ["1", "False"]
+        assert output_of(code).split() == ["1", "False"]
 
     def test_damaged_files_are_an_error_that_names_the_folder(self, tmp_path):
         for name in ("model.onnx", "tokenizer.json"):
@@ -421,10 +375,11 @@ class TestMiniLM:
 class TestHashing:
     embedder = HashingEmbedder()
 
-    def test_gives_unit_vectors_of_1024(self):
-        for vector in [*self.embedder.embed(CHAT), self.embedder.embed_query("where?")]:
-            assert vector.dtype == np.float32
-            assert vector.shape == (1024,)
+    def test_gives_unit_vectors_of_1024_and_one_for_all_texts_without_a_word(self):
+        first, *others = self.embedder.embed(["", "  \n", "?!", "\u200b"])
+        assert all((first == other).all() for other in others)
+        for vector in [first, *self.embedder.embed(CHAT), self.embedder.embed_query("where?")]:
+            assert (vector.dtype, vector.shape) == (np.float32, (1024,))
             assert math.isclose(float(vector @ vector), 1, abs_tol=1e-5)
 
     def test_is_the_same_in_every_process(self):
@@ -432,17 +387,7 @@ class TestHashing:
             "from memlayer_core.models.hashing import HashingEmbedder as H; import sys;"
             "sys.stdout.write(H().embed(['Anna likes 北京 and tea'])[0].tobytes().hex())"
         )
-        vectors = {
-            subprocess.run(
-                [sys.executable, "-c", code],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONHASHSEED": seed},
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            for seed in ("1", "2")
-        }
+        vectors = {output_of(code, PYTHONHASHSEED=seed) for seed in ("1", "2")}
         assert vectors == {self.embedder.embed(["Anna likes 北京 and tea"])[0].tobytes().hex()}
 
     def test_its_rules_change_only_with_its_version(self):
@@ -467,15 +412,10 @@ class TestHashing:
         assert vector @ near > vector @ far + 0.05
 
     def test_a_name_alone_does_not_beat_what_was_asked_for(self):
-        greeting, answer = self.embedder.embed(
-            ["Thanks, Anna!", "Anna said that she plays the violin in an orchestra on Sundays."]
-        )
+        answer = "Anna said that she plays the violin in an orchestra on Sundays."
+        alone, meant = self.embedder.embed(["Thanks, Anna!", answer])
         query = self.embedder.embed_query("Which instrument does Anna play in the orchestra?")
-        assert query @ answer > query @ greeting
-
-    def test_texts_without_a_word_share_one_vector(self):
-        first, *others = self.embedder.embed(["", "  \n", "?!", "\u200b"])
-        assert all((first == other).all() for other in others)
+        assert query @ meant > query @ alone
 
     def test_a_chat_message_takes_a_fraction_of_a_millisecond(self):
         text = "I moved to Lisbon in March and am still looking for a good bakery near the river " * 2
@@ -497,68 +437,43 @@ def timed(work):
     return time.process_time() - started
 
 
-class Plain:
-    """A function of the kind that `answer` says, for errors."""
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def __call__(self, texts):
-        return self.answer(texts)
+def four_ways(embedder, text="a", question="?"):
+    """Return the vectors of a text and of a question, each for blocking and for awaiting callers."""
+    pairs = (
+        (embedder.embed([text])[0], embedder.embed_query(question)),
+        (asyncio.run(embedder.aembed([text]))[0], asyncio.run(embedder.aembed_query(question))),
+    )
+    assert all(vector.dtype == np.float32 for pair in pairs for vector in pair)
+    assert np.allclose(pairs[0], pairs[1])
+    return pairs[0]
 
 
 class TestOthers:
     def test_langchain(self):
-        fake = pytest.importorskip(
-            "langchain_core.embeddings", reason="langchain-core is not installed"
-        ).DeterministicFakeEmbedding(size=12)
+        fake = DeterministicFakeEmbedding(size=12)
         embedder = resolve(fake)
         assert embedder.identity == "langchain:langchain_core.embeddings.fake.DeterministicFakeEmbedding"
         expected = np.array(fake.embed_query("hello"))
-        for vector in (
-            embedder.embed(["hello"])[0],
-            embedder.embed_query("hello"),
-            asyncio.run(embedder.aembed(["hello"]))[0],
-            asyncio.run(embedder.aembed_query("hello")),
-        ):
-            assert vector.dtype == np.float32
+        for vector in four_ways(embedder, "hello", "hello"):
             assert np.allclose(vector, expected / np.linalg.norm(expected), atol=1e-6)
 
     def test_langchain_identity_has_the_model_and_its_size_but_no_secret(self):
-        class Remote:
-            model = "https://me:s3cret@host/model?key=s3cret"
-            dimensions = 256
-            api_key = "s3cret"
+        class Remote(DeterministicFakeEmbedding):
+            model: str = "https://me:s3cret@host/model?key=s3cret"
+            dimensions: int = 256
+            api_key: str = "s3cret"
 
-            def embed_documents(self, texts):
-                return [[1.0, 2.0]] * len(texts)
-
-            def embed_query(self, text):
-                return [1.0, 2.0]
-
-        assert resolve(Remote()).identity.endswith("Remote:https://host/model:256")
+        assert resolve(Remote(size=2)).identity.endswith("Remote:https://host/model:256")
 
     def test_llama_index(self):
-        mock = pytest.importorskip(
-            "llama_index.core.embeddings", reason="the extra llamaindex is missing"
-        ).MockEmbedding(embed_dim=4)
-        embedder = resolve(mock)
+        embedder = resolve(MockEmbedding(embed_dim=4))
         assert embedder.identity == "llamaindex:MockEmbedding:unknown"
-        for vector in (
-            embedder.embed(["a", "b"])[1],
-            embedder.embed_query("a"),
-            asyncio.run(embedder.aembed(["a", "b"]))[1],
-            asyncio.run(embedder.aembed_query("a")),
-        ):
-            assert np.allclose(vector, [0.5] * 4)
+        assert np.allclose(four_ways(embedder), [[0.5] * 4] * 2)
 
     async def test_a_blocking_call_in_an_async_disguise_runs_in_a_thread(self):
-        base = pytest.importorskip(
-            "llama_index.core.base.embeddings.base", reason="the extra llamaindex is missing"
-        ).BaseEmbedding
         threads = []
 
-        class Local(base):
+        class Local(BaseEmbedding):
             def _get_text_embedding(self, text):
                 threads.append(threading.current_thread())
                 return [1.0]
@@ -568,23 +483,7 @@ class TestOthers:
             async def _aget_query_embedding(self, query):
                 return self._get_query_embedding(query)
 
-        embedder = resolve(Local())
-        await embedder.aembed(["a"])
-        await embedder.aembed_query("a")
-        assert len(threads) == 2
-        assert threading.main_thread() not in threads
-
-    async def test_async_methods_that_await_are_used(self):
-        base = pytest.importorskip(
-            "llama_index.core.base.embeddings.base", reason="the extra llamaindex is missing"
-        ).BaseEmbedding
-
-        class Remote(base):
-            def _get_text_embedding(self, text):
-                raise AssertionError("the blocking twin")
-
-            _get_query_embedding = _get_text_embedding
-
+        class Remote(Local):
             async def _aget_text_embedding(self, text):
                 await asyncio.sleep(0)
                 return [0.0, 2.0]
@@ -593,28 +492,29 @@ class TestOthers:
                 await asyncio.sleep(0)
                 return [3.0, 0.0]
 
-        embedder = resolve(Remote())
-        assert (await embedder.aembed(["a"]))[0].tolist() == [0, 1]
-        assert (await embedder.aembed_query("a")).tolist() == [1, 0]
+        local, remote = resolve(Local()), resolve(Remote())
+        await local.aembed(["a"])
+        await local.aembed_query("a")
+        assert len(threads) == 2
+        assert threading.main_thread() not in threads
+        assert (await remote.aembed(["a"]))[0].tolist() == [0, 1]
+        assert (await remote.aembed_query("a")).tolist() == [1, 0]
+        assert len(threads) == 2, "async methods that await are used"
 
     def test_chroma(self, model):
-        functions = pytest.importorskip(
-            "chromadb.utils.embedding_functions", reason="Chroma is not installed"
-        )
-        embedder = resolve(functions.DefaultEmbeddingFunction())
+        embedder = resolve(DefaultEmbeddingFunction())
         assert embedder.identity == "chroma:default"
         assert float(embedder.embed_query("hello") @ model.embed_query("hello")) > 0.9999
 
     def test_chroma_function_of_ones_own(self):
-        api = pytest.importorskip("chromadb", reason="Chroma is not installed")
-
-        class Mine(api.EmbeddingFunction):
+        class Old(EmbeddingFunction):
             def __init__(self):
                 pass
 
             def __call__(self, input):
                 return [np.array([3.0, 4.0], dtype=np.float32) for _ in input]
 
+        class Mine(Old):
             def embed_query(self, input):
                 return [np.array([4.0, 3.0], dtype=np.float32) for _ in input]
 
@@ -625,38 +525,18 @@ class TestOthers:
             def get_config(self):
                 return {"model_name": "m1", "api_key": "s3cret"}
 
-        embedder = resolve(Mine())
-        assert embedder.identity == "chroma:mine:m1"
-        assert np.allclose(embedder.embed(["a"])[0], [0.6, 0.8])
-        assert np.allclose(embedder.embed_query("a"), [0.8, 0.6])
+        assert resolve(Mine()).identity == "chroma:mine:m1"
+        assert np.allclose(four_ways(resolve(Mine())), [[0.6, 0.8], [0.8, 0.6]])
+        assert resolve(Old()).identity.endswith("Old"), "one of the old kind has no name"
 
-    def test_chroma_function_of_the_old_kind_without_a_name(self):
-        api = pytest.importorskip("chromadb", reason="Chroma is not installed")
-
-        class Old(api.EmbeddingFunction):
-            def __init__(self):
-                pass
-
-            def __call__(self, input):
-                return [np.array([1.0, 0.0], dtype=np.float32) for _ in input]
-
-        assert resolve(Old()).identity.endswith("Old")
-
-    async def test_a_function(self):
-        embedder = resolve(lambda texts: [[len(text), 1] for text in texts])
-        assert embedder.identity.startswith("callable:")
-        asked = await asyncio.to_thread(embedder.embed_query, "abc")
-        assert np.allclose(asked, np.array([3, 1]) / math.sqrt(10))
-        assert np.allclose((await embedder.aembed(["abc"]))[0], asked)
-        assert (await embedder.aembed_query("abc")).dtype == np.float32
-
-    def test_a_partial_is_called_with_what_it_was_given(self):
+    def test_a_function_and_a_partial_is_called_with_what_it_was_given(self):
         def scaled(factor, texts):
-            return [[factor, 1.0]] * len(texts)
+            return [[len(text), factor] for text in texts]
 
-        embedder = resolve(partial(scaled, 0.0))
-        assert embedder.embed(["a"])[0].tolist() == [0, 1]
+        embedder = resolve(partial(scaled, 1))
+        assert embedder.identity.startswith("callable:")
         assert embedder.identity.endswith("scaled")
+        assert np.allclose(four_ways(embedder, "abc", "abc"), [np.array([3, 1]) / math.sqrt(10)] * 2)
 
     def test_an_embedder_keeps_its_identity_and_is_checked_too(self):
         class Mine(HashingEmbedder):
@@ -675,56 +555,43 @@ class TestOthers:
         assert resolve(Mine()).identity == "mine-v1"
         with pytest.raises(EmbedderError, match="wrong-v1"):
             resolve(Wrong()).embed(["a"])
-
-    def test_no_text_calls_nothing(self):
-        assert resolve(Plain(lambda texts: 1 / 0)).embed([]) == []
+        assert resolve(lambda texts: 1 / 0).embed([]) == [], "no text calls nothing"
 
     @pytest.mark.parametrize(
         ("answer", "said"),
         [
-            (lambda texts: [[1.0]], "1 vectors for 2 texts"),
-            (lambda texts: [[1.0, math.nan]] * 2, "NaN"),
-            (lambda texts: [[1.0, math.inf]] * 2, "infinity"),
-            (lambda texts: [[0.0, 0.0]] * 2, "zeros"),
-            (lambda texts: [[1.0], [1.0, 2.0]], "2 dimensions after ones of 1"),
-            (lambda texts: [1.0, 2.0], "shape"),
-            (lambda texts: [[], []], "shape"),
-            (lambda texts: [["a"], ["b"]], "no list of vectors"),
-            (lambda texts: None, "no list of vectors"),
+            ([[1.0]], "1 vectors for 2 texts"),
+            ([[1.0, math.nan]] * 2, "NaN"),
+            ([[1.0, math.inf]] * 2, "infinity"),
+            ([[0.0, 0.0]] * 2, "zeros"),
+            ([[1.0], [1.0, 2.0]], "2 dimensions after ones of 1"),
+            ([1.0, 2.0], "shape"),
+            ([["a"], ["b"]], "no list of vectors"),
+            (None, "no list of vectors"),
         ],
     )
     def test_nonsense_is_an_error_that_names_the_embedder(self, answer, said):
-        embedder = resolve(Plain(answer))
+        embedder = resolve(lambda texts: answer)
         with pytest.raises(EmbedderError, match=said) as caught:
             embedder.embed(["a", "b"])
         assert embedder.identity in str(caught.value)
         assert caught.value.hint
 
-    def test_zeros_for_an_empty_text_become_a_fixed_unit_vector(self):
+    def test_zeros_for_an_empty_text_become_a_unit_vector_and_large_numbers_are_scaled(self):
         embedder = resolve(lambda texts: [[float(len(text.strip())), 0.0, 0.0] for text in texts])
         assert embedder.embed(["", "ab"])[0].tolist() == [1, 0, 0]
+        embedder = resolve(lambda texts: [[3e300, 4e300], [3e-300, 4e-300]])
+        assert np.allclose(embedder.embed(["a", "b"]), [[0.6, 0.8]] * 2)
 
-    def test_another_dimension_than_the_stores_is_a_mismatch(self):
-        longer = resolve_embedder(
-            lambda texts: [[1.0] * 8] * len(texts),
-            store_identity="callable:x",
-            settings=Settings(),
-            emit=print,
-            dimension=4,
-        )
-        with pytest.raises(EmbedderMismatchError, match="4 dimensions") as caught:
-            longer.embed_query("a")
-        assert "reembed=True" in caught.value.hint
-
-    def test_a_dimension_that_changes_between_calls_is_an_error(self):
+    def test_another_dimension_than_the_stores_or_than_before_is_an_error(self):
         embedder = resolve(lambda texts: [[1.0] * len(texts[0])])
         embedder.embed(["abc"])
         with pytest.raises(EmbedderError, match="2 dimensions after ones of 3"):
             embedder.embed_query("ab")
-
-    def test_numbers_too_large_for_float32_are_scaled(self):
-        embedder = resolve(lambda texts: [[3e300, 4e300], [3e-300, 4e-300]])
-        assert np.allclose(embedder.embed(["a", "b"]), [[0.6, 0.8]] * 2)
+        longer = resolve(lambda texts: [[1.0] * 8] * len(texts), "callable:x", dimension=4)
+        with pytest.raises(EmbedderMismatchError, match="4 dimensions") as caught:
+            longer.embed_query("a")
+        assert "reembed=True" in caught.value.hint
 
     def test_what_it_raises_is_wrapped_without_the_key(self):
         def refuse(texts):

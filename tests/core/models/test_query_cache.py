@@ -20,16 +20,28 @@ ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 
 
 class Counting(HashingEmbedder):
+    """An embedder that can be away, and keeps the questions that it was asked."""
+
     def __init__(self):
         super().__init__()
         self.asked = []
         self.away = False
 
-    def embed_query(self, text):
-        self.asked.append(text)
+    def check(self):
         if self.away:
             raise EmbedderError("it is away", hint="Wait.")
+
+    def embed(self, texts):
+        self.check()
+        return super().embed(texts)
+
+    def embed_query(self, text):
+        self.asked.append(text)
+        self.check()
         return super().embed_query(text)
+
+    async def aembed(self, texts):
+        return self.embed(texts)
 
     async def aembed_query(self, text):
         return self.embed_query(text)
@@ -50,35 +62,13 @@ def ask(do, embedder):
     return partial(do, Both(embedder), "ask")
 
 
-def test_a_failure_in_the_background_ends_what_was_too(do):
-    class Failing(Counting):
-        def embed(self, texts):
-            raise EmbedderError("it is away", hint="Wait.")
-
-        async def aembed(self, texts):
-            self.embed(texts)
-
-    embedder = Failing()
-    asked = QueryCache(embedder)
-    asked.embed_query("where?")
-    with pytest.raises(EmbedderError):
-        do(asked, "embed", ["a text"])
-    asked.embed_query("where?")
-
-    assert embedder.asked == ["where?", "where?"]
-
-
-def test_a_question_that_comes_again_is_not_asked_again(ask, embedder):
+def test_a_question_that_comes_again_is_not_asked_again_and_nobody_can_change_its_vector(ask, embedder):
     first, again = ask("where?"), ask("where?")
-
     assert embedder.asked == ["where?"]
     assert np.array_equal(first, again)
     assert np.array_equal(first, HashingEmbedder().embed_query("where?"))
-
-
-def test_nobody_can_change_the_vector_that_all_are_given(ask):
     with pytest.raises(ValueError, match="read-only"):
-        ask("where?")[0] = 1
+        first[0] = 1
 
 
 def test_only_the_last_questions_are_kept(ask, embedder):
@@ -96,30 +86,27 @@ def test_only_the_last_questions_are_kept(ask, embedder):
 def test_a_failure_is_not_kept_and_ends_what_was(ask, embedder):
     ask("where?")
     embedder.away = True
-    with pytest.raises(EmbedderError):
-        ask("when?")
-    with pytest.raises(EmbedderError):
-        ask("where?")
+    for question in ("when?", "where?"):
+        with pytest.raises(EmbedderError):
+            ask(question)
     embedder.away = False
     ask("where?")
-
     assert embedder.asked == ["where?", "when?", "where?", "where?"]
 
 
-def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_known():
-    class Away:
-        identity = "mine"
-        away = False
+def test_a_failure_in_the_background_ends_what_was_too(do, embedder):
+    asked = QueryCache(embedder)
+    asked.embed_query("where?")
+    embedder.away = True
+    with pytest.raises(EmbedderError):
+        do(asked, "embed", ["a text"])
+    embedder.away = False
+    asked.embed_query("where?")
+    assert embedder.asked == ["where?", "where?"]
 
-        def embed(self, texts):
-            return HashingEmbedder().embed(texts)
 
-        def embed_query(self, text):
-            if self.away:
-                raise ConnectionError("away")
-            return self.embed([text])[0]
-
-    embedder, heard = Away(), []
+def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_known(embedder):
+    heard = []
     with Memory.in_memory(embedder=embedder, settings=Tuned(index_delay=0.0)) as memory:
         memory.chat(user_id="ada").add("user", "my pet is a parrot")
         memory.flush()
@@ -128,7 +115,6 @@ def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_
         embedder.away = True
         memory.search("my pet", user_id="ada")
         memory.search("my parrot", user_id="ada")
-
     kinds = [type(event) for event in heard if isinstance(event, IndexDegraded | IndexRecovered)]
     assert kinds == [IndexDegraded]
 
@@ -138,14 +124,11 @@ async def test_questions_of_one_loop_are_kept_for_the_next(embedder):
     await asyncio.gather(*(asked.aembed_query(str(number % 5)) for number in range(20)))
     embedder.asked.clear()
     await asyncio.to_thread(lambda: asyncio.run(asked.aembed_query("3")))
-
     assert embedder.asked == []
 
 
-def test_questions_that_are_megabytes_are_not_kept():
-    asked = QueryCache(Counting())
-    question = "a very long question \ud800" * 20_000
+def test_questions_that_are_megabytes_are_not_kept(embedder):
+    asked, question = QueryCache(embedder), "a very long question \ud800" * 20_000
     before = asked.embed_query(question)
     assert asked.embed_query(question) is before
-    kept = pickle.dumps(asked._known)
-    assert len(kept) < 10_000
+    assert len(pickle.dumps(asked._known)) < 10_000

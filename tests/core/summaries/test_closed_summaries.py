@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
 import pytest
-import scripted_summarizer
-from scripted_summarizer import MORE, NAMES, QUIET, Scripted, talk
+from scripted_summarizer import MORE, NAMES, Scripted, talk
 
-from memlayer_core import Memory, RecallFilter
+from memlayer_core import Chat, Memory, RecallFilter
 from memlayer_core.facts.model import Record, Relation
-from memlayer_core.summaries.check import split_episode
+from memlayer_core.summaries.check import EpisodeText, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, WITH_EPISODE
+
+EPISODE = {"key_topics": ["cats"], "actions_taken": ["told of friends"], "outcomes": [], "importance": 0.7}
 
 
 def sum_up(instructions: str, text: str) -> str:
@@ -23,20 +23,8 @@ def sum_up(instructions: str, text: str) -> str:
     said = f"The user told of {names}, each with some cats, and the assistant found that trams and cats make a home."
     if instructions != WITH_EPISODE:
         return said
-    episode = {
-        "summary": f"They spoke of {names.split(', ')[0]} and cats.",
-        "key_topics": ["cats"],
-        "actions_taken": ["told of friends"],
-        "outcomes": [],
-        "importance": 0.7,
-    }
-    return f"{said}\n\n```json\n{json.dumps(episode)}\n```"
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def opened(request) -> Iterator[Callable[..., Memory]]:
-    """Return a function that opens the test's memory, on SQLite and on PostgreSQL."""
-    yield from scripted_summarizer.memories(request, QUIET)
+    told = {"summary": f"They spoke of {names.split(', ')[0]} and cats.", **EPISODE}
+    return f"{said}\n\n```json\n{json.dumps(told)}\n```"
 
 
 def episodes(memory: Memory) -> list[Record]:
@@ -45,7 +33,7 @@ def episodes(memory: Memory) -> list[Record]:
     return sorted(found, key=lambda record: record.memory_id)
 
 
-def spans(memory: Memory, chat: Any) -> list[tuple[int, int]]:
+def spans(memory: Memory, chat: Chat) -> list[tuple[int, int]]:
     """Return the first and last place of each episode."""
     places = {message.id: place for place, message in enumerate(chat.history())}
     told = [record.structured or {} for record in episodes(memory)]
@@ -58,25 +46,21 @@ def spans(memory: Memory, chat: Any) -> list[tuple[int, int]]:
 def test_sixty_rounds_that_never_end_have_their_episodes_in_a_chain(opened, limits) -> None:
     memory = opened(**limits)
     chat = talk(memory, 60)
-    parts = spans(memory, chat)
-    assert len(parts) >= 4
-    assert parts[0][0] == 0
-    assert all(after[0] == before[1] + 1 for before, after in pairwise(parts)), (
-        "nothing is left out or told twice"
-    )
-    told = episodes(memory)
-    assert [record.memory_id for record in told][:2] == ["louis_mem_001", "louis_mem_002"]
-    assert told[0].relations == ()
-    for before, after in pairwise(told):
-        assert after.relations == (Relation("related_to", before.memory_id),)
-    assert "Anna0" in told[0].raw
-    assert told[0].occurred_at == chat.history()[0].created_at
-    if limits:
-        assert parts[:2] == [(0, 19), (20, 39)], "rounds 0 to 10, then 10 to 20"
+    before = spans(memory, chat)
+    assert len(before) >= 4
+    assert before[:2] == [(0, 19), (20, 39)] or not limits, "rounds 0 to 10, then 10 to 20"
     chat.end()
     memory.flush(30)
-    assert spans(memory, chat)[-1] == (parts[-1][1] + 1, 119), "the end tells the rest"
-    assert episodes(memory)[-1].relations == (Relation("related_to", told[-1].memory_id),)
+    parts, told = spans(memory, chat), episodes(memory)
+    assert (parts[:-1], parts[-1][1]) == (before, 119), "the end tells the rest"
+    assert parts[0][0] == 0
+    assert all(after[0] == before[1] + 1 for before, after in pairwise(parts)), "nothing is left out or twice"
+    assert [record.memory_id for record in told][:2] == ["louis_mem_001", "louis_mem_002"]
+    assert told[0].relations == ()
+    for earlier, later in pairwise(told):
+        assert later.relations == (Relation("related_to", earlier.memory_id),)
+    assert "Anna0" in told[0].raw
+    assert told[0].occurred_at == chat.history()[0].created_at
 
 
 @pytest.mark.requirement("M07", "J16")
@@ -87,36 +71,29 @@ def test_a_model_tells_summary_and_episode_in_one_answer(opened) -> None:
     first = episodes(memory)[0]
     assert (first.raw, first.importance) == ("They spoke of Anna0 and cats.", 0.7)
     assert (first.key_topics, first.actions_taken) == (("cats",), ("told of friends",))
-    closing = [one for one in model.instructions if one == WITH_EPISODE]
-    assert len(closing) == len(episodes(memory)) >= 2
+    assert model.instructions.count(WITH_EPISODE) == len(episodes(memory)) >= 2
     assert {cost.kind for cost in memory.admin.costs(user_id="louis")} == {"summarize"}
     assert all("{" not in one.text and "```" not in one.text for one in chat.summary(all_versions=True))
 
 
 def test_an_episode_that_the_answer_lacks_is_asked_for_by_itself(opened) -> None:
-    alone = json.dumps({"summary": "The user told of friends and their cats in Lisbon."})
-    model = Scripted(then=lambda told, text: alone if told == EPISODE_INSTRUCTIONS else sum_up("", text))
+    told = "The user told of friends and their cats in Lisbon."
+    alone = json.dumps({"summary": told})
+    model = Scripted(then=lambda asked, text: alone if asked == EPISODE_INSTRUCTIONS else sum_up("", text))
     memory = opened(model)
     chat = talk(memory, 30)
-    assert {record.raw for record in episodes(memory)} == {
-        "The user told of friends and their cats in Lisbon."
-    }
+    assert {record.raw for record in episodes(memory)} == {told}
     assert {cost.kind for cost in memory.admin.costs()} == {"summarize", "episode"}
     assert chat.summary()
 
 
 @pytest.mark.parametrize(
     "episode",
-    [
-        {"summary": "", "importance": 0.9},
-        {"summary": "用户谈到了他的朋友们和他们的猫。"},
-        {"summary": "They spoke of cats. " * 40},
-        {"summary": "x", "importance": 7},
-    ],
-    ids=["empty", "script", "too long", "no episode"],
+    [{"summary": ""}, {"summary": "They spoke of cats. " * 40}, {"summary": "x", "importance": 7}],
+    ids=["empty", "too long", "no episode"],
 )
 def test_what_is_no_episode_is_given_up_and_the_summary_is_kept(opened, episode) -> None:
-    model = Scripted(then=lambda _, text: f"{sum_up('', text)}\n{json.dumps(episode, ensure_ascii=False)}")
+    model = Scripted(then=lambda _, text: f"{sum_up('', text)}\n{json.dumps(episode)}")
     memory = opened(model)
     chat = talk(memory, 24)
     assert episodes(memory) == []
@@ -174,8 +151,5 @@ def test_where_episodes_are_off_a_summary_is_none(opened) -> None:
     ],
 )
 def test_the_episode_is_split_from_the_summary_wherever_it_stands(answer, summary) -> None:
-    text, told = split_episode(answer)
-    assert text == summary
-    assert told is not None
-    assert told.summary == "Well."
+    assert split_episode(answer) == (summary, EpisodeText(summary="Well."))
     assert split_episode("He said {x} twice.") == ("He said {x} twice.", None)
