@@ -58,10 +58,11 @@ def opened(open_with: Callable[..., Memory]) -> Callable[..., Memory]:
 def say(memory: Memory, *texts: str, session: str = "s", user: str = "louis", start: datetime = MAY) -> Any:
     """Say something each day, each time with an answer, and wait until all is learned."""
     chat = memory.chat(user_id=user, session_id=session)
+    said: list[Message] = []
     for day, text in enumerate(texts):
         at = start + timedelta(days=day)
-        said = Message("user", text, created_at=at), Message("assistant", "I see.", created_at=at)
-        chat.add_messages(said)
+        said += Message("user", text, created_at=at), Message("assistant", "I see.", created_at=at)
+    chat.add_messages(said)  # at once: all are read together
     memory.flush(30)
     return chat
 
