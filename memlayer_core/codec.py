@@ -95,6 +95,7 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {
     **{kind: load for kind, (_, _, load) in _LEAVES.items()},
     "float": float,
     "int": lambda digits: int(digits, 16),
+    "dropped": lambda _: None,  # no longer written: the "lost" of older stores, but None in dicts, too
     "str": decode_text,
 }
 _COLLECTIONS: dict[str, type[Iterable[Any]]] = {"tuple": tuple, "frozenset": frozenset, "set": set}

@@ -318,9 +318,9 @@ def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when
     settings = Tuned(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
     ollama.is_down = True
     with Memory.in_memory(extractor=model, settings=settings) as memory:
-        memory.chat(user_id="ada", session_id="monday").add(
-            "user", "Last year we opened a shop on Elm Street."
-        )
+        chat = memory.chat(user_id="ada", session_id="monday")
+        chat.add("user", "Last year we opened a shop on Elm Street.")
+        chat.end()
         until = time.monotonic() + 30
         while "learning" not in memory.admin.status().problems and time.monotonic() < until:
             time.sleep(0.05)

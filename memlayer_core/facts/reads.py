@@ -622,10 +622,7 @@ _SPOKEN = (
                 "utc_offset",
             )
         ),
-        *(
-            sessions.c[name]
-            for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id", "memory_start")
-        ),
+        *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
     )
     .join(sessions, sessions.c.number == messages.c.session)
     # A user's message has a link if it is hidden, or part of an agent's task.

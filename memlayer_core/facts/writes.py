@@ -1163,7 +1163,9 @@ def queue(
         told, stretch = list(some), Stretch(session, 0, LAST)
         namespace, subjects = told[0].namespace, [row.key for row in told]
         storage_jobs.enqueue_once(connection, "learn", subjects, ended, namespace)
-        is_over = any(row.position < row.memory_start for row in told)
+        begins = sa.select(sessions.c.memory_start).where(sessions.c.number == session).with_for_update()
+        start = connection.scalar(begins) or 0  # nobody ends the session meanwhile
+        is_over = any(row.position < start for row in told)
 
         def due(count: int, rest: datetime = now if is_over else ended) -> datetime:
             return now if count >= turns else later if count >= _FEW else rest

@@ -139,7 +139,7 @@ Memory.open(
     "./memory", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact
 )
 Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model(), reranker=Judge())
-Memory.open(Path("memory"), embedder=Path("model"), tokenizer="gpt-5", fact_schema=Facts)
+Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5", fact_schema=Facts)
 Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=Counter())
 memory = Memory.in_memory(
     embedder=embed_to_array,
