@@ -79,7 +79,8 @@ def reword(message: Message, texts: list[str], calls: tuple[ToolCall, ...], id: 
     if not isinstance(message.content, str):
         left = iter(texts)
         content = tuple(
-            {**one, "text": next(left)} if _is_text(one) else change(one, alone) for one in message.content
+            {**one, "text": next(left)} if _is_text(one) else change(one, alone) if call_in(one) else one
+            for one in message.content
         )
     raw = message.raw
     if raw is not None:

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 import regex
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError
@@ -358,6 +358,7 @@ def test_a_message_is_the_same_object_if_nothing_in_it_is_too_long_and_else_its_
 
 
 @given(messages, st.integers(0, 60))
+@example(message(({"type": "image_url", "text": FAMILY},), tool_calls=(ToolCall("c1", "tool", FAMILY),)), 0)
 def test_blocks_other_than_text_stay_the_same_objects(original, characters):
     short = truncate_message(original, characters)
 
