@@ -290,10 +290,9 @@ class Admin:
         costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
         if rt.db.disk.problem is not None:
             problems["disk"] = rt.db.disk.problem
-        if backlog.queued > rt.settings.backlog_limit:
-            problems["backlog"] = (
-                f"{backlog.queued:,} background jobs wait, more than {rt.settings.backlog_limit:,}"
-            )
+        late = 0 if is_gone else backlog.queued - rt.db.read(jobs.resting, rt.now())
+        if late > rt.settings.backlog_limit:
+            problems["backlog"] = f"{late:,} background jobs wait, more than {rt.settings.backlog_limit:,}"
         return Status(
             self._memory._resources.store_id,  # noqa: SLF001  (of this file)
             rt.embedder.identity,

@@ -529,6 +529,12 @@ def has_jobs(connection: sa.Connection) -> bool:
     return bool(_QUEUED.all(connection, {}))
 
 
+def resting(connection: sa.Connection, now: datetime) -> int:
+    """Return how many messages wait for others, to be read with them: that is no delay."""
+    waiting = jobs.c.kind == "learn", _WAITS, jobs.c.due > to_micros(now)
+    return connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
+
+
 def backlog(connection: sa.Connection, besides: Sequence[JobKind] = ()) -> Backlog:
     """Return how many jobs are queued and dead, of other kinds than `besides`."""
     counted = {

@@ -213,11 +213,12 @@ def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_e
 
 def test_what_waits_in_a_session_is_read_when_its_user_begins_another_one(opened) -> None:
     model = Reader()
-    memory = opened(model, QUICK.replace(extraction_idle_seconds=600))
+    memory = opened(model, QUICK.replace(extraction_idle_seconds=600, backlog_limit=1))
     memory.chat(user_id="louis", session_id="s").add("user", "Please be concise.")
     until_queued(memory, 1)
     memory.chat(user_id="eve", session_id="s").add("user", "Hello.")
     until_queued(memory, 2)
+    wait_for(lambda: memory.admin.status().problems == {})  # they are no backlog
     assert model.prompts == []
     memory.chat(user_id="louis", session_id="t").add("user", "Hello again.")
     wait_for(lambda: model.prompts)
