@@ -414,6 +414,7 @@ def test_no_vector_of_another_embedder_is_stored_beside_those_of_a_store(open_at
     other.chat(user_id="louis").add("user", "The kayak is blue.")
     other.flush()
     hashing.chat(user_id="louis").add("user", "The boat is red.")
+    hashing.close()
     other.flush()  # who has the store's embedder makes the vector
     assert {hit.text for hit in other.search("boat", user_id="louis")} == {
         "The kayak is blue.",
