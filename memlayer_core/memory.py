@@ -371,9 +371,8 @@ class Memory(Viewable):
         Parts:
             embedder: `"auto"` (what the store was made with; for a new one the multilingual one if its extra is installed,
                 else MiniLM if it is there or can be downloaded, else hashing), `"minilm"`, `"multilingual"`, `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma
-                embedding function, or a function from a list of texts to
-                vectors. A model that wants prefixes, such as E5's "query: ", needs an object that embeds questions in
-                another way than texts; a folder's own configuration tells its prefixes.
+                embedding function, or a function from a list of texts to vectors. A model that wants prefixes, such
+                as E5's "query: ", needs an object that embeds questions in another way than texts.
             tokenizer: `"auto"` (tiktoken if its tables are installed, else an estimate), the name of a model or of an
                 encoding, `"estimate"`, or a function that counts the tokens of a text.
             truncate_with: A function that shortens a text to a number of characters, if `Settings.truncate_messages`

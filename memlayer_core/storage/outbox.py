@@ -34,14 +34,15 @@ EMBEDDED = texts.c.vectors.is_not(None)
 IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
 """The condition that vectors of this store go to an index."""
 
-_OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
+OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
+"""Texts, each with the row of its namespace."""
 _FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
 _HERE = Statement(
     sa.select(outbox.c.key).where(outbox.c.shard == sa.bindparam("on")).limit(sa.bindparam("most"))
 )
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
 _ROWS = statements.rows_by(
-    sa.select(texts, namespaces.c.shard).select_from(_OWNED).where(EMBEDDED), texts.c.key
+    sa.select(texts, namespaces.c.shard).select_from(OWNED).where(EMBEDDED), texts.c.key
 )
 _THERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys), EMBEDDED))
 _DONE = Statement(
@@ -292,7 +293,7 @@ def _set_names(connection: sa.Connection, shard: int, names: str) -> None:
 
 
 def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:
-    every = sa.select(namespaces.c.shard, texts.c.key, sa.literal(1)).select_from(_OWNED)
+    every = sa.select(namespaces.c.shard, texts.c.key, sa.literal(1)).select_from(OWNED)
     marked = statements.dialect_insert(dialect, outbox)
     marked = marked.from_select(["shard", "key", "version"], every.where(EMBEDDED, condition))
     version = outbox.c.version + 1

@@ -240,8 +240,7 @@ def _add_statement(dialect: str) -> Statement:
 
 def _add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
-    of_owner = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
-    rows_of = sa.select(*columns, namespaces.c.number).select_from(of_owner)
+    rows_of = sa.select(*columns, namespaces.c.number).select_from(outbox.OWNED)
     for some in statements.chunks(keys):
         rows = connection.execute(rows_of.where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
