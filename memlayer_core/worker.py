@@ -37,6 +37,7 @@ from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, Stretch, backoff
 from memlayer_core.storage.statements import LAST
+from memlayer_core.storage.vectors import layout
 from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.flow import summarize, write_episode
 from memlayer_core.window.context import record
@@ -309,8 +310,7 @@ class JobRunner:
         except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
             self._postpone(rt, jobs, problem)
         except ErasureDelayError as problem:
-            self.last_error = str(problem)
-            rt.health.down("erasure", str(problem))
+            self.note(rt, "erasure", problem)
             later = rt.now() + _LATER * timedelta(seconds=rt.settings.job_backoff)
             rt.db.write(storage_jobs.fail, jobs, str(problem), later, count_attempt=False)
         except Exception as problem:
@@ -333,11 +333,14 @@ class JobRunner:
         """Try jobs again later that failed by no fault of theirs."""
         if not threading.main_thread().is_alive():
             return  # the interpreter ends: the next process does the jobs
-        self.last_error = errors.in_short(problem)  # no job's fault
-        source: Source = "embedder" if isinstance(problem, EmbedderMismatchError) else "index"
-        rt.health.down(source, errors.in_short(problem))
+        self.note(rt, "embedder" if isinstance(problem, EmbedderMismatchError) else "index", problem)
         later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
+
+    def note(self, rt: Runtime, source: Source, problem: Exception) -> None:
+        """Keep in mind, for `status` and `flush`, why jobs wait that are not to blame."""
+        self.last_error = errors.in_short(problem)
+        rt.health.down(source, self.last_error)
 
     def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
         for job in jobs:
@@ -476,8 +479,7 @@ class ModelThreads:
             self._jobs.last_error = errors.in_short(problem)
             self._rests_until = time.monotonic() + _RECOVERY
         except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
-            self._jobs.last_error = errors.in_short(problem)
-            rt.health.down("worker", errors.in_short(problem))
+            self._jobs.note(rt, "worker", problem)
             log_error("work with models cannot go on", problem)
             self._rests_until = time.monotonic() + _RECOVERY
         finally:
@@ -703,12 +705,10 @@ class Worker:
                 self._work_off(rt)
                 rt.health.up("worker")
             except StoreUnavailableError as problem:
-                self._jobs.last_error = errors.in_short(problem)
-                rt.health.down("worker", errors.in_short(problem))
+                self._jobs.note(rt, "worker", problem)
                 self._stopping.wait(_IDLE)
             except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
-                self._jobs.last_error = errors.in_short(problem)
-                rt.health.down("worker", errors.in_short(problem))
+                self._jobs.note(rt, "worker", problem)
                 log_error("background work cannot go on", problem)
                 self._stopping.wait(_RECOVERY)
             self._begins = False
@@ -730,8 +730,7 @@ class Worker:
 
     def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
         """Stop writing: the files at the store's path are not this store any more."""
-        self._jobs.last_error = errors.in_short(problem)
-        rt.health.down("journal", errors.in_short(problem))
+        self._jobs.note(rt, "journal", problem)
         if rt.index is not None:
             rt.index.close()
 
@@ -744,10 +743,11 @@ class Worker:
         self._models.start(rt)
         looked = time.monotonic()
         while not self._stopping.is_set() and (rested or rt.db.read(storage_jobs.has_jobs)):
-            jobs = [] if rested else self._jobs.lease(rt, ["index"], rt.settings.index_batch)
+            most = rt.settings.index_batch
+            jobs = [] if rested else self._jobs.lease(rt, ["index"], most, is_ready=self._has_embedder)
             if not (jobs := jobs or self._upkeep(rt)):
                 break
-            if jobs[0].kind == "index" and len(jobs) < rt.settings.index_batch and not self._flushing:
+            if jobs[0].kind == "index" and len(jobs) < most and not self._flushing:
                 rested = True
             self._jobs.do(rt, jobs)
             worked = True
@@ -773,6 +773,15 @@ class Worker:
             jobs += self._jobs.lease(rt, ["compact"], _COMPACTED - 1)
         return jobs
 
+    def _has_embedder(self, rt: Runtime) -> bool:
+        """Tell whether this process has the embedder of the store. If not, another process has it, and does the work."""
+        try:
+            index_flow.check_embedder(rt.db.read(layout), rt.embedder.identity)
+        except EmbedderMismatchError as problem:
+            self._jobs.note(rt, "embedder", problem)
+            return False
+        return True
+
     def _has_index(self, rt: Runtime) -> bool:
         """Acquire the index, if there is one. Returns False if it is not available at the moment."""
         if rt.index is None:
@@ -780,8 +789,7 @@ class Worker:
         try:
             return rt.index.acquire()
         except IndexUnavailableError as problem:
-            self._jobs.last_error = errors.in_short(problem)
-            rt.health.down("index", errors.in_short(problem))
+            self._jobs.note(rt, "index", problem)
             self._stopping.wait(_IDLE)
             return False
 

@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, Scope, ToolCall
-from memlayer_core.errors import ConfigurationError, StoreClosedError
+from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreClosedError
 from memlayer_core.events import MessagesIndexed, MessagesStored
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -410,12 +410,19 @@ def test_with_hashing_a_message_is_stored_with_its_vector_and_no_job_is_left(ope
 
 def test_no_vector_of_another_embedder_is_stored_beside_those_of_a_store(open_at) -> None:
     hashing = open_at(settings=Tuned(index_delay=0, durability="normal"))
-    other = open_at(embedder=lambda texts: [[1.0, 0.5, float(len(text))] for text in texts])
-    other.chat(user_id="louis").add("user", "The kayak is blue.")
-    other.flush()
+
+    def embedder(texts: list[str]) -> list[list[float]]:
+        return [[1.0, 0.5, float(len(text))] for text in texts]
+
+    with open_at(embedder=embedder) as other:
+        other.chat(user_id="louis").add("user", "The kayak is blue.")
+        other.flush()
     hashing.chat(user_id="louis").add("user", "The boat is red.")
-    hashing.close()
-    other.flush()  # who has the store's embedder makes the vector
+    with pytest.raises(FlushTimeoutError, match="come from the embedder"):
+        hashing.flush(0.5)
+    assert "embedder" in str(hashing.admin.status().problems)
+    other = open_at(embedder=embedder)
+    other.flush()  # who has the store's embedder makes the vector; who has another one leaves the job alone
     assert {hit.text for hit in other.search("boat", user_id="louis")} == {
         "The kayak is blue.",
         "The boat is red.",
