@@ -40,11 +40,12 @@ from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
 from memlayer_core.storage import jobs, vectors
-from memlayer_core.storage.files import FileWriter, LineReader
+from memlayer_core.storage.files import FileWriter
 from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
 from memlayer_core.transfer import flow as transfer_flow
-from memlayer_core.transfer.flow import ImportReport, Progress
+from memlayer_core.transfer.flow import ImportOptions, Progress
+from memlayer_core.transfer.model import ImportReport
 
 # Items of a tenant: values under keys in folders. Each verb has an async twin.
 
@@ -814,55 +815,46 @@ class Memory(Viewable):
         )
         return await rt.threads.drive(flow)
 
-    def import_from(
-        self,
-        source: str | os.PathLike[str] | Iterable[str | bytes],
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        """Store what `export` wrote, page by page. A second import of the same file changes nothing.
+    def import_from(self, source: Any, **options: Unpack[ImportOptions]) -> ImportReport:
+        """Store what `export` wrote, or what another program did. A second import of the same changes nothing.
 
-        Sessions keep their ids and times. If a session exists already, its messages stay; new messages are added at
-        its end, and a message of an existing id is replaced by the imported one. Imported items replace older ones.
-        Records keep their ids where these are free. Of a user who ever had a record, messages are not learned again, and what
-        was forgotten there or here is not brought back.
+        **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages stay;
+        new messages are added at its end, and a message of an existing id is replaced by the imported one. Imported items
+        replace older ones. Records keep their ids where these are free. Of a user who ever had a record, messages are not
+        learned again, and what was forgotten there or here is not brought back.
+
+        **What another program wrote** is read as a whole first; if it is refused, nothing is written. Then each conversation is
+        stored whole or not at all, with its own times. docs/migration.md lists the formats.
 
         Args:
-            source: A path, an open file, or any lines.
-            user_id: The user that everything in the file must belong to, such as the user who uploads it. A file is
+            source: A path of a file, a folder or a ZIP archive; the URL of a database; an open file; the lines of an export; or
+                `Conversation` objects, an iterable of them that you make yourself.
+            **options: `user_id`: the user that everything must belong to, such as the user who uploads it. An export is
                 refused if it has a line of another user, an item, a record that others may see, or another tenant
                 than `tenant_id` (`"default"` if left out). If `source` can be read twice (a path, or a file that can
-                seek), all of it is checked before anything is stored. Otherwise the lines before the refused one are
-                stored. None: the file may belong to anybody; only for files that you trust.
-            tenant_id: The tenant to import into; the tenant of the export if left out.
-            progress: Called after each page with the number of messages that are done and of all messages.
+                seek), all of it is checked before anything is stored. None: an export may belong to anybody, only for files
+                that you trust; what another program wrote must say whose it is.
+                `tenant_id`: the tenant to import into; the tenant of the export if left out.
+                `source_format`: name of the format; left out, it is recognized.
+                `me`: of a group, the name of the speaker who is the user. The others stay others.
+                `dry_run`: True reads and checks everything, and writes nothing.
+                `progress`: called after each page or conversation with the number of messages that are done and of all messages.
 
         Raises:
             ImportStoppedError: A line cannot be read, is larger than 128 MB, or is refused
-                because of `user_id`. The lines before it were imported, unless the file was checked first.
+                because of `user_id`; the lines of an export before it were imported, unless the file was checked first. Or the
+                format is not known, the file is damaged, or nobody says whose it is.
             InvalidScopeError: An id is empty or cannot be stored.
+            InputError: There is no such file.
+            ConfigurationError: There is no such format, or a library for it is missing.
+            StoreUnavailableError: The source cannot be read.
         """
-        rt = self.runtime
-        lines = LineReader(source, rt.settings.import_line_bytes)
-        return drive(
-            transfer_flow.import_from(rt, lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
-        )
+        return drive(transfer_flow.import_from(self.runtime, source, **options))
 
-    async def aimport_from(
-        self,
-        source: str | os.PathLike[str] | Iterable[str | bytes],
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        progress: Progress | None = None,
-    ) -> ImportReport:
+    async def aimport_from(self, source: Any, **options: Unpack[ImportOptions]) -> ImportReport:
         """Do `import_from` without blocking the event loop."""
         rt = self.runtime
-        lines = LineReader(source, rt.settings.import_line_bytes)
-        flow = transfer_flow.import_from(rt, lines, user_id=user_id, tenant_id=tenant_id, progress=progress)
-        return await rt.threads.drive(flow, writes=True)
+        return await rt.threads.drive(transfer_flow.import_from(rt, source, **options), writes=True)
 
     def flush(self, timeout: float | None = None) -> Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.

@@ -26,7 +26,7 @@ from memlayer_core.messages.model import Part
 from memlayer_core.runtime import Asking, Threads, adrive, ask, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.storage.files import write_whole
-from memlayer_core.transfer.formats import components_of, session_text
+from memlayer_core.transfer.lines import components_of, session_text
 
 # Conversations as plain lists of messages under keys, for the chat stores of frameworks.
 #

@@ -104,7 +104,7 @@ def wait_until_done(
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience
     fewest: int | None = None
-    marked = rt.db.read(outbox.count)  # one job tells the index all of it
+    marked: int | None = None  # texts that the index was not told: one job tells it all of them
     with _progress() as show:
         while True:
             noted = has_notes()  # read first: notes that become jobs now are in the backlog
@@ -112,10 +112,12 @@ def wait_until_done(
             if not noted and not backlog.queued and not _owes_index(rt):
                 return backlog
             if timeout is None and (fewest is None or backlog.queued < fewest):
-                fewest, deadline = backlog.queued, time.monotonic() + patience
+                fewest, marked, deadline = backlog.queued, None, time.monotonic() + patience
             left = deadline - time.monotonic()
-            if left <= 0 and timeout is None and (still := rt.db.read(outbox.count)) < marked:
-                marked, left, deadline = still, patience, time.monotonic() + patience
+            if left <= 0 and timeout is None:
+                still = rt.db.read(outbox.count)
+                if still and (marked is None or still < marked):
+                    marked, left, deadline = still, patience, time.monotonic() + patience
             if left <= 0:
                 raise _timeout_error(rt, backlog, patience, last_error(), in_all=timeout is not None)
             show(backlog.queued)

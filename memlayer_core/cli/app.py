@@ -259,7 +259,7 @@ class Whom:
     agent: str | None = None
 
 
-_NAMES = {"as_json": ("--json",), "k": ("-k",), "yes": ("--yes", "-y")}
+_NAMES = {"as_json": ("--json",), "source_format": ("--from",), "k": ("-k",), "yes": ("--yes", "-y")}
 
 
 class _App(typer.Typer):

@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import typer
 
@@ -141,22 +142,48 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
 
 
 @app.add
-def import_(source: str, store: StorePlace, *, tenant: str | None = None, user: str | None = None) -> Answers:
-    """Store the conversations of an export. The memory is made if it does not exist.
+def import_(
+    source: str,
+    store: StorePlace,
+    *,
+    tenant: str | None = None,
+    user: str | None = None,
+    source_format: str | None = None,
+    me: str | None = None,
+    dry_run: bool = False,
+) -> Answers:
+    """Store the conversations of an export, or what another program wrote. The memory is made if it does not exist.
 
     Importing twice changes nothing: messages have ids. The messages are indexed in the background.
 
     Takes:
-        source: What `export` wrote, or `-` for the standard input.
+        source: What `export` wrote; a file, a folder or a ZIP archive of another program; a database by its URL without a password,
+            which stands in MEMLAYER_SOURCE_PASSWORD; or `-`: an export on the standard input.
         tenant: The tenant to import into, if not the one it is from.
         user: Whose all of it must be: lines of anybody else are refused.
+        source_format: Its format, if it is not recognized. docs/migration.md lists the formats.
+        me: Of a group, the name of the speaker who is the user.
+        dry_run: Read and check everything, and write nothing.
     """
-    if source != "-" and not Path(source).exists():
-        raise InputError(f"there is no file {source!r}", hint="Give the path of an export.")
+    from memlayer_core.memory import Memory
+
+    if "://" in source and ":" in source.partition("://")[2].rpartition("@")[0]:
+        raise InputError(
+            "a password in an argument can be read by everybody on this machine",
+            hint="Leave it out of the URL, and set the variable MEMLAYER_SOURCE_PASSWORD.",
+        )
+    if source != "-" and "://" not in source and not Path(source).exists():
+        raise InputError(f"there is no file {source!r}", hint="Give the path of what is to be imported.")
     lines = sys.stdin.buffer if source == "-" else source
+    options: dict[str, Any] = {"user_id": user, "tenant_id": tenant, "source_format": source_format, "me": me}
+    if dry_run:
+        with Memory.in_memory(embedder="hashing") as memory, shell.progress("Reading") as bar:
+            done = memory.import_from(lines, **options, progress=bar, dry_run=True)
+        yield View(rows=(("Would import", str(done)),)), {"imported": done}
+        return
     with store.open() as memory:
         with shell.progress("Importing") as bar:
-            done = memory.import_from(lines, user_id=user, tenant_id=tenant, progress=bar)
+            done = memory.import_from(lines, **options, progress=bar)
         backlog = memory.admin.status().backlog
     yield shell.state(backlog, ("Imported", str(done))), {"imported": done, "backlog": backlog}
 

@@ -86,6 +86,22 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
     return record
 
 
+def remember_once(
+    rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any], *, is_real: bool = True
+) -> bool:
+    """Store a record, unless the user ever had one of these words; or only check it. Returns whether it is new.
+
+    Raises:
+        InvalidRecordError: It cannot be stored.
+    """
+    draft = prepare_record(rt, check.new_record(scope, text, fields, rt.now()))
+    if rt.db.read(writes.ever_said, draft.record.owner, draft.digest):
+        return False
+    if is_real:
+        remember(rt, scope, text, fields)
+    return True
+
+
 @traced("update_memory", "revise", _recorded)
 def revise(
     rt: Runtime,

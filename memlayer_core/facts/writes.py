@@ -196,7 +196,7 @@ def _restore(
         count(connection, owner, ordinal)
         supersede(connection, list(here.values()), ordinal, now)
         versions = [noted for noted in versions if noted.record.version not in here]
-    elif newest.record.replaced_by is not None and _ever_said(connection, owner, newest.digest):
+    elif newest.record.replaced_by is not None and ever_said(connection, owner, newest.digest):
         return False
     else:
         versions = _renumbered(versions, owner, count(connection, owner))
@@ -346,7 +346,8 @@ def _versions(connection: sa.Connection, namespace: str, ordinal: int) -> Sequen
     return connection.execute(sa.select(records).where(these).order_by(records.c.version)).all()
 
 
-def _ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
+def ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
+    """Return whether a user has, or had, a record of these words."""
     said = sa.exists().where(records.c.namespace == owner.namespace, records.c.digest == digest)
     return connection.scalar(sa.select(said)) is True
 

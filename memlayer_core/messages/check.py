@@ -45,14 +45,14 @@ def check_messages(messages: object) -> list[Message]:
 
 def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
     """Return when each message of a list was said: one without a time between its neighbours, at the list's end now."""
+    ahead = [(0, now)]  # of each message from the end on: how far the next one with a time is, and that time
+    for one in reversed(messages):
+        by, following = ahead[-1]
+        ahead.append((by + 1 if by else 0, following) if one.created_at is None else (1, one.created_at))
     times: list[datetime] = []
-    for at, one in enumerate(messages):
-        said = one.created_at
-        if said is None:
-            ahead = ((by, other.created_at) for by, other in enumerate(messages[at:]) if other.created_at)
-            by, following = next(ahead, (0, now))
-            said = times[-1] + (following - times[-1]) / (by + 1) if times and by else following
-        times.append(said)
+    for one, (by, following) in zip(messages, ahead[:0:-1], strict=True):
+        between = times[-1] + (following - times[-1]) / by if times and by else following
+        times.append(one.created_at or between)
     return times
 
 

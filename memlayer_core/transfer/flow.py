@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypedDict, assert_never
 
 from memlayer_core.codec import json_text
-from memlayer_core.errors import ImportStoppedError, InvalidScopeError, errors_as
+from memlayer_core.errors import (
+    ImportStoppedError,
+    InputError,
+    InvalidItemError,
+    InvalidRecordError,
+    InvalidScopeError,
+    errors_as,
+)
 from memlayer_core.facts import reads as records_reads, writes as records_writes
-from memlayer_core.facts.flow import forget_record, prepare_record
-from memlayer_core.facts.model import ordinal_of
+from memlayer_core.facts.flow import forget_record, prepare_record, remember_once
+from memlayer_core.facts.model import RecordFields, ordinal_of
 from memlayer_core.items import sql as items_sql
+from memlayer_core.items.check import is_within
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import folders_of
-from memlayer_core.message import Message, Receipt, StoredMessage
+from memlayer_core.message import Message, Receipt, StoredMessage, check_message
 from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.check import times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.show import Report
+from memlayer_core.storage.files import LineReader
 from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
-from memlayer_core.transfer import formats, sql
-from memlayer_core.transfer.formats import (
+from memlayer_core.transfer import sql
+from memlayer_core.transfer.lines import (
     EndLine,
     HeaderLine,
     ItemLine,
@@ -35,11 +44,21 @@ from memlayer_core.transfer.formats import (
     RecordLine,
     SessionLine,
     UserLine,
+    archived_because,
+    conversation_of,
+    foreign,
+    form_of,
+    is_export,
+    item_line,
+    line_of,
+    state_of,
 )
+from memlayer_core.transfer.model import Conversation, ImportReport, StoredItem
+from memlayer_core.transfer.sources import Source, source_of
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection, Database
-    from memlayer_core.storage.files import FileWriter, LineReader
+    from memlayer_core.storage.files import FileWriter
 
 
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
@@ -61,14 +80,14 @@ def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
         messages = [item.message for item in messages_reads.history(connection, session, 0, None)]
         return messages, _details(connection, session)
 
-    return formats.state_of(*rt.db.read(read))
+    return state_of(*rt.db.read(read))
 
 
 def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     """Replace a session by a state, in one transaction."""
 
     def write() -> Receipt:
-        messages, particulars = formats.conversation_of(state)
+        messages, particulars = conversation_of(state)
         drafts = drafts_of(rt, scope, messages)
         return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
 
@@ -183,7 +202,7 @@ def _pages(
     for folder in own:
         last = 0
         while held := db.read(items_sql.pages, folder, last, AT_ONCE):
-            yield messages, [formats.item_line(tenant_id, item, texts) for item, texts in held]
+            yield messages, [item_line(tenant_id, item, texts) for item, texts in held]
             items, last = items + len(held), held[-1][0].number
     yield messages, [EndLine(sessions, messages, records, items)]
 
@@ -193,84 +212,59 @@ def _message_line(session: int, message: Message) -> MessageLine:
 
 
 def _write(target: FileWriter, lines: Sequence[Line]) -> None:
-    target.write(
-        "".join(json_text(formats.form_of(line), ascii_only=target.ascii_only) + "\n" for line in lines)
-    )
+    target.write("".join(json_text(form_of(line), ascii_only=target.ascii_only) + "\n" for line in lines))
 
 
 # Imports an export, page by page. To import it twice has the same result as once.
 
 
-@dataclass(slots=True)
-class ImportReport(Report):
-    """What an import did.
+class ImportOptions(TypedDict, total=False):
+    """How an import goes: see `Memory.import_from`."""
 
-    Attributes:
-        sessions: Sessions that it names.
-        messages: Messages in it.
-        stored: Messages that are new.
-        unchanged: Messages that were stored before, equal and under the same id.
-        replaced: Messages that replaced another one of the same id.
-        records: Records in it.
-        remembered: Records that were stored: new ones, and ones with newer versions.
-        archived: Those of them that are kept out of every context: `memory.records(every=True)` finds them, with the reason.
-        items: Items in it.
-        placed: Items that were stored: new ones, and ones with a newer value.
-    """
-
-    sessions: int = 0
-    messages: int = 0
-    stored: int = 0
-    unchanged: int = 0
-    replaced: int = 0
-    records: int = 0
-    remembered: int = 0
-    archived: int = 0
-    items: int = 0
-    placed: int = 0
-
-    def __str__(self) -> str:
-        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
-        if self.records:
-            said += f", {self.records:,} record(s), {self.remembered:,} of them new"
-        if self.archived:
-            said += f" ({self.archived:,} of these archived)"
-        return f"{said}, {self.items:,} item(s), {self.placed:,} of them new" if self.items else said
+    user_id: str | None
+    tenant_id: str | None
+    source_format: str | None
+    me: str | None
+    dry_run: bool
+    progress: Progress | None
 
 
 def import_from(
     rt: Runtime,
-    source: LineReader,
+    source: Any,
     *,
     user_id: str | None = None,
-    tenant_id: str | None,
+    tenant_id: str | None = None,
+    source_format: str | None = None,
+    me: str | None = None,
+    dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Asking[ImportReport]:
-    """Import an export, page by page. To import it twice has the same result as once.
-
-    Args:
-        rt: What the memory works with.
-        source: The export.
-        user_id: The user to whom all of it must belong; None: anybody.
-        tenant_id: The tenant to import into; None: the one that each line names.
-        progress: Called with the number of messages that are done.
+    """Import an export, or what another program wrote. To import it twice has the same result as once.
 
     Raises:
-        ImportStoppedError: A line cannot be read; the message says which, and how much was imported.
+        ImportStoppedError: It cannot be read; of an export, the message says at which line, and how much was imported.
     """
+    found = source_of(source, source_format)
+    if isinstance(found, Source):
+        plan, tenant = _Plan(user_id, me), "default" if tenant_id is None else tenant_id
+        return (yield from _bring(rt, found, plan, tenant, progress, dry_run=dry_run))
+    if me is not None:
+        raise InputError("an export says itself who speaks", hint="Leave `me` out.")
+    lines = LineReader(found, rt.settings.import_line_bytes)
     owner = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
     )
-    importing = _Import(rt, tenant_id, owner if user_id is not None else None)
+    importing = _Import(rt, tenant_id, owner if user_id is not None else None, dry_run=dry_run)
     try:
-        if user_id is not None and source.rewind():
-            while importing.look(source):
+        if user_id is not None and lines.rewind():
+            while importing.look(lines):
                 pass
-            source.rewind()
-        while importing.take(source):
+            lines.rewind()
+        while importing.take(lines):
             yield from _report(progress, importing.done.messages, importing.expected)
     finally:
-        source.close()
+        lines.close()
     return importing.done
 
 
@@ -281,8 +275,8 @@ class _ForeignError(ImportStoppedError):
 class _Import:
     """Reads an export's lines in order, and stores its messages page by page."""
 
-    def __init__(self, rt: Runtime, tenant_id: str | None, owner: Scope | None) -> None:
-        self.done = ImportReport()
+    def __init__(self, rt: Runtime, tenant_id: str | None, owner: Scope | None, *, dry_run: bool) -> None:
+        self.done = ImportReport(dry_run=dry_run)
         self.expected = 0
         self._rt = rt
         self._tenant_id = tenant_id
@@ -324,9 +318,13 @@ class _Import:
                     self._take(line)
             if not page and not self._is_complete:
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
-        except ImportStoppedError as problem:
-            begin = None if self._has_header else formats.wrong_begin(text for _, text in page)
-            problem = begin or problem
+        except ImportStoppedError as stop:
+            problem = stop
+            heads = (one.encode(errors="replace") if isinstance(one, str) else one for _, one in page)
+            if not self._has_header and not is_export(
+                b"\n".join(one for one in heads if isinstance(one, bytes))
+            ):
+                problem = ImportStoppedError("it does not begin as an export does", hint=_NO_EXPORT)
             self._store(is_over=True)
             raise ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",
@@ -337,10 +335,10 @@ class _Import:
 
     def _read(self, text: Any) -> Line | None:
         """Return a line, if it belongs to the required user."""
-        line = formats.line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
+        line = line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
         if line is None or self._owner is None:
             return line
-        problem = formats.foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
+        problem = foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
         if problem is not None:
             raise _ForeignError(
                 problem,
@@ -401,6 +399,10 @@ class _Import:
         self._versions = [(one, at, before or named) for one, at, before in self._versions]
 
     def _keep(self, line: UserLine | RecordLine | ItemLine) -> None:
+        self.done.records += isinstance(line, RecordLine)
+        self.done.items += isinstance(line, ItemLine)
+        if self.done.dry_run:
+            return
         keep: Any = {UserLine: self._expect, RecordLine: self._remember, ItemLine: self._place}[type(line)]
         with errors_as(ImportStoppedError):
             kept = keep(line)
@@ -417,10 +419,9 @@ class _Import:
 
     def _remember(self, line: RecordLine) -> bool:
         """Store a record; archived, if an earlier memlayer learned it by patterns, or kept it from being told."""
-        reason = formats.archived_because(line)
+        reason = archived_because(line)
         versions = [replace(version, archived_because=reason) for version in line.versions]
         ready = [prepare_record(self._rt, version) for version in versions]
-        self.done.records += 1
         evidence = line.evidence if reason is None else ()
         quotes = [replace(one, quote=self._rt.redact(one.quote)) for one in evidence]
         kept = self._rt.db.write(records_writes.restore, ready, quotes, self._rt.now(), self._rt.shards)
@@ -430,7 +431,6 @@ class _Import:
 
     def _place(self, line: ItemLine) -> bool:
         put = put_of(self._rt, line.tenant_id, line.put)
-        self.done.items += 1
         dated = replace(put, created_at=line.created_at, updated_at=line.updated_at)
         kept = self._rt.db.write(items_sql.restore, dated, self._rt.now(), self._rt.shards)
         self.done.placed += kept
@@ -444,24 +444,220 @@ class _Import:
         rt, session = self._rt, self._session
         if session is None:
             return
+        self.done.messages += len(drafts) + len(ready)
+        if self.done.dry_run:
+            return
         if drafts:
             is_learned, more = session.scope.namespace in self._learned, (rt.now(), rt.shards)
             receipt = rt.db.write(
                 sql.merge, session.scope, drafts, session.details, *more, is_learned=is_learned
             )
             announce(rt, session.scope, receipt)
-            self.done.stored += receipt.stored
-            self.done.unchanged += receipt.unchanged
-            self.done.replaced += receipt.replaced
+            self.done.count(receipt)
         if ready:
             new = rt.db.write(sql.add_versions, session.scope, ready, rt.now(), rt.shards)
             self.done.stored += new
             self.done.unchanged += len(ready) - new
-        self.done.messages += len(drafts) + len(ready)
 
 
 def _stop(problem: str) -> ImportStoppedError:
     return ImportStoppedError(problem, hint="Get the file from its source again.")
+
+
+_NO_EXPORT = (
+    "`memory.export` writes one. Of another program's file give the path, or open it with `open(path, 'rb')`."
+)
+
+
+# Imports what other programs wrote, conversation by conversation. To import it twice has the same result as once.
+
+_WITH_VECTORS = 1000  # messages of a conversation up to which the vectors of all of them are held in memory
+
+
+def _bring(
+    rt: Runtime, source: Source, plan: _Plan, tenant_id: str, progress: Progress | None, *, dry_run: bool
+) -> Asking[ImportReport]:
+    """Import conversations. What can be read twice is read as a whole first, so that nothing is written of what is refused.
+
+    Raises:
+        ImportStoppedError: Nobody knows whose they are, or who of the speakers is the user; or they are damaged.
+    """
+    arrival = _Arrival(rt, plan, tenant_id, ImportReport(source_format=source.name, dry_run=dry_run))
+    if source.is_repeatable:
+        for conversation in source.read():
+            plan.note(conversation)
+        plan.check()
+    for conversation in source.read():
+        arrival.take(conversation)
+        yield from _report(progress, arrival.report.messages, plan.messages)
+    return arrival.report
+
+
+class _Plan:
+    """Whose conversations are imported, and who of their speakers is the user.
+
+    Args:
+        user_id: The user to whom they are to belong; None: each has the user that it names.
+        me: Name of the speaker who is the user; None: who has no name.
+
+    Attributes:
+        messages: How many messages there are, if that is known.
+    """
+
+    def __init__(self, user_id: str | None, me: str | None) -> None:
+        self.user_id, self._me = user_id, None if me is None else me.strip().casefold()
+        self.messages, self._unnamed = 0, 0
+        self._users: set[str | None] = set()
+        self._speakers: dict[str, str] = {}
+
+    def note(self, one: Conversation) -> None:
+        """Note whose a conversation is, and who speaks."""
+        self.messages += len(one.messages)
+        if one.messages or one.records:
+            self._users.add(one.user_id)
+        for message in one.messages:
+            if message.role == "user" and message.name is not None:
+                self._speakers.setdefault(message.name.strip().casefold(), message.name)
+            self._unnamed += message.role == "user" and message.name is None
+
+    def check(self) -> None:
+        """Refuse what nobody can place, before anything is written.
+
+        Raises:
+            ImportStoppedError: Nobody says whose it is, or who of the speakers is the user.
+        """
+        named, people = sorted(one for one in self._users if one is not None), list(self._speakers.values())
+        if self.user_id is not None and len(named) > 1 and self.user_id not in named:
+            raise ImportStoppedError(
+                f"it is of the users {_some(named)}, and not of {self.user_id!r}",
+                hint="Leave `user_id` out: each gets their own. Or name one of them.",
+            )
+        if self._me is not None and self._me not in self._speakers:
+            raise ImportStoppedError(
+                f"nobody in it is called {self._me!r:.80}",
+                hint=f"Those who speak are: {_some(people) or 'without names'}.",
+            )
+        if self._me is None and len(people) > 1 and not self._unnamed:
+            raise ImportStoppedError(
+                f"several people speak in it: {_some(people)}",
+                hint="Say who of them is the user: `me=…`, or on the command line `--me NAME`. The others stay others.",
+            )
+        if None in self._users:
+            self.owner_of(None)
+
+    def owner_of(self, named: str | None) -> str | None:
+        """Return the user of a conversation that names one, or none; None if it is not of the one that was asked for.
+
+        Where all of it names one user, that user may have had another id there.
+
+        Raises:
+            ImportStoppedError: Nobody says whose it is.
+        """
+        if self.user_id is None and named is None:
+            raise ImportStoppedError(
+                "it does not say whose it is", hint="Pass `user_id=…`, or on the command line `--user ID`."
+            )
+        if self.user_id is None:
+            return named
+        return self.user_id if named in (None, self.user_id) or self._users - {None} == {named} else None
+
+    def spoken(self, message: Message) -> Message:
+        """Return a message as its speaker's: the user has no name, others keep theirs."""
+        is_me = message.role == "user" and (message.name or "").strip().casefold() == self._me
+        return replace(message, name=None) if is_me else message
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (" and others" if len(names) > 10 else "")  # noqa: PLR2004
+
+
+class _Arrival:
+    """Takes in conversations, and counts them.
+
+    Attributes:
+        report: What was done.
+    """
+
+    def __init__(self, rt: Runtime, plan: _Plan, tenant_id: str, report: ImportReport) -> None:
+        self.report = report
+        self._rt, self._plan, self._tenant_id = rt, plan, tenant_id
+        Scope("anybody" if plan.user_id is None else plan.user_id, tenant_id=tenant_id)  # checks the ids
+        self._folders = [] if plan.user_id is None else rt.db.read(folders_of, tenant_id, plan.user_id)
+
+    def take(self, one: Conversation) -> None:
+        """Count a conversation, and store it, unless this is a dry run: all of its messages, or none."""
+        for why, count in one.left_out.items():
+            self.report.leave_out(why, count)
+        for item in one.items:
+            self._place(item)
+        if not one.messages and not one.records:
+            return
+        user_id = self._plan.owner_of(one.user_id)
+        if user_id is None:
+            why = f"of another user than {self._plan.user_id}"
+            self.report.leave_out(why, len(one.messages) + len(one.records))
+            return
+        scope = Scope.of_user(user_id, tenant_id=self._tenant_id)
+        for text, fields in one.records:
+            self._remember(scope, text, fields)
+        if one.messages:
+            self._store(scope, one.named())
+
+    def _store(self, owner: Scope, one: Conversation) -> None:
+        rt, report = self._rt, self.report
+        messages = list[Message]()
+        for message in one.messages:
+            try:
+                messages.append(check_message(self._plan.spoken(message)))
+            except InputError as problem:
+                report.leave_out(f"cannot be stored: {type(problem).__name__}")
+        told = [message.created_at for message in messages if message.created_at is not None]
+        report.sessions += bool(messages)
+        report.messages += len(messages)
+        report.undated += len(messages) - len(told)
+        report.date(*told)
+        if report.dry_run or not messages:
+            return
+        scope = owner.other_session(one.session_id or "")
+        moments = times_of(messages, max(told, default=rt.now()))
+        drafts = [draft_of(rt, scope, *pair) for pair in zip(messages, moments, strict=True)]
+        if len(drafts) > _WITH_VECTORS:
+            drafts = [replace(draft, embedding=None) for draft in drafts]
+        details = SessionDetails(one.title, created_at=min(moments), updated_at=max(moments))
+        receipt = rt.db.write(sql.merge, scope, drafts, details, rt.now(), rt.shards, is_learned=False)
+        announce(rt, scope, receipt)
+        report.count(receipt)
+
+    def _remember(self, scope: Scope, text: str, fields: RecordFields) -> None:
+        report = self.report
+        try:
+            is_new = remember_once(self._rt, scope, text, fields, is_real=not report.dry_run)
+        except InvalidRecordError as problem:
+            report.leave_out(f"a record that cannot be stored: {problem}")
+            return
+        report.records += 1
+        report.remembered += is_new and not report.dry_run
+        report.date(fields.get("occurred_at"))
+
+    def _place(self, one: StoredItem) -> None:
+        rt, report = self._rt, self.report
+        if self._plan.user_id is not None and not is_within(one.put.labels, self._folders):
+            report.leave_out("an item of nobody, or of another user")
+            return
+        try:
+            put = put_of(rt, self._tenant_id, one.put)
+        except InvalidItemError as problem:
+            report.leave_out(f"an item that cannot be stored: {problem}")
+            return
+        report.items += 1
+        report.date(one.updated_at)
+        if report.dry_run:
+            return
+        now = rt.now()
+        dated = replace(put, created_at=one.created_at or now, updated_at=one.updated_at or now)
+        if rt.db.write(items_sql.restore, dated, now, rt.shards):
+            report.placed += 1
+            rt.wake()
 
 
 # Deletes what is known of a user: a record, a session, or everything.

@@ -620,7 +620,7 @@ def test_what_is_no_place_for_an_export_is_refused(memory, tmp_path: Path) -> No
             memory.import_from(source)
     with pytest.raises(InputError, match="there is no file"):
         memory.import_from(tmp_path / "missing")
-    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+    with pytest.raises(InputError, match="holds no file"):
         memory.import_from(tmp_path)
     with pytest.raises(StoreUnavailableError, match="cannot be written"):
         memory.export(tmp_path)
@@ -797,59 +797,3 @@ def test_the_command_line_tells_what_is_wrong(directory: Path, tmp_path: Path) -
     assert "line 4: it is cut off" in shown.stderr
     assert "1 message(s) of 1 session(s), 1 of them new were imported and stay" in shown.stderr
     assert "Hint:" in shown.stderr
-
-
-def indented(value: Any) -> bytes:
-    return json.dumps(value, indent=2).encode()
-
-
-def in_lines(*values: Any) -> bytes:
-    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
-
-
-NODE = {
-    "id": "n1",
-    "message": {"author": {"role": "user"}, "create_time": 1.7e9, "content": {"parts": ["Hi"]}},
-}
-CHATGPT = [{"title": "Hi", "create_time": 1.7e9, "mapping": {"n1": NODE}, "current_node": "n1"}]
-CLAUDE = [{"uuid": "1", "name": "Hi", "chat_messages": [{"sender": "human", "text": "Hi", "content": []}]}]
-SAID = {"role": "user", "content": "Hi"}
-OTHERS = {
-    "ChatGPT's conversations.json": [indented(CHATGPT), in_lines(CHATGPT), in_lines(*CHATGPT)],
-    "Claude's conversations.json": [indented(CLAUDE), in_lines(CLAUDE)],
-    "messages as OpenAI's API takes them": [indented([SAID]), in_lines(SAID), in_lines({"messages": [SAID]})],
-    "a `SimpleChatStore` of LlamaIndex": [
-        indented(
-            SIMPLE := {"store": {"a": [{"role": "user", "blocks": []}]}, "class_name": "SimpleChatStore"}
-        ),
-        json.dumps(json.dumps(SIMPLE)).encode(),  # as `persist` writes it
-    ],
-    "a `ChatMemoryBuffer` of LlamaIndex": [indented({"chat_store": SIMPLE, "chat_store_key": "a"})],
-    "messages of LangChain": [indented([{"type": "human", "data": {"content": "Hi", "type": "human"}}])],
-    "memories of mem0": [indented({"results": [{"id": "1", "memory": "Hi", "hash": "2"}]})],
-    "a session file of memlayer": [indented({"sessionId": "s", "components": {}, "version": 1})],
-    "a SQLite file": [b"SQLite format 3\0" + bytes(range(256)) * 9],
-    "a ZIP archive": [b"PK\x03\x04" + bytes(range(256)) * 9],
-    "does not begin as an export does": [
-        b"user: Hi\nassistant: Hello\n",
-        b"\xff\xfeH\0i\0",
-        indented({"a": 1}),
-    ],
-}
-
-
-@pytest.mark.parametrize(("name", "content"), [(name, one) for name, some in OTHERS.items() for one in some])
-@pytest.mark.parametrize("user_id", [None, "ada"])
-def test_a_file_of_another_program_is_named_and_the_page_that_helps(
-    tmp_path: Path, name: str, content: bytes, user_id: str | None
-) -> None:
-    """The names of fields tell it, in one line or in many."""
-    file = tmp_path / "conversations.json"
-    file.write_bytes(content)
-    with Memory.in_memory(embedder="hashing") as memory:
-        with pytest.raises(ImportStoppedError, match="at line 1: it ") as caught:
-            memory.import_from(file, user_id=user_id)
-        assert name in str(caught.value)
-        assert "docs/migration.md" in caught.value.hint
-        assert "cut off" not in str(caught.value)
-        assert "0 of them new were imported" in str(caught.value)

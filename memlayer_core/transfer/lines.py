@@ -436,41 +436,14 @@ def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] 
     )
 
 
-_MAGIC = {
-    b"SQLite format 3\0": "a SQLite file",
-    b"PK\x03\x04": "a ZIP archive",
-    b"\x1f\x8b": "a gzip archive",
-}
-_FORMATS: tuple[tuple[str, set[bytes]], ...] = (
-    ("ChatGPT's conversations.json", {b"mapping", b"create_time"}),
-    ("Claude's conversations.json", {b"chat_messages"}),
-    ("a `ChatMemoryBuffer` of LlamaIndex", {b"chat_store_key"}),
-    ("a `SimpleChatStore` of LlamaIndex", {b"store", b"role"}),
-    ("messages of LangChain", {b"type", b"data", b"content"}),
-    ("a session file of memlayer, which `SessionManager` loads", {b"sessionId", b"components"}),
-    ("memories of mem0", {b"memory", b"id"}),
-    ("messages as OpenAI's API takes them", {b"role", b"content"}),
-)
-"""What other programs write, and the names of fields that tell it."""
 _OWN = re.compile(
     rb'^(?:\xef\xbb\xbf)?\s*\{"(?:memlayer|session|message|record|item|end)":', re.MULTILINE
 ).search
-_LOOKED_AT = 100_000  # bytes
 
 
-def wrong_begin(lines: Iterable[object]) -> ImportStoppedError | None:
-    """Return what is wrong with a file that does not begin as an export does, and what it looks like, if that is known."""
-    texts = [one.encode(errors="replace") if isinstance(one, str) else one for one in lines]
-    head = b"\n".join(one[:_LOOKED_AT] for one in texts if isinstance(one, bytes))[:_LOOKED_AT]
-    if _OWN(head) or b'{"memlayer"'.startswith(head.strip()):
-        return None
-    names = set(re.findall(rb'"(\w+)\\?"\s*:', head))
-    known = [name for magic, name in _MAGIC.items() if head.startswith(magic)]
-    known += [name for name, needed in _FORMATS if needed <= names]
-    return ImportStoppedError(
-        f"it looks like {known[0]}" if known else "it does not begin as an export does",
-        hint="An export is written by `memory.export`. docs/migration.md shows how conversations of other programs are moved.",
-    )
+def is_export(head: bytes) -> bool:
+    """Tell whether a file that begins so is an export, or what is left of one."""
+    return _OWN(head) is not None or b'{"memlayer"'.startswith(head.strip())
 
 
 def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None:

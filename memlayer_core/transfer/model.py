@@ -1,0 +1,160 @@
+"""What an import takes in, and what it tells."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import chain, count
+from typing import Any, Self
+
+from memlayer_core.facts.model import RecordFields
+from memlayer_core.items.model import PutItem
+from memlayer_core.message import Message, Receipt
+from memlayer_core.messages.check import digest
+from memlayer_core.show import Report
+
+
+@dataclass(frozen=True, slots=True)
+class StoredItem:
+    """A value under a key, as another store has it.
+
+    Attributes:
+        put: What stores it.
+        created_at: When it was first stored; None: it is not known.
+        updated_at: When it was last stored; None: it is not known.
+    """
+
+    put: PutItem
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A conversation of another program, or what that program knows of a user. `Memory.import_from` takes an iterable of them.
+
+    Attributes:
+        messages: Its messages in order, each with the time at which it was said, if that is known. A message without an id gets
+            one that is made of what it says, so that a second import finds it.
+        session_id: Its id there. None: an id is made of its first messages.
+        title: Its title.
+        user_id: Whose it is. None: the source does not say.
+        records: Texts to remember, each with fields as for `Chat.remember`.
+        items: Values under keys, as LangGraph's stores have them.
+        left_out: How many messages the reader left out, by the reason.
+    """
+
+    messages: Sequence[Message] = ()
+    session_id: str | None = None
+    title: str | None = None
+    user_id: str | None = None
+    records: Sequence[tuple[str, RecordFields]] = ()
+    items: Sequence[StoredItem] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, told: Iterable[Message | str], left_out: Mapping[str, int] | None = None, **more: Any
+    ) -> Self:
+        """Return a conversation of messages, and of texts that say why a message was left out."""
+        every = list(told)
+        left = Counter(one for one in every if isinstance(one, str)) + Counter(left_out or {})
+        return cls(messages=[one for one in every if isinstance(one, Message)], left_out=left, **more)
+
+    def named(self, place: str = "") -> Self:
+        """Return it with ids for the session and the messages that have none, made of what they say and of `place`.
+
+        A conversation that went on keeps the id of its session, since that is made of its first messages.
+        """
+        keys = [repr((message.created_at, digest(message).hex())) for message in self.messages]
+        session = self.session_id or _id(place, *keys[:_FIRST])
+        taken, messages = set[str](), list[Message]()
+        for message, key in zip(self.messages, keys, strict=True):
+            same = (_id(session, key, str(number)) for number in count())
+            own = () if message.id is None else (message.id,)
+            named = next(one for one in chain(own, same) if one not in taken)
+            taken.add(named)
+            messages.append(replace(message, id=named))
+        return replace(self, session_id=session, messages=messages)
+
+
+_FIRST = 3  # messages that tell two conversations apart
+
+
+def _id(*parts: str) -> str:
+    return hashlib.blake2b("\n".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class ImportReport(Report):
+    """What an import did.
+
+    Attributes:
+        sessions: Sessions in it.
+        messages: Messages in it.
+        stored: Messages that are new.
+        unchanged: Messages that were stored before, equal and under the same id.
+        replaced: Messages that replaced another one of the same id.
+        records: Records in it.
+        remembered: Records that were stored: new ones, and ones with newer versions.
+        archived: Those of them that are kept out of every context: `memory.records(every=True)` finds them, with the reason.
+        items: Items in it.
+        placed: Items that were stored: new ones, and ones with a newer value.
+        source_format: Name of the format, such as `"chatgpt"`.
+        left_out: How many messages, records or items were left out, by the reason.
+        undated: Messages whose time the source does not tell: they get one between their neighbours.
+        since: Time of the oldest message or record; None: there is none with a time.
+        until: Time of the newest one.
+        dry_run: Whether nothing was written.
+    """
+
+    sessions: int = 0
+    messages: int = 0
+    stored: int = 0
+    unchanged: int = 0
+    replaced: int = 0
+    records: int = 0
+    remembered: int = 0
+    archived: int = 0
+    items: int = 0
+    placed: int = 0
+    source_format: str = "memlayer"
+    left_out: dict[str, int] = field(default_factory=dict)
+    undated: int = 0
+    since: datetime | None = None
+    until: datetime | None = None
+    dry_run: bool = False
+
+    def __str__(self) -> str:
+        said = f"{self.messages:,} message(s) of {self.sessions:,} session(s), {self.stored:,} of them new"
+        if self.records:
+            said += f", {self.records:,} record(s), {self.remembered:,} of them new"
+        if self.archived:
+            said += f" ({self.archived:,} of these archived)"
+        if self.items:
+            said += f", {self.items:,} item(s), {self.placed:,} of them new"
+        if self.since is not None and self.until is not None:
+            said += f"; from {self.since:%Y-%m-%d} to {self.until:%Y-%m-%d}"
+        if self.undated:
+            said += f"; {self.undated:,} without a time"
+        if self.left_out:
+            said += "; left out: " + ", ".join(f"{count:,} ({why})" for why, count in self.left_out.items())
+        return f"{said}; nothing was written" if self.dry_run else said
+
+    def count(self, receipt: Receipt) -> None:
+        """Count messages that were stored."""
+        self.stored += receipt.stored
+        self.unchanged += receipt.unchanged
+        self.replaced += receipt.replaced
+
+    def leave_out(self, why: str, count: int = 1) -> None:
+        """Count what is left out."""
+        self.left_out[why] = self.left_out.get(why, 0) + count
+
+    def date(self, *moments: datetime | None) -> None:
+        """Count moments into the span of time."""
+        told = [one for one in (*moments, self.since, self.until) if one is not None]
+        self.since, self.until = min(told, default=None), max(told, default=None)

@@ -1,0 +1,562 @@
+"""Opens what other programs wrote: files as streams of JSON values, and databases as rows."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import os
+import sqlite3
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any
+
+import ijson
+
+from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, StoreUnavailableError
+from memlayer_core.message import with_offset
+from memlayer_core.transfer.formats import chats, frameworks, lists, memories
+from memlayer_core.transfer.lines import is_export
+from memlayer_core.transfer.model import Conversation
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+PASSWORD = "MEMLAYER_SOURCE_PASSWORD"  # noqa: S105  (the variable's name)
+"""The environment variable with the password of a database that is imported."""
+_PAGE = "docs/migration.md shows how conversations of other programs are moved."
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of files.
+
+    Attributes:
+        signs: Sets of fields; a file that has all of one of these sets is of this format.
+        read: Makes conversations of one JSON value; None: the values are messages.
+        message: Makes a message of one.
+        inside: Field of a lone object that holds the values.
+    """
+
+    signs: Sequence[set[str]]
+    read: Callable[[Any], Conversation | Iterable[Conversation]] | None = None
+    message: Callable[[Any], Any] = lists.message_of
+    inside: Sequence[str] = ()
+
+
+FORMATS: Mapping[str, Format] = {
+    "chatgpt": Format([{"mapping"}], chats.chatgpt),
+    "claude": Format([{"chat_messages"}], chats.claude),
+    "letta": Format([{"agents.item"}, {"agent_type"}, {"core_memory"}], memories.letta),
+    "llamaindex": Format([{"store"}, {"chat_store_key"}], frameworks.chat_store),
+    "mem0": Format([{"memory", "id"}, {"results.item.memory"}], memories.mem0, inside=("results",)),
+    "zep": Format(
+        [{"fact"}, {"edges.item.fact"}, {"facts.item.fact"}], memories.zep, inside=("edges", "facts")
+    ),
+    "langchain": Format(
+        [{"type", "data.content"}, {"lc", "kwargs.content"}], message=frameworks.langchain_message
+    ),
+    "openai": Format(
+        [{"role", "content"}, {"messages.item.role"}, {"call_id"}, {"input.item"}, {"output.item"}]
+    ),
+    "sharegpt": Format([{"conversations.item.from"}, {"from", "value"}]),
+    "table": Format([{name} for name in lists.NAMES["content"]]),
+}
+"""What can be imported from files, by the name of the format; what is recognized first stands in front."""
+
+_MAGIC = {
+    b"SQLite format 3\0": "sqlite",
+    b"PK\x03\x04": "zip",
+    b"\x1f\x8b": "a gzip archive: unpack it first",
+}
+_OTHERS: Sequence[tuple[str, set[str]]] = (
+    ("a session file of memlayer, which `SessionManager` loads", {"sessionId", "components"}),
+)
+_HEAD = 2**18  # bytes that tell the format
+_RATIO = 100  # of an archive's file to its packed size, at the most
+_BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may stand in front of JSON
+_LONGEST = 2**27  # bytes of a cell, as of a line of an export
+_DELIMITERS = ",;\t|"
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something that another program wrote.
+
+    Attributes:
+        name: Name of its format, or of several.
+        read: Reads it, from its beginning.
+        is_repeatable: Whether it can be read again.
+    """
+
+    name: str
+    read: Callable[[], Iterator[Conversation]]
+    is_repeatable: bool = True
+
+
+def source_of(source: Any, name: str | None) -> Any:
+    """Return how to read what another program wrote, as a `Source`; what may be an export of memlayer is returned as it is.
+
+    Args:
+        source: A path of a file, an archive or a folder, the URL of a database, an open file, or conversations.
+        name: Name of the format; None: it is recognized.
+
+    Raises:
+        ConfigurationError: There is no such format.
+        ImportStoppedError: The format is not recognized, or the source is damaged.
+        InputError: There is no such file.
+    """
+    if name not in (None, "memlayer", *FORMATS):
+        raise ConfigurationError(
+            f"there is no format {name!r:.80}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
+        )
+    found = None
+    if name == "memlayer":
+        return source
+    if isinstance(source, str) and "://" in source:
+        found = _database(source)
+    elif isinstance(source, str | os.PathLike):
+        found = _of_path(Path(source).expanduser(), name)
+    elif hasattr(source, "read"):
+        if not isinstance(source, io.TextIOBase) and getattr(source, "seekable", bool)():
+            start = source.tell()
+            found = _of_files([("", lambda: _Borrowed(source, start))], name)
+            source.seek(start)
+    elif isinstance(source, Iterable) and not isinstance(source, bytes):
+        return _given(source)
+    return found or source
+
+
+def _given(source: Iterable[Any]) -> Any:
+    """Return conversations that the caller made as a `Source`; lines as they are."""
+    head = list(islice(source, 1))
+    again = source if isinstance(source, Collection) else chain(head, source)
+    if not head or not isinstance(head[0], Conversation):
+        return again
+    return Source("conversations", lambda: iter(again), is_repeatable=again is source)
+
+
+# Files.
+
+_Files = Sequence[tuple[str, Callable[[], Any]]]
+"""Files, each with its name without an ending, and what opens it, as a context."""
+
+
+class _Borrowed(io.RawIOBase):
+    """An open file of somebody else, from a place on: what closes this leaves that open."""
+
+    def __init__(self, file: IO[bytes], start: int) -> None:
+        self._file = file
+        file.seek(start)
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read some bytes."""
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _of_path(path: Path, name: str | None) -> Source | None:
+    if path.is_dir():
+        every = {one.name: one for one in sorted(path.iterdir()) if one.is_file()}
+        return _of_files(
+            [(Path(one).stem, partial(every[one].open, "rb", 0)) for one in _chosen(every)], name
+        )
+    if not path.is_file():
+        raise InputError(f"there is no file {str(path)!r}", hint="Give the path of what is to be imported.")
+    with path.open("rb") as file:
+        begin = file.read(16)
+    magic = next((kind for sign, kind in _MAGIC.items() if begin.startswith(sign)), "")
+    if magic == "sqlite":
+        return _database(f"sqlite:///{path.absolute()}")
+    if magic == "zip":
+        return _of_archive(path, name)
+    if magic:
+        raise ImportStoppedError(f"it looks like {magic}", hint=_PAGE)
+    return _of_files([(path.stem, partial(path.open, "rb", 0))], name)
+
+
+def _chosen(names: Iterable[str]) -> list[str]:
+    """Return the files of a folder or an archive that hold conversations: of the exports of chats, only those."""
+    files = sorted(one for one in names if PurePosixPath(one).suffix in (".json", ".jsonl", ".csv"))
+    chosen = [one for one in files if PurePosixPath(one).name.startswith("conversations")] or files
+    if not chosen:
+        raise InputError("it holds no file that ends with .json, .jsonl or .csv", hint=_PAGE)
+    return chosen
+
+
+def _of_archive(path: Path, name: str | None) -> Source | None:
+    """Read an archive where it is: nothing in it is ever written to a path that it names."""
+    with _explained(path.name), zipfile.ZipFile(path) as archive:
+        sizes = {one.filename: one for one in archive.infolist() if not one.is_dir()}
+    chosen = _chosen(sizes)
+    for one in chosen:
+        if sizes[one].file_size > _RATIO * max(sizes[one].compress_size, 1):
+            raise ImportStoppedError(
+                f"{one!r:.80} is packed to less than a hundredth of its size, as no conversation is",
+                hint="If you trust the archive, unpack it yourself, and import the file.",
+            )
+
+    @contextmanager
+    def opened(one: str) -> Iterator[IO[bytes]]:
+        with zipfile.ZipFile(path) as archive, archive.open(one) as file:
+            yield file
+
+    return _of_files([(PurePosixPath(one).stem, partial(opened, one)) for one in chosen], name)
+
+
+def _of_files(files: _Files, name: str | None) -> Source | None:
+    """Return a source of files of one format; None for an export of memlayer."""
+    with _opened(files[0][1]) as file:
+        head = file.peek(_HEAD)
+    if len(files) == 1 and (not head.strip() or is_export(head)):
+        return None
+    found = name or _recognized(head)
+    return Source(found, partial(_read_files, files, found))
+
+
+@contextmanager
+def _opened(opener: Callable[[], Any]) -> Iterator[io.BufferedReader]:
+    """Open a file. One that is a JSON text inside of a JSON text, as LlamaIndex writes it, is unwrapped."""
+    with opener() as raw:
+        file = io.BufferedReader(raw, _HEAD)
+        if file.peek(_HEAD).lstrip(_BLANK).startswith(b'"{'):
+            file = io.BufferedReader(io.BytesIO(json.loads(file.read()).encode()), _HEAD)
+        yield file
+
+
+def _recognized(head: bytes) -> str:
+    """Return the name of a file's format by its beginning.
+
+    Raises:
+        ImportStoppedError: It is none of them; the error says what it looks like.
+    """
+    names = _names_in(head)
+    if found := next(
+        (name for name, one in FORMATS.items() if any(signs <= names for signs in one.signs)), None
+    ):
+        return found
+    known = [what for what, signs in _OTHERS if signs <= names]
+    known += ["HTML"] if b"<html" in head.lower() else []
+    is_json = head.lstrip(_BLANK)[:1] in (b"[", b"{")
+    known.append(f"JSON with the fields {', '.join(sorted(names)[:8])}" if is_json else "text")
+    raise ImportStoppedError(
+        f"it looks like {known[0]}",
+        hint=f"{_PAGE} A format is named with `source_format`: {', '.join(FORMATS)}.",
+    )
+
+
+def _names_in(head: bytes) -> set[str]:
+    """Return the fields at the beginning of a file, and those inside of them with dots between the names."""
+    if head.lstrip(_BLANK)[:1] not in (b"[", b"{"):
+        return {one.strip().lower() for one in _columns(io.StringIO(_decoded(head).partition("\n")[0]))[1]}
+    names = set[str]()
+    with suppress(ijson.JSONError):  # the beginning of a file ends somewhere
+        for prefix, _, _ in ijson.parse(io.BytesIO(head.lstrip(_BLANK)), buf_size=4096, multiple_values=True):
+            names.add(prefix.removeprefix("item."))
+    return names
+
+
+def _read_files(files: _Files, name: str) -> Iterator[Conversation]:
+    form = FORMATS[name]
+    for stem, opened in files:
+        with _explained(stem), _opened(opened) as file:
+            values = _values(file, form)
+            if form.read is None:
+                yield from (one.named(stem) for one in _of_rows(values, form.message))
+                continue
+            for value in values:
+                try:
+                    made = form.read(value)
+                    some = [made] if isinstance(made, Conversation) else list(made)
+                except _UNREADABLE as problem:
+                    some = [
+                        Conversation(left_out={f"not of the format {name} ({type(problem).__name__})": 1})
+                    ]
+                yield from some
+
+
+@contextmanager
+def _explained(stem: str) -> Iterator[None]:
+    try:
+        yield
+    except (ijson.JSONError, ValueError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
+        what = str(problem).partition("\n")[0]
+        is_cut = "premature EOF" in what or isinstance(problem, EOFError | zipfile.BadZipFile)
+        raise ImportStoppedError(
+            f"{stem or 'the file'!r} is {'cut off' if is_cut else 'damaged'}: {what}",
+            hint="Get the file from its source again.",
+        ) from None
+
+
+def _values(file: io.BufferedReader, form: Format) -> Iterator[Any]:
+    """Yield the values of a file: of an array, of lines, of a table, or of an array inside of a lone object."""
+    head = file.peek(_HEAD)
+    blank = len(head) - len(head.lstrip(_BLANK))
+    file.read(blank)
+    begin = head[blank : blank + 1]
+    if begin not in (b"[", b"{"):
+        yield from _table(file, head)
+        return
+    inside = [one for one in form.inside if begin == b"{" and f"{one}.item" in _names_in(head)]
+    prefix = "item" if begin == b"[" else f"{inside[0]}.item" if inside else ""
+    yield from ijson.items(file, prefix, multiple_values=True, use_float=True)
+
+
+def _table(file: IO[bytes], head: bytes) -> Iterator[Mapping[str, str]]:
+    with io.TextIOWrapper(file, encoding=_encoding(head), newline="") as text:
+        delimiter, columns = _columns(text)
+        before = csv.field_size_limit(_LONGEST)
+        try:
+            yield from csv.DictReader(text, columns, delimiter=delimiter)
+        finally:
+            csv.field_size_limit(before)
+
+
+def _columns(text: IO[str]) -> tuple[str, list[str]]:
+    """Read the first line of a table. Returns what stands between its cells, and the names of its columns."""
+    line = text.readline()
+    delimiter = max(_DELIMITERS, key=line.count)
+    return delimiter, next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _encoding(head: bytes) -> str:
+    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def _decoded(head: bytes) -> str:
+    return head.decode(_encoding(head), "ignore")
+
+
+def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:
+    """Yield the conversations of messages: those of each session, of each value that holds some, and those without a session."""
+    lone: list[Any] = []
+    with closing(sqlite3.connect("")) as kept:  # a file that nobody else sees, and that ends with the process
+        kept.execute("create table kept (session integer, form text)")
+        sessions: dict[tuple[Any, Any], int] = {}
+        for value in values:
+            if not isinstance(value, Mapping):
+                lone.append(value)
+            elif (rows := lists.rows_in(value)) is not None:
+                yield _conversation(value, map(message, rows))
+            elif (session := lists.field_of(value, "session")) is not None:
+                number = sessions.setdefault((lists.field_of(value, "user"), session), len(sessions))
+                kept.execute("insert into kept values (?, ?)", (number, json.dumps(value)))
+            else:
+                lone.append(value)
+        every = kept.execute("select session, form from kept order by session, rowid")
+        for _, some in groupby(every, key=itemgetter(0)):
+            rows = [json.loads(form) for _, form in some]
+            yield _conversation(rows[0], _in_order(map(message, rows)))
+    if lone:
+        first = lone[0] if isinstance(lone[0], Mapping) else {}
+        yield replace(_conversation(first, _in_order(map(message, lone))), session_id=None)
+
+
+def _conversation(about: Mapping[str, Any], told: Iterable[Any]) -> Conversation:
+    named = {what: lists.field_of(about, what) for what in ("session", "user", "title")}
+    session, user, title = (None if one is None else str(one) for one in named.values())
+    session = session or (str(about["id"]) if lists.rows_in(about) is not None and about.get("id") else None)
+    return Conversation.of(told, session_id=session, user_id=user, title=title)
+
+
+def _in_order(told: Iterable[Any]) -> list[Any]:
+    """Return messages in the order of their times, if each has one: some programs write the newest one first."""
+    every = list(told)
+    times = [_START if isinstance(one, str) else with_offset(one.created_at) for one in every]
+    known = [at for at in times if at is not None]
+    return (
+        every
+        if len(known) < len(times)
+        else [every[at] for at in sorted(range(len(known)), key=known.__getitem__)]
+    )
+
+
+# Databases. Nothing is written to them.
+
+
+def _database(url: str) -> Source:
+    """Return the tables of a database that are known, as a source.
+
+    Raises:
+        InputError: The URL cannot be used.
+        ImportStoppedError: It has no table that is known.
+    """
+    if url.startswith(("redis://", "rediss://", "unix://")):
+        return Source("langchain", partial(_redis, url))
+    import sqlalchemy as sa
+
+    try:
+        place = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise InputError(
+            "this is no URL of a database", hint="Such as postgresql://user@host/name."
+        ) from None
+    with _engine(place) as engine:
+        kinds = _kinds(engine)
+    if not kinds:
+        raise ImportStoppedError(
+            f"{place} has no table of messages that is known",
+            hint=f"LangChain's message histories, LangGraph's checkpoints and stores, and LlamaIndex's `Memory`. {_PAGE}",
+        )
+    return Source(", ".join(sorted({name for name, _ in kinds})), partial(_read_database, place))
+
+
+@contextmanager
+def _engine(place: sa.URL) -> Iterator[sa.Engine]:
+    import sqlalchemy as sa
+
+    if place.drivername in ("postgresql", "postgres"):
+        place = place.set(drivername="postgresql+psycopg")
+    if place.drivername.startswith("sqlite"):
+        path = Path(place.database or "").absolute()
+        if not path.is_file():
+            raise InputError(
+                f"there is no file {str(path)!r}", hint="Give the path of what is to be imported."
+            )
+        more: Any = {"creator": lambda: sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)}
+    else:
+        place, more = place.set(password=place.password or os.environ.get(PASSWORD)), {}
+    engine = sa.create_engine(place, **more)
+    try:
+        yield engine
+    except sa.exc.DBAPIError as problem:
+        raise StoreUnavailableError(
+            f"{place} cannot be read: {type(problem.orig).__name__}",
+            hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
+        ) from None
+    finally:
+        engine.dispose()
+
+
+def _kinds(engine: sa.Engine) -> list[tuple[str, Callable[[Any], Iterator[Conversation]]]]:
+    """Return what can be read of a database, each with the name of its format."""
+    import sqlalchemy as sa
+
+    inspector = sa.inspect(engine)
+    found: list[tuple[str, Callable[[Any], Iterator[Conversation]]]] = []
+    for name in inspector.get_table_names():
+        columns = {column["name"] for column in inspector.get_columns(name)}
+        table = sa.table(name, *map(sa.column, sorted(columns)))
+        if name == "memlayer_messages":
+            raise ImportStoppedError(
+                "it is a memory of memlayer", hint="`memlayer export` writes what an import reads."
+            )
+        for needed, kind, read in _TABLES:
+            if needed <= columns:
+                found.append((kind, partial(read, table)))
+    return found
+
+
+def _read_database(place: sa.URL) -> Iterator[Conversation]:
+    with _engine(place) as engine, engine.connect() as connection:
+        for _, read in _kinds(engine):
+            yield from read(connection)
+
+
+def _select(connection: Any, table: Any, names: Sequence[str], order: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows of a table page by page; of a column that it has not, None."""
+    import sqlalchemy as sa
+
+    columns = [table.c[name] if name in table.c else sa.null() for name in names]
+    query = sa.select(*columns).order_by(*(table.c[name] for name in order if name in table.c))
+    yield from map(tuple, connection.execution_options(yield_per=500).execute(query))
+
+
+def _histories(table: Any, connection: Any) -> Iterator[Conversation]:
+    rows = _select(connection, table, ("session_id", "message", "created_at"), ("session_id", "id"))
+    return frameworks.histories(rows)
+
+
+def _memories(table: Any, connection: Any) -> Iterator[Conversation]:
+    rows = _select(connection, table, ("key", "timestamp", "data"), ("key", "timestamp", "id"))
+    return frameworks.memory_rows(rows)
+
+
+def _items(table: Any, connection: Any) -> Iterator[Conversation]:
+    names = ("prefix", "key", "value", "created_at", "updated_at")
+    return frameworks.stored_items(_select(connection, table, names, ("prefix", "key")))
+
+
+_START = datetime.min.replace(tzinfo=UTC)
+
+_SAVED = """
+    SELECT c.thread_id, c.checkpoint ->> 'ts', b.version, b.type, b.blob, c.metadata ->> 'user_id'
+    FROM checkpoints c JOIN checkpoint_blobs b ON b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns
+        AND b.channel = 'messages' AND b.version = c.checkpoint -> 'channel_versions' ->> 'messages'
+    WHERE c.checkpoint_ns = '' ORDER BY c.thread_id, c.checkpoint_id
+"""
+
+
+def _checkpoints(table: Any, connection: Any) -> Iterator[Conversation]:
+    """Read the checkpoints of graphs, not those of the graphs inside of them."""
+    rows = _saved(connection) if connection.dialect.name == "postgresql" else _whole(table, connection)
+    return frameworks.checkpoints(rows)
+
+
+def _saved(connection: Any) -> Iterator[Any]:
+    """Yield PostgreSQL's checkpoints, whose messages are in a table of their own, once for each list of messages."""
+    import sqlalchemy as sa
+
+    before = None
+    for thread, at, version, kind, blob, user in connection.execution_options(yield_per=50).execute(
+        sa.text(_SAVED)
+    ):
+        if before != (before := (thread, version)):
+            yield thread, at, frameworks.unpack(kind, blob), user
+
+
+def _whole(table: Any, connection: Any) -> Iterator[Any]:
+    """Yield SQLite's checkpoints, each of which holds all messages."""
+    names = ("thread_id", "checkpoint_ns", "type", "checkpoint", "metadata")
+    for thread, part, kind, blob, more in _select(connection, table, names, ("thread_id", "checkpoint_id")):
+        if not part:
+            saved = frameworks.unpack(kind, blob)
+            user = json.loads(more or b"{}").get("user_id")
+            yield thread, saved.get("ts"), saved.get("channel_values", {}).get("messages") or [], user
+
+
+_TABLES: Sequence[tuple[set[str], str, Callable[[Any, Any], Iterator[Conversation]]]] = (
+    ({"session_id", "message"}, "langchain", _histories),
+    ({"thread_id", "checkpoint_ns", "checkpoint"}, "langgraph", _checkpoints),
+    ({"prefix", "key", "value"}, "langgraph store", _items),
+    ({"key", "timestamp", "role", "data"}, "llamaindex", _memories),
+)
+"""Tables of the frameworks, by the columns that tell them."""
+
+
+def _redis(url: str) -> Iterator[Conversation]:
+    """Read the lists of LangChain's `RedisChatMessageHistory`, under keys that begin as it makes them."""
+    try:
+        import redis
+    except ImportError:
+        raise ConfigurationError("the client of Redis is not installed", hint="pip install redis") from None
+    try:
+        with closing(
+            redis.Redis.from_url(url, **({"password": held} if (held := os.environ.get(PASSWORD)) else {}))
+        ) as client:
+            for key in client.scan_iter(f"{_HISTORY}*", _type="list"):
+                forms = client.lrange(key, 0, -1)[::-1]
+                rows = ((key.decode().removeprefix(_HISTORY), form, None) for form in forms)
+                yield from frameworks.histories(rows)
+    except redis.RedisError as problem:
+        raise StoreUnavailableError(
+            f"Redis cannot be read: {type(problem).__name__}",
+            hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
+        ) from None
+
+
+_HISTORY = "message_store:"
