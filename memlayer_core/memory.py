@@ -44,8 +44,8 @@ from memlayer_core.storage.files import FileWriter
 from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
 from memlayer_core.transfer import flow as transfer_flow
-from memlayer_core.transfer.flow import ImportOptions, Progress
-from memlayer_core.transfer.model import ImportReport
+from memlayer_core.transfer.flow import Progress
+from memlayer_core.transfer.model import Conversation, ImportReport
 
 # Items of a tenant: values under keys in folders. Each verb has an async twin.
 
@@ -176,6 +176,8 @@ class Items:
 # from the signature, and need objects, not texts.
 
 
+Conversations: TypeAlias = Annotated[Iterable[Conversation], InstanceOf()]
+"""Conversations of another program, in a form that pydantic accepts."""
 TextFile: TypeAlias = Annotated[IO[str], InstanceOf()]
 """An open text file, in a form that pydantic accepts: tool builders make a pydantic model of a verb's arguments."""
 
@@ -659,6 +661,7 @@ class Memory(Viewable):
         *,
         session_id: str | None = None,
         record_id: str | None = None,
+        speaker: str | None = None,
         tenant_id: str = "default",
         agent_id: str | None = None,
     ) -> ForgetReport:
@@ -681,17 +684,26 @@ class Memory(Viewable):
             record_id: Only this record, with its old versions, the records that were merged into it, and what it had ended. What
                 it is learned from stays and is not learned again; `chat.delete_message` deletes that, and what the record had
                 ended then holds again.
+            speaker: Of the user, only what the other person of this name said (`Message.name`), and the records about them.
             tenant_id: The user's tenant.
             agent_id: Only sessions and records with this agent.
 
         Returns:
-            How much was deleted.
+            How much was deleted; of a speaker, `sessions` is in how many.
 
         Raises:
             InvalidScopeError: No user, session or record is named.
             UnknownRecordError: There is no such record, or it belongs to another user.
         """
-        return transfer_flow.forget(self.runtime, user_id, session_id, record_id, tenant_id, agent_id)
+        what = transfer_flow.Erasure(
+            user_id=user_id,
+            session_id=session_id,
+            record_id=record_id,
+            speaker=speaker,
+            tenant_id=tenant_id,
+            agent_id=agent_id,
+        )
+        return transfer_flow.forget(self.runtime, what)
 
     aforget = async_write(forget)
     """Do `forget` without blocking the event loop."""
@@ -815,7 +827,17 @@ class Memory(Viewable):
         )
         return await rt.threads.drive(flow)
 
-    def import_from(self, source: Any, **options: Unpack[ImportOptions]) -> ImportReport:
+    def import_from(
+        self,
+        source: str | os.PathLike[str] | Iterable[str | bytes] | Conversations,
+        *,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        source_format: str | None = None,
+        me: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
         """Store what `export` wrote, or what another program did. A second import of the same changes nothing.
 
         **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages stay;
@@ -829,16 +851,16 @@ class Memory(Viewable):
         Args:
             source: A path of a file, a folder or a ZIP archive; the URL of a database; an open file; the lines of an export; or
                 `Conversation` objects, an iterable of them that you make yourself.
-            **options: `user_id`: the user that everything must belong to, such as the user who uploads it. An export is
-                refused if it has a line of another user, an item, a record that others may see, or another tenant
-                than `tenant_id` (`"default"` if left out). If `source` can be read twice (a path, or a file that can
-                seek), all of it is checked before anything is stored. None: an export may belong to anybody, only for files
-                that you trust; what another program wrote must say whose it is.
-                `tenant_id`: the tenant to import into; the tenant of the export if left out.
-                `source_format`: name of the format; left out, it is recognized.
-                `me`: of a group, the name of the speaker who is the user. The others stay others.
-                `dry_run`: True reads and checks everything, and writes nothing.
-                `progress`: called after each page or conversation with the number of messages that are done and of all messages.
+            user_id: The user that everything must belong to, such as the user who uploads it. An export is refused if it has
+                a line of another user, an item, a record that others may see, or another tenant than `tenant_id` (`"default"`
+                if left out). If `source` can be read twice (a path, or a file that can seek), all of it is checked before
+                anything is stored. None: an export may belong to anybody, only for files that you trust; what another program
+                wrote must say whose it is.
+            tenant_id: The tenant to import into; the tenant of the export if left out.
+            source_format: Name of the format; None: it is recognized.
+            me: Of a group, the name of the speaker who is the user. The others stay others.
+            dry_run: Whether everything is read and checked, and nothing written.
+            progress: Called after each page or conversation with the number of messages that are done and of all messages.
 
         Raises:
             ImportStoppedError: A line cannot be read, is larger than 128 MB, or is refused
@@ -849,12 +871,24 @@ class Memory(Viewable):
             ConfigurationError: There is no such format, or a library for it is missing.
             StoreUnavailableError: The source cannot be read.
         """
-        return drive(transfer_flow.import_from(self.runtime, source, **options))
+        whose = transfer_flow.Ownership(user_id, tenant_id, me)
+        return drive(transfer_flow.import_from(self.runtime, source, source_format, whose, progress, dry_run))
 
-    async def aimport_from(self, source: Any, **options: Unpack[ImportOptions]) -> ImportReport:
+    async def aimport_from(
+        self,
+        source: str | os.PathLike[str] | Iterable[str | bytes] | Conversations,
+        *,
+        user_id: str | None = None,
+        tenant_id: str | None = None,
+        source_format: str | None = None,
+        me: str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ImportReport:
         """Do `import_from` without blocking the event loop."""
-        rt = self.runtime
-        return await rt.threads.drive(transfer_flow.import_from(rt, source, **options), writes=True)
+        rt, whose = self.runtime, transfer_flow.Ownership(user_id, tenant_id, me)
+        flow = transfer_flow.import_from(rt, source, source_format, whose, progress, dry_run)
+        return await rt.threads.drive(flow, writes=True)
 
     def flush(self, timeout: float | None = None) -> Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.

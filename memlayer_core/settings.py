@@ -139,7 +139,7 @@ class Settings(Limits, BaseSettings):
             later. It needs a model for both.
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
         extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is
-            not read, and the ledger says so. None: any number.
+            read on the next day, and the ledger says so. None: any number.
         model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
         session_idle_days: Days without a new message after which an episode is written about a session. Its window

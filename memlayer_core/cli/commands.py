@@ -189,7 +189,9 @@ def import_(
 
 
 @app.add
-def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: bool = False) -> Answers:
+def forget(
+    store: StorePlace, whom: Whom, *, record: str | None = None, speaker: str | None = None, yes: bool = False
+) -> Answers:
     """Delete a record, a session or everything of a user for good, and say what was deleted and what is left.
 
     It tells what it would delete, and asks. Nothing finds it any more when the command ends; what remains in the files and in
@@ -199,14 +201,15 @@ def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: boo
         user: Everything of this user.
         session: Of the user, this session with those below it (ID/…); without --user, one that has no user.
         record: This record with what it had ended, by its id.
+        speaker: Of the user, only what the other person of this name said.
         agent: Of the user, what belongs to this agent alone.
         yes: Delete without a question.
     """
-    from memlayer_core.transfer.flow import forget_in_journal
+    from memlayer_core.transfer.flow import Erasure, forget_in_journal
     from memlayer_core.transfer.sql import sessions_of
 
     user, session, tenant, agent = whom.user, whom.session, whom.tenant, whom.agent
-    names = {"record": record, "session": session, "user": user, "agent": agent}
+    names = {"record": record, "speaker": speaker, "session": session, "user": user, "agent": agent}
     named = visible(", ".join(f"{name} {value!r}" for name, value in names.items() if value is not None))
     if user is None and session is None and record is None:
         raise InputError(
@@ -222,11 +225,22 @@ def forget(store: StorePlace, whom: Whom, *, record: str | None = None, yes: boo
                 found = journal.db.read(lambda connection: connection.execute(sessions_of(reach)).all())
                 said = sum(one.messages for one in found)
                 what = f"{len(found):,} session(s) with {said:,} message(s), and the records, of "
+                what = what if speaker is None else "what was said by "
             note(f"This deletes {what}{named} in tenant {tenant!r}, for good.")
             if not sys.stdin.isatty():
                 raise InputError("nobody is there to answer whether to delete it", hint="Add `--yes`.")
             typer.confirm("Delete it?", abort=True, err=True)
-        gone = forget_in_journal(journal, user, session, record, tenant, agent)
+        gone = forget_in_journal(
+            journal,
+            Erasure(
+                user_id=user,
+                session_id=session,
+                record_id=record,
+                speaker=speaker,
+                tenant_id=tenant,
+                agent_id=agent,
+            ),
+        )
     if not (gone.sessions or gone.records or gone.items):
         yield View(notes=(f"There is nothing of {named}.",)), {"deleted": gone, "left": []}
         raise typer.Exit(1)

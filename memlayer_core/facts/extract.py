@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from memlayer_core.facts.flow import announce, prepare_record, reader_of
 from memlayer_core.facts.model import (
     USER,
     Claim,
+    LedgerEntry,
     Line,
     Operation,
     Operations,
@@ -89,17 +90,17 @@ def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
         rt.db.write(storage_jobs.finish, jobs)
         return
     rows = batch.rows
-    if (limit := rt.db.read(_limit, rt, rows[0].namespace)) is not None:
-        batch.problem = limit
-    else:
-        rt.db.read(batch.read)
-        try:
-            batch.ask(rows, tries=2)
-        except ModelError as problem:
-            rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
-            rt.health.down("learning", str(problem))
-            raise
-        rt.health.up("learning")
+    if rt.db.read(_is_at_limit, rt, rows[0].namespace):
+        _put_off(rt, jobs, rows[0])
+        return
+    rt.db.read(batch.read)
+    try:
+        batch.ask(rows, tries=2)
+    except ModelError as problem:
+        rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+        rt.health.down("learning", str(problem))
+        raise
+    rt.health.up("learning")
     if not _commit(rt, batch, jobs, model.name):  # this answer was paid all the same
         rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
 
@@ -128,7 +129,7 @@ class FactTask:
             rt.db.write(storage_jobs.finish, self._jobs)
             self._jobs = ()
             return None
-        if rt.db.read(_limit, rt, batch.rows[0].namespace) is not None:
+        if rt.db.read(_is_at_limit, rt, batch.rows[0].namespace):
             return None
         rt.db.read(batch.read)
         return batch.side_task(keys)
@@ -170,12 +171,23 @@ def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool
     return True
 
 
-def _limit(connection: Connection, rt: Runtime, namespace: str) -> str | None:
-    """Return why a user's messages are not read any more today; None if they are."""
+def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
+    """Tell whether no more messages of a user are read today."""
     most = rt.settings.extraction_daily_calls
-    if most is not None and storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())[0] >= most:
-        return f"the user's limit of today is reached: `Settings.extraction_daily_calls` is {most:,}"
-    return None
+    return most is not None and storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())[0] >= most
+
+
+def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
+    """Let messages of a user wait for the next day, and say so in the ledger."""
+    now = rt.now()
+    reason = (
+        f"{storage_jobs.PUT_OFF}: `Settings.extraction_daily_calls` is {rt.settings.extraction_daily_calls:,}"
+    )
+    entry = LedgerEntry(task="learn", outcome="waits", at=now, reason=reason, session_id=row.session_id)
+    session = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id)
+    tomorrow = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    rt.db.write(storage_jobs.fail, jobs, reason, tomorrow, count_attempt=False)
+    rt.db.write(reads.note_outcome, session, entry)
 
 
 def _said_at(row: Any) -> datetime:

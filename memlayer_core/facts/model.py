@@ -623,7 +623,7 @@ def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | Non
 
 EvidenceKind = Literal["said", "confirmed", "ended"]
 Task = Literal["learn", "record", "correct", "forget", "summarize", "maintain"]
-LedgerOutcome = Literal["stored", "nothing", "refused", "gave up", "deleted"]
+LedgerOutcome = Literal["stored", "nothing", "refused", "gave up", "waits", "deleted"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -672,8 +672,8 @@ class LedgerEntry(Tabular):
     Attributes:
         task: `"learn"`: a model read messages. `"record"`, `"correct"` or `"forget"`: an agent's tool. `"summarize"`: a model
             summed up turns. `"maintain"`: what time asks for.
-        outcome: `"stored"`, `"nothing"` (there was nothing to store), `"refused"`, `"gave up"` (the answer could not be read,
-            or a limit was reached), or `"deleted"`.
+        outcome: `"stored"`, `"nothing"` (there was nothing to store), `"refused"`, `"gave up"` (the answer could not be read),
+            `"waits"` (the limit of the day is reached: it is read on the next day), or `"deleted"`.
         reason: Why, in plain words.
         at: When.
         session_id: The session; None: it is about none.
@@ -716,6 +716,7 @@ _COLOURS: Mapping[LedgerOutcome, Colour] = {
     "nothing": "plain",
     "refused": "amber",
     "gave up": "red",
+    "waits": "amber",
     "deleted": "blue",
 }
 

@@ -529,9 +529,20 @@ def has_jobs(connection: sa.Connection) -> bool:
     return bool(_QUEUED.all(connection, {}))
 
 
+PUT_OFF = "the user's limit of today is reached"
+"""The error of a job that waits until the next day."""
+_IS_PUT_OFF = sa.and_(jobs.c.error.startswith(PUT_OFF), jobs.c.dead == 0)
+
+
 def resting(connection: sa.Connection, now: datetime) -> int:
-    """Return how many messages wait for others, to be read with them: that is no delay."""
-    waiting = jobs.c.kind == "learn", _WAITS, jobs.c.due > to_micros(now)
+    """Return how many messages wait for others, to be read with them, or for the next day: that is no delay."""
+    waiting = jobs.c.kind == "learn", sa.or_(_WAITS, _IS_PUT_OFF), jobs.c.due > to_micros(now)
+    return connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
+
+
+def put_off(connection: sa.Connection, now: datetime) -> int:
+    """Return how many messages are read on the next day."""
+    waiting = jobs.c.kind == "learn", _IS_PUT_OFF, jobs.c.due > to_micros(now)
     return connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypedDict, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 from memlayer_core.codec import json_text
 from memlayer_core.errors import (
@@ -18,13 +19,14 @@ from memlayer_core.errors import (
     errors_as,
 )
 from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts.check import fold
 from memlayer_core.facts.flow import forget_record, prepare_record, remember_once
-from memlayer_core.facts.model import RecordFields, ordinal_of
+from memlayer_core.facts.model import ordinal_of
 from memlayer_core.items import sql as items_sql
 from memlayer_core.items.check import is_within
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import folders_of
-from memlayer_core.message import Message, Receipt, StoredMessage, check_message
+from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
@@ -218,44 +220,34 @@ def _write(target: FileWriter, lines: Sequence[Line]) -> None:
 # Imports an export, page by page. To import it twice has the same result as once.
 
 
-class ImportOptions(TypedDict, total=False):
-    """How an import goes: see `Memory.import_from`."""
+class Ownership(NamedTuple):
+    """Whose an import is: see `Memory.import_from`."""
 
-    user_id: str | None
-    tenant_id: str | None
-    source_format: str | None
-    me: str | None
-    dry_run: bool
-    progress: Progress | None
+    user_id: str | None = None
+    tenant_id: str | None = None
+    me: str | None = None
 
 
 def import_from(
-    rt: Runtime,
-    source: Any,
-    *,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    source_format: str | None = None,
-    me: str | None = None,
-    dry_run: bool = False,
-    progress: Progress | None = None,
+    rt: Runtime, source: Any, name: str | None, owner: Ownership, progress: Progress | None, dry_run: bool
 ) -> Asking[ImportReport]:
     """Import an export, or what another program wrote. To import it twice has the same result as once.
 
     Raises:
         ImportStoppedError: It cannot be read; of an export, the message says at which line, and how much was imported.
     """
-    found = source_of(source, source_format)
+    user_id, tenant_id, me = owner
+    found = source_of(source, name)
     if isinstance(found, Source):
         plan, tenant = _Plan(user_id, me), "default" if tenant_id is None else tenant_id
         return (yield from _bring(rt, found, plan, tenant, progress, dry_run=dry_run))
     if me is not None:
         raise InputError("an export says itself who speaks", hint="Leave `me` out.")
     lines = LineReader(found, rt.settings.import_line_bytes)
-    owner = Scope(
+    reach = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
     )
-    importing = _Import(rt, tenant_id, owner if user_id is not None else None, dry_run=dry_run)
+    importing = _Import(rt, tenant_id, reach if user_id is not None else None, dry_run=dry_run)
     try:
         if user_id is not None and lines.rewind():
             while importing.look(lines):
@@ -484,12 +476,14 @@ def _bring(
     """
     arrival = _Arrival(rt, plan, tenant_id, ImportReport(source_format=source.name, dry_run=dry_run))
     if source.is_repeatable:
-        for conversation in source.read():
-            plan.note(conversation)
+        with closing(source.open()) as conversations:
+            for conversation in conversations:
+                plan.note(conversation)
         plan.check()
-    for conversation in source.read():
-        arrival.take(conversation)
-        yield from _report(progress, arrival.report.messages, plan.messages)
+    with closing(source.open()) as conversations:
+        for conversation in conversations:
+            arrival.take(conversation)
+            yield from _report(progress, arrival.report.messages, plan.messages)
     return arrival.report
 
 
@@ -505,7 +499,7 @@ class _Plan:
     """
 
     def __init__(self, user_id: str | None, me: str | None) -> None:
-        self.user_id, self._me = user_id, None if me is None else me.strip().casefold()
+        self.user_id, self._me = user_id, me
         self.messages, self._unnamed = 0, 0
         self._users: set[str | None] = set()
         self._speakers: dict[str, str] = {}
@@ -517,7 +511,7 @@ class _Plan:
             self._users.add(one.user_id)
         for message in one.messages:
             if message.role == "user" and message.name is not None:
-                self._speakers.setdefault(message.name.strip().casefold(), message.name)
+                self._speakers.setdefault(fold(message.name), message.name)
             self._unnamed += message.role == "user" and message.name is None
 
     def check(self) -> None:
@@ -532,7 +526,7 @@ class _Plan:
                 f"it is of the users {_some(named)}, and not of {self.user_id!r}",
                 hint="Leave `user_id` out: each gets their own. Or name one of them.",
             )
-        if self._me is not None and self._me not in self._speakers:
+        if self._me is not None and fold(self._me) not in self._speakers:
             raise ImportStoppedError(
                 f"nobody in it is called {self._me!r:.80}",
                 hint=f"Those who speak are: {_some(people) or 'without names'}.",
@@ -545,7 +539,7 @@ class _Plan:
         if None in self._users:
             self.owner_of(None)
 
-    def owner_of(self, named: str | None) -> str | None:
+    def owner_of(self, user_id: str | None) -> str | None:
         """Return the user of a conversation that names one, or none; None if it is not of the one that was asked for.
 
         Where all of it names one user, that user may have had another id there.
@@ -553,18 +547,19 @@ class _Plan:
         Raises:
             ImportStoppedError: Nobody says whose it is.
         """
-        if self.user_id is None and named is None:
+        if self.user_id is None and user_id is None:
             raise ImportStoppedError(
                 "it does not say whose it is", hint="Pass `user_id=…`, or on the command line `--user ID`."
             )
         if self.user_id is None:
-            return named
-        return self.user_id if named in (None, self.user_id) or self._users - {None} == {named} else None
+            return user_id
+        return self.user_id if user_id in (None, self.user_id) or self._users - {None} == {user_id} else None
 
     def spoken(self, message: Message) -> Message:
         """Return a message as its speaker's: the user has no name, others keep theirs."""
-        is_me = message.role == "user" and (message.name or "").strip().casefold() == self._me
-        return replace(message, name=None) if is_me else message
+        if self._me is None or message.role != "user" or fold(message.name or "") != fold(self._me):
+            return message
+        return replace(message, name=None)
 
 
 def _some(names: Sequence[str]) -> str:
@@ -605,6 +600,15 @@ class _Arrival:
 
     def _store(self, owner: Scope, one: Conversation) -> None:
         rt, report = self._rt, self.report
+        try:
+            scope = owner.other_session(one.session_id or "")
+            if one.title is not None:
+                identifier("title", one.title)
+        except InputError as problem:
+            report.leave_out(
+                f"of a session whose name cannot be stored: {type(problem).__name__}", len(one.messages)
+            )
+            return
         messages = list[Message]()
         for message in one.messages:
             try:
@@ -614,11 +618,10 @@ class _Arrival:
         told = [message.created_at for message in messages if message.created_at is not None]
         report.sessions += bool(messages)
         report.messages += len(messages)
-        report.undated += len(messages) - len(told)
+        report.without_time += len(messages) - len(told)
         report.date(*told)
         if report.dry_run or not messages:
             return
-        scope = owner.other_session(one.session_id or "")
         moments = times_of(messages, max(told, default=rt.now()))
         drafts = [draft_of(rt, scope, *pair) for pair in zip(messages, moments, strict=True)]
         if len(drafts) > _WITH_VECTORS:
@@ -628,7 +631,7 @@ class _Arrival:
         announce(rt, scope, receipt)
         report.count(receipt)
 
-    def _remember(self, scope: Scope, text: str, fields: RecordFields) -> None:
+    def _remember(self, scope: Scope, text: str, fields: Mapping[str, Any]) -> None:
         report = self.report
         try:
             is_new = remember_once(self._rt, scope, text, fields, is_real=not report.dry_run)
@@ -663,59 +666,63 @@ class _Arrival:
 # Deletes what is known of a user: a record, a session, or everything.
 
 
-def _forgotten(
-    report: ForgetReport, user_id: str | None, session_id: str | None, record_id: str | None, *_: object
-) -> Outcome:
+def _forgotten(report: ForgetReport, what: Erasure) -> Outcome:
     counts = {"memlayer.sessions": report.sessions}
     gone = report.messages + report.records + report.items
-    return Outcome(gone, counts, session_id=session_id, record_id=record_id)
+    return Outcome(gone, counts, session_id=what.session_id, record_id=what.record_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """Whose data is deleted: see `Memory.forget`."""
+
+    user_id: str | None = None
+    session_id: str | None = None
+    record_id: str | None = None
+    speaker: str | None = None
+    tenant_id: str = "default"
+    agent_id: str | None = None
+
+    @property
+    def reach(self) -> Scope:
+        """The scope of it.
+
+        Raises:
+            InvalidScopeError: No user, session or record is named.
+        """
+        if self.user_id is not None:
+            return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id)
+        if self.session_id is not None:
+            return Scope.alone(self.session_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
+        raise InvalidScopeError(
+            "no user, session or record is given to delete",
+            hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
+            "`session_id=…` alone for a session without a user.",
+        )
 
 
 @traced("delete_memory", "forget", _forgotten)
-def forget(
-    rt: Runtime,
-    user_id: str | None,
-    session_id: str | None,
-    record_id: str | None,
-    tenant_id: str,
-    agent_id: str | None,
-) -> ForgetReport:
-    """Delete a record, a session, everything of a user, or everything of a user with one agent."""
-    if record_id is None:
-        rt.temporaries.forget(_reach(user_id, session_id, tenant_id, agent_id))
-    gone = forget_in_journal(rt, user_id, session_id, record_id, tenant_id, agent_id)
+def forget(rt: Runtime, what: Erasure) -> ForgetReport:
+    """Delete a record, a session, everything of a user or of a user with one agent, or what a speaker said there."""
+    if what.record_id is None:
+        rt.temporaries.forget(what.reach)
+    gone = forget_in_journal(rt, what)
     if gone.sessions or gone.records or gone.items:
         rt.wake()
     return gone
 
 
-def forget_in_journal(
-    journal: Journal,
-    user_id: str | None,
-    session_id: str | None,
-    record_id: str | None,
-    tenant_id: str,
-    agent_id: str | None,
-) -> ForgetReport:
+def forget_in_journal(journal: Journal, what: Erasure) -> ForgetReport:
     """Do `forget` in the journal alone. What is left to erase from the index and the files is queued."""
-    if record_id is not None:
-        owner = user_id if user_id is not None else ordinal_of(record_id)[0]
-        reach = Scope.of_user(owner, tenant_id=tenant_id, agent_id=agent_id)
-        return forget_record(journal, reach, record_id)
-    reach = _reach(user_id, session_id, tenant_id, agent_id)
-    return journal.db.write(_forget, reach, journal.now(), user_id)
-
-
-def _reach(user_id: str | None, session_id: str | None, tenant_id: str, agent_id: str | None) -> Scope:
-    if user_id is not None:
-        return Scope(user_id, session_id, agent_id, tenant_id)
-    if session_id is not None:
-        return Scope.alone(session_id, tenant_id=tenant_id, agent_id=agent_id)
-    raise InvalidScopeError(
-        "no user, session or record is given to delete",
-        hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
-        "`session_id=…` alone for a session without a user.",
-    )
+    if what.record_id is not None and what.speaker is not None:
+        raise InvalidScopeError("a record and a speaker are named", hint="Delete one behind the other.")
+    if what.record_id is not None:
+        owner = what.user_id if what.user_id is not None else ordinal_of(what.record_id)[0]
+        reach = Scope.of_user(owner, tenant_id=what.tenant_id, agent_id=what.agent_id)
+        return forget_record(journal, reach, what.record_id)
+    if what.speaker is not None:
+        return journal.db.write(sql.forget_speaker, what.reach, what.speaker, journal.now())
+    return journal.db.write(_forget, what.reach, journal.now(), what.user_id)
 
 
 def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | None) -> ForgetReport:

@@ -10,7 +10,6 @@ from datetime import datetime
 from itertools import chain, count
 from typing import Any, Self
 
-from memlayer_core.facts.model import RecordFields
 from memlayer_core.items.model import PutItem
 from memlayer_core.message import Message, Receipt
 from memlayer_core.messages.check import digest
@@ -51,16 +50,16 @@ class Conversation:
     session_id: str | None = None
     title: str | None = None
     user_id: str | None = None
-    records: Sequence[tuple[str, RecordFields]] = ()
+    records: Sequence[tuple[str, Mapping[str, object]]] = ()
     items: Sequence[StoredItem] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, told: Iterable[Message | str], left_out: Mapping[str, int] | None = None, **more: Any
+        cls, messages: Iterable[Message | str], left_out: Mapping[str, int] | None = None, **more: Any
     ) -> Self:
         """Return a conversation of messages, and of texts that say why a message was left out."""
-        every = list(told)
+        every = list(messages)
         left = Counter(one for one in every if isinstance(one, str)) + Counter(left_out or {})
         return cls(messages=[one for one in every if isinstance(one, Message)], left_out=left, **more)
 
@@ -105,7 +104,7 @@ class ImportReport(Report):
         placed: Items that were stored: new ones, and ones with a newer value.
         source_format: Name of the format, such as `"chatgpt"`.
         left_out: How many messages, records or items were left out, by the reason.
-        undated: Messages whose time the source does not tell: they get one between their neighbours.
+        without_time: Messages whose time the source does not tell: they get one between their neighbours.
         since: Time of the oldest message or record; None: there is none with a time.
         until: Time of the newest one.
         dry_run: Whether nothing was written.
@@ -123,7 +122,7 @@ class ImportReport(Report):
     placed: int = 0
     source_format: str = "memlayer"
     left_out: dict[str, int] = field(default_factory=dict)
-    undated: int = 0
+    without_time: int = 0
     since: datetime | None = None
     until: datetime | None = None
     dry_run: bool = False
@@ -138,8 +137,8 @@ class ImportReport(Report):
             said += f", {self.items:,} item(s), {self.placed:,} of them new"
         if self.since is not None and self.until is not None:
             said += f"; from {self.since:%Y-%m-%d} to {self.until:%Y-%m-%d}"
-        if self.undated:
-            said += f"; {self.undated:,} without a time"
+        if self.without_time:
+            said += f"; {self.without_time:,} without a time"
         if self.left_out:
             said += "; left out: " + ", ".join(f"{count:,} ({why})" for why, count in self.left_out.items())
         return f"{said}; nothing was written" if self.dry_run else said

@@ -9,7 +9,7 @@ import json
 import os
 import sqlite3
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 import ijson
 
@@ -41,13 +41,13 @@ class Format:
 
     Attributes:
         signs: Sets of fields; a file that has all of one of these sets is of this format.
-        read: Makes conversations of one JSON value; None: the values are messages.
+        parse: Makes conversations of one JSON value; None: the values are messages.
         message: Makes a message of one.
         inside: Field of a lone object that holds the values.
     """
 
     signs: Sequence[set[str]]
-    read: Callable[[Any], Conversation | Iterable[Conversation]] | None = None
+    parse: Callable[[Any], Conversation | Iterable[Conversation]] | None = None
     message: Callable[[Any], Any] = lists.message_of
     inside: Sequence[str] = ()
 
@@ -72,6 +72,7 @@ FORMATS: Mapping[str, Format] = {
 }
 """What can be imported from files, by the name of the format; what is recognized first stands in front."""
 
+Conversations: TypeAlias = Generator[Conversation, None, None]
 _MAGIC = {
     b"SQLite format 3\0": "sqlite",
     b"PK\x03\x04": "zip",
@@ -94,12 +95,12 @@ class Source:
 
     Attributes:
         name: Name of its format, or of several.
-        read: Reads it, from its beginning.
+        open: Reads it, from its beginning.
         is_repeatable: Whether it can be read again.
     """
 
     name: str
-    read: Callable[[], Iterator[Conversation]]
+    open: Callable[[], Conversations]
     is_repeatable: bool = True
 
 
@@ -129,7 +130,7 @@ def source_of(source: Any, name: str | None) -> Any:
     elif hasattr(source, "read"):
         if not isinstance(source, io.TextIOBase) and getattr(source, "seekable", bool)():
             start = source.tell()
-            found = _of_files([("", lambda: _Borrowed(source, start))], name)
+            found = _of_files([("", lambda: _Loan(source, start))], name)
             source.seek(start)
     elif isinstance(source, Iterable) and not isinstance(source, bytes):
         return _given(source)
@@ -142,7 +143,7 @@ def _given(source: Iterable[Any]) -> Any:
     again = source if isinstance(source, Collection) else chain(head, source)
     if not head or not isinstance(head[0], Conversation):
         return again
-    return Source("conversations", lambda: iter(again), is_repeatable=again is source)
+    return Source("conversations", lambda: (one for one in again), is_repeatable=again is source)
 
 
 # Files.
@@ -151,7 +152,7 @@ _Files = Sequence[tuple[str, Callable[[], Any]]]
 """Files, each with its name without an ending, and what opens it, as a context."""
 
 
-class _Borrowed(io.RawIOBase):
+class _Loan(io.RawIOBase):
     """An open file of somebody else, from a place on: what closes this leaves that open."""
 
     def __init__(self, file: IO[bytes], start: int) -> None:
@@ -252,6 +253,9 @@ def _recognized(head: bytes) -> str:
     known = [what for what, signs in _OTHERS if signs <= names]
     known += ["HTML"] if b"<html" in head.lower() else []
     is_json = head.lstrip(_BLANK)[:1] in (b"[", b"{")
+    if is_json and len(head) < _HEAD:  # the whole file: is it damaged?
+        with _explained(""):
+            list(ijson.basic_parse(io.BytesIO(head.lstrip(_BLANK)), multiple_values=True))
     known.append(f"JSON with the fields {', '.join(sorted(names)[:8])}" if is_json else "text")
     raise ImportStoppedError(
         f"it looks like {known[0]}",
@@ -267,26 +271,32 @@ def _names_in(head: bytes) -> set[str]:
     with suppress(ijson.JSONError):  # the beginning of a file ends somewhere
         for prefix, _, _ in ijson.parse(io.BytesIO(head.lstrip(_BLANK)), buf_size=4096, multiple_values=True):
             names.add(prefix.removeprefix("item."))
-    return names
+    return names - {"", "item"}
 
 
-def _read_files(files: _Files, name: str) -> Iterator[Conversation]:
+def _read_files(files: _Files, name: str) -> Conversations:
     form = FORMATS[name]
     for stem, opened in files:
         with _explained(stem), _opened(opened) as file:
             values = _values(file, form)
-            if form.read is None:
+            if form.parse is None:
                 yield from (one.named(stem) for one in _of_rows(values, form.message))
                 continue
             for value in values:
                 try:
-                    made = form.read(value)
+                    made = form.parse(value)
                     some = [made] if isinstance(made, Conversation) else list(made)
                 except _UNREADABLE as problem:
                     some = [
                         Conversation(left_out={f"not of the format {name} ({type(problem).__name__})": 1})
                     ]
-                yield from some
+                yield from map(_in_text, some)
+
+
+def _in_text(one: Conversation) -> Conversation:
+    """Return a conversation whose ids are texts, as some programs have numbers."""
+    ids: dict[str, Any] = {"session_id": one.session_id, "user_id": one.user_id, "title": one.title}
+    return replace(one, **{name: str(value) if value else None for name, value in ids.items()})
 
 
 @contextmanager
@@ -344,16 +354,18 @@ def _decoded(head: bytes) -> str:
 def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:
     """Yield the conversations of messages: those of each session, of each value that holds some, and those without a session."""
     lone: list[Any] = []
+    message = partial(_message, message)
     with closing(sqlite3.connect("")) as kept:  # a file that nobody else sees, and that ends with the process
         kept.execute("create table kept (session integer, form text)")
-        sessions: dict[tuple[Any, Any], int] = {}
+        sessions: dict[tuple[str, str], int] = {}
         for value in values:
             if not isinstance(value, Mapping):
                 lone.append(value)
             elif (rows := lists.rows_in(value)) is not None:
                 yield _conversation(value, map(message, rows))
             elif (session := lists.field_of(value, "session")) is not None:
-                number = sessions.setdefault((lists.field_of(value, "user"), session), len(sessions))
+                whose = str(lists.field_of(value, "user")), str(session)
+                number = sessions.setdefault(whose, len(sessions))
                 kept.execute("insert into kept values (?, ?)", (number, json.dumps(value)))
             else:
                 lone.append(value)
@@ -366,16 +378,24 @@ def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[C
         yield replace(_conversation(first, _in_order(map(message, lone))), session_id=None)
 
 
-def _conversation(about: Mapping[str, Any], told: Iterable[Any]) -> Conversation:
+def _message(read: Callable[[Any], Any], row: Any) -> Any:
+    """Return the message of a row, or why it is left out."""
+    try:
+        return read(row)
+    except _UNREADABLE:
+        return "not a message"
+
+
+def _conversation(about: Mapping[str, Any], messages: Iterable[Any]) -> Conversation:
     named = {what: lists.field_of(about, what) for what in ("session", "user", "title")}
     session, user, title = (None if one is None else str(one) for one in named.values())
     session = session or (str(about["id"]) if lists.rows_in(about) is not None and about.get("id") else None)
-    return Conversation.of(told, session_id=session, user_id=user, title=title)
+    return Conversation.of(messages, session_id=session, user_id=user, title=title)
 
 
-def _in_order(told: Iterable[Any]) -> list[Any]:
+def _in_order(messages: Iterable[Any]) -> list[Any]:
     """Return messages in the order of their times, if each has one: some programs write the newest one first."""
-    every = list(told)
+    every = list(messages)
     times = [_START if isinstance(one, str) else with_offset(one.created_at) for one in every]
     known = [at for at in times if at is not None]
     return (
@@ -407,11 +427,6 @@ def _database(url: str) -> Source:
         ) from None
     with _engine(place) as engine:
         kinds = _kinds(engine)
-    if not kinds:
-        raise ImportStoppedError(
-            f"{place} has no table of messages that is known",
-            hint=f"LangChain's message histories, LangGraph's checkpoints and stores, and LlamaIndex's `Memory`. {_PAGE}",
-        )
     return Source(", ".join(sorted({name for name, _ in kinds})), partial(_read_database, place))
 
 
@@ -451,17 +466,19 @@ def _kinds(engine: sa.Engine) -> list[tuple[str, Callable[[Any], Iterator[Conver
     for name in inspector.get_table_names():
         columns = {column["name"] for column in inspector.get_columns(name)}
         table = sa.table(name, *map(sa.column, sorted(columns)))
-        if name == "memlayer_messages":
-            raise ImportStoppedError(
-                "it is a memory of memlayer", hint="`memlayer export` writes what an import reads."
-            )
         for needed, kind, read in _TABLES:
             if needed <= columns:
                 found.append((kind, partial(read, table)))
+    if not found:
+        raise ImportStoppedError(
+            f"{engine.url} has no table of messages that is known",
+            hint="LangChain's message histories, LangGraph's checkpoints and stores, and LlamaIndex's `Memory`. Of a memory of "
+            f"memlayer, `memlayer export` writes what an import reads. {_PAGE}",
+        )
     return found
 
 
-def _read_database(place: sa.URL) -> Iterator[Conversation]:
+def _read_database(place: sa.URL) -> Conversations:
     with _engine(place) as engine, engine.connect() as connection:
         for _, read in _kinds(engine):
             yield from read(connection)
@@ -538,7 +555,7 @@ _TABLES: Sequence[tuple[set[str], str, Callable[[Any, Any], Iterator[Conversatio
 """Tables of the frameworks, by the columns that tell them."""
 
 
-def _redis(url: str) -> Iterator[Conversation]:
+def _redis(url: str) -> Conversations:
     """Read the lists of LangChain's `RedisChatMessageHistory`, under keys that begin as it makes them."""
     try:
         import redis

@@ -10,15 +10,34 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.facts import reads as records_reads, writes as records_writes
-from memlayer_core.facts.writes import delete_records, list_rows
+from memlayer_core.facts.check import fold
+from memlayer_core.facts.model import USER
+from memlayer_core.facts.writes import delete_records, forget_all, list_rows
 from memlayer_core.message import Receipt
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.reads import columns_of, inside, lock_messages, lock_or_make_session, lock_session
-from memlayer_core.messages.writes import append, delete_sessions, keys_within, leave, replace_list
+from memlayer_core.messages.reads import (
+    columns_of,
+    inside,
+    list_where,
+    lock_messages,
+    lock_or_make_session,
+    lock_session,
+    session_from,
+)
+from memlayer_core.messages.splice import remove
+from memlayer_core.messages.writes import (
+    append,
+    apply,
+    delete_sessions,
+    erase_versions,
+    keys_within,
+    leave,
+    replace_list,
+)
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import texts
 from memlayer_core.storage.statements import from_micros, id_digest, is_within, take_keys, to_micros
-from memlayer_core.storage.tables import IN_FORCE, messages, sessions
+from memlayer_core.storage.tables import IN_FORCE, messages, records, sessions
 
 
 def sessions_of(reach: Scope) -> sa.Select[Any]:
@@ -69,6 +88,27 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     if rows or forgotten:
         leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)
+
+
+def forget_speaker(connection: sa.Connection, reach: Scope, name: str, now: datetime) -> ForgetReport:
+    """Delete what a named speaker said in the sessions of a scope, with its versions, and the records about that person."""
+    rows = list(connection.execute(sessions_of(reach).with_for_update()))
+    touched = said = 0
+    for row in rows:
+        scope, here = session_from(row).scope, messages.c.session == row.number
+        names = connection.scalars(
+            sa.select(messages.c.name).where(here, messages.c.name.is_not(None)).distinct()
+        )
+        theirs = messages.c.name.in_([one for one in names if fold(one) == fold(name)])
+        found = list_where(connection, scope, inside(row.number), theirs)
+        apply(connection, scope, row, remove(found, erase=True), now)
+        versions = connection.scalars(sa.select(messages.c.id).where(here, ~IN_FORCE, theirs))
+        erased = erase_versions(connection, row.number, scope, list(versions), now)
+        touched += bool(found or erased)
+        said += len(found)
+    about = sa.and_(records.c.subject == fold(name), records.c.subject != USER)
+    of_person = forget_all(connection, reach, about, now) if reach.session_id is None else ()
+    return ForgetReport(touched, said, len({one.ordinal for one in of_person}))
 
 
 def restore(

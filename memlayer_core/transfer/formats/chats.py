@@ -50,13 +50,13 @@ def _branch(nodes: Mapping[str, Any], last: str | None, parent: str) -> list[Map
     return list(branch.values())[::-1]
 
 
-def _dated(told: Sequence[Message | str], began: Any) -> Sequence[Message | str]:
+def _dated(some: Sequence[Message | str], start: Any) -> Sequence[Message | str]:
     """Give the first message the time at which its conversation began, if no message has a time."""
-    places = [place for place, one in enumerate(told) if isinstance(one, Message)]
-    messages = [one for one in told if isinstance(one, Message)]
+    places = [place for place, one in enumerate(some) if isinstance(one, Message)]
+    messages = [one for one in some if isinstance(one, Message)]
     if not messages or any(one.created_at for one in messages):
-        return told
-    return [*told[: places[0]], replace(messages[0], created_at=moment_of(began)), *told[places[0] + 1 :]]
+        return some
+    return [*some[: places[0]], replace(messages[0], created_at=moment_of(start)), *some[places[0] + 1 :]]
 
 
 def _of_chatgpt(form: Mapping[str, Any]) -> Message | str:

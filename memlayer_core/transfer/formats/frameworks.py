@@ -97,11 +97,11 @@ def histories(rows: Iterable[tuple[Any, Any, Any]]) -> Iterator[Conversation]:
         yield Conversation.of(told, session_id=str(session))
 
 
-def _timed(told: Message | str, at: Any) -> Message | str:
+def _timed(one: Message | str, at: Any) -> Message | str:
     """Return a message with the time of its row, if it tells none itself."""
-    if isinstance(told, str) or told.created_at is not None:
-        return told
-    return replace(told, created_at=moment_of(at))
+    if isinstance(one, str) or one.created_at is not None:
+        return one
+    return replace(one, created_at=moment_of(at))
 
 
 # LangGraph.

@@ -55,7 +55,7 @@ def letta(one: Mapping[str, Any]) -> Iterator[Conversation]:
 _SAY = "send_message"  # the tool with which an agent speaks to its user
 
 
-def _of_letta(form: Mapping[str, Any], sent: Container[Any]) -> Iterator[Message | str]:
+def _of_letta(form: Mapping[str, Any], spoken_calls: Container[Any]) -> Iterator[Message | str]:
     """Yield the messages of one, or why it is left out.
 
     Letta wraps what a user says into JSON, beside events of its own. What an agent says to the user may be the argument of a tool.
@@ -67,7 +67,7 @@ def _of_letta(form: Mapping[str, Any], sent: Container[Any]) -> Iterator[Message
         return
     spoken = [call for call in message.tool_calls if call.name == _SAY]
     wrapped = _object(message.text) if message.role == "user" else {}
-    if wrapped.get("type") not in (None, "user_message") or message.tool_call_id in sent:
+    if wrapped.get("type") not in (None, "user_message") or message.tool_call_id in spoken_calls:
         yield "an event, which nobody said"
     elif wrapped:
         yield replace(message, content=str(wrapped.get("message") or ""))

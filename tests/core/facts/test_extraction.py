@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from clock import set_ahead
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ChatMessage as OtherMessage, HumanMessage
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
@@ -379,7 +380,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(tmp_path, bad
     assert not (tmp_path / "new").exists()
 
 
-def test_a_limit_of_calls_a_day_stops_the_model_and_the_ledger_says_so(opened) -> None:
+def test_what_is_over_the_limit_of_a_day_is_read_on_the_next_one(opened) -> None:
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_daily_calls=1))
     say(memory, "I own a red boat.")
@@ -387,7 +388,10 @@ def test_a_limit_of_calls_a_day_stops_the_model_and_the_ledger_says_so(opened) -
     say(memory, "I own a green boat.", user="ada")
     assert len(model.prompts) == 2, "each user has a limit of their own"
     reason = "the user's limit of today is reached: `Settings.extraction_daily_calls` is 1"
-    assert ledger(memory)[1] == ("gave up", reason)
+    assert ledger(memory)[1] == ("waits", reason)
+    set_ahead(memory, 1)
+    memory.flush()
+    assert "I own a blue boat." in model.prompts[-1]
 
 
 def test_two_memories_never_read_one_batch_twice(opened) -> None:
