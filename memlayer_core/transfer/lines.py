@@ -437,7 +437,8 @@ def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] 
 
 
 _OWN = re.compile(
-    rb'^(?:\xef\xbb\xbf)?\s*\{"(?:memlayer|session|message|record|item|end)":', re.MULTILINE
+    rb'^(?:\xef\xbb\xbf)?\s*\{"(?:memlayer": ?"export"|session": ?\d+, ?"tenant_id"|(?:user|message|record|item|end)": ?\{)',
+    re.MULTILINE,
 ).search
 
 

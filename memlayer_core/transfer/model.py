@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from itertools import chain, count
 from typing import Any, Self
 
 from memlayer_core.items.model import PutItem
-from memlayer_core.message import Message, Receipt
+from memlayer_core.message import Message, Receipt, with_offset
 from memlayer_core.messages.check import digest
-from memlayer_core.show import Report
+from memlayer_core.show import Report, View
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +143,16 @@ class ImportReport(Report):
             said += "; left out: " + ", ".join(f"{count:,} ({why})" for why, count in self.left_out.items())
         return f"{said}; nothing was written" if self.dry_run else said
 
+    def _view(self) -> View:
+        """Show what is not nothing."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        cells = [
+            (name.replace("_", " "), cell) for name, cell in values.items() if cell and name != "left_out"
+        ]
+        left = [(f"left out: {why}", count) for why, count in self.left_out.items()]
+        told = [("dry run", "nothing was written")] if self.dry_run else []
+        return View(rows=(*(cell for cell in cells if cell[0] != "dry run"), *left, *told))
+
     def count(self, receipt: Receipt) -> None:
         """Count messages that were stored."""
         self.stored += receipt.stored
@@ -155,5 +165,5 @@ class ImportReport(Report):
 
     def date(self, *moments: datetime | None) -> None:
         """Count moments into the span of time."""
-        told = [one for one in (*moments, self.since, self.until) if one is not None]
+        told = [one for one in map(with_offset, (*moments, self.since, self.until)) if one is not None]
         self.since, self.until = min(told, default=None), max(told, default=None)

@@ -295,8 +295,10 @@ def _read_files(files: _Files, name: str) -> Conversations:
 
 def _in_text(one: Conversation) -> Conversation:
     """Return a conversation whose ids are texts, as some programs have numbers."""
-    ids: dict[str, Any] = {"session_id": one.session_id, "user_id": one.user_id, "title": one.title}
-    return replace(one, **{name: str(value) if value else None for name, value in ids.items()})
+    session, user, title = (
+        str(value) if value else None for value in (one.session_id, one.user_id, one.title)
+    )
+    return replace(one, session_id=session, user_id=user, title=title)
 
 
 @contextmanager
@@ -378,10 +380,10 @@ def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[C
         yield replace(_conversation(first, _in_order(map(message, lone))), session_id=None)
 
 
-def _message(read: Callable[[Any], Any], row: Any) -> Any:
+def _message(parse: Callable[[Any], Any], row: Any) -> Any:
     """Return the message of a row, or why it is left out."""
     try:
-        return read(row)
+        return parse(row)
     except _UNREADABLE:
         return "not a message"
 

@@ -6,10 +6,11 @@ import json
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from memlayer_core.facts.model import RecordFields
-from memlayer_core.message import Message
+from memlayer_core.message import Message, with_offset
 from memlayer_core.messages.check import moment_of
 from memlayer_core.transfer.formats.lists import message_of
 from memlayer_core.transfer.model import Conversation
@@ -27,15 +28,19 @@ def zep(one: Mapping[str, Any]) -> Conversation:
     """Read a fact of Zep, with the time in which it holds."""
     fields = _fields(one.get("created_at"))
     fields |= {
-        "valid_from": moment_of(one.get("valid_at")),
-        "valid_until": moment_of(one.get("invalid_at") or one.get("expired_at")),
+        "valid_from": _moment(one.get("valid_at")),
+        "valid_until": _moment(one.get("invalid_at") or one.get("expired_at")),
         "category": one.get("name") or None,
     }
     return Conversation(user_id=one.get("user_id"), records=[(one["fact"], fields)])
 
 
 def _fields(at: Any) -> RecordFields:
-    return {"source": "external_data", "occurred_at": moment_of(at)}
+    return {"source": "external_data", "occurred_at": _moment(at)}
+
+
+def _moment(at: Any) -> datetime | None:
+    return with_offset(moment_of(at))
 
 
 def letta(one: Mapping[str, Any]) -> Iterator[Conversation]:
