@@ -35,7 +35,7 @@ from memlayer_core import Memory
 from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.errors import FlushTimeoutError, IndexCorruptError, IndexUnavailableError
 from memlayer_core.events import IndexDegraded, IndexRebuilt
-from memlayer_core.items.model import PutItem
+from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.storage import jobs, outbox
 
 SETTINGS = Tuned(index_delay=0, job_backoff=0.01, durability="normal")
@@ -349,12 +349,21 @@ def test_damage_that_one_memory_sees_may_be_healed_by_another(open_at, chroma_ur
     assert calls
 
 
+def letters(texts: list[str]) -> list[list[float]]:
+    return [[text.count("h") + 0.1, text.count("s") + 0.1] for text in texts]
+
+
 def test_another_embedder_means_filling_again(open_store: Open) -> None:
-    copied(open_store(), *boats(0, 5)).close()
-    memory = open_store(embedder=lambda texts: [[1.0, float(len(text)), 0.0] for text in texts], reembed=True)
+    with open_store() as memory:
+        memory.items().batch([PutItem(("d",), text, {"text": text}) for text in ("hiking", "sushi")])
+        copied(memory, *boats(0, 5))
+    memory = open_store(embedder=letters, reembed=True)
     memory.flush(60)
     assert found(memory) == 5
     assert_whole(memory)
+    assert len(in_journal(memory)) == 7
+    [[best, _]] = memory.items().batch([FindItems(("d",), query="hhh")])
+    assert best.key == "hiking"
 
 
 @pytest.mark.requirement("M17")
