@@ -17,17 +17,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings as examples, strategies as st
-from projection import (
-    assert_whole,
-    boats,
-    collections,
-    copied,
-    found,
-    heard,
-    in_chroma,
-    in_journal,
-    say,
-)
+from projection import assert_whole, boats, collections, copied, found, heard, in_chroma, in_journal, say
 from tuned import Tuned
 from waiting import wait_for
 
