@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from functools import partial
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from examples import examples
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.cli.commands import app
 from memlayer_core.errors import ImportStoppedError, InputError, InvalidScopeError, StoreUnavailableError
-from memlayer_core.storage.files import FileWriter, LineReader
+from memlayer_core.storage.files import FileWriter
 from tests.conftest import taken_out
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -105,7 +105,9 @@ def still(open_with: Callable[..., Memory]) -> Iterator[list[Memory]]:
 
 @examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_what_is_imported_is_equal_to_what_was_exported(data, conversations, still) -> None:
+def test_what_is_imported_is_equal_to_what_was_exported_and_once_is_enough(
+    data, conversations, still
+) -> None:
     store, memory = still
     here, there = str(uuid.uuid4()), str(uuid.uuid4())  # every example has tenants of its own
     for session, agent in (("s1", None), ("s2", None), ("s2", "bot")):
@@ -116,8 +118,11 @@ def test_what_is_imported_is_equal_to_what_was_exported(data, conversations, sti
         chat.load_state({**chat.save_state(), "title": title, "ended_with": ended})
     text = exported(store, tenant_id=here)
     for target, tenant in ((store, there), (memory, here)):
-        target.import_from(io.StringIO(text), tenant_id=tenant)
-        assert kept(target, tenant) == kept(store, here)
+        for is_new in (True, False):
+            done = target.import_from(io.StringIO(text), tenant_id=tenant)
+            assert (done.stored, done.unchanged) == (done.messages, 0)[:: 1 if is_new else -1]
+            assert done.replaced == 0
+            assert kept(target, tenant) == kept(store, here)
         assert lines(exported(target, tenant_id=tenant))[1:] == lines(text.replace(here, tenant))[1:]
 
 
@@ -136,18 +141,6 @@ def test_an_export_is_one_json_object_a_line(store) -> None:
     assert end == {"end": {"sessions": 1, "messages": 1}}
     assert "你好" in text.getvalue()  # people read it
     assert not text.closed
-
-
-def test_importing_again_changes_nothing(crowd) -> None:
-    text = exported(crowd, tenant_id="a")
-    before = kept(crowd, "a")
-    done = crowd.import_from(io.StringIO(text))
-    assert (done.sessions, done.messages, done.stored, done.unchanged, done.replaced) == (4, 4, 0, 4, 0)
-    assert kept(crowd, "a") == before
-    for _ in range(2):
-        crowd.import_from(io.StringIO(text), tenant_id="c")
-        assert kept(crowd, "c") == before
-    assert lines(exported(crowd, tenant_id="c"))[-1] == lines(text)[-1]
 
 
 def test_a_session_that_went_on_here_keeps_what_it_has(store) -> None:
@@ -211,15 +204,6 @@ def test_two_users_of_one_id_stay_apart_in_the_tenants_they_come_to_and_are_foun
     assert crowd.chat_of(Scope.alone("by itself", tenant_id="new a")).history()[0].content == "Nobody in a"
 
 
-def test_an_export_of_nobody_is_refused_and_writes_nothing(memory, tmp_path: Path) -> None:
-    for nobody in ({"user_id": ""}, {"tenant_id": ""}, {"user_id": 7}):
-        with pytest.raises(InvalidScopeError):
-            memory.export(tmp_path / "out.jsonl", **nobody)
-        with pytest.raises(InvalidScopeError):
-            memory.import_from(EXPORT, **{"tenant_id": None, **nobody})
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- page by page
 
 
@@ -242,25 +226,19 @@ def test_neither_way_are_more_than_two_pages_in_memory(store, tmp_path: Path) ->
             held.append(alive() - before)
 
     assert store.export(file, user_id="ada", progress=hear) == 1200
-    assert heard[0] == (0, 1200)
-    assert heard[1:-1] == [(done, 1200) for done in range(200, 1201, 200)]
-    assert heard[-1] == (1200, 1200)
+    assert heard == [(done, 1200) for done in (0, *range(200, 1201, 200), 1200)]
     heard.clear()
 
-    drawn = 0
-
     def read() -> Iterator[str]:
-        nonlocal drawn
         with file.open(encoding="utf-8") as opened:
-            for line in opened:
-                drawn += 1
+            for drawn, line in enumerate(opened, start=1):
                 assert drawn <= (heard[-1][0] if heard else 0) + 2 + 200
                 yield line
 
     done = store.import_from(read(), tenant_id="other", progress=hear)
     assert (done.messages, done.stored) == (1200, 1200)
     assert len(heard) > 6
-    assert [one for one, _ in heard] == sorted(one for one, _ in heard)
+    assert heard == sorted(heard)
     assert heard[-1] == (1200, 1200)
     assert max(held) <= 400
     assert history(store, tenant="other", session="long") == chat.history()
@@ -391,28 +369,19 @@ def test_a_line_without_an_end_stops_the_import_and_is_not_read(opened) -> None:
         assert words(memory) == ["one", "two"]
         with pytest.raises(ImportStoppedError, match="at line 1: it is longer than 100,000 bytes"):
             memory.import_from([" " * 100_001])
-        assert memory.import_from(["\n" * 100_000, *EXPORT]).messages == 2
+        drawn, pages = [], []
+        blank = (drawn.append(1) or "\n" * 100_000 for _ in range(4))
+        done = memory.import_from(chain(blank, EXPORT), progress=lambda *_: pages.append(len(drawn)))
+        assert (done.messages, pages) == (2, [1, 2, 3, 4, 4])  # a page is not much larger than a line
 
 
-LINES = st.lists(st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs",)), max_size=9))
-
-
-@given(LINES, st.integers(1, 9), st.integers(1, 20))
-def test_pages_hold_every_line_once_whatever_their_sizes(given_lines, limit, most) -> None:
-    text = "".join(f"{line}\n" for line in given_lines)
-    listed = text.splitlines(keepends=True)
-    for source in (io.BytesIO(text.encode()), io.StringIO(text, newline="\n"), listed):
-        reading = LineReader(source, 60)
-        for _ in range(2 if reading.rewind() else 1):
-            pages = list(iter(partial(reading.read, limit), []))
-            found = [line if isinstance(line, str) else line.decode() for page in pages for _, line in page]
-            assert "".join(found) == text
-            assert [number for page in pages for number, _ in page] == list(range(1, len(found) + 1))
-            assert all(len(page) <= limit for page in pages)
-            reading.rewind()
-    small = LineReader(io.BytesIO(text.encode()), most)
-    for page in iter(lambda: small.read(limit), []):
-        assert sum(len(line) for _, line in page) <= 2 * most + 1
+@pytest.mark.parametrize("made", [lambda text: io.BytesIO(text.encode()), io.StringIO, str.splitlines])
+def test_pages_hold_every_line_once_whatever_they_are_read_from(memory, made) -> None:
+    blank, owned = "\n" * 450, {"user_id": "ada", "tenant_id": "t"}
+    with pytest.raises(ImportStoppedError, match="at line 454: it is cut off"):
+        memory.import_from(made(blank + "\n".join(EXPORT[:3]) + '\n{"mess'), **owned)
+    done = memory.import_from(made(blank + "\n".join(EXPORT)), **owned)
+    assert (done.messages, words(memory)) == (2, ["one", "two"])
 
 
 # --- what killed processes leave
@@ -446,14 +415,11 @@ def running(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_an_export_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
     memory, tmp_path: Path, running
 ) -> None:
-    def left() -> list[Path]:
-        return [path for path in tmp_path.iterdir() if path.name.startswith(".memlayer-")]
-
     def export() -> None:
         memory.export(tmp_path / "mine.jsonl", user_id="ada")
 
     memory.chat(user_id="ada").add("user", "hello")
-    (theirs,) = left()
+    (theirs,) = tmp_path.glob(".memlayer-*")
     long_ago = time.time() - 7200
     (tmp_path / "memlayer-notes").touch()
     (tmp_path / ".memlayer-folder").mkdir()
@@ -468,11 +434,8 @@ def test_an_export_removes_what_a_killed_one_left_and_nothing_of_one_that_runs(
     assert theirs.exists()  # it may be another machine's
     os.utime(theirs, (long_ago, long_ago))
     export()
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        ".memlayer-folder",
-        "memlayer-notes",
-        "mine.jsonl",
-    ]
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {".memlayer-folder", "memlayer-notes", "mine.jsonl"}
 
 
 # --- files
@@ -544,7 +507,13 @@ def test_a_file_that_cannot_hold_every_character_gets_escapes(store, tmp_path: P
         assert history(store, tenant=encoding) == chat.history()
 
 
-def test_what_is_no_place_for_an_export_is_refused(memory, tmp_path: Path) -> None:
+def test_an_export_to_no_place_or_of_nobody_is_refused_and_writes_nothing(memory, tmp_path: Path) -> None:
+    for nobody in ({"user_id": ""}, {"tenant_id": ""}, {"user_id": 7}):
+        with pytest.raises(InvalidScopeError):
+            memory.export(tmp_path / "out.jsonl", **nobody)
+        with pytest.raises(InvalidScopeError):
+            memory.import_from(EXPORT, **{"tenant_id": None, **nobody})
+    assert list(tmp_path.iterdir()) == []
     with (tmp_path / "binary").open("wb") as binary:
         for target in (binary, io.BytesIO(), 7, None):
             with pytest.raises(InputError, match="goes to a path or an open text file") as caught:
@@ -701,53 +670,33 @@ def test_the_command_line_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "Hint:" in shown.stderr
 
 
-def indented(value: Any) -> bytes:
-    return json.dumps(value, indent=2).encode()
-
-
-def in_lines(*values: Any) -> bytes:
-    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
-
-
-NODE = {
-    "id": "n1",
-    "message": {"author": {"role": "user"}, "create_time": 1.7e9, "content": {"parts": ["Hi"]}},
-}
-CHATGPT = [{"title": "Hi", "create_time": 1.7e9, "mapping": {"n1": NODE}, "current_node": "n1"}]
-CLAUDE = [{"uuid": "1", "name": "Hi", "chat_messages": [{"sender": "human", "text": "Hi", "content": []}]}]
 SAID = {"role": "user", "content": "Hi"}
-OTHERS = {
-    "ChatGPT's conversations.json": [indented(CHATGPT), in_lines(CHATGPT), in_lines(*CHATGPT)],
-    "Claude's conversations.json": [indented(CLAUDE), in_lines(CLAUDE)],
-    "messages as OpenAI's API takes them": [indented([SAID]), in_lines(SAID), in_lines({"messages": [SAID]})],
-    "a `SimpleChatStore` of LlamaIndex": [
-        indented(
-            SIMPLE := {"store": {"a": [{"role": "user", "blocks": []}]}, "class_name": "SimpleChatStore"}
-        ),
-        json.dumps(json.dumps(SIMPLE)).encode(),  # as `persist` writes it
-    ],
-    "a `ChatMemoryBuffer` of LlamaIndex": [indented({"chat_store": SIMPLE, "chat_store_key": "a"})],
-    "messages of LangChain": [indented([{"type": "human", "data": {"content": "Hi", "type": "human"}}])],
-    "memories of mem0": [indented({"results": [{"id": "1", "memory": "Hi", "hash": "2"}]})],
-    "a session file of memlayer": [indented({"sessionId": "s", "components": {}, "version": 1})],
+SPOKEN = {"author": {"role": "user"}, "create_time": 1.7e9, "content": {"parts": ["Hi"]}}
+MAPPING = {"n1": {"id": "n1", "message": SPOKEN}}
+CHATGPT = {"title": "Hi", "create_time": 1.7e9, "mapping": MAPPING, "current_node": "n1"}
+CLAUDE = {"uuid": "1", "name": "Hi", "chat_messages": [{"sender": "human", "text": "Hi", "content": []}]}
+SIMPLE = {"store": {"a": [{"role": "user", "blocks": []}]}, "class_name": "SimpleChatStore"}
+OTHERS: dict[str, list[Any]] = {
+    "ChatGPT's conversations.json": [[CHATGPT], CHATGPT],
+    "Claude's conversations.json": [[CLAUDE]],
+    "messages as OpenAI's API takes them": [[SAID], SAID, {"messages": [SAID]}],
+    "a `SimpleChatStore` of LlamaIndex": [SIMPLE, json.dumps(SIMPLE)],  # as `persist` writes it
+    "a `ChatMemoryBuffer` of LlamaIndex": [{"chat_store": SIMPLE, "chat_store_key": "a"}],
+    "messages of LangChain": [[{"type": "human", "data": {"content": "Hi", "type": "human"}}]],
+    "memories of mem0": [{"results": [{"id": "1", "memory": "Hi", "hash": "2"}]}],
+    "a session file of memlayer": [{"sessionId": "s", "components": {}, "version": 1}],
     "a SQLite file": [b"SQLite format 3\0" + bytes(range(256)) * 9],
     "a ZIP archive": [b"PK\x03\x04" + bytes(range(256)) * 9],
-    "does not begin as an export does": [
-        b"user: Hi\nassistant: Hello\n",
-        b"\xff\xfeH\0i\0",
-        indented({"a": 1}),
-    ],
+    "does not begin as an export does": [b"user: Hi\nassistant: Hello\n", b"\xff\xfeH\0i\0", {"a": 1}],
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("user_id", [None, "ada"])
-def test_a_file_of_another_program_is_named_and_the_page_that_helps(
-    memory, tmp_path: Path, name: str, user_id: str | None
-) -> None:
+def test_a_file_of_another_program_is_named_and_the_page_that_helps(memory, tmp_path: Path, name) -> None:
     """The names of fields tell it, in one line or in many."""
-    for content in OTHERS[name]:
-        (tmp_path / "conversations.json").write_bytes(content)
+    for held, indent, user_id in product(OTHERS[name], (None, 2), (None, "ada")):
+        text = held if isinstance(held, bytes) else json.dumps(held, indent=indent).encode()
+        (tmp_path / "conversations.json").write_bytes(text)
         with pytest.raises(ImportStoppedError, match="at line 1: it ") as caught:
             memory.import_from(tmp_path / "conversations.json", user_id=user_id)
         assert name in str(caught.value)
