@@ -239,9 +239,7 @@ STEERS = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.Fas
         (TAKEN, STEERS, ["opened", "False"]),
     ],
 )
-def test_a_variable_that_chroma_cannot_take_is_named_and_others_neither_steer_the_index_nor_let_it_report(
-    tmp_path, file, env, told
-):
+def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_path, file, env, told):
     (tmp_path / ".env").write_text(file)
     assert said(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env) == told
     assert (tmp_path / "chroma" / "chroma.sqlite3").exists() is (told[0] == "opened")

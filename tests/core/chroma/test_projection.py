@@ -62,9 +62,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def test_after_a_flush_chroma_has_every_vector_whatever_changed_and_after_a_forget_none(
-    open_store: Open,
-) -> None:
+def test_after_a_flush_chroma_has_every_vector_and_after_a_forget_none(open_store) -> None:
     memory = open_store(SETTINGS)
     memory.chat(user_id="ada").remember("Ada sails.")
     memory.items().batch([PutItem(("notes",), "one", {"text": "a"}, texts=("a kayak",))])
@@ -83,13 +81,11 @@ def test_after_a_flush_chroma_has_every_vector_whatever_changed_and_after_a_forg
     assert len(in_journal(memory)) == 2
 
 
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "edit", "delete", "forget", "flush"]), st.integers(0, 5)), max_size=14
-)
+STEP = st.tuples(st.sampled_from(["add", "edit", "delete", "forget", "flush"]), st.integers(0, 5))
 
 
 @examples(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=STEPS)
+@given(steps=st.lists(STEP, max_size=14))
 @pytest.mark.slow
 def test_chroma_finds_what_an_exact_comparison_finds_told_or_not(tmp_path: Path, steps: list[Any]) -> None:
     settings = ASKED.replace(index_delay=3600.0)  # nothing is copied before a flush
@@ -120,13 +116,11 @@ def test_chroma_finds_what_an_exact_comparison_finds_told_or_not(tmp_path: Path,
         assert in_chroma(memory) == in_journal(memory)
 
 
-OWNERS = st.lists(
-    st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.sampled_from("st")), min_size=1, max_size=8
-)
+OWNER = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"), st.sampled_from("st"))
 
 
 @examples(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(owners=OWNERS)
+@given(owners=st.lists(OWNER, min_size=1, max_size=8))
 @pytest.mark.requirement("M16")
 def test_nobody_is_answered_with_what_another_one_said(tmp_path: Path, owners: list[Any]) -> None:
     settings = ASKED.replace(chroma_collections=1)
@@ -159,9 +153,7 @@ def asked_lanes(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[i
     return calls
 
 
-def test_a_large_user_has_a_collection_alone_and_is_asked_for_without_a_filter(
-    open_store: Open, monkeypatch
-) -> None:
+def test_a_large_user_has_a_collection_alone_that_is_asked_without_a_filter(open_store, monkeypatch) -> None:
     memory = open_store(SETTINGS.replace(exact_scan_limit=8, chroma_collections=1))
     say(memory, *boats(0, 3), user="bob")
     copied(memory, *boats(0, 8))
@@ -231,9 +223,7 @@ HARMS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_directory_that_is_not_what_the_journal_knows_is_filled_again(
-    open_directory: Open, tmp_path, harm
-) -> None:
+def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_directory, tmp_path, harm) -> None:
     store, kept = tmp_path / "store", tmp_path / "kept"
     with open_directory() as memory:
         copied(memory, *boats(0, 20))
@@ -253,7 +243,7 @@ def test_a_directory_that_is_not_what_the_journal_knows_is_filled_again(
     assert_whole(memory)
 
 
-def test_files_that_go_away_while_they_are_open_are_filled_again(open_directory: Open, tmp_path) -> None:
+def test_files_that_go_away_while_they_are_open_are_filled_again(open_directory, tmp_path) -> None:
     memory = copied(open_directory(), *boats(0, 30))
     degraded, rebuilt = heard(memory, IndexDegraded), heard(memory, IndexRebuilt)
     shutil.rmtree(tmp_path / "store" / "chroma")
@@ -265,9 +255,7 @@ def test_files_that_go_away_while_they_are_open_are_filled_again(open_directory:
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_collection_that_somebody_drops_or_makes_otherwise_is_filled_again(
-    open_store: Open, is_open
-) -> None:
+def test_a_collection_that_somebody_drops_or_makes_otherwise_is_filled_again(open_store, is_open) -> None:
     memory = copied(open_store(), *boats(0, 10))
     for remake in (False, True):
         (name,) = collections(memory)
@@ -284,7 +272,7 @@ def test_a_collection_that_somebody_drops_or_makes_otherwise_is_filled_again(
         assert_whole(memory)
 
 
-def test_lost_vectors_are_found_by_verify_and_a_batch_of_another_time_is_refused(open_store: Open) -> None:
+def test_lost_vectors_are_found_by_verify_and_a_batch_of_another_time_is_refused(open_store) -> None:
     memory = copied(open_store(), *boats(0, 10))
     ((shard, _),) = memory.runtime.db.read(outbox.batches).items()
     index, key = memory.runtime.index, str(min(in_journal(memory)))
@@ -310,7 +298,7 @@ def panic(*_: Any, **__: Any) -> Any:
     raise PanicException("called `Option::unwrap()` on a `None` value")
 
 
-def test_damage_that_shows_in_a_search_is_answered_exactly_and_healed(open_store: Open, monkeypatch) -> None:
+def test_damage_that_shows_in_a_search_is_answered_exactly_and_healed(open_store, monkeypatch) -> None:
     memory = open_store()
     for user in ("ada", "bob", "eve", "dan"):
         copied(memory, *boats(0, 10), user=user)
@@ -343,7 +331,7 @@ def letters(texts: list[str]) -> list[list[float]]:
     return [[text.count("h") + 0.1, text.count("s") + 0.1] for text in texts]
 
 
-def test_another_embedder_means_filling_again(open_store: Open) -> None:
+def test_another_embedder_means_filling_again(open_store) -> None:
     with open_store() as memory:
         memory.items().batch([PutItem(("d",), text, {"text": text}) for text in ("hiking", "sushi")])
         copied(memory, *boats(0, 5))
@@ -357,7 +345,7 @@ def test_another_embedder_means_filling_again(open_store: Open) -> None:
 
 
 @pytest.mark.requirement("M17")
-def test_chroma_away_means_exact_search_one_event_and_catching_up(open_store: Open, monkeypatch) -> None:
+def test_chroma_away_means_exact_search_one_event_and_catching_up(open_store, monkeypatch) -> None:
     memory = copied(open_store(), *boats(0, 3))
     degraded = heard(memory, IndexDegraded)
 
@@ -379,9 +367,7 @@ def test_chroma_away_means_exact_search_one_event_and_catching_up(open_store: Op
     assert_whole(memory)
 
 
-def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(
-    open_store: Open, monkeypatch
-) -> None:
+def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(open_store, monkeypatch) -> None:
     memory = open_store()
     say(memory, *boats(0, 3))
     index, rt = memory.runtime.index, memory.runtime
@@ -453,9 +439,7 @@ def ready(code: str, *args: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_compares_exactly_and_takes_over_when_the_first_is_gone(
-    open_directory: Open, tmp_path
-) -> None:
+def test_a_second_process_compares_exactly_and_takes_over_from_a_dead_one(open_directory, tmp_path) -> None:
     first = ready(HOLDS, tmp_path / "store", "")
     try:
         memory = open_directory()

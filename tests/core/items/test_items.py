@@ -262,9 +262,7 @@ def test_a_filter_that_leaves_little_of_what_the_index_finds_is_answered_exactly
     assert len(find(memory, "hikers", "d", limit=100)) == 10
 
 
-def test_the_index_lacks_what_is_gone_is_built_again_without_a_model_and_new_items_are_found_beside_it(
-    open_at, asked
-) -> None:
+def test_the_index_is_built_again_without_a_model_and_what_it_lacks_is_found(open_at, asked) -> None:
     memory = open_at(settings=FEW)
     put(memory, "d", **{f"k{n}": f"topic{n} hiking" for n in range(6)})
     memory.flush()

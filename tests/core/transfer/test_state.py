@@ -14,14 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, strategies as st
 
 from examples import examples
-from memlayer_core import Chat, Memory, Message
-from memlayer_core.errors import (
-    InputError,
-    InvalidMessageError,
-    InvalidScopeError,
-    InvalidStateError,
-    StoreUnavailableError,
-)
+from memlayer_core import Chat, Memory, Message, errors
 from memlayer_core.session_files import JsonSession, SessionManager
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -81,7 +74,7 @@ def test_messages_are_json_that_reads_back_equal(data, conversations) -> None:
     ],
 )
 def test_json_that_is_no_message_is_refused_with_what_is_wrong(given: str | bytes, problem: str) -> None:
-    with pytest.raises(InvalidMessageError, match=problem) as caught:
+    with pytest.raises(errors.InvalidMessageError, match=problem) as caught:
         Message.from_json(given)
     assert caught.value.hint
 
@@ -92,9 +85,7 @@ def test_json_that_is_no_message_is_refused_with_what_is_wrong(given: str | byte
 @pytest.mark.requirement("A04", "A17", "A18", "F01", "F18")
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_state_and_a_session_file_make_another_conversation_equal_whatever_was_there(
-    data, conversations, store, tmp_path: Path
-) -> None:
+def test_a_state_and_a_session_file_make_a_conversation_equal(data, conversations, store, tmp_path) -> None:
     chat, other = new(store), new(store)  # every example has sessions of its own
     chat.add_messages(data.draw(conversations), verbatim=True)
     state = chat.save_state()
@@ -189,7 +180,7 @@ def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory, state: Any, 
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add("user", "kept")
     before = chat.save_state()
-    with pytest.raises(InvalidStateError, match=problem) as caught:
+    with pytest.raises(errors.InvalidStateError, match=problem) as caught:
         chat.load_state(state)
     assert caught.value.hint
     assert chat.save_state() == before
@@ -297,7 +288,7 @@ def test_each_session_id_has_a_file_of_its_own_below_the_directory(tmp_path: Pat
         managing(tmp_path, agent := Agent(), session_id=named).load_if_exists()
         assert agent.state == {"of": named}
     for named in ("x" * 300, ".", ".."):
-        with pytest.raises(InputError, match="cannot be the name of a file") as caught:
+        with pytest.raises(errors.InputError, match="cannot be the name of a file") as caught:
             managing(tmp_path, session_id=named).save_session()
         assert "JsonSession" in caught.value.hint
 
@@ -317,7 +308,7 @@ BAD_FILES = [
 def test_a_bad_session_file_is_told_and_stays_as_it_is(tmp_path: Path, verb, text, problem) -> None:
     file, agent = tmp_path / "session.json", Agent(steps=7)
     file.write_text(text)
-    with pytest.raises(InvalidStateError, match=problem) as caught:
+    with pytest.raises(errors.InvalidStateError, match=problem) as caught:
         getattr(managing(file, agent), verb)()
     assert str(file) in str(caught.value)
     assert caught.value.hint
@@ -338,37 +329,37 @@ def test_a_session_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypat
     for broken in ("os.fsync", "pathlib.Path.replace"):
         with monkeypatch.context() as patched:
             patched.setattr(broken, full)
-            with pytest.raises(StoreUnavailableError, match="No space left on device"):
+            with pytest.raises(errors.StoreUnavailableError, match="No space left on device"):
                 manager.save_session()
         assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
         assert (tmp_path / "s.json").read_text() == before
     agent.state = {"steps": object()}
-    with pytest.raises(InvalidStateError, match="cannot be written as JSON"):
+    with pytest.raises(errors.InvalidStateError, match="cannot be written as JSON"):
         manager.save_session()
     assert (tmp_path / "s.json").read_text() == before
 
 
 @pytest.mark.requirement("A18")
-def test_a_manager_refuses_what_it_could_not_save_and_names_the_component_whose_state_is_bad(
-    memory, tmp_path: Path
-) -> None:
+def test_a_manager_refuses_what_it_could_not_save_and_names_a_bad_component(memory, tmp_path) -> None:
     chat, other = memory.chat(user_id="ada"), memory.chat(user_id="bob")
     manager = managing(tmp_path, chat)
-    with pytest.raises(InputError, match="has a component 'Chat' already") as caught:
+    with pytest.raises(errors.InputError, match="has a component 'Chat' already") as caught:
         manager.add_component(other)
     assert "name=" in caught.value.hint
     manager.add_component(other, name="Bob's")
-    with pytest.raises(InputError, match="`save_state` and `load_state`, got str 'text'"):
+    with pytest.raises(errors.InputError, match="`save_state` and `load_state`, got str 'text'"):
         manager.add_component("text")  # type: ignore[arg-type]
-    with pytest.raises(InvalidScopeError, match="session_id"):
+    with pytest.raises(errors.InvalidScopeError, match="session_id"):
         SessionManager.for_session_id("")
     for verb in ("save_session", "load_if_exists"):
-        with pytest.raises(InputError, match="no session files") as caught:
+        with pytest.raises(errors.InputError, match="no session files") as caught:
             getattr(SessionManager("s"), verb)()
         assert "with_session" in caught.value.hint
     (tmp_path / "s.json").mkdir()
-    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+    with pytest.raises(errors.StoreUnavailableError, match="cannot be read"):
         manager.load_if_exists()
     JsonSession(tmp_path).save("t", {"Chat": {"messages": [{"role": "robot"}]}}, MAY)
-    with pytest.raises(InvalidStateError, match=r"component 'Chat': message 0 of the state: unknown role"):
+    with pytest.raises(
+        errors.InvalidStateError, match=r"component 'Chat': message 0 of the state: unknown role"
+    ):
         managing(tmp_path, chat, session_id="t").load_if_exists()
