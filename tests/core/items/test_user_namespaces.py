@@ -18,8 +18,6 @@ from memlayer_core.scope import Scope
 from memlayer_core.tools import AGENT_TOOLS
 
 NAMESPACE = ("memories", "{user_id}")
-
-
 RED, BLUE = "Ada has a red boat.", "Bob has a blue boat."
 ASKS = "Is the boat red or blue?"
 HELD = {
