@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,6 @@ def open_store(request: pytest.FixtureRequest, open_at: Open) -> Open:
     """Return a function that opens memories of one store, with a directory of Chroma or a server."""
     url = request.getfixturevalue("chroma_url") if request.param == "server" else None
     return lambda settings=ASKED, **options: open_at("store", settings=settings, chroma_url=url, **options)
-
-
-@pytest.fixture
-def open_directory(open_at: Open) -> Open:
-    return lambda: open_at("store", settings=ASKED)
 
 
 # --- complete
@@ -141,46 +137,32 @@ def test_nobody_is_answered_with_what_another_one_said(tmp_path: Path, owners: l
 # --- whom it is asked for
 
 
-def asked_lanes(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str | None]]:
-    calls: list[tuple[int, str | None]] = []
-    inner = memory.runtime.index.nearest
-
-    def nearest(shard: int, lane: str | None, *args: Any) -> Any:
-        calls.append((shard, lane))
-        return inner(shard, lane, *args)
-
-    monkeypatch.setattr(memory.runtime.index, "nearest", nearest)
-    return calls
-
-
-def test_a_large_user_has_a_collection_alone_that_is_asked_without_a_filter(open_store, monkeypatch) -> None:
+def test_a_large_user_has_a_collection_alone_that_is_asked_without_a_filter(open_store, asked) -> None:
     memory = open_store(SETTINGS.replace(exact_scan_limit=8, chroma_collections=1))
     say(memory, *boats(0, 3), user="bob")
     copied(memory, *boats(0, 8))
-    calls = asked_lanes(memory, monkeypatch)
     assert found(memory) == 8
-    assert calls == []  # compared one by one
+    assert asked == []  # compared one by one
     say(memory, *boats(8, 12))
     assert found(memory) == 12  # at once, before Chroma was told
     memory.flush(60)
-    calls.clear()
+    asked.clear()
     assert found(memory) == 12
-    assert {*calls} == {(1, None)}
+    assert {*asked} == {(1, None)}
     assert len(memory.search("boat", user_id="ada", session_id="s", limit=50)) == 12
-    assert calls[-1][1] == memory.chat(user_id="ada", session_id="s").scope.session_lane
+    assert asked[-1][1] == memory.chat(user_id="ada", session_id="s").scope.session_lane
     assert in_chroma(memory) == in_journal(memory)
     memory.forget(user_id="ada")
     memory.flush(60)
     assert_whole(memory)
 
 
-def test_a_store_in_memory_has_chroma_in_a_directory_of_its_own_that_goes_with_it(monkeypatch) -> None:
+def test_a_store_in_memory_has_chroma_in_a_directory_of_its_own_that_goes_with_it(asked) -> None:
     with Memory.in_memory(embedder="hashing", settings=SETTINGS) as memory:
         assert copied(memory, *boats(0, 3)).admin.status().index == "none"
     with Memory.in_memory(embedder="hashing", settings=ASKED) as memory:
-        calls = asked_lanes(copied(memory, *boats(0, 3)), monkeypatch)
-        assert found(memory) == 3
-        assert calls
+        assert found(copied(memory, *boats(0, 3))) == 3
+        assert asked
         directory = memory.runtime.index.directory
     assert not directory.exists()
 
@@ -223,17 +205,17 @@ HARMS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("harm", HARMS)
-def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_directory, tmp_path, harm) -> None:
-    store, kept = tmp_path / "store", tmp_path / "kept"
-    with open_directory() as memory:
+def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_at, tmp_path, harm) -> None:
+    store, kept = tmp_path / "memory", tmp_path / "kept"
+    with open_at(settings=ASKED) as memory:
         copied(memory, *boats(0, 20))
     shutil.copytree(store, kept)
-    with open_directory() as memory:
+    with open_at(settings=ASKED) as memory:
         say(memory, *boats(20, 30))
         memory.chat(user_id="ada", session_id="s").delete_message(0)
         memory.flush(60)
     HARMS[harm](store, kept)
-    memory = open_directory()
+    memory = open_at(settings=ASKED)
     left = 20 if harm == "the journal is older" else 29
     rebuilt = heard(memory, IndexRebuilt)
     assert found(memory) == left  # exact
@@ -243,10 +225,10 @@ def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_directo
     assert_whole(memory)
 
 
-def test_files_that_go_away_while_they_are_open_are_filled_again(open_directory, tmp_path) -> None:
-    memory = copied(open_directory(), *boats(0, 30))
+def test_files_that_go_away_while_they_are_open_are_filled_again(open_at, tmp_path) -> None:
+    memory = copied(open_at(settings=ASKED), *boats(0, 30))
     degraded, rebuilt = heard(memory, IndexDegraded), heard(memory, IndexRebuilt)
-    shutil.rmtree(tmp_path / "store" / "chroma")
+    shutil.rmtree(tmp_path / "memory" / "chroma")
     wait_for(lambda: bool(rebuilt) and memory.admin.status().problems == {})
     assert "removed" in degraded[0].reason
     memory.flush(60)
@@ -312,7 +294,9 @@ def test_damage_that_shows_in_a_search_is_answered_exactly_and_healed(open_store
     assert_whole(memory)
 
 
-def test_damage_that_one_memory_sees_may_be_healed_by_another(open_at, chroma_url, monkeypatch) -> None:
+def test_damage_that_one_memory_sees_may_be_healed_by_another(
+    open_at, chroma_url, monkeypatch, asked
+) -> None:
     one, two = (open_at(chroma_url=chroma_url, settings=ASKED) for _ in range(2))
     before = collections(copied(one, *boats(0, 10)))
     one._resources.worker._stopping.set()  # it does no work itself
@@ -322,9 +306,9 @@ def test_damage_that_one_memory_sees_may_be_healed_by_another(open_at, chroma_ur
     two.flush(60)
     assert collections(one) != before
     assert in_chroma(two) == in_journal(two)
-    calls = asked_lanes(one, monkeypatch)
+    asked.clear()
     assert found(one) == 10
-    assert calls
+    assert asked
 
 
 def letters(texts: list[str]) -> list[list[float]]:
@@ -439,10 +423,10 @@ def ready(code: str, *args: object) -> subprocess.Popen[str]:
     return process
 
 
-def test_a_second_process_compares_exactly_and_takes_over_from_a_dead_one(open_directory, tmp_path) -> None:
-    first = ready(HOLDS, tmp_path / "store", "")
+def test_a_second_process_compares_exactly_and_takes_over_from_a_dead_one(open_at, tmp_path) -> None:
+    first = ready(HOLDS, tmp_path / "memory", "")
     try:
-        memory = open_directory()
+        memory = open_at(settings=ASKED)
         say(memory, *boats(0, 3))
         assert found(memory) == 4
         memory.flush(60)  # the first process tells Chroma
@@ -484,11 +468,8 @@ def test_two_processes_on_one_server_write_to_it_in_turn(chroma_url: str, new_po
             for text in boats(0, 8):
                 copied(memory, text, user=user)
 
-        threads = [threading.Thread(target=work, args=args) for args in ((one, "ada"), (two, "bob"))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(work, (one, two), ("ada", "bob")))
         one.flush(60)
         assert in_chroma(one) == in_journal(two)
         assert len(in_journal(one)) == 16

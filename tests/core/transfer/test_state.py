@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,10 +20,8 @@ from memlayer_core.session_files import JsonSession, SessionManager
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 FAULTS = [
     ('{"role": "user", "content": "a', "cut off"),
-    ('{"role": "user", "content": tru', "cut off"),
     ('{"role": {"content": 1}', "cut off"),
     ('{"role": "user" "content"}', "no JSON"),
-    ("steps = 1", "no JSON"),
     ("", "empty"),
 ]
 """Texts that are no JSON."""
@@ -196,11 +194,8 @@ def test_a_history_is_empty_or_the_callers_own_and_holds_all_that_is_added_at_th
         for turn in range(10):
             chat.add("user", f"{at}.{turn}")
 
-    writers = [threading.Thread(target=write, args=(at,)) for at in range(4)]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(4)))
     chat.history().clear()
     said = {f"{at}.{turn}" for at in range(4) for turn in range(10)}
     assert {one.content for one in chat.history()} == said
