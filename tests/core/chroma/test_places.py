@@ -119,19 +119,6 @@ def test_close_leaves_no_open_file_but_a_seal_and_nobody_uses_what_is_not_held(i
     assert found(index, name) == {*range(300)}
 
 
-def test_beginning_anew_touches_nothing_that_chroma_did_not_make(index, tmp_path):
-    write(index, 1)
-    mine = [tmp_path / "chroma" / "notes.txt", tmp_path / "chroma" / "folder" / "file"]
-    for path in mine:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("mine")
-    index.close()
-    (tmp_path / "chroma.closed").unlink()
-    assert index.acquire()
-    assert not (tmp_path / "chroma" / "chroma.sqlite3").exists()
-    assert all(path.read_text() == "mine" for path in mine)
-
-
 FORK = """
 index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
 assert index.acquire()

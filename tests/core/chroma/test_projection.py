@@ -69,7 +69,7 @@ def test_after_a_flush_chroma_has_every_vector_and_after_a_forget_none(open_stor
         memory.flush(60)
         assert in_chroma(memory) == in_journal(memory), name
     assert_whole(memory)
-    assert len(in_journal(memory)) == 3 + 4 * len(CHANGES) - 4 - 1  # one was deleted, and four were cleared
+    assert len(in_journal(memory)) == 3 + 4 * len(CHANGES) + 1 - 1 - 1 - 4  # add, delete, withdraw, clear
     assert max(in_journal(memory).values()) > 1
     memory.forget(user_id="ada")
     memory.flush(60)
@@ -210,7 +210,10 @@ def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_at, tmp
     with open_at(settings=ASKED) as memory:
         copied(memory, *boats(0, 20))
     shutil.copytree(store, kept)
+    mine = store / "chroma" / "folder" / "notes.txt"
     with open_at(settings=ASKED) as memory:
+        mine.parent.mkdir()
+        mine.write_text("mine")
         say(memory, *boats(20, 30))
         memory.chat(user_id="ada", session_id="s").delete_message(0)
         memory.flush(60)
@@ -222,6 +225,7 @@ def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_at, tmp
     memory.flush(60)
     assert found(memory) == left
     assert [event.vectors for event in rebuilt] == [left]
+    assert mine.exists() is ("the directory is" not in harm)  # what Chroma did not make is not touched
     assert_whole(memory)
 
 

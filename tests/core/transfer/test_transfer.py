@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 from hypothesis import HealthCheck, given, strategies as st
 from tuned import Tuned
-from typer.testing import CliRunner, Result
 from waiting import wait_for
 
 from examples import examples
 from memlayer_core import Memory, Message, Scope
-from memlayer_core.cli.commands import app
 from memlayer_core.errors import ImportStoppedError, InputError, InvalidScopeError, StoreUnavailableError
 from memlayer_core.storage.files import FileWriter
 
@@ -556,11 +555,6 @@ def test_an_id_that_comes_twice_is_one_message_the_later_one_and_empty_lines_say
 # --- the command line
 
 
-def run(*arguments: str | Path, piped: str | None = None) -> Result:
-    runner = CliRunner(env={"COLUMNS": "200"})
-    return runner.invoke(app, list(map(str, arguments)), input=piped, catch_exceptions=False)
-
-
 @pytest.fixture
 def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
     """Return a directory with a memory of two users, closed."""
@@ -576,7 +570,7 @@ def test_the_command_line_moves_what_is_a_users_own_to_another_store(directory, 
     shown = run("export", file, directory, "--user", "ada")
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "Exported: 1 message(s).\n")
     assert said(file.read_text(encoding="utf-8")) == ["I am Ada: 你好"]
-    refused = run("import", file, second, "--user", "bob")
+    refused = run("import", file, second, "--user", "bob", COLUMNS="200")
     assert refused.exit_code == 1
     assert "nothing was imported: line 2: the session 's' is of the user 'ada'" in refused.stderr
     for new in (1, 0):
@@ -594,20 +588,18 @@ def test_the_command_line_pipes_a_tenant_as_python_exports_it(directory: Path, t
     assert said(shown.stdout) == ["I am Ada: 你好", "I am Bob"]
     with Memory.open(directory) as memory:
         assert lines(shown.stdout)[1:] == lines(exported(memory))[1:]
-    taken = run("import", "-", tmp_path / "second", piped=shown.stdout)
+    taken = run("import", "-", tmp_path / "second", stdin=shown.stdout)
     assert taken.exit_code == 0
     assert "2 of them new" in taken.stdout
     again = run("export", "-", tmp_path / "second", *whose)
     assert lines(again.stdout)[1:] == lines(shown.stdout)[1:]
 
 
-def test_a_bar_is_shown_beside_the_output_on_a_terminal_alone(directory: Path, monkeypatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    shown = run("export", "-", directory, "--user", "ada")
+def test_a_bar_is_shown_beside_the_output_on_a_terminal_alone(directory: Path) -> None:
+    shown = run("export", "-", directory, "--user", "ada", FORCE_COLOR="1")  # what rich takes for a terminal
     assert "Exporting" in shown.stderr
     assert "100%" in shown.stderr
     assert said(shown.stdout) == ["I am Ada: 你好"]
-    monkeypatch.undo()
     assert "Exporting" not in run("export", "-", directory, "--user", "ada").stderr
 
 
@@ -617,7 +609,7 @@ def test_the_command_line_tells_what_is_wrong(tmp_path: Path) -> None:
     assert "there is no file" in shown.stderr
     assert not (tmp_path / "new").exists()
     (tmp_path / "cut").write_text("\n".join(EXPORT[:3]) + '\n{"mess')
-    shown = run("import", tmp_path / "cut", tmp_path / "new")
+    shown = run("import", tmp_path / "cut", tmp_path / "new", COLUMNS="200")
     assert shown.exit_code == 1
     assert "line 4: it is cut off" in shown.stderr
     assert "1 message(s) of 1 session(s), 1 of them new were imported and stay" in shown.stderr
