@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, ToolCall
+from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.message import ROLES, Raw
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import Colour
@@ -88,6 +89,20 @@ def conversations() -> st.SearchStrategy[list[Message]]:
         max_size=5,
         unique_by=lambda message: message.id or object(),
     )
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str | None]]:
+    """Return the shards and lanes that Chroma was asked about."""
+    calls: list[tuple[int, str | None]] = []
+    real = ChromaIndex.nearest
+
+    def nearest(index: ChromaIndex, shard: int, lane: str | None, *args: Any) -> Any:
+        calls.append((shard, lane))
+        return real(index, shard, lane, *args)
+
+    monkeypatch.setattr(ChromaIndex, "nearest", nearest)
+    return calls
 
 
 @pytest.fixture

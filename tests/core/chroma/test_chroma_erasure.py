@@ -17,27 +17,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from projection import collections
+from projection import assert_whole, boats, collections, copied, found, heard, say
 from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import StoreUnavailableError
 from memlayer_core.events import IndexDegraded, StoreMissing
 from memlayer_core.items.model import PutItem
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs, outbox, statements
+from tests.conftest import offload_id
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, job_backoff=0.01, lease_seconds=1, durability="normal")
 SECRET = "the password of the vault is swordfish"
 ITEM = "the key is under the mat"
-
-
-def heard(memory: Memory, kind: type) -> list[Any]:
-    events: list[Any] = []
-    memory.listen(lambda event: events.append(event) if isinstance(event, kind) else None)
-    return events
 
 
 def signs(texts: list[str]) -> list[list[float]]:
@@ -51,6 +44,11 @@ def bytes_of(*texts: str) -> list[bytes]:
     return [np.asarray(vector, dtype="<f4").tobytes() for vector in signs(list(texts))]
 
 
+def key_of(chat: Chat) -> bytes:
+    """Return the id that a session's first message has in Chroma."""
+    return offload_id(chat, 0).removeprefix("msg-").encode()
+
+
 def traces(directory: Path, wanted: list[bytes]) -> set[str]:
     """Return the names of the files below a directory in which any of that stands."""
     return {
@@ -58,20 +56,6 @@ def traces(directory: Path, wanted: list[bytes]) -> set[str]:
         for path in directory.rglob("*")
         if path.is_file() and any(one in path.read_bytes() for one in wanted)
     }
-
-
-def key_of(memory: Memory, scope: Scope, place: int = 0) -> str:
-    """Return the id that a session's message has in Chroma."""
-    db = memory.runtime.db
-    session = db.read(messages_reads.find, scope)
-    assert session is not None
-    return str(db.read(messages_reads.history, session, 0, None)[place].key)
-
-
-def talk(memory: Memory, user: str, turns: int, session: str = "s") -> None:
-    memory.chat(user_id=user, session_id=session).add_messages(
-        [Message("user", f"{user} saw a thing number {turn}, in town {turn * 7}") for turn in range(turns)]
-    )
 
 
 @pytest.fixture
@@ -92,17 +76,13 @@ def chroma(tmp_path: Path) -> Path:
     return tmp_path / "memory" / "chroma"
 
 
-WAYS: dict[str, Callable[[Memory], Any]] = {
-    "forget": lambda memory: memory.forget(user_id="louis"),
-    "forget the session": lambda memory: memory.forget(user_id="louis", session_id="s"),
-    "clear": lambda memory: memory.chat(user_id="louis", session_id="s").clear(),
-    "delete": lambda memory: memory.chat(user_id="louis", session_id="s").delete_message(0),
-    "edit": lambda memory: memory.chat(user_id="louis", session_id="s").edit(
-        0, content="nothing of interest"
-    ),
-    "resync": lambda memory: memory.chat(user_id="louis", session_id="s").resync(
-        [Message("user", "something else")], replace="all", erase=True
-    ),
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "forget": lambda chat: chat.memory.forget(user_id="louis"),
+    "forget the session": lambda chat: chat.memory.forget(user_id="louis", session_id="s"),
+    "clear": lambda chat: chat.clear(),
+    "delete": lambda chat: chat.delete_message(0),
+    "edit": lambda chat: chat.edit(0, content="nothing of interest"),
+    "resync": lambda chat: chat.resync([Message("user", "something else")], replace="all", erase=True),
 }
 
 
@@ -114,23 +94,20 @@ def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, way, pe
     memory = open_at(settings=SETTINGS, embedder=signs)
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("user", SECRET)
-    key, lane = key_of(memory, chat.scope), chat.scope.session_lane
     if persisted:  # beyond 250 vectors, Chroma writes the files of its graph
-        talk(memory, "louis", 300, session="other")
-    talk(memory, "eve", 5)
-    memory.flush(60)
-    gone = [*bytes_of(SECRET), *([] if way == "edit" else [key.encode()])]
-    if way.startswith("forget"):
-        gone.append(lane.encode())
-    assert traces(chroma, gone[:1])
-    if persisted:
-        assert list(chroma.glob("*/data_level0.bin"))
-    WAYS[way](memory)
+        say(memory, *boats(0, 300), user="louis", session="other")
+    copied(memory, *boats(0, 5), user="eve")
+    gone = bytes_of(SECRET)
+    assert traces(chroma, gone)
+    assert not persisted or list(chroma.glob("*/data_level0.bin"))
+    gone += [] if way == "edit" else [key_of(chat)]
+    gone += [chat.scope.session_lane.encode()] if way.startswith("forget") else []
+    WAYS[way](chat)
     memory.flush(60)
     assert traces(chroma, gone) == set()
     assert memory.admin.status().index == "held"
     assert memory.admin.verify() == []
-    assert len(memory.search("a thing in town", user_id="eve", limit=10)) == 5
+    assert found(memory, "eve") == 5
 
 
 def test_a_record_and_an_item_that_are_forgotten_are_in_none_of_chromas_files(open_at, chroma) -> None:
@@ -151,7 +128,7 @@ def test_a_record_and_an_item_that_are_forgotten_are_in_none_of_chromas_files(op
 def test_many_forgets_are_cleared_out_together(open_at, chroma, monkeypatch) -> None:
     memory = open_at(settings=SETTINGS, embedder=signs)
     for number in range(30):
-        memory.chat(user_id=f"u{number}", session_id="s").add("user", f"{SECRET} {number}")
+        say(memory, f"{SECRET} {number}", user=f"u{number}")
     memory.flush(60)
     erased: list[Any] = []
     inner = memory.runtime.index.erase
@@ -167,9 +144,7 @@ def test_many_forgets_are_cleared_out_together(open_at, chroma, monkeypatch) -> 
 
 @pytest.mark.slow
 def test_without_a_flush_they_leave_its_files_within_an_hour(open_at, chroma, monkeypatch) -> None:
-    memory = open_at(settings=SETTINGS, embedder=signs)
-    memory.chat(user_id="louis", session_id="s").add("user", SECRET)
-    memory.flush(60)
+    memory = copied(open_at(settings=SETTINGS, embedder=signs), SECRET, user="louis")
     memory.forget(user_id="louis")
     now = memory.runtime.now()
     for minutes, is_due in ((59, False), (61, True)):
@@ -179,18 +154,17 @@ def test_without_a_flush_they_leave_its_files_within_an_hour(open_at, chroma, mo
 
 
 @pytest.mark.slow
-def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, chroma) -> None:
+def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at) -> None:
     memory = open_at(settings=SETTINGS)
-    talk(memory, "louis", 120)
-    memory.chat(user_id="louis", session_id="gone").add("user", SECRET)
-    memory.flush(60)
+    say(memory, *boats(0, 120))
+    copied(memory, SECRET, session="gone")
     degraded = heard(memory, IndexDegraded)
-    index, found = memory.runtime.index, []
+    index, amid = memory.runtime.index, []
     inner = index.write
 
     def write(batch: Any) -> None:
         inner(batch)  # the collection has some of its vectors again
-        found.append(len(memory.search("a thing in town", user_id="louis", limit=500)))
+        amid.append(found(memory))
 
     index.write = write
     ended = threading.Event()
@@ -198,15 +172,15 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, ch
 
     def search() -> None:
         while not ended.is_set():
-            counts.append(len(memory.search("a thing in town", user_id="louis", limit=500)))
+            counts.append(found(memory))
 
     searching = threading.Thread(target=search)
     searching.start()
-    memory.forget(user_id="louis", session_id="gone")
+    memory.forget(user_id="ada", session_id="gone")
     memory.flush(60)
     ended.set()
     searching.join()
-    assert set(found) == {120}
+    assert set(amid) == {120}
     assert set(counts) <= {120, 121}
     assert degraded == []
     assert memory.admin.status().problems == {}
@@ -216,8 +190,7 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, ch
 def test_reindexing_leaves_nothing_behind(open_at, chroma) -> None:
     memory = open_at(settings=SETTINGS)
     for user in ("a", "b"):
-        talk(memory, user, 260)
-    memory.flush(60)
+        copied(memory, *boats(0, 260), user=user)
 
     def size() -> int:
         return sum(path.stat().st_size for path in chroma.rglob("*") if path.is_file())
@@ -254,26 +227,23 @@ memory.flush(60)
 @pytest.mark.slow
 @pytest.mark.parametrize("point", ["before", "emptied", "filling", "filled"])
 @pytest.mark.usefixtures("large_keys")
-def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_at, tmp_path, point) -> None:
-    memory = open_at(settings=SETTINGS)
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", SECRET)
+def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_at, chroma, point) -> None:
+    memory = copied(open_at(settings=SETTINGS), SECRET, user="louis")
     for user in ("eve", "adam", "ada", "bob"):
-        talk(memory, user, 10)
-    memory.flush(60)
-    gone = [key_of(memory, chat.scope).encode(), chat.scope.user_lane.encode()]
+        copied(memory, *boats(0, 10), user=user)
+    chat = memory.chat(user_id="louis", session_id="s")
+    gone = [key_of(chat), chat.scope.user_lane.encode()]
     memory.close()
-    where = tmp_path / "memory"
     child = subprocess.run(
-        [sys.executable, "-c", KILLED, where, point], capture_output=True, timeout=120, check=False
+        [sys.executable, "-c", KILLED, chroma.parent, point], capture_output=True, timeout=120
     )
     assert child.returncode == -signal.SIGKILL, child.stderr
     memory = open_at(settings=SETTINGS)
     assert memory.flush(60).dead == 0
-    assert traces(where / "chroma", gone) == set()
+    assert traces(chroma, gone) == set()
     assert memory.admin.verify() == []
     for user in ("eve", "adam", "ada", "bob"):
-        assert len(memory.search("a thing in town", user_id=user, limit=50)) == 10
+        assert found(memory, user) == 10
 
 
 # --- files that go away
@@ -281,7 +251,7 @@ def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_a
 
 def refused(memory: Memory) -> bool:
     try:
-        memory.chat(user_id="louis", session_id="s").add("user", "into the void")
+        say(memory, "into the void")
     except StoreUnavailableError as problem:
         return "removed or replaced" in str(problem) and "open the store again" in problem.hint
     return False
@@ -290,19 +260,16 @@ def refused(memory: Memory) -> bool:
 @pytest.mark.parametrize("way", ["removed", "moved", "replaced"])
 def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path, way) -> None:
     where, elsewhere = tmp_path / "memory", tmp_path / "elsewhere"
-    memory = open_at(settings=SETTINGS)
+    memory = copied(open_at(settings=SETTINGS), *boats(0, 20))
     gone = heard(memory, StoreMissing)
-    talk(memory, "louis", 20)
-    memory.flush(60)
     if way == "removed":
-        wait_for(
-            lambda: shutil.rmtree(where, ignore_errors=True) or not where.exists()
-        )  # SQLite may open a file meanwhile
+        # SQLite may open a file meanwhile.
+        wait_for(lambda: shutil.rmtree(where, ignore_errors=True) or not where.exists())
     else:
         where.rename(elsewhere)
     if way == "replaced":
         with Memory.open(where, embedder="hashing", settings=SETTINGS) as other:
-            talk(other, "louis", 3)
+            say(other, *boats(0, 3))
     wait_for(lambda: refused(memory))
     wait_for(lambda: bool(gone))  # a write may fail a moment before
     assert "removed or replaced" in memory.admin.status().problems["journal"]
@@ -311,35 +278,33 @@ def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path
         with pytest.raises(StoreUnavailableError, match="removed or replaced"):
             verb()
     assert len(gone) == 1
-    fresh = open_at(settings=SETTINGS)
-    talk(fresh, "louis", 2, session="fresh")
-    fresh.flush(60)
+    fresh = copied(open_at(settings=SETTINGS), *boats(0, 2), session="fresh")
     assert fresh.admin.status().index == "held"
     memory.close()
-    told = fresh.chat(user_id="louis", session_id="s").history()
-    assert len(told) == (3 if way == "replaced" else 0)
-    assert len(fresh.chat(user_id="louis", session_id="fresh").history()) == 2
-    assert fresh.admin.verify() == []
-    assert fresh.admin.status().problems == {}
+    assert len(fresh.chat(user_id="ada", session_id="s").history()) == (3 if way == "replaced" else 0)
+    assert len(fresh.chat(user_id="ada", session_id="fresh").history()) == 2
+    assert_whole(fresh)
 
 
 @pytest.mark.slow
-def test_opening_a_second_memory_takes_no_lock_from_the_first(tmp_path) -> None:
+def test_opening_a_second_memory_takes_no_lock_from_the_first(open_at, tmp_path) -> None:
     """A process that opens the journal's file beside SQLite, and closes it, gives up SQLite's locks on it."""
     code = (
-        "import sys; from memlayer_core import Memory\nMemory.open(sys.argv[1], embedder='hashing').close()"
+        "import sys; from memlayer_core import Memory; Memory.open(sys.argv[1], embedder='hashing').close()"
     )
-    one = Memory.open(tmp_path, embedder="hashing", settings=SETTINGS)
-    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS):
-        one.chat(user_id="louis", session_id="s").add("user", "before")
-        subprocess.run([sys.executable, "-c", code, tmp_path], timeout=60, check=True)
-        one.chat(user_id="louis", session_id="s").add("user", "after")
-        with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as third:
-            told = [m.content for m in third.chat(user_id="louis", session_id="s").history()]
+
+    def told(memory: Memory) -> list[Any]:
+        return [one.content for one in memory.chat(user_id="ada", session_id="s").history()]
+
+    one, _ = open_at(settings=SETTINGS), open_at(settings=SETTINGS)
+    say(one, "before")
+    subprocess.run([sys.executable, "-c", code, tmp_path / "memory"], timeout=60, check=True)
+    say(one, "after")
+    with open_at(settings=SETTINGS) as third:
+        assert told(third) == ["before", "after"]
     one.close()
-    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as last:
-        assert [m.content for m in last.chat(user_id="louis", session_id="s").history()] == told
-    assert told == ["before", "after"]
+    with open_at(settings=SETTINGS) as last:
+        assert told(last) == ["before", "after"]
 
 
 # --- a server that many use
@@ -374,7 +339,7 @@ def test_processes_that_start_on_a_busy_store_drop_no_collection(new_postgres_ur
 
     with Memory.open(embedder="hashing", settings=SETTINGS, **where) as memory:
         for user in range(30):
-            talk(memory, f"u{user}", 5)
+            say(memory, *boats(0, 5), user=f"u{user}")
         memory.flush(60)
         before = collections(memory)
         children = [start("busy", 10), start("busy too", 10)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,11 +13,12 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from waiting import wait_for
 
-import memlayer_core
 from memlayer_core.chroma.directory import EmbeddedChroma
 from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.chroma.server import ChromaServer
@@ -25,6 +27,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage.outbox import Batch
 
+ROOT = Path(__file__).parents[3]
 STORE = "5c7a2f0e-1d4b-4c3a-9e8f-0a1b2c3d4e5f"
 OTHER = "11111111-2222-4333-8444-555555555555"
 DIMENSION = 16
@@ -52,39 +55,23 @@ def found(index: ChromaIndex, name: str, *, shard: int = 0) -> set[int]:
     return {hit.key for hit in index.nearest(shard, None, vector(1), 1000, [name])}
 
 
-def python(script: str, *arguments: object, **options) -> subprocess.Popen[str]:
-    """Start a process that has this file's helpers and runs `script`."""
-    here = Path(__file__).resolve()
-    start = (
-        "import importlib.util, os, signal, sys, time\n"
-        f"spec = importlib.util.spec_from_file_location('claims', {str(here)!r})\n"
-        "claims = importlib.util.module_from_spec(spec); sys.modules['claims'] = claims\n"
-        "spec.loader.exec_module(claims)\n"
-        "from claims import *\n"
-    )
-    root = str(Path(memlayer_core.__file__).resolve().parents[1])
-    env = {**os.environ, "PYTHONPATH": root, **options.pop("env", {})}
-    return subprocess.Popen(
-        [sys.executable, "-c", start + script, *map(str, arguments)],
+START = "from tests.core.chroma.test_places import *\n"
+
+
+def said(script: str, *arguments: object, ends: int = 0, env: dict[str, str] | None = None, **options: Any):
+    """Return the words that a process with this file's helpers prints until nobody has its output open."""
+    path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-c", START + script, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
-        env=env,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path, **(env or {})},
         **options,
     )
-
-
-def said(process: subprocess.Popen[str], *, seconds: float = 60) -> list[str]:
-    """Return the lines that a process printed, once it has ended well."""
-    try:
-        out, err = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        out, err = process.communicate()
-        pytest.fail(f"the process hangs; it said {out!r} {err!r}")
-    assert process.returncode == 0, (process.returncode, out, err)
-    return out.split()
+    assert done.returncode == ends, done.stdout + done.stderr
+    return done.stdout.split()
 
 
 @pytest.fixture
@@ -111,15 +98,6 @@ def test_two_spellings_of_a_path_are_one_directory_with_one_owner(index, tmp_pat
     second.close()
 
 
-def test_whoever_does_not_hold_it_cannot_use_it(index):
-    name = write(index, 1)
-    index.close()
-    with pytest.raises(IndexUnavailableError, match="not held"):
-        found(index, name)
-    assert index.acquire()
-    assert found(index, name) == {1}
-
-
 def open_files_below(directory):
     files = []
     for link in Path("/proc/self/fd").iterdir():
@@ -128,31 +106,17 @@ def open_files_below(directory):
     return [file for file in files if str(directory) in file]
 
 
-def test_close_leaves_no_open_file_and_a_seal(index, tmp_path):
+def test_close_leaves_no_open_file_but_a_seal_and_nobody_uses_what_is_not_held(index, tmp_path):
     name = write(index, *range(300))
     assert not (tmp_path / "chroma.closed").exists()
     index.close()
     assert (tmp_path / "chroma.closed").exists()
     if Path("/proc/self/fd").exists():
-        deadline = time.monotonic() + 10
-        while open_files_below(tmp_path):  # Chroma's own threads close them a moment later
-            assert time.monotonic() < deadline, open_files_below(tmp_path)
-            time.sleep(0.05)
+        wait_for(lambda: not open_files_below(tmp_path), 10)  # Chroma's own threads close them a moment later
+    with pytest.raises(IndexUnavailableError, match="not held"):
+        found(index, name)
     assert index.acquire()
     assert found(index, name) == {*range(300)}
-
-
-def test_beginning_anew_touches_nothing_that_chroma_did_not_make(index, tmp_path):
-    write(index, 1)
-    mine = [tmp_path / "chroma" / "notes.txt", tmp_path / "chroma" / "folder" / "file"]
-    for path in mine:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("mine")
-    index.close()
-    (tmp_path / "chroma.closed").unlink()
-    assert index.acquire()
-    assert not (tmp_path / "chroma" / "chroma.sqlite3").exists()
-    assert all(path.read_text() == "mine" for path in mine)
 
 
 FORK = """
@@ -179,7 +143,7 @@ index.close()
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_holds_nothing_ends_in_peace_and_leaves_the_parent_its_lock(tmp_path):
-    assert said(python(FORK, tmp_path / "chroma")) == ["1", "2"]
+    assert said(FORK, tmp_path / "chroma") == ["1", "2"]
 
 
 ORPHAN = """
@@ -202,9 +166,7 @@ except IndexUnavailableError as problem:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_leaves_its_dead_parents_index_to_processes_that_can_use_it(tmp_path):
-    process = python(ORPHAN, tmp_path / "chroma")
-    out, err = process.communicate(timeout=60)  # ends when the child has closed its output
-    assert out.split() == ["refused", "True", "True"], err
+    assert said(ORPHAN, tmp_path / "chroma", ends=-signal.SIGKILL) == ["refused", "True", "True"]
     heir = EmbeddedChroma(tmp_path / "chroma", store_id=STORE)
     assert heir.acquire()
     heir.close()
@@ -233,7 +195,7 @@ def test_a_low_limit_of_open_files_is_raised_and_no_vector_is_missing(tmp_path):
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < 320 * 40:
         pytest.skip("the hard limit is too low here")
-    assert said(python(LIMITED, tmp_path / "chroma")) == ["missing", "0", "True"]
+    assert said(LIMITED, tmp_path / "chroma") == ["missing", "0", "True"]
 
 
 # --- the environment that chromadb reads when it is imported
@@ -251,52 +213,34 @@ else:
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["file", "variable"])
-def test_a_variable_that_chroma_cannot_take_is_named(tmp_path, place):
-    env = {"MIGRATIONS": "auto"} if place == "variable" else {}
-    if place == "file":
-        (tmp_path / ".env").write_text("MIGRATIONS=auto\n")
-    assert said(python(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env)) == ["True", "True"]
+TAKEN = "MIGRATIONS=validate\nIS_PERSISTENT=false\nPERSIST_DIRECTORY=/nowhere\n"
+STEERS = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.FastAPI"}
 
 
 @pytest.mark.slow
-def test_variables_that_chroma_takes_do_not_steer_the_index_and_nothing_is_reported_to_chroma(tmp_path):
-    (tmp_path / ".env").write_text("MIGRATIONS=validate\nIS_PERSISTENT=false\nPERSIST_DIRECTORY=/nowhere\n")
-    env = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.FastAPI"}
-    assert said(python(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env)) == ["opened", "False"]
-    assert (tmp_path / "chroma" / "chroma.sqlite3").exists()
-
-
-def test_importing_the_module_does_not_import_chroma():
-    script = (
-        "import memlayer_core.chroma.directory, memlayer_core.chroma.server\nprint('chromadb' in sys.modules)"
-    )
-    assert said(python(script)) == ["False"]
+@pytest.mark.parametrize(
+    ("file", "env", "told"),
+    [
+        ("MIGRATIONS=auto\n", {}, ["True", "True"]),
+        ("", {"MIGRATIONS": "auto"}, ["True", "True"]),
+        (TAKEN, STEERS, ["opened", "False"]),
+    ],
+)
+def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_path, file, env, told):
+    (tmp_path / ".env").write_text(file)
+    assert said(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env) == told
+    assert (tmp_path / "chroma" / "chroma.sqlite3").exists() is (told[0] == "opened")
 
 
 # --- servers
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "localhost:8000",
-        "ftp://host:1",
-        "",
-        "http://",
-        "http://host:notaport",
-        "http://me:secret@host:1",
-        "chroma",
-    ],
-)
-def test_what_is_no_url_is_refused_without_telling_secrets(url):
-    with pytest.raises(ConfigurationError) as caught:
-        ChromaServer(url, store_id=STORE)
-    assert "secret" not in str(caught.value)
-
-
-def test_a_store_id_must_be_a_uuid(tmp_path):
+def test_what_is_no_url_or_no_uuid_is_refused_without_telling_secrets(tmp_path):
+    wrong = "localhost:8000 ftp://host:1 http:// http://host:notaport http://me:secret@host:1 chroma"
+    for url in (*wrong.split(), ""):
+        with pytest.raises(ConfigurationError) as caught:
+            ChromaServer(url, store_id=STORE)
+        assert "secret" not in str(caught.value)
     with pytest.raises(ConfigurationError, match="UUID"):
         EmbeddedChroma(tmp_path, store_id="mine")
 

@@ -12,7 +12,7 @@ import pytest
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory, Message
+from memlayer_core import Memory
 from memlayer_core.errors import ImportStoppedError
 
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -25,15 +25,18 @@ def memory() -> Iterator[Memory]:
         yield opened
 
 
+def lines_of(memory: Memory, **more: Any) -> list[str]:
+    memory.export(text := io.StringIO(), **more)
+    return text.getvalue().splitlines()
+
+
 @pytest.fixture
 def exported(memory: Memory) -> list[str]:
     chat = memory.chat(user_id="louis", session_id="s")
-    chat.add_messages([Message("user", "I live in Graz.", created_at=MAY)])
+    chat.add("user", "I live in Graz.", created_at=MAY)
     memory.flush()
     chat.remember("Louis is allergic to nuts", key="allergy", value="nuts")
-    target = io.StringIO()
-    memory.export(target)
-    return target.getvalue().splitlines()
+    return lines_of(memory)
 
 
 def facts(memory: Memory) -> dict[str | None, tuple[Any, ...]]:
@@ -43,9 +46,7 @@ def facts(memory: Memory) -> dict[str | None, tuple[Any, ...]]:
     }
 
 
-def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
-    memory: Memory, exported: list[str], open_with: Any
-) -> None:
+def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(memory, exported, open_with) -> None:
     other = open_with(Tuned(durability="normal"))
     for _ in range(2):
         report = other.import_from(exported)
@@ -54,7 +55,7 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
     assert (report.records, report.archived) == (2, 0)
     (home,) = (one for one in other.records(user_id="louis") if one.key == "home")
     (quote,) = other.why(home.memory_id, user_id="louis").evidence
-    assert (quote.quote, quote.said_at) == ("I live in Graz", MAY)
+    assert (quote.quote, quote.start, quote.end, quote.said_at) == ("I live in Graz", 0, 14, MAY)
     chat = other.chat(user_id="louis", session_id="s")
     chat.remember("Louis moved", key="home", value="Rome")
     assert facts(other)["home"][0] == "Rome"
@@ -64,24 +65,18 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(
 
 def test_an_export_revives_nothing_that_was_forgotten(memory: Memory) -> None:
     """Ids stay, also where another one here would take them; nothing is learned again; and an older export changes nothing."""
-
-    def exported(**more: Any) -> list[str]:
-        memory.export(text := io.StringIO(), **more)
-        return text.getvalue().splitlines()
-
     chat = memory.chat(user_id="louis", session_id="s")
-    for day, text in enumerate(
-        ("I am allergic to nuts.", "I live in Graz.", "I live in Rome.", "I like tea.")
-    ):
+    said = ("I am allergic to nuts.", "I live in Graz.", "I live in Rome.", "I like tea.")
+    for day, text in enumerate(said):
         chat.add("user", text, created_at=MAY + timedelta(days=day))
     memory.flush()
     memory.chat(user_id="ada", session_id="s").add("user", "I live in Oslo.")
     memory.flush()
-    older = exported()
+    older = lines_of(memory)
     for value in ("nuts", "Rome"):
         (one,) = (one for one in memory.records(user_id="louis") if one.value == value)
         memory.forget(record_id=one.memory_id)
-    left, newer = memory.records(user_id="louis"), exported(user_id="louis")
+    left, newer = memory.records(user_id="louis"), lines_of(memory, user_id="louis")
     assert [one.value for one in left] == ["tea"]
     assert not [line for line in newer if "forgotten" in line and ("nuts" in line or "Rome" in line)]
     for files in ((newer,), (newer, newer), (older, newer), (newer, older)):
@@ -95,101 +90,75 @@ def test_an_export_revives_nothing_that_was_forgotten(memory: Memory) -> None:
             other.flush()  # what is said from now on is learned
             assert other.profile("louis")["home"].value == "Linz"
             other.forget("louis")
-            other.export(text := io.StringIO())
-            assert "louis" not in text.getvalue()
+            assert "louis" not in str(lines_of(other))
     memory.import_from(older)
     memory.flush()
     assert memory.records(user_id="louis") == left
 
 
 def test_the_messages_of_an_export_without_records_are_learned(memory: Memory, open_at: Any) -> None:
-    with open_at("plain") as plain:
-        plain.chat(user_id="louis", session_id="s").add("user", "I live in Graz.")
-        plain.export(text := io.StringIO())
-    memory.import_from(text.getvalue().splitlines())
+    plain = open_at("plain")
+    plain.chat(user_id="louis", session_id="s").add("user", "I live in Graz.")
+    memory.import_from(lines_of(plain))
     memory.flush()
     assert memory.profile("louis")["home"].value == "Graz"
 
 
-def test_a_record_of_the_same_id_is_not_taken_for_the_forgotten_one(
-    memory: Memory, exported: list[str]
-) -> None:
+def test_a_record_of_the_same_id_is_not_taken_for_the_forgotten_one(memory, exported, open_at) -> None:
     memory.forget(record_id="louis_mem_001")
-    memory.export(text := io.StringIO())
-    with Memory.in_memory() as other:
-        other.chat(user_id="louis", session_id="t").remember("Louis bakes.")
-        other.import_from(text.getvalue().splitlines())
-        assert {one.raw for one in other.records(user_id="louis")} == {
-            "Louis bakes.",
-            "Louis is allergic to nuts",
-        }
+    other = open_at()
+    other.chat(user_id="louis", session_id="t").remember("Louis bakes.")
+    other.import_from(lines_of(memory))
+    told = {one.raw for one in other.records(user_id="louis")}
+    assert told == {"Louis bakes.", "Louis is allergic to nuts"}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"records": -1},
-        {"records": 10**20},
-        {"forgotten": {"ada_mem_001": 1}},
-        {"forgotten": {"louis_mem_001": "x"}},
-        {"user_id": ""},
-    ],
-)
-def test_a_count_that_is_none_is_refused(exported: list[str], open_at: Any, change: Any) -> None:
+WRONG = [
+    *(("user", change) for change in ({"records": -1}, {"records": 10**20}, {"user_id": ""})),
+    *(("user", {"forgotten": gone}) for gone in ({"ada_mem_001": 1}, {"louis_mem_001": "x"})),
+    ("evidence", "Graz"),
+    ("evidence", [1]),
+    ("evidence", [{"message_id": 1, "start": 0, "end": 1, "quote": "I"}]),
+]
+
+
+@pytest.mark.parametrize(("field", "change"), WRONG)
+def test_wrong_counts_and_evidence_and_others_records_are_refused(exported, open_at, field, change) -> None:
     lines = [json.loads(line) for line in exported]
-    lines[1]["user"].update(change)
-    with pytest.raises(ImportStoppedError, match="line 2"):
-        open_at("other").import_from([json.dumps(line) for line in lines])
+    (place,) = (place for place, line in enumerate(lines) if field in line)
+    lines[place][field] = lines[place][field] | change if field == "user" else change
+    other = open_at()
+    with pytest.raises(ImportStoppedError, match=f"line {place + 1}"):
+        other.import_from(map(json.dumps, lines))
     with pytest.raises(ImportStoppedError, match="nothing was imported"):
-        open_at("another").import_from(io.StringIO("\n".join(exported)), user_id="ada")
+        other.import_from(io.StringIO("\n".join(exported)), user_id="ada")
 
 
-def test_a_value_that_was_said_later_here_outlives_an_imported_one(
-    exported: list[str], open_with: Any
-) -> None:
+def test_a_value_that_was_said_later_here_outlives_an_imported_one(exported, open_with) -> None:
     other = open_with(Tuned(durability="normal"))
     other.chat(user_id="louis", session_id="t").remember("Louis moved", key="home", value="Rome")
     other.import_from(exported)
     assert facts(other)["home"][0] == "Rome"
 
 
-def test_what_patterns_learned_and_what_was_in_quarantine_is_kept_and_never_told(
-    exported: list[str], open_with: Any
-) -> None:
+def test_what_patterns_learned_or_was_in_quarantine_is_kept_and_never_told(exported, open_with) -> None:
     lines = [json.loads(line) for line in exported]
     for line in lines:
         for quote in line.get("evidence", ()):  # as earlier versions wrote them
-            quote.pop("model"), quote.pop("session_id"), quote.pop("said_at")
+            for later in ("model", "session_id", "said_at"):
+                del quote[later]
         if line.get("record", {}).get("fact", {}).get("key") == "allergy":
             line["record"]["metadata"]["quarantine"] = "it seems to instruct a model"
     other = open_with(Tuned(durability="normal"))
-    report = other.import_from([json.dumps(line) for line in lines])
+    report = other.import_from(map(json.dumps, lines))
     assert (report.remembered, report.archived) == (2, 2)
     assert other.records(user_id="louis") == []
     every = {one.key: one for one in other.records(user_id="louis", every=True)}
     assert every["allergy"].archived_because == "it seems to instruct a model"
     assert "patterns" in (every["home"].archived_because or "")
-    context = other.chat(user_id="louis", session_id="now").context(
-        "Where do I live, and any allergy to nuts?"
-    )
+    chat = other.chat(user_id="louis", session_id="now")
+    context = chat.context("Where do I live, and any allergy to nuts?")
     assert context.profile is None
     assert "allergic" not in context.recall
-    revised = other.chat(user_id="louis").revise(every["home"].memory_id, "Louis lives in Graz.")
+    revised = chat.revise(every["home"].memory_id, "Louis lives in Graz.")
     assert [one.memory_id for one in other.records(user_id="louis")] == [revised.memory_id]
-
-
-def test_the_line_of_a_learned_fact_quotes_its_message(exported: list[str]) -> None:
-    lines = [json.loads(line) for line in exported]
-    [home] = [line for line in lines if line.get("record", {}).get("fact", {}).get("key") == "home"]
-    [quote] = home["evidence"]
-    assert (quote["quote"], quote["start"], quote["end"]) == ("I live in Graz", 0, 14)
-
-
-@pytest.mark.parametrize("evidence", ["Graz", [1], [{"message_id": 1, "start": 0, "end": 1, "quote": "I"}]])
-def test_evidence_of_a_wrong_type_is_refused(exported: list[str], open_at: Any, evidence: Any) -> None:
-    lines = [json.loads(line) for line in exported]
-    for line in lines:
-        if "evidence" in line:
-            line["evidence"] = evidence
-    with pytest.raises(ImportStoppedError):
-        open_at("other").import_from([json.dumps(line) for line in lines])
