@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import event
@@ -74,31 +75,23 @@ def before_commit_on_server(times: int) -> None:
     postgres._WRITE.run, postgres._COMMIT.run = note, commit_or_die
 
 
-def plan(point: str, memory: Memory) -> None:
-    engine = memory.runtime.db._engine
-    match point:
-        case "inside the transaction that adds":
-            after(messages_writes, "apply", 4)
-        case "when the transaction is about to commit":
-            event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
-            before_commit_on_server(6)
-        case "after the commit and before the answer":
-            after_commit(memory, messages_writes.append, 5)
-        case "when a job was leased":
-            after(jobs, "lease", 1)
-        case "when the vectors were written but not committed":
-            after(vectors, "store", 2)
-        case "when the vectors were committed":
-            after_commit(memory, vectors.store, 2)
-        case "when Chroma has the vectors":
-            after(EmbeddedChroma, "write", 1)
-        case "when the marks were taken back but not committed":
-            after(outbox, "end_batch", 1)
-        case _:
-            assert point == "at any moment", point
+def before_commit(memory: Memory) -> None:
+    commits = itertools.count(1)
+    event.listen(memory.runtime.db._engine, "commit", lambda _: die() if next(commits) == 6 else None)
+    before_commit_on_server(6)
 
 
-COMMITS = itertools.count(1)
+POINTS: dict[str, Callable[[Memory], None]] = {
+    "inside the transaction that adds": lambda _: after(messages_writes, "apply", 4),
+    "when the transaction is about to commit": before_commit,
+    "after the commit and before the answer": lambda memory: after_commit(memory, messages_writes.append, 5),
+    "when a job was leased": lambda _: after(jobs, "lease", 1),
+    "when the vectors were written but not committed": lambda _: after(vectors, "store", 2),
+    "when the vectors were committed": lambda memory: after_commit(memory, vectors.store, 2),
+    "when Chroma has the vectors": lambda _: after(EmbeddedChroma, "write", 1),
+    "when the marks were taken back but not committed": lambda _: after(outbox, "end_batch", 1),
+    "at any moment": lambda _: None,
+}
 
 
 def main(point: str, where: str, first: int) -> None:
@@ -106,7 +99,7 @@ def main(point: str, where: str, first: int) -> None:
     # Hashing's vectors are written with the messages; those of any other embedder by jobs.
     embedder: Any = FlakyEmbedder(HashingEmbedder()) if "vectors were" in point else "hashing"
     memory = Memory.open(embedder=embedder, settings=SETTINGS, **options)
-    plan(point, memory)
+    POINTS[point](memory)
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(first, first + 40 if point != "at any moment" else sys.maxsize):
         chat.add("user", f"thing{number} is here", id=f"m{number}")

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from sql import stored_vectors
-from tuned import Tuned
+from waiting import heard
 
 from memlayer_core import Memory
 from memlayer_core.events import IndexRebuilt
+from tests.core.storage.crashing_child import POINTS, SETTINGS
 
 pytestmark = [
     pytest.mark.slow,
@@ -25,30 +26,20 @@ pytestmark = [
 ]
 
 CHILD = Path(__file__).with_name("crashing_child.py")
-SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
-POINTS = [
-    "inside the transaction that adds",
-    "when the transaction is about to commit",
-    "after the commit and before the answer",
-    "when a job was leased",
-    "when the vectors were written but not committed",
-    "when the vectors were committed",
-    "when Chroma has the vectors",
-    "when the marks were taken back but not committed",
-]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def where(request, tmp_path) -> dict[str, Any]:
-    options: dict[str, Any] = {"path": str(tmp_path / "memory")}
-    if request.param == "postgres":
-        options["database_url"] = request.getfixturevalue("new_postgres_url")
-    return options
+@pytest.fixture
+def where(place, tmp_path) -> dict[str, Any]:
+    return {"path": str(tmp_path / "memory"), **place}
 
 
 def spawn(point: str, where: dict[str, Any], first: int) -> subprocess.Popen[str]:
     command = [sys.executable, str(CHILD), point, json.dumps(where), str(first)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def opened(where: dict[str, Any]) -> Memory:
+    return Memory.open(embedder="hashing", settings=SETTINGS, **where)
 
 
 def assert_whole(memory: Memory, acknowledged: list[int]) -> None:
@@ -71,13 +62,13 @@ def assert_whole(memory: Memory, acknowledged: list[int]) -> None:
         assert expected <= {reason.code for reason in best[0].reasons}
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [point for point in POINTS if point != "at any moment"])
 def test_a_process_killed(point, where) -> None:
     child = spawn(point, where, 0)
     out, err = child.communicate(timeout=120)
     assert child.returncode == -signal.SIGKILL, err
     acknowledged = [int(line) for line in out.splitlines()]
-    with Memory.open(embedder="hashing", settings=SETTINGS, **where) as memory:
+    with opened(where) as memory:
         assert_whole(memory, acknowledged)
 
 
@@ -95,30 +86,25 @@ def test_processes_killed_at_any_moment_one_after_the_other(where) -> None:
         out, err = child.communicate(timeout=60)
         assert "Traceback" not in err, err  # a warning that a shard was built again is no failure
         acknowledged.extend(int(line) for line in out.split("\n")[:-1])
-    with Memory.open(embedder="hashing", settings=SETTINGS, **where) as memory:
+    with opened(where) as memory:
         assert_whole(memory, acknowledged)
 
 
 @pytest.mark.parametrize("damage", ["truncated", "garbage"])
 def test_damaged_chroma_files_are_noticed_and_built_again(tmp_path, damage) -> None:
-    where = {"path": tmp_path / "memory", "embedder": "hashing", "settings": SETTINGS}
-    with Memory.open(**where) as memory:
+    where = {"path": tmp_path / "memory"}
+    with opened(where) as memory:
         chat = memory.chat(user_id="louis", session_id="s")
         for number in range(30):
             chat.add("user", f"thing{number} is here", id=f"m{number}")
         memory.flush(60)
     database = tmp_path / "memory" / "chroma" / "chroma.sqlite3"
-    assert database.exists()
-    if damage == "truncated":
-        with database.open("r+b") as file:
-            file.truncate(database.stat().st_size // 3)
-    else:
-        database.write_bytes(b"garbage " * 10_000)
-    with Memory.open(**where) as memory:
-        events: list[object] = []
-        memory.listen(events.append)
+    whole = database.read_bytes()
+    database.write_bytes(whole[: len(whole) // 3] if damage == "truncated" else b"garbage " * 10_000)
+    with opened(where) as memory:
+        rebuilt = heard(memory, IndexRebuilt)
         found = memory.search("thing7", user_id="louis", limit=1)
         assert found[0].message_ids == ("m7",)
         memory.chat(user_id="louis", session_id="s").add("user", "thing30 is here", id="m30")
         assert_whole(memory, list(range(31)))
-        assert sum(event.vectors for event in events if isinstance(event, IndexRebuilt)) >= 30
+        assert sum(event.vectors for event in rebuilt) >= 30

@@ -2,70 +2,69 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
+from waiting import wait_for
 
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, StoreUnavailableError
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.scope import Scope
-from memlayer_core.storage.database import ensure_tables, open_database
+from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.testing import NOON
 from tests.drafts import draft
-
-SETTINGS = Settings(durability="normal")
 
 
 def test_sqlite_waits_for_the_disk_unless_told_otherwise(tmp_path: Path) -> None:
     for durability, expected in (("full", 2), ("normal", 1)):
         database = open_database(tmp_path / durability, Settings(durability=durability))
-        assert database.read(lambda c: c.execute(text("PRAGMA synchronous")).scalar()) == expected
-        assert database.write(lambda c: c.execute(text("PRAGMA synchronous")).scalar()) == expected
+        for run in (database.read, database.write):
+            assert run(lambda c: c.execute(text("PRAGMA synchronous")).scalar()) == expected
         assert database.read(lambda c: c.execute(text("PRAGMA journal_mode")).scalar()) == "wal"
         database.close()
 
 
-def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
-    """Threads that arrive during a commit are committed together; a bad one takes no other with it."""
-    import threading
-    from concurrent.futures import ThreadPoolExecutor
-
-    from sqlalchemy import event
-
-    database = open_database(tmp_path, SETTINGS)
-    database.write(ensure_tables, shards=4)
-    commits: list[int] = []
-    event.listen(database._engine, "commit", lambda _: commits.append(1))
+def written_together(database: Database, *writes: Callable[[], Any]) -> list[Future[Any]]:
+    """Let writes arrive, each in its thread, while another one holds the database. Returns how each ended."""
     gate, inside = threading.Event(), threading.Event()
 
-    def slow(connection) -> None:
+    def hold(_: object) -> None:
         inside.set()
         gate.wait(10)
 
-    def write(number: int) -> str:
-        broken = number == 7
-        given = draft("user", str(number), **({"created_at": "never"} if broken else {}))
-        try:
-            database.write(messages_writes.append, Scope("louis", str(number)), [given], NOON, 4)
-        except Exception as problem:
-            return type(problem).__name__
-        return "stored"
-
     with ThreadPoolExecutor(32) as pool:
-        first = pool.submit(database.write, slow)
+        first = pool.submit(database.write, hold)
         inside.wait(10)
-        others = [pool.submit(write, number) for number in range(20)]
-        while database._writer.queue_length < 20:
-            threading.Event().wait(0.01)
+        ended = [pool.submit(write) for write in writes]
+        wait_for(lambda: database._writer.queue_length == len(writes))
         gate.set()
         first.result()
-        outcomes = [other.result() for other in others]
-    assert outcomes.count("stored") == 19
-    assert outcomes[7] != "stored"
+    return ended
+
+
+def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
+    """Threads that arrive during a commit are committed together; a bad one takes no other with it."""
+    database = open_database(tmp_path, Settings(durability="normal"))
+    database.write(ensure_tables, shards=4)
+    commits: list[int] = []
+    event.listen(database._engine, "commit", lambda _: commits.append(1))
+
+    def write(number: int) -> None:
+        given = draft("user", str(number), **({"created_at": "never"} if number == 7 else {}))
+        database.write(messages_writes.append, Scope("louis", str(number)), [given], NOON, 4)
+
+    ended = written_together(database, *(lambda number=number: write(number) for number in range(20)))
+    assert [number for number, one in enumerate(ended) if one.exception() is not None] == [7]
     assert len(commits) == 2
-    assert database.read(messages_reads.find, Scope("louis", "7")) is None
+    for number in range(20):
+        found = database.read(messages_reads.find, Scope("louis", str(number)))
+        assert (found is None) == (number == 7)
     database.close()
 
 
