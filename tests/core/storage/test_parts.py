@@ -7,35 +7,25 @@ from hypothesis import given, strategies as st
 from examples import examples
 from memlayer_core.storage.terms import MOST_PARTS, parts, sentence_starts, sentences
 
-SAID = st.lists(
-    st.sampled_from(
-        [
-            "I moved to Graz. ",
-            "猫叫皮皮。",
-            "Why not? ",
-            "word " * 60 + "ends.\n",
-            "x" * 1500,
-            " " * 900,
-            "\n",
-        ]
-    ),
-    max_size=40,
-).map("".join)
+PIECES = (
+    "I moved to Graz. ",
+    "猫叫皮皮。",
+    "Why not? ",
+    "word " * 60 + "ends.\n",
+    "x" * 1500,
+    " " * 900,
+    "\n",
+)
+SAID = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 @given(SAID | st.text(max_size=3000))
 @examples(100)
-def test_the_parts_make_up_the_text_and_none_is_empty(text: str) -> None:
-    made = parts(text)
+def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
+    made, starts = parts(text), sentence_starts(text)
     assert "".join(made) == text
     assert 1 <= len(made) <= MOST_PARTS
     assert all(part.strip() for part in made) or len(made) == 1
-
-
-@given(SAID)
-@examples(50)
-def test_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
-    starts = sentence_starts(text)
     assert starts == sorted(set(starts))
     for start, sentence in zip(starts, sentences(text), strict=True):
         assert text.startswith(sentence, start)
