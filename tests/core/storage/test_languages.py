@@ -7,7 +7,6 @@ from hypothesis import given, strategies as st
 
 from memlayer_core.storage.terms import index_terms, language_of, question_terms, stop_words
 
-
 SAID = {
     "en": ("Where do I live?", "We met at the 東京 station, and it was late."),
     "de": ("Wo wohne ich?",),
