@@ -15,7 +15,7 @@ from tests.drafts import draft, drafts
 from tests.sql import postings
 
 
-def test_words_are_found_only_within_reach(db):
+def test_words_are_found_only_within_reach_and_keys_of_others_bring_nothing(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):
         db.write(messages_writes.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
@@ -31,48 +31,37 @@ def test_words_are_found_only_within_reach(db):
     assert whose(EVE) == [("eve", "", "default")]
     assert whose(Scope("louis", tenant_id="other")) == [("louis", "", "other")]
     assert whose(Scope("nobody")) == []
+    of_eve = filed_under(db, EVE.reach(), "tokyo")
+    assert len(of_eve) == 1
+    assert db.read(messages_reads.find_messages, Scope("louis"), of_eve) == []
 
 
-def test_keys_of_others_bring_nothing(db):
-    db.write(messages_writes.append, EVE, [draft("user", "a secret of eve")], NOON, SHARDS)
-    keys = filed_under(db, EVE.reach(), "secret")
-    assert len(keys) == 1
-    assert db.read(messages_reads.find_messages, Scope("louis"), keys) == []
-
-
-def test_chinese_words_of_two_characters_are_found(db):
-    db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
+def test_chinese_words_of_two_characters_are_found_and_hostile_words_are_words(db):
+    hostile = "it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"
+    db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!", hostile), NOON, SHARDS)
     found = db.read(postings, LOUIS.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
-
-
-def test_hostile_words_are_words(db):
-    db.write(
-        messages_writes.append, LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON, SHARDS
-    )
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
         filed_under(db, LOUIS.reach(), query)
     assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
 
 
-def nearest(db, reach, vector):
-    def read(connection):
-        return cache.columns(connection, reach, vectors.overview(connection, reach)).nearest(vector, 10)
-
-    cache = VectorCache(2**20)
-    return db.read(read)
-
-
 def test_vectors_are_compared_within_reach_alone(db):
     helper = Scope("louis", "s1", agent_id="helper")
+
+    def similarities(reach: Scope) -> list[float]:
+        def read(connection):
+            columns = VectorCache(2**20).columns(connection, reach, vectors.overview(connection, reach))
+            return columns.nearest(filing(0, LOUIS, [1, 0]).vector, 10)
+
+        return [round(neighbour.similarity, 3) for neighbour in db.read(read)]
+
     for scope, vector in ((LOUIS, [1, 0]), (helper, [0.8, 0.6]), (EVE, [1, 0])):
         db.write(messages_writes.append, scope, drafts("x"), NOON, SHARDS)
         (key,) = filed_under(db, scope, "x")
         db.write(vectors.store, [filing(key, scope, vector)], NOON)
-    near = nearest(db, Scope("louis"), filing(0, LOUIS, [1, 0]).vector)
-    assert [round(neighbour.similarity, 3) for neighbour in near] == [1.0, 0.8]
-    only = nearest(db, Scope("louis", agent_id="helper"), filing(0, helper, [1, 0]).vector)
-    assert [round(neighbour.similarity, 3) for neighbour in only] == [0.8]
+    assert similarities(Scope("louis")) == [1.0, 0.8]
+    assert similarities(Scope("louis", agent_id="helper")) == [0.8]
     assert db.read(vectors.overview, Scope("louis")).vectors == 2
 
 
@@ -101,9 +90,8 @@ def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):
     assert db.read(vectors.layout).embedder is None
     assert db.write(vectors.set_embedder, "none yet", None).embedder == "none yet"
     assert db.read(vectors.layout).dimension is None
-    assert db.write(vectors.set_embedder, "one", 4).embedder == "one"
-    assert db.write(vectors.set_embedder, "two", 8).embedder == "one"
-    assert db.write(vectors.set_embedder, "three", None).embedder == "one"
+    for name, dimension in (("one", 4), ("two", 8), ("three", None)):
+        assert db.write(vectors.set_embedder, name, dimension).embedder == "one"
     assert db.read(vectors.layout).dimension == 4
     db.write(messages_writes.append, LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS)
     db.write(vectors.forget, NOON)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -12,7 +10,7 @@ from sql import EVE, LOUIS, SHARDS, filed_under, filing
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Scope
+from memlayer_core import Scope
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.storage import tables, vectors
 from memlayer_core.storage.blobs import unpacked
@@ -20,6 +18,7 @@ from memlayer_core.storage.database import Connection, Database, ensure_tables, 
 from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON
 from memlayer_core.transfer.sql import forget
+from tests.conftest import PROMPT
 from tests.drafts import drafts
 
 QUESTION = filing(0, LOUIS, [1, 2, 3]).vector
@@ -39,26 +38,16 @@ def nearest(db: Database, cache: VectorCache, reach: Scope) -> dict[int, float]:
 def in_journal(db: Database, reach: Scope) -> dict[int, float]:
     """Return the same, straight from the rows: each text is as near as the nearest of its parts."""
     columns = tables.texts.c
-
-    def read(connection: Connection) -> Sequence[tuple[int, bytes, int, str]]:
-        rows = tables.texts.select().where(columns.namespace == reach.namespace, columns.vector.is_not(None))
-        return [(row.key, row.vector, row.vectors, row.agent_lane) for row in connection.execute(rows)]
-
+    query = tables.texts.select().where(columns.namespace == reach.namespace, columns.vector.is_not(None))
     return {
-        key: round(float(max(unpacked([blob], [number]) @ QUESTION)), 4)
-        for key, blob, number, agent_lane in db.read(read)
-        if reach.agent_id is None or agent_lane == reach.lane
+        row.key: round(float(max(unpacked([row.vector], [row.vectors]) @ QUESTION)), 4)
+        for row in db.read(lambda connection: connection.execute(query).all())
+        if reach.agent_id is None or row.agent_lane == reach.lane
     }
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["add", "embed", "forget one", "forget all", "ask"]),
-        st.sampled_from([LOUIS, HELPER, EVE]),
-        st.integers(0, 9),
-    ),
-    max_size=25,
-)
+VERBS = st.sampled_from(["add", "embed", "forget one", "forget all", "ask"])
+STEPS = st.lists(st.tuples(VERBS, st.sampled_from([LOUIS, HELPER, EVE]), st.integers(0, 9)), max_size=25)
 
 
 @given(STEPS, st.sampled_from([0, 3_000, 2**20]))
@@ -99,18 +88,16 @@ def test_a_search_compares_exactly_what_the_journal_has(
         db.close()
 
 
-def test_new_vectors_alone_are_read(db: Database) -> None:
-    cache, keys = VectorCache(2**20), list[int]()
-    loaded: list[int] = []
+def test_each_commit_of_vectors_raises_the_version_and_all_are_found(db: Database) -> None:
+    cache, keys, versions = VectorCache(2**20), list[int](), set[int]()
     for count in (8, 1, 1):
         db.write(messages_writes.append, LOUIS, drafts(*["x"] * count), NOON, SHARDS)
         new = [key for key in filed_under(db, LOUIS, "x") if key not in keys]
         db.write(vectors.store, [filing(key, LOUIS, [key, 1, 1]) for key in new], NOON)
         keys += new
-        before = db.read(vectors.overview, LOUIS.reach())
-        loaded.append(before.version)
+        versions.add(db.read(vectors.overview, LOUIS.reach()).version)
         assert set(nearest(db, cache, LOUIS.reach())) == set(keys)
-    assert len(set(loaded)) == 3  # each commit raised the version
+    assert len(versions) == 3
 
 
 def test_a_user_who_was_forgotten_and_came_back_is_compared_anew(db: Database) -> None:
@@ -124,29 +111,24 @@ def test_a_user_who_was_forgotten_and_came_back_is_compared_anew(db: Database) -
 
 
 @pytest.mark.requirement("A09")
-def test_a_forget_of_another_process_is_seen_by_the_next_context(tmp_path: Path) -> None:
-    settings = Tuned(index_delay=0, durability="normal")
-    with (
-        Memory.open(tmp_path, embedder="hashing", settings=settings) as one,
-        Memory.open(tmp_path, embedder="hashing", settings=settings) as other,
-    ):
-        chat = one.chat(user_id="ada", session_id="past")
-        chat.add("user", "My parrot is called Solo.")
-        chat.add("user", "My cat is called Whisky.")
-        one.flush()
-        asked = one.chat(user_id="ada", session_id="now")
-        assert "Solo" in asked.context("What is my parrot called?").recall
-        other.chat(user_id="ada", session_id="past").delete_message(0)
-        assert "Solo" not in asked.context("What is my parrot called?").recall
+def test_a_forget_of_another_process_is_seen_by_the_next_context(open_at) -> None:
+    one, other = open_at(), open_at()
+    chat = one.chat(user_id="ada", session_id="past")
+    chat.add("user", "My parrot is called Solo.")
+    chat.add("user", "My cat is called Whisky.")
+    one.flush()
+    asked = one.chat(user_id="ada", session_id="now")
+    assert "Solo" in asked.context("What is my parrot called?").recall
+    other.chat(user_id="ada", session_id="past").delete_message(0)
+    assert "Solo" not in asked.context("What is my parrot called?").recall
 
 
-def test_the_cache_is_bounded_however_many_users_ask(tmp_path: Path) -> None:
-    settings = Tuned(index_delay=0, durability="normal", vector_cache_bytes=200_000)
-    with Memory.open(tmp_path, embedder="hashing", settings=settings) as memory:
-        for user in range(60):
-            memory.chat(user_id=f"user {user}", session_id="s").add("user", "My parrot is called Solo.")
-        memory.flush()
-        for user in range(60):
-            assert memory.search("parrot", user_id=f"user {user}")
-        assert 0 < memory.runtime.vectors.bytes <= 200_000
-        assert len(memory.runtime.vectors) < 60
+def test_the_cache_is_bounded_however_many_users_ask(open_at) -> None:
+    memory = open_at(settings=PROMPT.replace(vector_cache_bytes=200_000))
+    for user in range(60):
+        memory.chat(user_id=f"user {user}", session_id="s").add("user", "My parrot is called Solo.")
+    memory.flush()
+    for user in range(60):
+        assert memory.search("parrot", user_id=f"user {user}")
+    assert 0 < memory.runtime.vectors.bytes <= 200_000
+    assert len(memory.runtime.vectors) < 60
