@@ -1,4 +1,4 @@
-"""A process that writes to a memory and is interrupted again and again by real SIGINTs. Run by test_interrupts.py.
+"""A process that writes to a memory and is interrupted again and again by real SIGINTs. Run by test_crashes.py.
 
 Its main thread adds and reads; every second SIGINT or so finds it in the midst of that. Further threads add meanwhile and
 are never interrupted. At the end it prints, as JSON, what each thread was told is stored, what the journal has, and

@@ -1,4 +1,4 @@
-"""A killed process loses no acknowledged message, and nothing is done twice: on real files, with SIGKILL."""
+"""A killed or interrupted process loses no acknowledged message, and nothing is done twice: with real signals, on real files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from waiting import heard
 from memlayer_core import Memory
 from memlayer_core.events import IndexRebuilt
 from tests.core.storage.crashing_child import POINTS, SETTINGS
+from tests.core.storage.interrupted_child import LATER
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL"),
 ]
 
-CHILD = Path(__file__).with_name("crashing_child.py")
+HERE = Path(__file__).parent
 
 
 @pytest.fixture
@@ -33,8 +34,14 @@ def where(place, tmp_path) -> dict[str, Any]:
     return {"path": str(tmp_path / "memory"), **place}
 
 
+def new_seed() -> int:
+    seed = int(os.environ.get("MEMLAYER_TEST_SEED", time.time_ns() % 10_000))
+    print("MEMLAYER_TEST_SEED =", seed)
+    return seed
+
+
 def spawn(point: str, where: dict[str, Any], first: int) -> subprocess.Popen[str]:
-    command = [sys.executable, str(CHILD), point, json.dumps(where), str(first)]
+    command = [sys.executable, str(HERE / "crashing_child.py"), point, json.dumps(where), str(first)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -73,9 +80,7 @@ def test_a_process_killed(point, where) -> None:
 
 
 def test_processes_killed_at_any_moment_one_after_the_other(where) -> None:
-    seed = int(os.environ.get("MEMLAYER_TEST_SEED", time.time_ns() % 10_000))
-    print("MEMLAYER_TEST_SEED =", seed)
-    chance = random.Random(seed)
+    chance = random.Random(new_seed())
     acknowledged: list[int] = []
     for _ in range(4):
         child = spawn("at any moment", where, (acknowledged[-1] + 2) if acknowledged else 0)
@@ -108,3 +113,37 @@ def test_damaged_chroma_files_are_noticed_and_built_again(tmp_path, damage) -> N
         memory.chat(user_id="louis", session_id="s").add("user", "thing30 is here", id="m30")
         assert_whole(memory, list(range(31)))
         assert sum(event.vectors for event in rebuilt) >= 30
+
+
+@pytest.fixture(params=["sqlite", "in memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+def anywhere(request, tmp_path) -> dict[str, Any]:
+    if request.param == "postgres":
+        return {"database_url": request.getfixturevalue("new_postgres_url")}
+    return {"path": str(tmp_path / "memory")} if request.param == "sqlite" else {}
+
+
+@pytest.mark.parametrize(
+    ("moment", "threads", "wanted"),
+    [("at random", 1, 1000), ("at random", 2, 1000), ("behind the commit", 3, 30)],
+)
+def test_interrupts_of_one_writer_among_others_harm_nobody(anywhere, moment, threads, wanted) -> None:
+    """Whatever was acknowledged is stored, once; no other thread noticed anything; every later write worked."""
+    command = [
+        sys.executable,
+        str(HERE / "interrupted_child.py"),
+        moment,
+        json.dumps(anywhere),
+        *map(str, (threads, wanted, new_seed())),
+    ]
+    child = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert child.returncode == 0, child.stderr
+    told = json.loads(child.stdout)
+    assert told["raised"] >= wanted
+    for number, writer in enumerate(told["writers"]):
+        there, acknowledged = writer["there"], writer["acknowledged"]
+        assert writer["problems"] == []
+        assert len(there) == len(set(there))
+        assert set(acknowledged) <= set(there)
+        assert acknowledged[-LATER:] == there[-LATER:]
+        if number:  # nobody interrupts it: what it was not told is stored is not
+            assert there == acknowledged

@@ -1,11 +1,21 @@
-"""What memlayer knows of languages: which one a text is in, and under which terms its words are found."""
+"""What memlayer knows of a text: its language, the terms under which its words are found, its sentences and parts."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import given, strategies as st
 
-from memlayer_core.storage.terms import index_terms, language_of, question_terms, stop_words
+from examples import examples
+from memlayer_core.storage.terms import (
+    MOST_PARTS,
+    index_terms,
+    language_of,
+    parts,
+    question_terms,
+    sentence_starts,
+    sentences,
+    stop_words,
+)
 
 SAID = {
     "en": ("Where do I live?", "We met at the 東京 station, and it was late."),
@@ -79,3 +89,40 @@ def test_a_word_has_the_same_term_whatever_language_stands_around_it(around, wor
 
 def test_a_language_without_a_list_keeps_its_words():
     assert question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi")
+
+
+PIECES = (
+    "I moved to Graz. ",
+    "猫叫皮皮。",
+    "Why not? ",
+    "word " * 60 + "ends.\n",
+    "x" * 1500,
+    " " * 900,
+    "\n",
+)
+SPOKEN = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+
+
+@given(SPOKEN | st.text(max_size=3000))
+@examples(100)
+def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
+    made, starts = parts(text), sentence_starts(text)
+    assert "".join(made) == text
+    assert 1 <= len(made) <= MOST_PARTS
+    assert all(part.strip() for part in made) or len(made) == 1
+    assert starts == sorted(set(starts))
+    for start, sentence in zip(starts, sentences(text), strict=True):
+        assert text.startswith(sentence, start)
+
+
+def test_parts_begin_with_sentences_and_are_about_equally_long() -> None:
+    text = " ".join(f"This is what was said as number {number}." for number in range(100))
+    made = parts(text)
+    assert len(made) == -(-len(text) // 500)
+    assert all(part.startswith("This is") for part in made)
+    assert max(map(len, made)) - min(map(len, made)) <= 2 * len("This is what was said as number 99. ")
+
+
+def test_a_short_text_is_one_part_and_one_of_megabytes_has_no_more_than_others() -> None:
+    assert parts("I moved to Graz.") == ["I moved to Graz."]
+    assert len(parts("x" * 2_000_000)) == MOST_PARTS
