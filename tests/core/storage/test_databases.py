@@ -74,17 +74,17 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
     database.close()
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("not a url", "no database URL"),
-        ("mysql://root@127.0.0.1/test", "mysql"),
-        ("sqlite:///x.db", "sqlite"),
-        ("postgresql+psycopg://me@127.0.0.1:54x2/test", "no database URL"),
-    ],
-)
-def test_a_database_url_that_cannot_work_says_what_would(url: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as refused:
+URLS = {
+    "not a url": "no database URL",
+    "mysql://root@127.0.0.1/test": "mysql",
+    "sqlite:///x.db": "sqlite",
+    "postgresql+psycopg://me@127.0.0.1:54x2/test": "no database URL",
+}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_database_url_that_cannot_work_says_what_would(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=URLS[url]) as refused:
         Memory.open(database_url=url)
     assert "postgresql+psycopg://" in refused.value.hint
 
@@ -129,15 +129,14 @@ def connection(place) -> Iterator[sa.Connection]:
         yield opened
 
 
-def store(connection: sa.Connection, keys: Iterable[int]) -> None:
-    STORE.run(connection, *({"key": key, "said": "x", "raw": None} for key in keys))
+def rows(keys: Iterable[int]) -> list[dict[str, Any]]:
+    return [{"key": n, "said": ("tea", "sugar 100 %s :x")[n % 2], "raw": bytes([n % 7])} for n in keys]
 
 
 def test_rows_are_those_of_sqlalchemy_also_with_a_constant_beside_the_values(
     connection: sa.Connection,
 ) -> None:
-    rows = [{"key": n, "said": ("tea", "sugar 100 %s :x")[n % 2], "raw": bytes([n])} for n in range(10)]
-    STORE.run(connection, *rows)
+    STORE.run(connection, *rows(range(10)))
     for query in (SAYING, SAYING.where(things.c.key > 1)):
         for said in ("tea", "sugar 100 %s :x", "nothing"):
             found = Statement(query).all(connection, {"said": said})
@@ -149,13 +148,13 @@ def test_rows_are_those_of_sqlalchemy_also_with_a_constant_beside_the_values(
 @given(st.lists(st.integers(0, 1200), max_size=1100))
 def test_a_list_of_any_length_finds_each_of_its_members_and_no_other(listed) -> None:
     with connected("sqlite://") as connection:
-        store(connection, range(0, 1200, 3))
+        STORE.run(connection, *rows(range(0, 1200, 3)))
         found = {row.key for row in AMONG.all(connection, listed)}
     assert found == {key for key in listed if key % 3 == 0 and key < 1200}
 
 
 def test_a_list_of_many_values_finds_each_once_on_a_server_too(connection: sa.Connection) -> None:
-    store(connection, range(700))
+    STORE.run(connection, *rows(range(700)))
     for listed in ([], [3], [3, 3], [5, 900, 4], [*range(650)]):
         found = [row.key for row in AMONG.all(connection, listed)]
         assert sorted(found) == sorted({key for key in listed if key < 700})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -48,6 +48,14 @@ def in_journal(db: Database, reach: Scope) -> dict[int, float]:
         for row in db.read(lambda connection: connection.execute(query).all())
         if reach.agent_id is None or row.agent_lane == reach.lane
     }
+
+
+def add_x(db: Database, scope: Scope, *vectors_of_it: list[float], now: datetime = NOON) -> int:
+    """Add a message, and its vector if one is given. Returns its key."""
+    db.write(messages_writes.append, scope, [draft("user", "x", id="m1")], NOON, SHARDS)
+    (key,) = filed_under(db, scope, "x")
+    db.write(vectors.store, [filing(key, scope, vector) for vector in vectors_of_it], now)
+    return key
 
 
 VERBS = st.sampled_from(["add", "embed", "forget one", "forget all", "ask"])
@@ -107,9 +115,7 @@ def test_each_commit_of_vectors_raises_the_version_and_all_are_found(db: Databas
 def test_a_user_who_was_forgotten_and_came_back_is_compared_anew(db: Database) -> None:
     cache = VectorCache(2**20)
     for day, vector in enumerate(([1, 0, 0], [0, 0, 1])):
-        db.write(messages_writes.append, LOUIS, drafts("x"), NOON, SHARDS)
-        (key,) = filed_under(db, LOUIS, "x")
-        db.write(vectors.store, [filing(key, LOUIS, vector)], NOON + timedelta(days=day))
+        add_x(db, LOUIS, vector, now=NOON + timedelta(days=day))
         assert nearest(db, cache, LOUIS.reach()) == in_journal(db, LOUIS.reach())
         db.write(forget, LOUIS.reach(), NOON)
 
@@ -176,17 +182,14 @@ def test_vectors_are_compared_within_reach_alone(db):
         return list(nearest(db, VectorCache(2**20), reach).values())
 
     for scope, vector in ((LOUIS, [1, 2, 3]), (helper, [3, 2, 1]), (EVE, [1, 2, 3])):
-        db.write(messages_writes.append, scope, drafts("x"), NOON, SHARDS)
-        (key,) = filed_under(db, scope, "x")
-        db.write(vectors.store, [filing(key, scope, vector)], NOON)
+        add_x(db, scope, vector)
     assert similarities(Scope("louis")) == pytest.approx([1, 10 / 14], abs=0.001)
     assert similarities(Scope("louis", agent_id="helper")) == pytest.approx([10 / 14], abs=0.001)
     assert db.read(vectors.overview, Scope("louis")).vectors == 2
 
 
 def test_no_vector_is_kept_of_a_message_that_is_gone(db):
-    db.write(messages_writes.append, LOUIS, drafts("x"), NOON, SHARDS)
-    (key,) = filed_under(db, LOUIS, "x")
+    key = add_x(db, LOUIS)
     db.write(messages_writes.clear_session, LOUIS, NOON)
     db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
     assert db.read(stored_vectors) == []
@@ -194,8 +197,7 @@ def test_no_vector_is_kept_of_a_message_that_is_gone(db):
 
 
 def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
-    db.write(messages_writes.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
-    (key,) = filed_under(db, LOUIS, "x")
+    key = add_x(db, LOUIS)
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert not waiting.vectors
     assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)

@@ -6,7 +6,6 @@ import copy
 import json
 import re
 import time
-from datetime import UTC, datetime
 from functools import partial
 
 import pytest
@@ -18,6 +17,7 @@ from memlayer_core.errors import ConfigurationError
 from memlayer_core.message import Raw
 from memlayer_core.messages.preview import ELLIPSIS, truncate_arguments, truncate_message, truncate_text
 from memlayer_core.models.tokens import is_document
+from memlayer_core.testing import NOON
 
 FAMILY = "👨‍👩‍👧‍👦"
 
@@ -33,23 +33,9 @@ def whole(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-CLUSTERS = [
-    *(
-        FAMILY,
-        "🇩🇪",
-        "👋🏽",
-        "1\ufe0f\u20e3",
-        "e\u0301",
-        "a" + "\u0301\u0323" * 40,
-        "\u1112\u1161\u11ab",
-        "กำ",
-        "\r\n",
-    ),
-    *("क्ष", "क्" * 30 + "ष"),
-    *map(in_surrogates, ("😀", FAMILY, "🇩🇪", "👋🏽")),
-    in_surrogates("👨") + "\u200d👩",
-]
-"""Families, flags, skin tones, keycaps, accents, Hangul, Thai, line breaks, Devanagari; and in surrogates."""
+ACCENTS, HANGUL, KEYCAP = "a" + "\u0301\u0323" * 40, "\u1112\u1161\u11ab", "1\ufe0f\u20e3"
+CLUSTERS = [FAMILY, "🇩🇪", "👋🏽", KEYCAP, "e\u0301", ACCENTS, HANGUL, "กำ", "क्ष", "क्" * 30 + "ष", "\r\n"]
+CLUSTERS += [*map(in_surrogates, ("😀", FAMILY, "🇩🇪", "👋🏽")), in_surrogates("👨") + "\u200d👩"]
 SEPARATORS = [" ", "\n", ". ", "! ", "。", "」", ") ", ".", ELLIPSIS, "\u200b", "\0", '"', "\\"]
 LONE = ["\ud83d", "\ude00", "\u200d", "\u0301", "\u0600", "🇫", "word", "汉字"]
 pieces = st.sampled_from([*CLUSTERS, *SEPARATORS, *LONE])
@@ -109,13 +95,11 @@ def test_a_text_keeps_its_limit_parts_no_cluster_and_uses_half_of_the_room_where
         # no word ends in the second half
         ("Donaudampfschifffahrt", 10, "Donaudamp…"),
         ("汉字汉字汉字汉字", 5, "汉字汉字…"),
-        ("a " + "x" * 30, 12, "a xxxxxxxxx…"),
         # one mark of omission
         ("Well… who knows what comes", 8, "Well…"),
         ("……………………", 5, "…"),
         # too small
         ("abc", 2, "a…"),
-        ("abc", -1, ""),
         (FAMILY, 3, "…"),
         (FAMILY + "xy", 8, FAMILY + "…"),
         ("     \n     ", 5, "…"),
@@ -128,11 +112,10 @@ def test_a_text_is_cut_where_a_reader_would(text, characters, truncated):
     assert truncate_text(text, characters) == truncated
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [*CLUSTERS, *SEPARATORS, *LONE, "word. ", "x", "क्", "\u1100", "\u0301\u200d"],
-    ids=ascii,
-)
+UNITS = [*CLUSTERS, *SEPARATORS, *LONE, "word. ", "x", "क्", "\u1100", "\u0301\u200d"]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=ascii)
 def test_the_time_for_a_text_of_millions_is_a_fraction_of_a_second(unit):
     text = unit * (5_000_000 // len(unit))
     before = time.process_time()
@@ -149,9 +132,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=12) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=30,
 )
-formats = st.sampled_from(
-    [{"indent": 2}, {"separators": (",", ":"), "ensure_ascii": False}, {"ensure_ascii": True}]
-)
+formats = st.sampled_from([{"indent": 2}, {"separators": (",", ":"), "ensure_ascii": False}, {}])
 
 
 def assert_shortened(value, short) -> None:
@@ -189,9 +170,8 @@ def test_arguments_stay_json_of_the_same_structure_and_keep_the_limit_if_any_jso
     assert truncate_arguments(truncated, limit) == truncated
 
 
-@given(texts, st.integers(0, 40))
-def test_what_is_no_json_becomes_a_json_string_of_its_beginning_if_it_is_too_long(text, limit):
-    arguments = f"{{:{text}"
+@given(texts.map("{{:{}".format), st.integers(0, 40))
+def test_what_is_no_json_becomes_a_json_string_of_its_beginning_if_it_is_too_long(arguments, limit):
     truncated = truncate_arguments(arguments, limit)
 
     if len(arguments) <= limit:
@@ -208,17 +188,9 @@ def test_what_is_no_json_becomes_a_json_string_of_its_beginning_if_it_is_too_lon
         ('{ "city": "Tokyo",  "days": 3 }', 28, '{"city": "Tokyo", "days": 3}'),
         (r'{"city": "\u6771\u4eac"}', 14, '{"city": "東京"}'),
         # the longest strings first, all to the same length
-        (
-            json.dumps({"path": "a.txt", "old": "x" * 100, "new": "y" * 200}),
-            117,
-            f'{{"path": "a.txt", "old": "{"x" * 38}…", "new": "{"y" * 38}…"}}',
-        ),
+        (json.dumps({"old": "x" * 100, "new": "y" * 200}), 99, f'{{"old": "{"x" * 38}…", "new": "{"y" * 38}…"}}'),
         # then long lists
-        (
-            json.dumps({"unit": "metres and seconds", "points": list(range(100))}),
-            95,
-            '{"unit": "metres and seconds", "points": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, "… 88 more"]}',
-        ),
+        (json.dumps({"unit": "metres", "at": [*range(100)]}), 51, '{"unit": "metres", "at": [0, 1, 2, 3, "… 96 more"]}'),
         (json.dumps([[1] * 50, [2] * 50]), 54, '[[1, 1, 1, 1, "… 46 more"], [2, 2, 2, 2, "… 46 more"]]'),
         # the count goes on where a list was shortened before
         ('[0,1,2,3,4,5,6,7,8,9,"… 90 more"]', 31, '[0, 1, 2, 3, 4, 5, "… 94 more"]'),
@@ -240,17 +212,12 @@ def test_what_is_no_json_becomes_a_json_string_of_its_beginning_if_it_is_too_lon
         (json.dumps({"q": "\ud83d" * 50}), 29, '{"q": "\\ud83d\\ud83d\\ud83d…"}'),
         # no JSON
         ('{"city": "Tok', 10, r'"{\"city…"'),
+        ("[" * 200_000 + "]" * 200_000, 10, '"[[[[[[[…"'),
         ("", -1, '""'),
     ],
 )  # fmt: skip
 def test_arguments_lose_what_hurts_least(arguments, characters, truncated):
     assert truncate_arguments(arguments, characters) == truncated
-
-
-def test_arguments_nested_too_deeply_for_python_are_truncated_as_text():
-    truncated = truncate_arguments("[" * 200_000 + "]" * 200_000, 10)
-
-    assert json.loads(truncated) == "[" * 7 + "…"
 
 
 # Messages
@@ -259,16 +226,10 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A
 LONG = "It rains in Tokyo today. " * 100
 
 
-def message(content=LONG, **kwargs) -> Message:
+def message(content=LONG, **more) -> Message:
+    more |= {"raw": Raw("langchain", "1.4", {"content": content, "artifact": content})}
     return Message(
-        "assistant",
-        content,
-        id="m1",
-        name="Bot",
-        created_at=datetime(2026, 5, 4, tzinfo=UTC),
-        metadata={"long": LONG},
-        raw=Raw("langchain", "1.4", {"content": content, "artifact": content}),
-        **kwargs,
+        "assistant", content, id="m1", name="Bot", created_at=NOON, metadata={"long": LONG}, **more
     )
 
 
@@ -277,13 +238,9 @@ blocks = st.one_of(
     st.fixed_dictionaries({"type": st.sampled_from(["image_url", "file", "reasoning"]), "text": texts}),
     st.fixed_dictionaries({"type": st.just("text")}, optional={"text": st.none()}),
 )
-messages = st.builds(
-    message,
-    texts | st.lists(blocks, max_size=4).map(tuple),
-    tool_calls=st.lists(
-        st.builds(ToolCall, st.just("c1"), st.just("tool"), json_values.map(json.dumps) | texts), max_size=3
-    ).map(tuple),
-)
+calls = st.builds(ToolCall, st.just("c1"), st.just("tool"), json_values.map(json.dumps) | texts)
+contents = texts | st.lists(blocks, max_size=4).map(tuple)
+messages = st.builds(message, contents, tool_calls=st.lists(calls, max_size=3).map(tuple))
 
 
 @pytest.mark.requirement("F09", "F12")
@@ -365,11 +322,10 @@ def test_a_processor_that_returns_no_text_is_named_with_what_it_returned(answer)
     def summarise(text: str, characters: int) -> object:
         return answer
 
-    with pytest.raises(ConfigurationError, match=r"summarise.* returned") as caught:
+    said = rf"summarise.* returned {type(answer).__name__} {re.escape(repr(answer))}.* str"
+    with pytest.raises(ConfigurationError, match=said) as caught:
         truncate_message(message(), 50, summarise)
 
-    assert f"{type(answer).__name__} {answer!r}" in str(caught.value)
-    assert "str" in str(caught.value)
     assert caught.value.hint
 
 
