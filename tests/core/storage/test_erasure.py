@@ -460,17 +460,18 @@ def test_verify_repairs_the_words_and_says_so(damage, open_at, tmp_path) -> None
     chat.resync([Message("user", "pineapple and mango")])
     memory.items().batch([PutItem(("a",), "k", {"text": "papaya"})])
     memory.flush()
+    repairs = heard(memory, WordsRepaired)
     assert memory.admin.verify() == []
     rows = execute(tmp_path, FILED)
     execute(tmp_path, DAMAGES[damage])
     if damage == "what FTS5 reads first":
         memory.close()
         memory = open_at("store")
+        repairs = heard(memory, WordsRepaired)
     if damage == "the index of words":
         with pytest.raises(JournalCorruptError, match="the index of words is damaged") as told:
             memory.search("mango", user_id="ada")
         assert "memlayer verify" in told.value.hint
-    repairs = heard(memory, WordsRepaired)
     assert memory.admin.verify() == ["words"]
     assert len(repairs) == 1
     assert execute(tmp_path, FILED) == rows

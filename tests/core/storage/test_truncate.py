@@ -188,7 +188,7 @@ def test_what_is_no_json_becomes_a_json_string_of_its_beginning_if_it_is_too_lon
         ('{ "city": "Tokyo",  "days": 3 }', 28, '{"city": "Tokyo", "days": 3}'),
         (r'{"city": "\u6771\u4eac"}', 14, '{"city": "東京"}'),
         # the longest strings first, all to the same length
-        (json.dumps({"old": "x" * 100, "new": "y" * 200}), 99, f'{{"old": "{"x" * 38}…", "new": "{"y" * 38}…"}}'),
+        (json.dumps({"old": "x" * 100, "new": "y" * 200}), 100, f'{{"old": "{"x" * 38}…", "new": "{"y" * 38}…"}}'),
         # then long lists
         (json.dumps({"unit": "metres", "at": [*range(100)]}), 51, '{"unit": "metres", "at": [0, 1, 2, 3, "… 96 more"]}'),
         (json.dumps([[1] * 50, [2] * 50]), 54, '[[1, 1, 1, 1, "… 46 more"], [2, 2, 2, 2, "… 46 more"]]'),

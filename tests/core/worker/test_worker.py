@@ -17,151 +17,14 @@ from sql import stored_vectors
 from tuned import Tuned
 from waiting import heard, wait_for
 
-from memlayer_core import Chat, Memory, Message, worker
+from memlayer_core import Chat, Memory, Message, events, worker
 from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.errors import EmbedderError, FlushTimeoutError, StoreUnavailableError
-from memlayer_core.events import (
-    IndexDegraded,
-    IndexRecovered,
-    JobDead,
-    JobFailed,
-    MessagesIndexed,
-    SummarizerUnavailable,
-)
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs
 from memlayer_core.testing import FlakyEmbedder
 
 QUICK = Tuned(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
-
-
-@pytest.fixture
-def flaky() -> FlakyEmbedder:
-    return FlakyEmbedder(HashingEmbedder())
-
-
-@pytest.fixture
-def memory(flaky) -> Iterator[Memory]:
-    with Memory.in_memory(embedder=flaky, settings=QUICK) as opened:
-        yield opened
-
-
-@pytest.fixture
-def lazy(flaky) -> Iterator[Memory]:
-    """Return a memory that does nothing before a flush asks for it."""
-    with Memory.in_memory(embedder=flaky, settings=QUICK.replace(index_delay=60)) as opened:
-        yield opened
-
-
-@pytest.mark.requirement("J34")
-def test_adding_asks_no_model_and_a_batch_embeds_each_text_once_and_pays_again_for_nothing(
-    lazy, flaky
-) -> None:
-    chat = chat_of(lazy)
-    chat.add_messages([Message("user", "ok"), Message("assistant", "ok"), Message("user", "fine")])
-    assert flaky.texts == []
-    assert lazy.admin.status().backlog.queued == 3
-    lazy.flush()
-    assert sorted(flaky.texts) == ["fine", "ok"]
-    chat.resync([Message("user", "ok"), Message("assistant", "ok")], replace="all", erase=True)
-    lazy.flush()
-    assert len(flaky.texts) == 2
-
-
-def test_messages_deleted_while_they_wait_are_no_work(lazy, flaky) -> None:
-    chat_of(lazy).add("user", "hello")
-    chat_of(lazy).clear()
-    assert lazy.flush(10).queued == 0
-    assert flaky.texts == []
-    assert lazy.runtime.db.read(stored_vectors) == []
-
-
-def test_a_failing_model_is_tried_again_until_it_is_back(memory, flaky) -> None:
-    failures = heard(memory, JobFailed)
-    flaky.failing = lambda _: len(flaky.texts) < 2
-    chat_of(memory).add("user", "hello pineapple")
-    assert memory.flush(10).dead == 0
-    assert len(failures) == 1
-    assert "away" in failures[0].error
-
-
-@pytest.mark.requirement("J18")
-def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived(memory, flaky) -> None:
-    dead = heard(memory, JobDead)
-    flaky.failing = lambda text: "poison" in text
-    chat_of(memory).add_messages([Message("user", t) for t in ("good one", "poison", "good two")])
-    assert memory.flush(10).dead == len(dead) == 1
-    assert len(memory.runtime.db.read(stored_vectors)) == 2
-    assert memory.search("poison", user_id="u")[0].text == "poison"
-    flaky.failing = lambda _: False
-    assert memory.admin.retry_dead() == 1
-    assert memory.flush(10).dead == 0
-    assert len(memory.runtime.db.read(stored_vectors)) == 3
-
-
-def test_a_flush_that_cannot_end_says_what_is_in_the_way(flaky) -> None:
-    flaky.failing = lambda _: True
-    with Memory.in_memory(embedder=flaky, settings=QUICK.replace(job_backoff=60)) as memory:
-        chat_of(memory).add("user", "hello")
-        with pytest.raises(FlushTimeoutError, match="the model is away") as refused:
-            memory.flush(0.5)
-        assert refused.value.retryable
-
-
-def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever(memory) -> None:
-    dead = heard(memory, JobDead)
-    db, now, wait = memory.runtime.db, memory.runtime.now(), timedelta(seconds=100)
-    memory._resources.worker._stopping.set()  # this process does no work
-    chat_of(memory).add("user", "crash me")
-    for attempt in range(QUICK.job_attempts):
-        now += wait
-        assert len(db.write(jobs.lease, ["index"], 1, f"dead {attempt}", now, now + wait * 0.6)) == 1
-    memory._resources.worker._stopping.clear()
-    (job,) = db.write(jobs.lease, ["index"], 1, "me", now + wait, now)
-    memory._resources.worker._jobs.do(memory.runtime, [job])
-    assert [event.subject for event in dead] == [job.subject]
-    assert db.read(jobs.backlog).dead == 1
-
-
-def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
-    memory = open_at(settings=QUICK.replace(index_batch=7))
-    indexed = heard(memory, MessagesIndexed)
-    start = threading.Barrier(8)
-
-    def write(number: int) -> None:
-        start.wait()
-        for turn in range(10):
-            memory.chat(user_id=f"u{number % 3}", session_id=f"s{number}").add("user", f"{number} {turn}")
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(write, range(8)))
-    memory.flush(60)
-    assert sum(event.messages for event in indexed) == 80
-    assert memory.admin.verify() == []
-
-
-def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
-    def broken(texts):
-        raise ZeroDivisionError("no")
-
-    with pytest.raises(EmbedderError), Memory.in_memory(embedder=broken) as memory:
-        memory.runtime.embedder.embed(["x"])
-
-
-@pytest.mark.slow
-def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
-    script = (
-        "import time\nfrom memlayer_core import Memory\nfrom tuned import Tuned\n"
-        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Tuned(exact_scan_limit=0))\n"
-        "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
-        "time.sleep({})\n"
-    )
-    for pause in (0.3, 0.5, 0.8):
-        command = [sys.executable, "-c", script.format(pause)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert (ended.returncode, ended.stderr) == (0, "")
-
-
 HURRIED = Tuned(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
 MODELS = Tuned(index_delay=0, durability="normal", max_messages=2)
 
@@ -230,19 +93,154 @@ def problem(memory: Memory, name: str) -> str:
     return memory.admin.status().problems.get(name, "")
 
 
+@pytest.fixture
+def flaky() -> FlakyEmbedder:
+    return FlakyEmbedder(HashingEmbedder())
+
+
+@pytest.fixture
+def memory(flaky) -> Iterator[Memory]:
+    with Memory.in_memory(embedder=flaky, settings=QUICK) as opened:
+        yield opened
+
+
+@pytest.fixture
+def lazy(flaky) -> Iterator[Memory]:
+    """Return a memory that does nothing before a flush asks for it, and complains of more than two jobs."""
+    with Memory.in_memory(embedder=flaky, settings=Tuned(index_delay=60, backlog_limit=2)) as opened:
+        yield opened
+
+
+@pytest.mark.requirement("J34")
+def test_adding_asks_no_model_and_what_waits_is_a_problem_from_a_number_on_and_is_embedded_once(
+    lazy, flaky
+) -> None:
+    chat = chat_of(lazy)
+    chat.add_messages([Message("user", "ok"), Message("assistant", "ok")])
+    assert problem(lazy, "backlog") == ""
+    chat.add("user", "fine")
+    assert problem(lazy, "backlog").startswith("3 background jobs wait")
+    assert flaky.texts == []
+    assert lazy.admin.status().backlog.queued == 3
+    lazy.flush()
+    assert lazy.admin.status().problems == {}
+    assert sorted(flaky.texts) == ["fine", "ok"]
+    chat.resync([Message("user", "ok"), Message("assistant", "ok")], replace="all", erase=True)
+    lazy.flush()
+    assert len(flaky.texts) == 2
+
+
+def test_messages_deleted_while_they_wait_are_no_work(lazy, flaky) -> None:
+    chat_of(lazy).add("user", "hello")
+    chat_of(lazy).clear()
+    assert lazy.flush(10).queued == 0
+    assert flaky.texts == []
+    assert lazy.runtime.db.read(stored_vectors) == []
+
+
+def test_a_failing_model_is_tried_again_until_it_is_back(memory, flaky) -> None:
+    failures = heard(memory, events.JobFailed)
+    flaky.failing = lambda _: len(flaky.texts) < 2
+    chat_of(memory).add("user", "hello pineapple")
+    assert memory.flush(10).dead == 0
+    assert len(failures) == 1
+    assert "away" in failures[0].error
+
+
+@pytest.mark.requirement("J18")
+def test_one_bad_message_becomes_a_dead_letter_alone_and_can_be_revived(memory, flaky) -> None:
+    dead = heard(memory, events.JobDead)
+    flaky.failing = lambda text: "poison" in text
+    chat_of(memory).add_messages([Message("user", t) for t in ("good one", "poison", "good two")])
+    assert memory.flush(10).dead == len(dead) == 1
+    assert len(memory.runtime.db.read(stored_vectors)) == 2
+    assert memory.search("poison", user_id="u")[0].text == "poison"
+    flaky.failing = lambda _: False
+    assert memory.admin.retry_dead() == 1
+    assert memory.flush(10).dead == 0
+    assert len(memory.runtime.db.read(stored_vectors)) == 3
+
+
+def test_a_flush_that_cannot_end_says_what_is_in_the_way(flaky) -> None:
+    flaky.failing = lambda _: True
+    with Memory.in_memory(embedder=flaky, settings=QUICK.replace(job_backoff=60)) as memory:
+        chat_of(memory).add("user", "hello")
+        with pytest.raises(FlushTimeoutError, match="the model is away") as refused:
+            memory.flush(0.5)
+        assert refused.value.retryable
+
+
+def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever(memory) -> None:
+    dead = heard(memory, events.JobDead)
+    db, now, wait = memory.runtime.db, memory.runtime.now(), timedelta(seconds=100)
+    memory._resources.worker._stopping.set()  # this process does no work
+    chat_of(memory).add("user", "crash me")
+    for attempt in range(QUICK.job_attempts):
+        now += wait
+        assert len(db.write(jobs.lease, ["index"], 1, f"dead {attempt}", now, now + wait * 0.6)) == 1
+    memory._resources.worker._stopping.clear()
+    (job,) = db.write(jobs.lease, ["index"], 1, "me", now + wait, now)
+    memory._resources.worker._jobs.do(memory.runtime, [job])
+    assert [event.subject for event in dead] == [job.subject]
+    assert db.read(jobs.backlog).dead == 1
+
+
+def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
+    memory = open_at(settings=QUICK.replace(index_batch=7))
+    indexed = heard(memory, events.MessagesIndexed)
+    start = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        start.wait()
+        for turn in range(10):
+            memory.chat(user_id=f"u{number % 3}", session_id=f"s{number}").add("user", f"{number} {turn}")
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(write, range(8)))
+    memory.flush(60)
+    assert sum(event.messages for event in indexed) == 80
+    assert memory.admin.verify() == []
+
+
+def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
+    with pytest.raises(EmbedderError), Memory.in_memory(embedder=lambda texts: [1 / 0]) as memory:
+        memory.runtime.embedder.embed(["x"])
+
+
+@pytest.mark.slow
+def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> None:
+    script = (
+        "import time\nfrom memlayer_core import Memory\nfrom tuned import Tuned\n"
+        f"memory = Memory.open({str(tmp_path / 'm')!r}, embedder='hashing', settings=Tuned(exact_scan_limit=0))\n"
+        "memory.chat(user_id='u', session_id='s').add('user', 'hello')\n"
+        "time.sleep({})\n"
+    )
+    for pause in (0.3, 0.5, 0.8):
+        command = [sys.executable, "-c", script.format(pause)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
 # --- embedders
 
 
-def test_an_embedder_that_hangs_is_a_problem_until_it_answers(gate) -> None:
+def test_an_embedder_that_hangs_is_a_problem_until_it_answers_and_a_flush_says_what_is_left(
+    gate, monkeypatch
+) -> None:
+    monkeypatch.setattr(worker, "_PATIENCE", 0.1)
     with Memory.in_memory(embedder=gate, settings=HURRIED) as memory:
-        events = heard(memory, IndexDegraded, IndexRecovered)
-        chat_of(memory).add("user", "hello")
+        told = heard(memory, events.IndexDegraded, events.IndexRecovered)
+        chat_of(memory).add_messages(numbered(2))
         wait_for(lambda: "no answer for 0.05 seconds" in problem(memory, "embedder"))
-        assert {type(event) for event in events} == {IndexDegraded}
+        assert {type(event) for event in told} == {events.IndexDegraded}
+        with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) and none was done for"):
+            memory.flush()
+        with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) after 0.1 seconds"):
+            memory.flush(0.1)
         gate.open.set()
         memory.flush(30)
         assert memory.admin.status().problems == {}
-        assert type(events[-1]) is IndexRecovered
+        assert type(told[-1]) is events.IndexRecovered
 
 
 def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does_it(
@@ -325,17 +323,6 @@ def test_a_flush_waits_as_long_as_the_index_is_told_more(open_at, monkeypatch) -
         assert memory.flush().queued == 0  # in five batches at least
 
 
-def test_a_flush_that_gives_up_says_what_is_left(monkeypatch, gate) -> None:
-    monkeypatch.setattr(worker, "_PATIENCE", 0.1)
-    with Memory.in_memory(embedder=gate, settings=HURRIED) as memory:
-        chat_of(memory).add_messages(numbered(2))
-        with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) and none was done for"):
-            memory.flush()
-        with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) after 0.1 seconds"):
-            memory.flush(0.1)
-        gate.open.set()
-
-
 @pytest.mark.parametrize("watched", [True, False])
 def test_who_looks_at_a_terminal_sees_how_much_is_left(monkeypatch, watched) -> None:
     screen = io.StringIO()
@@ -347,17 +334,6 @@ def test_who_looks_at_a_terminal_sees_how_much_is_left(monkeypatch, watched) -> 
         chat_of(memory).add_messages(numbered(6))
         memory.flush()
     assert ("background jobs" in screen.getvalue()) is watched
-
-
-def test_a_backlog_is_a_problem_from_a_number_on() -> None:
-    settings = Tuned(index_delay=60, backlog_limit=2)
-    with Memory.in_memory(embedder=slow(0), settings=settings) as memory:
-        chat_of(memory).add_messages(numbered(2))
-        assert problem(memory, "backlog") == ""
-        chat_of(memory).add("user", "c")
-        assert problem(memory, "backlog").startswith("3 background jobs wait")
-        memory.flush()
-        assert memory.admin.status().problems == {}
 
 
 def test_a_journal_that_cannot_be_written_is_one_line_of_the_log(monkeypatch, caplog) -> None:
@@ -385,7 +361,7 @@ def test_a_journal_that_cannot_be_written_is_one_line_of_the_log(monkeypatch, ca
 def test_a_message_is_found_while_a_summarizer_hangs_which_is_a_problem_until_it_answers(open_at) -> None:
     model = Slow()
     memory = open_at(summarizer=model, settings=MODELS.replace(lease_seconds=0.05, embedder_timeout=0.05))
-    events = heard(memory, SummarizerUnavailable)
+    told = heard(memory, events.SummarizerUnavailable)
     fill(memory)
     wait_for(lambda: model.waiting == 1)
     chat_of(memory, "other").add("user", "My sister Ada plays the oboe.")
@@ -393,7 +369,7 @@ def test_a_message_is_found_while_a_summarizer_hangs_which_is_a_problem_until_it
     assert model.waiting == 1, "it still has not answered"
     assert "Ada" in memory.search("Who plays the oboe?", user_id="u")[0].text
     wait_for(lambda: "no answer" in problem(memory, "summarizer"))
-    assert events
+    assert told
     model.may.set()
     wait_for(lambda: not problem(memory, "summarizer"))
     memory.flush(30)
