@@ -30,13 +30,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def after(owner: Any, name: str, times: int) -> None:
-    """Die right after `owner.name` was called for the given time."""
+def after(owner: Any, name: str, times: int, is_it: Callable[..., bool] = lambda *_: True) -> None:
+    """Die right after `owner.name` was called for the given time, of those calls that `is_it` is true of."""
     inner, calls = getattr(owner, name), itertools.count(1)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         answer = inner(*args, **kwargs)
-        if next(calls) == times:
+        if is_it(*args) and next(calls) == times:
             die()
         return answer
 
@@ -45,21 +45,13 @@ def after(owner: Any, name: str, times: int) -> None:
 
 def after_commit(memory: Memory, work: Any, times: int) -> None:
     """Die as soon as a piece of work was committed for so many times."""
-    database = type(memory.runtime.db)
-    inner, calls = database.write, itertools.count(1)
-
-    def wrapped(self: Any, done: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = inner(self, done, *args, **kwargs)
-        if done is work and next(calls) == times:
-            die()
-        return answer
-
-    database.write = wrapped
+    after(type(memory.runtime.db), "write", times, lambda _, done, *__: done is work)
 
 
-def before_commit_on_server(times: int) -> None:
-    """Die before PostgreSQL is asked to commit what was written for so many times: SQLAlchemy hears nothing of it."""
-    begin, commit, calls, writes_now = postgres._WRITE.run, postgres._COMMIT.run, itertools.count(1), []
+def before_commit(memory: Memory, times: int) -> None:
+    """Die before a commit. PostgreSQL is asked to commit what was written past SQLAlchemy, which hears nothing of it."""
+    event.listen(memory.runtime.db._engine, "commit", lambda _: die() if next(commits) == times else None)
+    begin, commit, commits, writes_now = postgres._WRITE.run, postgres._COMMIT.run, itertools.count(1), []
 
     def note(connection: Any, *values: Any) -> None:
         writes_now.append(connection)
@@ -68,22 +60,16 @@ def before_commit_on_server(times: int) -> None:
     def commit_or_die(connection: Any, *values: Any) -> None:
         if connection in writes_now:
             writes_now.remove(connection)
-            if next(calls) == times:
+            if next(commits) == times:
                 die()
         commit(connection, *values)
 
     postgres._WRITE.run, postgres._COMMIT.run = note, commit_or_die
 
 
-def before_commit(memory: Memory) -> None:
-    commits = itertools.count(1)
-    event.listen(memory.runtime.db._engine, "commit", lambda _: die() if next(commits) == 6 else None)
-    before_commit_on_server(6)
-
-
 POINTS: dict[str, Callable[[Memory], None]] = {
     "inside the transaction that adds": lambda _: after(messages_writes, "apply", 4),
-    "when the transaction is about to commit": before_commit,
+    "when the transaction is about to commit": lambda memory: before_commit(memory, 6),
     "after the commit and before the answer": lambda memory: after_commit(memory, messages_writes.append, 5),
     "when a job was leased": lambda _: after(jobs, "lease", 1),
     "when the vectors were written but not committed": lambda _: after(vectors, "store", 2),

@@ -320,68 +320,52 @@ def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tm
     assert traces(tmp_path, *as_said(GONE), *words(GONE)) == []
 
 
+STEPS = st.one_of(
+    st.tuples(st.just("file"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4)),
+    st.tuples(st.just("delete"), st.integers(0, 30)),
+    st.tuples(st.just("erase"), st.integers(1, 3)),
+)
+OWNERS = {Scope("ada", "s"): "1x", Scope("bob", "s"): "12x"}
+
+
 @pytest.fixture(scope="module")
-def filed() -> Iterator[Database]:
+def empty() -> Iterator[Database]:
     database = open_database(None, NEVER)
     database.write(ensure_tables, shards=1)
     yield database
     database.close()
 
 
-STEPS = st.one_of(
-    st.tuples(st.just("file"), st.lists(st.sampled_from("abcdef"), min_size=1, max_size=4)),
-    st.tuples(st.just("delete"), st.integers(0, 30)),
-    st.tuples(st.just("erase"), st.integers(1, 3)),
-)
-
-
-class Model:
-    """What should be filed, beside what is."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.scopes = {Scope("ada", "s"): "1x", Scope("bob", "s"): "12x"}
-        self.here: dict[int, tuple[Scope, list[str]]] = {}
-        self.numbers = itertools.count(1)
-        self.goes_on = False
-        storage_words.delete(connection, storage_words.keys(connection))
-
-    def step(self, what: str, value: Any) -> None:
-        match what:
-            case "file":
-                key = next(self.numbers)
-                scope, owner = list(self.scopes.items())[key % 2]
-                storage_words.insert(self.connection, [owner], texts.lanes_of(scope)[1:], [(key, value)])
-                self.here[key] = (scope, value)
-            case "delete":
-                gone = list(self.here)[value : value + 2]
-                storage_words.delete(self.connection, gone)
-                self.here = {key: one for key, one in self.here.items() if key not in gone}
-            case _:
-                for _ in range(value):
-                    self.goes_on = storage_words.erase(self.connection, goes_on=self.goes_on)
-
-    def check(self) -> None:
-        for (scope, owner), word in itertools.product(self.scopes.items(), "abcdef"):
-            keys = {key for key, (whose, said) in self.here.items() if whose is scope and word in said}
-            found = storage_words.postings(self.connection, scope.reach(), [word], [owner])
-            assert set(found.get(word, ())) == keys
-            assert bool(storage_words.existing(self.connection, [owner + word])) == bool(keys)
-
-
 @given(st.lists(STEPS, max_size=40))
-def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure(filed, steps) -> None:
+def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure(empty, steps) -> None:
     def run(connection: Any) -> None:
-        model = Model(connection)
+        here: dict[int, tuple[Scope, list[str]]] = {}
+        numbers, goes_on = itertools.count(1), False
+        storage_words.delete(connection, storage_words.keys(connection))
         for what, value in [*steps, ("erase", 9)]:
-            model.step(what, value)
-            model.check()
+            if what == "file":
+                key = next(numbers)
+                scope, owner = list(OWNERS.items())[key % 2]
+                storage_words.insert(connection, [owner], texts.lanes_of(scope)[1:], [(key, value)])
+                here[key] = (scope, value)
+            elif what == "delete":
+                gone = list(here)[value : value + 2]
+                storage_words.delete(connection, gone)
+                here = {key: one for key, one in here.items() if key not in gone}
+            else:
+                for _ in range(value):
+                    goes_on = storage_words.erase(connection, goes_on=goes_on)
+            for (scope, owner), word in itertools.product(OWNERS.items(), "abcdef"):
+                keys = {key for key, (whose, said) in here.items() if whose is scope and word in said}
+                found = storage_words.postings(connection, scope.reach(), [word], [owner])
+                assert set(found.get(word, ())) == keys
+                assert bool(storage_words.existing(connection, [owner + word])) == bool(keys)
         assert storage_words.is_sound(connection)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage_words, "_STEP", 1)
         patch.setattr(storage_words, "_MOST_LEVELS", 12)
-        filed.write(run)
+        empty.write(run)
 
 
 @pytest.mark.slow
