@@ -36,16 +36,6 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def damage(journal: Path) -> None:
-    """Write garbage over the heads of all pages that hold the newest half of the messages."""
-    pages = bytearray(journal.read_bytes())
-    for number in range(150, 300):
-        for found in re.finditer(f"thing{number} is here".encode(), bytes(pages)):
-            start = found.start() // PAGE * PAGE
-            pages[start : start + 12] = b"\xee" * 12
-    journal.write_bytes(pages)
-
-
 VERBS: dict[str, Callable[[Memory], Any]] = {
     "history": lambda memory: memory.chat(user_id="louis", session_id="s").history(),
     "context": lambda memory: memory.chat(user_id="louis", session_id="s").context("thing7?"),
@@ -57,7 +47,13 @@ VERBS: dict[str, Callable[[Memory], Any]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_damaged_pages_are_told_as_such(directory, verb) -> None:
-    damage(directory / "journal.sqlite3")
+    """Garbage stands over the heads of all pages that hold the newest half of the messages."""
+    pages = bytearray((directory / "journal.sqlite3").read_bytes())
+    for number in range(150, 300):
+        for found in re.finditer(f"thing{number} is here".encode(), bytes(pages)):
+            start = found.start() // PAGE * PAGE
+            pages[start : start + 12] = b"\xee" * 12
+    (directory / "journal.sqlite3").write_bytes(pages)
     with opened(directory) as memory, pytest.raises(JournalCorruptError, match="malformed") as told:
         VERBS[verb](memory)
     for way in ("from a backup", "sqlite3 journal.sqlite3 .recover | sqlite3 new.sqlite3"):

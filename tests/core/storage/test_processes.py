@@ -74,7 +74,6 @@ def test_processes_write_at_once_and_lose_nothing_and_one_of_them_indexes(kind, 
 @pytest.mark.slow
 def test_another_process_takes_over_the_index_when_the_holder_dies(open_at, tmp_path) -> None:
     with spawn(WRITER, json.dumps({"path": str(tmp_path / "memory")}), "holder", 3, "stay") as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "written\n"
         assert holder.stdout.readline() == "held holder says thing1\n"
         memory = open_at(settings=SETTINGS)
@@ -201,7 +200,6 @@ time.sleep(600)
 def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(place) -> None:
     """Its lease would have gone on for three minutes. A process that lives is left its work."""
     with spawn(BUSY, json.dumps(place)) as child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "asked\n"
         asked: list[str] = []
 

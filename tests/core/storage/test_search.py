@@ -100,24 +100,20 @@ def test_a_search_compares_exactly_what_the_journal_has(
         db.close()
 
 
-def test_each_commit_of_vectors_raises_the_version_and_all_are_found(db: Database) -> None:
-    cache, keys, versions = VectorCache(2**20), list[int](), set[int]()
+def test_new_vectors_are_found_at_once_and_those_of_a_user_who_came_back_alone(db: Database) -> None:
+    cache, reach, keys, versions = VectorCache(2**20), LOUIS.reach(), set[int](), set[int]()
     for count in (8, 1, 1):
         db.write(messages_writes.append, LOUIS, drafts(*["x"] * count), NOON, SHARDS)
-        new = [key for key in filed_under(db, LOUIS, "x") if key not in keys]
+        new = set(filed_under(db, LOUIS, "x")) - keys
         db.write(vectors.store, [filing(key, LOUIS, [key, 1, 1]) for key in new], NOON)
-        keys += new
-        versions.add(db.read(vectors.overview, LOUIS.reach()).version)
-        assert set(nearest(db, cache, LOUIS.reach())) == set(keys)
-    assert len(versions) == 3
-
-
-def test_a_user_who_was_forgotten_and_came_back_is_compared_anew(db: Database) -> None:
-    cache = VectorCache(2**20)
+        keys |= new
+        versions.add(db.read(vectors.overview, reach).version)
+        assert set(nearest(db, cache, reach)) == keys
+    assert len(versions) == 3, "each commit raises the version"
     for day, vector in enumerate(([1, 0, 0], [0, 0, 1])):
+        db.write(forget, reach, NOON)
         add_x(db, LOUIS, vector, now=NOON + timedelta(days=day))
-        assert nearest(db, cache, LOUIS.reach()) == in_journal(db, LOUIS.reach())
-        db.write(forget, LOUIS.reach(), NOON)
+        assert nearest(db, cache, reach) == in_journal(db, reach)
 
 
 @pytest.mark.requirement("A09")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from examples import examples
 from memlayer_core.storage.terms import (
@@ -48,30 +48,26 @@ def test_any_text_has_no_language_or_one_with_stop_words(text):
     assert bool(stop_words(language)) == bool(language)
 
 
-@pytest.mark.parametrize(
-    ("question", "word"),
-    [
-        ("Where is my dog?", "dog"),
-        ("Wo ist denn mein Hund?", "hund"),
-        ("Où est mon chien ?", "chien"),
-        ("¿Dónde está mi perro?", "perro"),
-        ("Где моя собака?", "собак"),
-    ],
-)
-def test_a_question_searches_for_its_words_of_content_alone(question, word):
-    assert question_terms(question, [language_of(question)]) == (word,)
+QUESTIONS = {
+    "Where is my dog?": "dog",
+    "Wo ist denn mein Hund?": "hund",
+    "Où est mon chien ?": "chien",
+    "¿Dónde está mi perro?": "perro",
+    "Где моя собака?": "собак",
+}
+RUNS = {"私の犬はどこですか？": ("犬", "私 の は で です"), "我的狗是什么样的？": ("狗", "我 的 是")}
 
 
-def test_a_question_without_spaces_searches_for_no_stop_word_and_for_words_in_kana():
-    for question, word, others in (
-        ("私の犬はどこですか？", "犬", "私 の は で です"),
-        ("我的狗是什么样的？", "狗", "我 的 是"),
-    ):
-        assert set(others.split()) < set(question_terms(question))
+def test_a_question_searches_for_its_words_of_content_alone_with_spaces_or_without():
+    for question, word in QUESTIONS.items():
+        assert question_terms(question, [language_of(question)]) == (word,)
+    for question, (word, others) in RUNS.items():
         found = question_terms(question, [language_of(question)])
+        assert set(others.split()) < set(question_terms(question))
         assert set(others.split()).isdisjoint(found)
         assert word in found
     assert set(question_terms("りんごは好きですか？", ["ja"])) >= {"りん", "んご"}
+    assert question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi"), "it has no list"
 
 
 @pytest.mark.parametrize(("one", "other"), [("поезде", "поезда"), ("собака", "собаку"), ("hiking", "hikes")])
@@ -87,29 +83,25 @@ def test_a_word_has_the_same_term_whatever_language_stands_around_it(around, wor
     assert set(index_terms(word)) <= set(index_terms(around.format(word)))
 
 
-def test_a_language_without_a_list_keeps_its_words():
-    assert question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi")
-
-
 PIECES = (
     "I moved to Graz. ",
     "猫叫皮皮。",
     "Why not? ",
     "word " * 60 + "ends.\n",
-    "x" * 1500,
-    " " * 900,
-    "\n",
+    *("x" * 1500, " " * 900, "\n"),
 )
 SPOKEN = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 
 
 @given(SPOKEN | st.text(max_size=3000))
+@example("x" * 2_000_000)
 @examples(100)
 def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
     made, starts = parts(text), sentence_starts(text)
     assert "".join(made) == text
     assert 1 <= len(made) <= MOST_PARTS
     assert all(part.strip() for part in made) or len(made) == 1
+    assert len(text) > 500 or made == [text]
     assert starts == sorted(set(starts))
     for start, sentence in zip(starts, sentences(text), strict=True):
         assert text.startswith(sentence, start)
@@ -121,8 +113,3 @@ def test_parts_begin_with_sentences_and_are_about_equally_long() -> None:
     assert len(made) == -(-len(text) // 500)
     assert all(part.startswith("This is") for part in made)
     assert max(map(len, made)) - min(map(len, made)) <= 2 * len("This is what was said as number 99. ")
-
-
-def test_a_short_text_is_one_part_and_one_of_megabytes_has_no_more_than_others() -> None:
-    assert parts("I moved to Graz.") == ["I moved to Graz."]
-    assert len(parts("x" * 2_000_000)) == MOST_PARTS
