@@ -1,11 +1,14 @@
-"""Waits for what happens in the background."""
+"""Waits for what happens in the background, and hears of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
-__all__ = ["wait_for"]
+from memlayer_core import Memory
+
+__all__ = ["heard", "wait_for"]
 
 
 def wait_for(claim: Callable[[], object], seconds: float = 30) -> None:
@@ -18,3 +21,10 @@ def wait_for(claim: Callable[[], object], seconds: float = 30) -> None:
     while not claim():
         assert time.monotonic() < until, "it never came true"
         time.sleep(0.01)
+
+
+def heard(memory: Memory, *kinds: type) -> list[Any]:
+    """Return a list that gets what a memory tells from now on: every event, or those of some kinds."""
+    events: list[Any] = []
+    memory.listen(lambda event: events.append(event) if isinstance(event, kinds or object) else None)
+    return events

@@ -34,6 +34,14 @@ def open_with(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) ->
         )
 
 
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, str]:
+    """Return how to open a store by each database: in a directory, and in a schema without tables."""
+    if request.param == "sqlite":
+        return {"path": str(tmp_path / "memory")}
+    return {"database_url": request.getfixturevalue("new_postgres_url")}
+
+
 @pytest.fixture
 def store(open_with: OpenWith) -> Memory:
     """Return a memory on each database; nothing is indexed before a flush asks for it."""

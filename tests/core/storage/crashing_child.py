@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import event
@@ -29,13 +30,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def after(owner: Any, name: str, times: int) -> None:
-    """Die right after `owner.name` was called for the given time."""
+def after(owner: Any, name: str, times: int, is_it: Callable[..., bool] = lambda *_: True) -> None:
+    """Die right after `owner.name` was called for the given time, of those calls that `is_it` is true of."""
     inner, calls = getattr(owner, name), itertools.count(1)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         answer = inner(*args, **kwargs)
-        if next(calls) == times:
+        if is_it(*args) and next(calls) == times:
             die()
         return answer
 
@@ -44,21 +45,13 @@ def after(owner: Any, name: str, times: int) -> None:
 
 def after_commit(memory: Memory, work: Any, times: int) -> None:
     """Die as soon as a piece of work was committed for so many times."""
-    database = type(memory.runtime.db)
-    inner, calls = database.write, itertools.count(1)
-
-    def wrapped(self: Any, done: Any, *args: Any, **kwargs: Any) -> Any:
-        answer = inner(self, done, *args, **kwargs)
-        if done is work and next(calls) == times:
-            die()
-        return answer
-
-    database.write = wrapped
+    after(type(memory.runtime.db), "write", times, lambda _, done, *__: done is work)
 
 
-def before_commit_on_server(times: int) -> None:
-    """Die before PostgreSQL is asked to commit what was written for so many times: SQLAlchemy hears nothing of it."""
-    begin, commit, calls, writes_now = postgres._WRITE.run, postgres._COMMIT.run, itertools.count(1), []
+def before_commit(memory: Memory, times: int) -> None:
+    """Die before a commit. PostgreSQL is asked to commit what was written past SQLAlchemy, which hears nothing of it."""
+    event.listen(memory.runtime.db._engine, "commit", lambda _: die() if next(commits) == times else None)
+    begin, commit, commits, writes_now = postgres._WRITE.run, postgres._COMMIT.run, itertools.count(1), []
 
     def note(connection: Any, *values: Any) -> None:
         writes_now.append(connection)
@@ -67,38 +60,24 @@ def before_commit_on_server(times: int) -> None:
     def commit_or_die(connection: Any, *values: Any) -> None:
         if connection in writes_now:
             writes_now.remove(connection)
-            if next(calls) == times:
+            if next(commits) == times:
                 die()
         commit(connection, *values)
 
     postgres._WRITE.run, postgres._COMMIT.run = note, commit_or_die
 
 
-def plan(point: str, memory: Memory) -> None:
-    engine = memory.runtime.db._engine
-    match point:
-        case "inside the transaction that adds":
-            after(messages_writes, "apply", 4)
-        case "when the transaction is about to commit":
-            event.listen(engine, "commit", lambda _: die() if next(COMMITS) == 6 else None)
-            before_commit_on_server(6)
-        case "after the commit and before the answer":
-            after_commit(memory, messages_writes.append, 5)
-        case "when a job was leased":
-            after(jobs, "lease", 1)
-        case "when the vectors were written but not committed":
-            after(vectors, "store", 2)
-        case "when the vectors were committed":
-            after_commit(memory, vectors.store, 2)
-        case "when Chroma has the vectors":
-            after(EmbeddedChroma, "write", 1)
-        case "when the marks were taken back but not committed":
-            after(outbox, "end_batch", 1)
-        case _:
-            assert point == "at any moment", point
-
-
-COMMITS = itertools.count(1)
+POINTS: dict[str, Callable[[Memory], None]] = {
+    "inside the transaction that adds": lambda _: after(messages_writes, "apply", 4),
+    "when the transaction is about to commit": lambda memory: before_commit(memory, 6),
+    "after the commit and before the answer": lambda memory: after_commit(memory, messages_writes.append, 5),
+    "when a job was leased": lambda _: after(jobs, "lease", 1),
+    "when the vectors were written but not committed": lambda _: after(vectors, "store", 2),
+    "when the vectors were committed": lambda memory: after_commit(memory, vectors.store, 2),
+    "when Chroma has the vectors": lambda _: after(EmbeddedChroma, "write", 1),
+    "when the marks were taken back but not committed": lambda _: after(outbox, "end_batch", 1),
+    "at any moment": lambda _: None,
+}
 
 
 def main(point: str, where: str, first: int) -> None:
@@ -106,7 +85,7 @@ def main(point: str, where: str, first: int) -> None:
     # Hashing's vectors are written with the messages; those of any other embedder by jobs.
     embedder: Any = FlakyEmbedder(HashingEmbedder()) if "vectors were" in point else "hashing"
     memory = Memory.open(embedder=embedder, settings=SETTINGS, **options)
-    plan(point, memory)
+    POINTS[point](memory)
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(first, first + 40 if point != "at any moment" else sys.maxsize):
         chat.add("user", f"thing{number} is here", id=f"m{number}")

@@ -1,4 +1,4 @@
-"""A process that writes to a memory and is interrupted again and again by real SIGINTs. Run by test_interrupts.py.
+"""A process that writes to a memory and is interrupted again and again by real SIGINTs. Run by test_crashes.py.
 
 Its main thread adds and reads; every second SIGINT or so finds it in the midst of that. Further threads add meanwhile and
 are never interrupted. At the end it prints, as JSON, what each thread was told is stored, what the journal has, and
@@ -61,75 +61,67 @@ class Writer:
         if self.number % 4 == 0:
             self.chat.context(f"what of thing{self.number}?", token_limit=500)
 
-    def begin(self) -> None:
-        """Load the modules of a turn. A thread that is interrupted in an import may keep Python's lock of imports for ever."""
-        for _ in range(4):
-            self.turn()
-        self.chat.memory.flush(30)
-
     def guarded(self, work: Any) -> None:
         try:
             work()
         except Exception as problem:
             self.problems.append(f"{type(problem).__name__}: {problem}")
 
+    def go_on(self, over: threading.Event) -> None:
+        while not over.is_set():
+            self.guarded(self.add)
+            time.sleep(0.001)
+
     def told(self) -> dict[str, Any]:
         there = [message.id for message in self.chat.history()]
         return {"acknowledged": self.acknowledged, "there": there, "problems": self.problems}
 
 
+def interrupt(seconds: float = 0.001) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(seconds)
+
+
 def at_random(wanted: int, interrupts: Interrupts, chance: random.Random) -> None:
     """Send SIGINTs until so many were raised."""
     while interrupts.raised < wanted:
-        time.sleep(chance.uniform(0, 0.002))
-        os.kill(os.getpid(), signal.SIGINT)
+        interrupt(chance.uniform(0, 0.002))
 
 
 def after_each_commit(memory: Memory) -> None:
     """Send a SIGINT right behind a commit, before the thread that commits goes on."""
     dialect = memory.runtime.db._engine.dialect
-    commit = dialect.do_commit
+    commit, wait = dialect.do_commit, postgres._wait  # PostgreSQL is asked without SQLAlchemy
 
-    def do_commit(connection: Any) -> None:
+    def commit_and_interrupt(connection: Any) -> None:
         commit(connection)
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.001)
-
-    dialect.do_commit = do_commit
-    wait = postgres._wait  # PostgreSQL is asked without SQLAlchemy
+        interrupt()
 
     def wait_and_interrupt(connection: Any, last: str) -> None:
         wait(connection, last)
         if last == "COMMIT":
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.001)
+            interrupt()
 
-    postgres._wait = wait_and_interrupt
+    dialect.do_commit, postgres._wait = commit_and_interrupt, wait_and_interrupt
 
 
 def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:
-    chance = random.Random(seed)
     options = json.loads(where)
-    memory = (
-        Memory.open(embedder="hashing", settings=SETTINGS, **options)
-        if options
-        else Memory.in_memory(settings=SETTINGS)
-    )
+    opening = Memory.open if options else Memory.in_memory
+    memory = opening(embedder="hashing", settings=SETTINGS, **options)
     interrupts, over = Interrupts(), threading.Event()
     mine = Writer(memory, "main")
     others = [Writer(memory, f"other{number}") for number in range(1, threads)]
 
-    mine.begin()
+    # Modules are loaded first: a thread that is interrupted in an import may keep Python's lock of imports for ever.
+    for _ in range(4):
+        mine.turn()
+    memory.flush(30)
 
-    def go_on(writer: Writer) -> None:
-        while not over.is_set():
-            writer.guarded(writer.add)
-            time.sleep(0.001)
-
-    running = [threading.Thread(target=go_on, args=(writer,), daemon=True) for writer in others]
+    running = [threading.Thread(target=writer.go_on, args=(over,), daemon=True) for writer in others]
     if moment == "at random":
-        sending = threading.Thread(target=at_random, args=(wanted, interrupts, chance), daemon=True)
-        running.append(sending)
+        sent = (wanted, interrupts, random.Random(seed))
+        running.append(threading.Thread(target=at_random, args=sent, daemon=True))
     else:
         after_each_commit(memory)
     for thread in running:
@@ -157,4 +149,4 @@ def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, strategies as st
 from sqlalchemy import create_engine, inspect, text
 from tuned import Tuned
+from waiting import heard, wait_for
 
 from memlayer_core import Memory, Message
 from memlayer_core.errors import FlushTimeoutError, JournalCorruptError
@@ -40,9 +41,12 @@ def dense(texts: list[str]) -> list[list[float]]:
     return [np.random.default_rng(list(one.encode())).normal(size=64).tolist() for one in texts]
 
 
-@pytest.fixture
-def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give every connection what upstream's SQLite begins with; Debian's overwrites what is deleted by itself."""
+@pytest.fixture(autouse=True)
+def files_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give every connection what upstream's SQLite begins with; Debian's overwrites what is deleted by itself.
+
+    Chroma is left out: its files are another test's.
+    """
     connect = sqlite3.dbapi2.connect
 
     def connected(*args: Any, **kwargs: Any) -> sqlite3.Connection:
@@ -51,17 +55,12 @@ def plain_sqlite(monkeypatch: pytest.MonkeyPatch) -> None:
         return made
 
     monkeypatch.setattr(sqlite3.dbapi2, "connect", connected)
-
-
-@pytest.fixture
-def without_chroma(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave Chroma out: its files are another test's."""
     monkeypatch.setattr("memlayer_core.opening._index", lambda *_, **__: None)
 
 
-def traces(directory: Path, *needles: bytes) -> list[tuple[str, bytes]]:
-    """Return which of these bytes stand in which file."""
-    files = [path for path in directory.rglob("*") if path.is_file()]
+def traces(tmp_path: Path, *needles: bytes) -> list[tuple[str, bytes]]:
+    """Return which of these bytes stand in which file of the store."""
+    files = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     return [(path.name, one) for path in files for one in needles if one in path.read_bytes()]
 
 
@@ -74,154 +73,111 @@ def as_said(said: str) -> list[bytes]:
     return [said.encode(), said.encode("utf-16-le")]
 
 
+def execute(tmp_path: Path, statement: str) -> list[Any]:
+    """Run a statement on the store's journal, past the memory."""
+    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3", isolation_level=None)) as journal:
+        return journal.execute(statement).fetchall()
+
+
+def vectors_in(tmp_path: Path) -> set[bytes]:
+    return {row[0] for row in execute(tmp_path, "SELECT vector FROM memlayer_texts WHERE vector IS NOT NULL")}
+
+
 # --- every way in which a text is taken back
 
-
-def _talk(memory: Memory) -> None:
-    chat = memory.chat(user_id="ada", session_id="s")
-    chat.add_messages(
-        [
-            Message("user", "I like tea."),
-            Message("user", f"My secret is {GONE}.", id="m"),
-            Message("assistant", "Noted."),
-        ]
-    )
+Work = Callable[[Memory], Any]
+TEA = Message("user", "I like tea.")
 
 
-def _record(memory: Memory) -> None:
-    memory.chat(user_id="ada", session_id="s").remember(f"Her secret is {GONE}.", type="semantic")
+def on_chat(verb: str, *args: Any, **kwargs: Any) -> Work:
+    return lambda memory: getattr(memory.chat(user_id="ada", session_id="s"), verb)(*args, **kwargs)
 
 
-def _item(memory: Memory) -> None:
-    memory.items().batch([PutItem(("a",), "k", {"text": GONE})])
+def on_items(*changes: PutItem | DropItem) -> Work:
+    return lambda memory: memory.items().batch(changes)
 
 
-def _hidden_item(memory: Memory) -> None:
-    memory.items().batch([PutItem(("a",), "k", {"text": GONE}, texts=())])
+def item(said: str, **more: Any) -> PutItem:
+    return PutItem(("a",), "k", {"text": said}, **more)
 
 
-def _same_id(memory: Memory) -> None:
-    memory.chat(user_id="ada", session_id="s").add("user", "nothing", id="m")
-
-
-def _edited_and_deleted(memory: Memory) -> None:
-    chat_of(memory).edit("m", "nothing")
-    chat_of(memory).delete_message("m")
-
-
-def _edited_and_cleared(memory: Memory) -> None:
-    _same_id(memory)
-    chat_of(memory).clear()
-
-
-def _set_aside_and_deleted(memory: Memory) -> None:
-    chat_of(memory).withdraw(["m"])
-    chat_of(memory).delete_message("m")
-
-
-def _state(memory: Memory) -> None:
+def load_another(memory: Memory) -> None:
     with Memory.in_memory() as elsewhere:
-        chat = elsewhere.chat(user_id="ada", session_id="s")
-        chat.add("user", "I like tea.")
-        state = chat.save_state()
-    memory.chat(user_id="ada", session_id="s").load_state(state)
+        on_chat("add", "user", "I like tea.")(elsewhere)
+        state = on_chat("save_state")(elsewhere)
+    on_chat("load_state", state)(memory)
 
 
-def _expired(memory: Memory) -> None:
-    ends = timedelta(seconds=0.001)
-    memory.items().batch([PutItem(("a",), "k", {"text": GONE}, ttl=ends)])
-    time.sleep(0.01)
-    memory.items().sweep()
+def first_record(memory: Memory) -> str:
+    return memory.records(user_id="ada")[0].memory_id
 
 
-def chat_of(memory: Memory) -> Any:
-    return memory.chat(user_id="ada", session_id="s")
-
-
-WAYS: dict[str, tuple[Callable[[Memory], Any], Callable[[Memory], Any]]] = {
-    "a message is deleted": (_talk, lambda m: chat_of(m).delete_message("m")),
-    "a message is edited for good": (_talk, lambda m: chat_of(m).edit("m", "nothing", erase=True)),
-    "a message that was edited is deleted": (_talk, _edited_and_deleted),
-    "a message that was set aside is deleted": (_talk, _set_aside_and_deleted),
-    "a session with a message of two versions is cleared": (_talk, _edited_and_cleared),
-    "a session is cleared": (_talk, lambda m: chat_of(m).clear()),
-    "messages are set": (
-        _talk,
-        lambda m: chat_of(m).resync([Message("user", "I like tea.")], replace="all", erase=True),
-    ),
-    "a state is loaded": (_talk, _state),
-    "a session is forgotten": (_talk, lambda m: m.forget("ada", session_id="s")),
-    "a user is forgotten": (_talk, lambda m: m.forget("ada")),
-    "a record is forgotten": (_record, lambda m: m.forget(record_id=m.records(user_id="ada")[0].memory_id)),
-    "a user with a record is forgotten": (_record, lambda m: m.forget("ada")),
-    "an item is dropped": (_item, lambda m: m.items().batch([DropItem(("a",), "k")])),
-    "an item is replaced": (_item, lambda m: m.items().batch([PutItem(("a",), "k", {"text": "tea"})])),
-    "an item that is not searched is replaced": (
-        _hidden_item,
-        lambda m: m.items().batch([PutItem(("a",), "k", {"text": "tea"}, texts=())]),
-    ),
-    "an item that is not searched is dropped": (
-        _hidden_item,
-        lambda m: m.items().batch([DropItem(("a",), "k")]),
-    ),
-    "a folder is forgotten": (_item, lambda m: m.items().forget(("a",))),
+TALK = on_chat(
+    "add_messages", [TEA, Message("user", f"My secret is {GONE}.", id="m"), Message("assistant", "Noted.")]
+)
+RECORD = on_chat("remember", f"Her secret is {GONE}.", type="semantic")
+ITEM, HIDDEN = on_items(item(GONE)), on_items(item(GONE, texts=()))
+EDIT, SAME_ID = on_chat("edit", "m", "nothing"), on_chat("add", "user", "nothing", id="m")
+WITHDRAW, DELETE, CLEAR = on_chat("withdraw", ["m"]), on_chat("delete_message", "m"), on_chat("clear")
+DROP = on_items(DropItem(("a",), "k"))
+WAYS: dict[str, tuple[Work, ...]] = {
+    "a message is deleted": (TALK, DELETE),
+    "a message is edited for good": (TALK, on_chat("edit", "m", "nothing", erase=True)),
+    "a message that was edited is deleted": (TALK, EDIT, DELETE),
+    "a message that was set aside is deleted": (TALK, WITHDRAW, DELETE),
+    "a session with a message of two versions is cleared": (TALK, SAME_ID, CLEAR),
+    "a session is cleared": (TALK, CLEAR),
+    "messages are set": (TALK, on_chat("resync", [TEA], replace="all", erase=True)),
+    "a state is loaded": (TALK, load_another),
+    "a session is forgotten": (TALK, lambda memory: memory.forget("ada", session_id="s")),
+    "a user is forgotten": (TALK, lambda memory: memory.forget("ada")),
+    "a record is forgotten": (RECORD, lambda memory: memory.forget(record_id=first_record(memory))),
+    "a user with a record is forgotten": (RECORD, lambda memory: memory.forget("ada")),
+    "an item is dropped": (ITEM, DROP),
+    "an item is replaced": (ITEM, on_items(item("tea"))),
+    "an item that is not searched is replaced": (HIDDEN, on_items(item("tea", texts=()))),
+    "an item that is not searched is dropped": (HIDDEN, DROP),
+    "a folder is forgotten": (ITEM, lambda memory: memory.items().forget(("a",))),
 }
 # What leaves the conversation, and may come back or be read by people: nothing finds it.
-WORDS_ALONE: dict[str, tuple[Callable[[Memory], Any], Callable[[Memory], Any]]] = {
-    "a message is edited": (_talk, lambda m: chat_of(m).edit("m", "nothing")),
-    "another text comes under its id": (_talk, _same_id),
-    "a message is set aside": (_talk, lambda m: chat_of(m).withdraw(["m"])),
-    "another list is sent": (
-        _talk,
-        lambda m: chat_of(m).resync([Message("user", "I like tea.")], replace="all"),
-    ),
-    "a record is revised": (
-        _record,
-        lambda m: chat_of(m).revise(m.records(user_id="ada")[0].memory_id, "She has none."),
-    ),
+WORDS_ALONE: dict[str, tuple[Work, ...]] = {
+    "a message is edited": (TALK, EDIT),
+    "another text comes under its id": (TALK, SAME_ID),
+    "a message is set aside": (TALK, WITHDRAW),
+    "another list is sent": (TALK, on_chat("resync", [TEA], replace="all")),
+    "a record is revised": (RECORD, lambda memory: on_chat("revise", first_record(memory), "None.")(memory)),
 }
+every_way = pytest.mark.parametrize("way", [*WAYS, *WORDS_ALONE])
 
 
-@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
-@pytest.mark.parametrize("way", [*WAYS, *WORDS_ALONE])
+@every_way
 def test_what_is_taken_back_is_in_no_file_while_the_memory_is_open(
     way, open_at, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setattr(sqlite, "_REWRITTEN", 0)  # as for a large file
-    put, take_back = (WAYS | WORDS_ALONE)[way]
+    put, *takes_back = (WAYS | WORDS_ALONE)[way]
     memory = open_at("store", embedder=dense)
     for number in range(8):  # others, among whose words it stands
         memory.chat(user_id=f"user {number}").add("user", f"I am number {number}, like {OTHER}.")
     put(memory)
     memory.flush()
-    store = tmp_path / "store"
-    with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
-        vectors = [
-            bytes(row[0])
-            for row in read.execute("SELECT vector FROM memlayer_texts WHERE vector IS NOT NULL")
-        ]
-    assert traces(store, *as_said(GONE)[:1])
-    if put is not _hidden_item:
-        assert traces(store, *words(GONE))
+    vectors = vectors_in(tmp_path)
+    assert traces(tmp_path, *as_said(GONE)[:1])
+    assert put is HIDDEN or traces(tmp_path, *words(GONE))
 
-    take_back(memory)
+    for take_back in takes_back:
+        take_back(memory)
     memory.flush()
 
-    with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
-        left = {
-            bytes(row[0])
-            for row in read.execute("SELECT vector FROM memlayer_texts WHERE vector IS NOT NULL")
-        }
-    gone = [vector[16:80] for vector in vectors if vector not in left]
-    assert gone or put is _hidden_item
-    assert traces(store, *words(GONE), *gone) == []
+    gone = [vector[16:80] for vector in vectors - vectors_in(tmp_path)]
+    assert gone or put is HIDDEN
+    assert traces(tmp_path, *words(GONE), *gone) == []
     if way in WAYS:
-        assert traces(store, *as_said(GONE)) == []
-    assert traces(store, *words(OTHER), *as_said(OTHER)[:1])
+        assert traces(tmp_path, *as_said(GONE)) == []
+    assert traces(tmp_path, *words(OTHER), *as_said(OTHER)[:1])
     assert memory.admin.verify() == []
 
 
-@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
     """Summaries, and an episode."""
     summed = f"The user asked many times whether {GONE} is the lucky word, and was told that it is."
@@ -240,19 +196,15 @@ def test_what_follows_from_a_text_is_erased_with_it(open_at, tmp_path) -> None:
     memory.flush()
     chat.end()
     memory.flush()
-    store = tmp_path / "store"
-    with closing(sqlite3.connect(store / "journal.sqlite3")) as read:
-        for table in ("summaries", "records"):
-            found = read.execute(f"SELECT 1 FROM memlayer_{table} WHERE text LIKE '%{GONE}%'").fetchone()
-            assert found, table
+    for table in ("summaries", "records"):
+        assert execute(tmp_path, f"SELECT 1 FROM memlayer_{table} WHERE text LIKE '%{GONE}%'"), table
     memory.chat(user_id="ada", session_id="old").clear()
     chat.clear()
     memory.flush()
-    assert traces(store, *as_said(GONE), *words(GONE)) == []
+    assert traces(tmp_path, *as_said(GONE), *words(GONE)) == []
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 @pytest.mark.parametrize("seed", [1, 12, 28])
 def test_no_copy_of_a_row_stays_where_sqlite_shared_out_the_rows_of_a_page(seed, open_at, tmp_path) -> None:
     """These three left two behind, in unused parts of pages, though SQLite overwrote what it deleted."""
@@ -277,20 +229,19 @@ def test_no_copy_of_a_row_stays_where_sqlite_shared_out_the_rows_of_a_page(seed,
             memory.forget(user)
     memory.flush()
     assert len(gone) > 100
-    assert (
-        traces(tmp_path / "store", *(needle for one in gone for needle in (one.encode(), *words(one)))) == []
-    )
+    assert traces(tmp_path, *(needle for one in gone for needle in (one.encode(), *words(one)))) == []
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("way", [*WAYS, *WORDS_ALONE])
+@every_way
 def test_what_is_taken_back_is_in_no_row_of_postgres(way, postgres_url) -> None:
-    put, take_back = (WAYS | WORDS_ALONE)[way]
+    put, *takes_back = (WAYS | WORDS_ALONE)[way]
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=PROMPT) as memory:
         put(memory)
         memory.flush()
         assert any(GONE in row for row in all_rows(postgres_url))
-        take_back(memory)
+        for take_back in takes_back:
+            take_back(memory)
         memory.flush()
         rows = all_rows(postgres_url)
         assert not any(GONE.lower() in row for row in rows)
@@ -313,7 +264,7 @@ def all_rows(url: str) -> list[str]:
 # --- gathered, in parts, by anybody
 
 
-def test_any_number_of_deletions_owe_one_erasure(open_at) -> None:
+def test_any_number_of_deletions_owe_one_erasure_that_waits_for_others(open_at) -> None:
     memory = open_at("store", settings=NEVER)
     chat = memory.chat(user_id="ada", session_id="s")
     for number in range(20):
@@ -321,60 +272,37 @@ def test_any_number_of_deletions_owe_one_erasure(open_at) -> None:
     for number in range(10):
         chat.delete_message(f"m{number}")
         chat.edit(f"m{10 + number}", "Be kind.")
-    rt = memory.runtime
-    far = rt.now() + timedelta(days=1)
-    assert len(rt.db.write(jobs.lease, ["erase"], 100, "me", far, far)) == 1
-    chat.clear()  # behind the one that is being done
-    assert len(rt.db.write(jobs.lease, ["erase"], 100, "me", far, far + timedelta(days=1))) == 2
-
-
-def test_an_erasure_waits_for_others_unless_somebody_is_in_a_hurry(open_at) -> None:
-    memory = open_at("store", settings=NEVER)
     db, now = memory.runtime.db, memory.runtime.now()
-    memory.chat(user_id="ada").add("user", "tea")
-    memory.forget("ada")
-    until = now + timedelta(minutes=1)
-    assert db.write(jobs.lease, ["erase"], 1, "me", now + timedelta(seconds=1), until) == []
-    soon = now + timedelta(seconds=1)
-    db.write(jobs.hurry, soon)
-    (job,) = db.write(jobs.lease, ["erase"], 1, "me", soon, until)
-    db.write(jobs.hurry, soon)
-    assert db.write(jobs.lease, ["erase"], 1, "another", soon, until) == []
-    db.write(jobs.fail, [job], "a reader", until, count_attempt=False)
-    db.write(jobs.hurry, soon)
-    assert db.write(jobs.lease, ["erase"], 1, "me", soon, until) == []
-    (again,) = db.write(jobs.lease, ["erase"], 1, "me", until, until)
-    assert again.attempts == 1
+    far = now + timedelta(days=1)
+    assert db.write(jobs.lease, ["erase"], 100, "me", now + timedelta(seconds=1), far) == []
+    assert len(db.write(jobs.lease, ["erase"], 100, "me", far, far)) == 1
+    chat.clear()  # behind the one that is being done
+    assert len(db.write(jobs.lease, ["erase"], 100, "me", far, far + timedelta(days=1))) == 2
 
 
-@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
-def test_it_comes_by_itself(open_at, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(jobs, "_GATHERING", timedelta(0))
-    memory = open_at("store")
+def forget_secret(memory: Memory) -> None:
     memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
     memory.forget("ada")
-    deadline = time.monotonic() + 30
-    while traces(tmp_path / "store", *as_said(GONE), *words(GONE)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
-@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
+def test_it_comes_by_itself(open_at, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(jobs, "_GATHERING", timedelta(0))
+    forget_secret(open_at("store"))
+    wait_for(lambda: not traces(tmp_path, *as_said(GONE), *words(GONE)))
+
+
 def test_what_one_process_deleted_the_next_one_erases(open_at, tmp_path) -> None:
     with open_at("store", settings=NEVER) as memory:
-        memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
-        memory.forget("ada")
-    assert traces(tmp_path / "store", *words(GONE))
+        forget_secret(memory)
+    assert traces(tmp_path, *words(GONE))
     open_at("store").flush()
-    assert traces(tmp_path / "store", *words(GONE), *as_said(GONE)) == []
+    assert traces(tmp_path, *words(GONE), *as_said(GONE)) == []
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("plain_sqlite", "without_chroma")
 def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tmp_path) -> None:
     memory = open_at("store", settings=PROMPT.replace(job_backoff=0.01, job_attempts=2))
-    events: list[ErasureDelayed] = []
-    memory.listen(lambda event: events.append(event) if isinstance(event, ErasureDelayed) else None)
+    delays = heard(memory, ErasureDelayed)
     memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
     memory.flush()
     with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as reader:
@@ -384,20 +312,12 @@ def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tm
         with pytest.raises(FlushTimeoutError, match="a reader holds it"):
             memory.flush(1.0)
         assert "log" in memory.admin.status().problems["erasure"]
-        assert len(events) == 1
+        assert len(delays) == 1
         memory.chat(user_id="bob").add("user", "I like tea.")
         assert memory.search("tea", user_id="bob")
     assert memory.flush(30).dead == 0
     assert memory.admin.status().problems == {}
-    assert traces(tmp_path / "store", *as_said(GONE), *words(GONE)) == []
-
-
-@pytest.fixture(scope="module")
-def filed() -> Iterator[Database]:
-    database = open_database(None, NEVER)
-    database.write(ensure_tables, shards=1)
-    yield database
-    database.close()
+    assert traces(tmp_path, *as_said(GONE), *words(GONE)) == []
 
 
 STEPS = st.one_of(
@@ -405,55 +325,47 @@ STEPS = st.one_of(
     st.tuples(st.just("delete"), st.integers(0, 30)),
     st.tuples(st.just("erase"), st.integers(1, 3)),
 )
+OWNERS = {Scope("ada", "s"): "1x", Scope("bob", "s"): "12x"}
 
 
-class Model:
-    """What should be filed, beside what is."""
-
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self.scopes = {Scope("ada", "s"): "1x", Scope("bob", "s"): "12x"}
-        self.here: dict[int, tuple[Scope, list[str]]] = {}
-        self.numbers = itertools.count(1)
-        self.goes_on = False
-        storage_words.delete(connection, storage_words.keys(connection))
-
-    def step(self, what: str, value: Any) -> None:
-        match what:
-            case "file":
-                key = next(self.numbers)
-                scope, owner = list(self.scopes.items())[key % 2]
-                storage_words.insert(self.connection, [owner], texts.lanes_of(scope)[1:], [(key, value)])
-                self.here[key] = (scope, value)
-            case "delete":
-                gone = list(self.here)[value : value + 2]
-                storage_words.delete(self.connection, gone)
-                self.here = {key: one for key, one in self.here.items() if key not in gone}
-            case _:
-                for _ in range(value):
-                    self.goes_on = storage_words.erase(self.connection, goes_on=self.goes_on)
-
-    def check(self) -> None:
-        for (scope, owner), word in itertools.product(self.scopes.items(), "abcdef"):
-            keys = {key for key, (whose, said) in self.here.items() if whose is scope and word in said}
-            found = storage_words.postings(self.connection, scope.reach(), [word], [owner])
-            assert set(found.get(word, ())) == keys
-            assert bool(storage_words.existing(self.connection, [owner + word])) == bool(keys)
+@pytest.fixture(scope="module")
+def empty() -> Iterator[Database]:
+    database = open_database(None, NEVER)
+    database.write(ensure_tables, shards=1)
+    yield database
+    database.close()
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure(filed, steps) -> None:
+def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure(empty, steps) -> None:
     def run(connection: Any) -> None:
-        model = Model(connection)
+        here: dict[int, tuple[Scope, list[str]]] = {}
+        numbers, goes_on = itertools.count(1), False
+        storage_words.delete(connection, storage_words.keys(connection))
         for what, value in [*steps, ("erase", 9)]:
-            model.step(what, value)
-            model.check()
+            if what == "file":
+                key = next(numbers)
+                scope, owner = list(OWNERS.items())[key % 2]
+                storage_words.insert(connection, [owner], texts.lanes_of(scope)[1:], [(key, value)])
+                here[key] = (scope, value)
+            elif what == "delete":
+                gone = list(here)[value : value + 2]
+                storage_words.delete(connection, gone)
+                here = {key: one for key, one in here.items() if key not in gone}
+            else:
+                for _ in range(value):
+                    goes_on = storage_words.erase(connection, goes_on=goes_on)
+            for (scope, owner), word in itertools.product(OWNERS.items(), "abcdef"):
+                keys = {key for key, (whose, said) in here.items() if whose is scope and word in said}
+                found = storage_words.postings(connection, scope.reach(), [word], [owner])
+                assert set(found.get(word, ())) == keys
+                assert bool(storage_words.existing(connection, [owner + word])) == bool(keys)
         assert storage_words.is_sound(connection)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage_words, "_STEP", 1)
         patch.setattr(storage_words, "_MOST_LEVELS", 12)
-        filed.write(run)
+        empty.write(run)
 
 
 @pytest.mark.slow
@@ -481,35 +393,26 @@ def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
 # --- what is damaged is repaired, or told of
 
 
-def wear_out(store: Path) -> None:
-    """Do to the words what earlier versions did: optimise after every forget, until SQLite refuses every write."""
-    with closing(sqlite3.connect(store / "journal.sqlite3", isolation_level=None)) as journal:
-        journal.execute("PRAGMA synchronous = OFF")
-        for number in itertools.count(10**15):
-            assert number < 10**15 + 9999, "it did not wear out"
-            try:
-                journal.execute(
-                    "INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES (?, 'x', 'y z')", (number,)
-                )
-                journal.execute("INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize')")
-                journal.execute("DELETE FROM memlayer_lexical WHERE rowid = ?", (number,))
-                journal.execute("INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize')")
-            except sqlite3.DatabaseError as problem:
-                assert "malformed" in str(problem)  # noqa: PT017  (it is the point)
-                return
+WEAR = """INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES ({0}, 'x', 'y z');
+INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize');
+DELETE FROM memlayer_lexical WHERE rowid = {0};
+INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize');
+"""
+"""What earlier versions did to the words: they optimised after every forget, until SQLite refused every write."""
 
 
-@pytest.mark.usefixtures("without_chroma")
 @pytest.mark.skipif(sqlite3.sqlite_version_info >= (3, 42), reason="this SQLite stops counting in time")
 def test_a_store_that_an_earlier_version_wore_out_is_healed_at_opening(open_at, tmp_path) -> None:
     with open_at("store") as memory:
-        for number in range(40):
-            more = " ".join(
-                f"{number}w{place}" for place in range(40)
-            )  # an index of one page does not wear out
+        for number in range(40):  # an index of one page does not wear out
+            more = " ".join(f"{number}w{place}" for place in range(40))
             memory.chat(user_id=f"u{number % 4}").add("user", f"I like pineapple, and {more}.")
         memory.flush()
-    wear_out(tmp_path / "store")
+    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute("PRAGMA synchronous = OFF")
+        wear = "".join(WEAR.format(number) for number in range(10**15, 10**15 + 9999))
+        with pytest.raises(sqlite3.DatabaseError, match="malformed"):
+            journal.executescript(wear)
     memory = open_at("store")
     assert memory.chat(user_id="u1").add("user", "I like mangos.").stored == 1
     assert len(memory.search("pineapple", user_id="u1", limit=100)) == 10
@@ -528,14 +431,12 @@ DAMAGES = {
     "something filed too much": "INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES (77, 'x', 'y')",
     "what FTS5 reads first": "UPDATE memlayer_lexical_data SET block = x'0000ffff' WHERE id = 10",
 }
+FILED = "SELECT rowid, lanes, terms FROM memlayer_lexical ORDER BY rowid"
 
 
-@pytest.mark.usefixtures("without_chroma")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_verify_repairs_the_words_and_says_so(damage, open_at, tmp_path) -> None:
     memory = open_at("store")
-    heard: list[WordsRepaired] = []
-    memory.listen(lambda event: heard.append(event) if isinstance(event, WordsRepaired) else None)
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add_messages([Message("system", "Be brief."), Message("user", " \n"), Message("user", "pineapple")])
     chat.remember("She lives in Tokyo.")
@@ -543,24 +444,23 @@ def test_verify_repairs_the_words_and_says_so(damage, open_at, tmp_path) -> None
     chat.resync([Message("user", "pineapple and mango")])
     memory.items().batch([PutItem(("a",), "k", {"text": "papaya"})])
     memory.flush()
+    repairs = heard(memory, WordsRepaired)
     assert memory.admin.verify() == []
-    rows = filed_rows(tmp_path)
-    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3", isolation_level=None)) as journal:
-        journal.execute(DAMAGES[damage])
+    rows = execute(tmp_path, FILED)
+    execute(tmp_path, DAMAGES[damage])
     if damage == "what FTS5 reads first":
         memory.close()
         memory = open_at("store")
-        memory.listen(lambda event: heard.append(event) if isinstance(event, WordsRepaired) else None)
+        repairs = heard(memory, WordsRepaired)
+    if damage == "the index of words":
+        with pytest.raises(JournalCorruptError, match="the index of words is damaged") as told:
+            memory.search("mango", user_id="ada")
+        assert "memlayer verify" in told.value.hint
     assert memory.admin.verify() == ["words"]
-    assert len(heard) == 1
-    assert filed_rows(tmp_path) == rows
+    assert len(repairs) == 1
+    assert execute(tmp_path, FILED) == rows
     assert memory.admin.verify() == []
     assert memory.search("mango", user_id="ada")[0].text == "pineapple and mango"
-
-
-def filed_rows(tmp_path: Path) -> list[Any]:
-    with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as journal:
-        return journal.execute("SELECT rowid, lanes, terms FROM memlayer_lexical ORDER BY rowid").fetchall()
 
 
 @pytest.mark.postgres
@@ -568,38 +468,16 @@ def test_verify_files_again_what_is_missing_on_postgres(postgres_url) -> None:
     with Memory.open(database_url=postgres_url, embedder="hashing", settings=PROMPT) as memory:
         memory.chat(user_id="ada").add("user", "I like pineapple.")
         assert memory.admin.verify() == []
-        engine = create_engine(postgres_url)
-        with engine.begin() as connection:
-            connection.execute(text("DELETE FROM memlayer_lexical"))
-        engine.dispose()
+        memory.runtime.db.write(lambda connection: connection.execute(text("DELETE FROM memlayer_lexical")))
         assert memory.admin.verify() == ["words"]
         assert memory.admin.verify() == []
         assert memory.search("pineapple", user_id="ada")
-
-
-@pytest.mark.usefixtures("without_chroma")
-def test_verify_tells_of_a_damaged_journal_and_what_to_do(open_at, tmp_path) -> None:
-    file = tmp_path / "store" / "journal.sqlite3"
-    with open_at("store") as memory:
-        for number in range(200):
-            memory.chat(user_id="ada", session_id="s").add("user", f"pineapple {number} " * 50)
-    with closing(sqlite3.connect(file)) as journal:
-        root = journal.execute("SELECT rootpage FROM sqlite_master WHERE name = 'memlayer_costs'").fetchone()[
-            0
-        ]
-    with file.open("r+b") as raw:
-        raw.seek((root - 1) * 4096)
-        raw.write(b"\xee" * 4096)
-    with open_at("store") as memory, pytest.raises(JournalCorruptError, match="damaged") as told:
-        memory.admin.verify()
-    assert "export" in told.value.hint
 
 
 # --- clear takes along what is set aside
 
 
 @pytest.mark.requirement("L07")
-@pytest.mark.usefixtures("without_chroma")
 def test_clearing_a_session_takes_along_what_it_took_the_place_of(store) -> None:
     chat, other = (store.chat(user_id=user, session_id="s") for user in ("ada", "bob"))
     for one in (chat, other):

@@ -3,215 +3,191 @@
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from tuned import Tuned
 
 from memlayer_core import Memory
 from memlayer_core.errors import FlushTimeoutError, StoreClosedError
+from memlayer_core.storage import connections
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 WRITER = """
-import sys
+import json, sys
 from tuned import Tuned
 from memlayer_core import Memory
 settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
-with Memory.open(sys.argv[1], embedder="hashing", settings=settings) as memory:
-    chat = memory.chat(user_id="louis", session_id=sys.argv[2])
-    for number in range(int(sys.argv[3])):
-        chat.add("user", f"{sys.argv[2]} says thing{number}")
-        memory.chat(user_id="louis", session_id="shared").add("user", f"{sys.argv[2]} {number}")
+where, name, turns, *stay = sys.argv[1:]
+with Memory.open(embedder="hashing", settings=settings, **json.loads(where)) as memory:
+    chat = memory.chat(user_id="louis", session_id=name)
+    for number in range(int(turns)):
+        chat.add("user", f"{name} says thing{number}")
+        memory.chat(user_id="louis", session_id="shared").add("user", f"{name} {number}")
     print("written", flush=True)
     memory.flush(60)
-    found = memory.search(f"{sys.argv[2]} thing1", user_id="louis", limit=3)
+    found = memory.search(f"{name} thing1", user_id="louis", limit=3)
     print(memory.admin.status().index, found[0].text, flush=True)
-    if len(sys.argv) > 4:
+    if stay:
         sys.stdin.readline()
 """
 
 
-def spawn(path: Path, name: str, turns: int, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", WRITER, str(path), name, str(turns), *more]
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def spawn(code: str, *arguments: Any) -> subprocess.Popen[str]:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], text=True, **pipes)
 
 
 @pytest.mark.slow
-def test_processes_write_at_once_and_lose_nothing_and_one_of_them_indexes(tmp_path) -> None:
-    children = [spawn(tmp_path, f"process{n}", 25) for n in range(3)]
-    outputs = [child.communicate(timeout=120) for child in children]
-    for number, (child, (out, err)) in enumerate(zip(children, outputs, strict=True)):
+@pytest.mark.parametrize("kind", ["embedded", pytest.param("servers", marks=pytest.mark.postgres)])
+def test_processes_write_at_once_and_lose_nothing_and_one_of_them_indexes(kind, tmp_path, request) -> None:
+    where = {"path": str(tmp_path)}
+    if kind == "servers":
+        urls = {"database_url": "new_postgres_url", "chroma_url": "chroma_url"}
+        where = {name: request.getfixturevalue(fixture) for name, fixture in urls.items()}
+    names = [f"process{number}" for number in range(3)]
+    children = {name: spawn(WRITER, json.dumps(where), name, 25) for name in names}
+    for name, child in children.items():
+        out, err = child.communicate(timeout=120)
         assert child.returncode == 0, err
-        assert f"process{number} says thing1" in out
-    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as memory:
+        assert f"{name} says thing1" in out
+    with Memory.open(embedder="hashing", settings=SETTINGS, **where) as memory:
         assert len(memory.chat(user_id="louis", session_id="shared").history()) == 75
-        for number in range(3):
-            history = memory.chat(user_id="louis", session_id=f"process{number}").history()
-            assert [m.content for m in history] == [f"process{number} says thing{n}" for n in range(25)]
-        memory.flush(60)
+        for name in names:
+            history = memory.chat(user_id="louis", session_id=name).history()
+            assert [m.content for m in history] == [f"{name} says thing{number}" for number in range(25)]
+        assert memory.flush(60).dead == 0
         assert memory.admin.verify() == []
+        assert memory.admin.status().index == "held"
+        for message in history:
+            assert memory.search(message.text, user_id="louis", limit=1)[0].text == message.text
 
 
 @pytest.mark.slow
 def test_another_process_takes_over_the_index_when_the_holder_dies(open_at, tmp_path) -> None:
-    holder = spawn(tmp_path / "memory", "holder", 3, "stay")
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "written\n"
-    assert holder.stdout.readline() == "held holder says thing1\n"
-    memory = open_at(settings=SETTINGS)
-    chat = memory.chat(user_id="louis", session_id="mine")
-    chat.add("user", "a mango for me")
-    memory.flush(30)  # the holder does it for us
-    assert memory.admin.status().index == "not held"
-    (hit,) = memory.search("mango", user_id="louis", limit=1)
-    assert {reason.code for reason in hit.reasons} >= {"words", "meaning"}
-    holder.kill()
-    holder.wait(30)
+    with spawn(WRITER, json.dumps({"path": str(tmp_path / "memory")}), "holder", 3, "stay") as holder:
+        assert holder.stdout.readline() == "written\n"
+        assert holder.stdout.readline() == "held holder says thing1\n"
+        memory = open_at(settings=SETTINGS)
+        chat = memory.chat(user_id="louis", session_id="mine")
+        chat.add("user", "a mango for me")
+        memory.flush(30)  # the holder does it for us
+        assert memory.admin.status().index == "not held"
+        (hit,) = memory.search("mango", user_id="louis", limit=1)
+        assert {reason.code for reason in hit.reasons} >= {"words", "meaning"}
+        holder.kill()
+        holder.wait(30)
     chat.add("user", "a pineapple for you")
     memory.flush(60)
     assert memory.admin.status().index == "held"
     assert memory.search("pineapple", user_id="louis", limit=1)[0].text == "a pineapple for you"
     assert memory.admin.verify() == []
-    for pipe in (holder.stdin, holder.stdout, holder.stderr):
-        pipe.close()
 
 
 def test_two_memories_on_one_directory_in_one_process_share_it(open_at) -> None:
-    one, two = open_at(settings=SETTINGS), open_at(settings=SETTINGS)
-    one.chat(user_id="u", session_id="s").add("user", "a pineapple from the first")
-    one.flush(30)
-    two.chat(user_id="u", session_id="s").add("user", "a mango from the second")
-    two.flush(30)
-    assert [m.content for m in one.chat(user_id="u", session_id="s").history()] == [
-        "a pineapple from the first",
-        "a mango from the second",
-    ]
-    assert sorted([one.admin.status().index, two.admin.status().index]) == ["held", "not held"]
-    assert {hit.text for hit in two.search("a pineapple or a mango", user_id="u")} == {
-        "a pineapple from the first",
-        "a mango from the second",
-    }
+    said = ["a pineapple from the first", "a mango from the second"]
+    one, two = memories = open_at(settings=SETTINGS), open_at(settings=SETTINGS)
+    for memory, text in zip(memories, said, strict=True):
+        memory.chat(user_id="u", session_id="s").add("user", text)
+        memory.flush(30)
+    assert [m.content for m in one.chat(user_id="u", session_id="s").history()] == said
+    assert sorted(memory.admin.status().index for memory in memories) == ["held", "not held"]
+    assert {hit.text for hit in two.search("a pineapple or a mango", user_id="u")} == set(said)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at, tmp_path) -> None:
-    memory = open_at(settings=SETTINGS)
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", "from the parent")
-    memory.flush(30)
+def fork(work: Callable[[], bool]) -> int:
+    """Return how a forked child ends that does something: with 0 if that is true, with 2 if not."""
     child = os.fork()
     if child == 0:
         status = 1
         try:
             signal.alarm(60)
             faulthandler.dump_traceback_later(50)  # where it hangs, if it does
-            chat.add("user", "from the child")
-            found = memory.search("parent", user_id="louis", limit=1)
-            ok = found[0].text == "from the parent" and memory.admin.status().index == "not held"
-            memory.close()
-            status = 0 if ok else 2
+            status = 0 if work() else 2
         finally:
             os._exit(status)
     deadline = time.monotonic() + 60
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         assert time.monotonic() < deadline, "the child hangs"
         time.sleep(0.05)
-    assert os.waitstatus_to_exitcode(ended[1]) == 0
+    return os.waitstatus_to_exitcode(ended[1])
+
+
+forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+warns = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+
+@forks
+@warns
+def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at) -> None:
+    memory = open_at(settings=SETTINGS)
+    chat = memory.chat(user_id="louis", session_id="s")
+
+    def work() -> bool:
+        chat.add("user", "from the child")
+        found = memory.search("parent", user_id="louis", limit=1)
+        index = memory.admin.status().index
+        memory.close()
+        return (found[0].text, index) == ("from the parent", "not held")
+
+    chat.add("user", "from the parent")
+    memory.flush(30)
+    assert fork(work) == 0
     chat.add("user", "from the parent again")
     memory.flush(30)
     assert memory.admin.status().index == "held"
-    assert [m.content for m in chat.history()] == [
-        "from the parent",
-        "from the child",
-        "from the parent again",
-    ]
+    said = [message.content for message in chat.history()]
+    assert said == ["from the parent", "from the child", "from the parent again"]
     assert memory.admin.verify() == []
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@forks
+@warns
 def test_a_memory_in_memory_says_that_it_does_not_survive_a_fork(memory) -> None:
     chat = memory.chat(user_id="u", session_id="s")
     chat.add("user", "hi")
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
+
+    def is_refused() -> bool:
+        with pytest.raises(StoreClosedError):
             chat.add("user", "from the child")
-        except StoreClosedError:
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        return True
+
+    assert fork(is_refused) == 0
 
 
 @pytest.mark.slow
-def test_a_process_that_forgets_to_close_ends_and_loses_nothing(tmp_path) -> None:
-    code = (
+def test_a_process_that_forgets_to_close_ends_and_loses_nothing(open_at, tmp_path) -> None:
+    child = spawn(
         "import sys; from memlayer_core import Memory\n"
         "memory = Memory.open(sys.argv[1], embedder='hashing')\n"
-        "memory.chat(user_id='u', session_id='s').add('user', 'remember me')\n"
+        "memory.chat(user_id='u', session_id='s').add('user', 'remember me')\n",
+        tmp_path / "memory",
     )
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, timeout=60, check=True)
-    assert done.stderr == b""
-    with Memory.open(tmp_path, embedder="hashing", settings=SETTINGS) as memory:
-        memory.flush(30)
-        assert memory.search("remember", user_id="u")[0].text == "remember me"
-        assert memory.admin.verify() == []
-
-
-@pytest.mark.slow
-def test_a_server_journal_and_a_server_index_work_from_several_processes(
-    new_postgres_url, chroma_url
-) -> None:
-    where = {"database_url": new_postgres_url, "chroma_url": chroma_url, "embedder": "hashing"}
-    code = (
-        "import sys, json; from memlayer_core import Memory; from tuned import Tuned\n"
-        "where = json.loads(sys.argv[1])\n"
-        "with Memory.open(settings=Tuned(index_delay=0, exact_scan_limit=0), **where) as memory:\n"
-        "    for n in range(20): memory.chat(user_id=sys.argv[2], session_id='s').add('user', f'thing{n}')\n"
-        "    memory.flush(60); print(memory.search('thing7', user_id=sys.argv[2], limit=1)[0].text)\n"
-    )
-    import json
-
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, json.dumps(where), user],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for user in ("louis", "eve")
-    ]
-    for child in children:
-        out, err = child.communicate(timeout=120)
-        assert (child.returncode, out) == (0, "thing7\n"), err
-    with Memory.open(settings=SETTINGS, **where) as memory:
-        assert memory.flush(60).dead == 0
-        assert memory.admin.verify() == []
-        assert memory.admin.status().index == "held"
-        for n in range(20):
-            assert memory.search(f"thing{n}", user_id="louis", limit=1)[0].text == f"thing{n}"
+    assert child.communicate(timeout=60) == ("", "")
+    assert child.returncode == 0
+    memory = open_at(settings=SETTINGS)
+    memory.flush(30)
+    assert memory.search("remember", user_id="u")[0].text == "remember me"
+    assert memory.admin.verify() == []
 
 
 BUSY = """
-import sys, time
+import json, sys, time
 from memlayer_core import Memory
 
 def think(prompt):
     print("asked", flush=True)
     time.sleep(600)
 
-where = {"database_url" if "://" in sys.argv[1] else "path": sys.argv[1]}
-memory = Memory.open(**where, embedder="hashing", summarizer=think)
+memory = Memory.open(**json.loads(sys.argv[1]), embedder="hashing", summarizer=think)
 chat = memory.chat(user_id="louis", session_id="s")
 for number in range(6):
     chat.add(("user", "assistant")[number % 2], f"pears, for the {number}th time")
@@ -221,13 +197,9 @@ time.sleep(600)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of every process when it began")
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(kind, tmp_path, request) -> None:
+def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(place) -> None:
     """Its lease would have gone on for three minutes. A process that lives is left its work."""
-    target = str(tmp_path / "m") if kind == "sqlite" else request.getfixturevalue("postgres_url")
-    where = {"path" if kind == "sqlite" else "database_url": target}
-    with subprocess.Popen([sys.executable, "-c", BUSY, target], stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
+    with spawn(BUSY, json.dumps(place)) as child:
         assert child.stdout.readline() == "asked\n"
         asked: list[str] = []
 
@@ -235,7 +207,7 @@ def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(kind, tmp_path,
             asked.append(prompt)
             return "They spoke of pears, again and again, six times in all."
 
-        with Memory.open(**where, embedder="hashing", summarizer=write) as memory:
+        with Memory.open(**place, embedder="hashing", summarizer=write) as memory:
             with pytest.raises(FlushTimeoutError):
                 memory.flush(3)
             assert not asked
@@ -243,3 +215,41 @@ def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(kind, tmp_path,
             memory.flush(30)
             assert asked
             assert memory.admin.status().backlog.queued == 0
+
+
+def elsewhere(work: Callable[[], object]) -> bool:
+    """Do something in another thread; tell whether it ended."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(5)
+    return not thread.is_alive()
+
+
+def test_a_fork_beside_a_long_one_opens_no_gate_and_locks_none_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "_PATIENCE", 0.1)
+    gate = connections._Gate()
+    gate.begin_fork()
+    assert elsewhere(lambda: (gate.begin_fork(), gate.end_fork())), "it waits no longer than its patience"
+    entered = threading.Event()
+    waiting = threading.Thread(target=lambda: (gate.enter(), entered.set()), daemon=True)
+    waiting.start()
+    assert not entered.wait(0.2), "the first fork goes on"
+    gate.end_fork()
+    assert entered.wait(5)
+
+
+def test_a_fork_waits_for_another_thread_inside_and_not_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_PATIENCE", 60)
+    gate = connections._Gate()
+    gate.enter()
+    gate.begin_fork()  # of the thread that was interrupted before it left
+    gate.end_fork()
+    forking = threading.Thread(target=gate.begin_fork, daemon=True)
+    forking.start()
+    forking.join(0.1)
+    assert forking.is_alive()
+    gate.leave()
+    forking.join(5)
+    assert not forking.is_alive()

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
-from typer.testing import CliRunner, Result
 
 from memlayer_core import Memory
-from memlayer_core.cli.commands import app
-from memlayer_core.errors import NewerSchemaError, OlderSchemaError
+from memlayer_core.errors import MemlayerError, NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
@@ -25,18 +24,29 @@ TABLES = {26: "a97417ee75817bdb"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
-    """Say where a store of two messages is, on each database."""
-    at: Where = {"path": tmp_path / "a memory"}
-    if request.param == "postgres":
-        at = {"database_url": request.getfixturevalue("new_postgres_url")}
-    with Memory.open(**at, embedder="hashing") as memory:
-        memory.chat(user_id="ada", session_id="s", tenant_id="acme").add(
-            "user", "I live in Graz. 我住在格拉茨。"
-        )
+SAID = "I live in Graz. 我住在格拉茨。"
+
+
+@pytest.fixture
+def where(place: dict[str, str]) -> Where:
+    """Say where a store with a message is, on each database."""
+    at: Where = {"path": Path(f"{place['path']} of mine")} if "path" in place else place
+    with opened(at) as memory:
+        memory.chat(user_id="ada", session_id="s", tenant_id="acme").add("user", SAID)
         memory.flush()
     return at
+
+
+def opened(where: Where) -> Memory:
+    return Memory.open(**where, embedder="hashing")
+
+
+def refusal(where: Where, version: int, error: type[MemlayerError] = OlderSchemaError) -> MemlayerError:
+    """Return what is raised for a store of another version."""
+    set_version(where, version)
+    with pytest.raises(error, match=f"has schema version {version}, and this memlayer reads") as refused:
+        opened(where)
+    return refused.value
 
 
 def execute(where: Where, *statements: str) -> list[Any]:
@@ -62,54 +72,37 @@ def content(where: Where) -> Any:
     return {name: sorted(map(repr, execute(where, f"SELECT * FROM {name}"))) for name in names}
 
 
-def run(*arguments: str) -> Result:
-    return CliRunner(env={}).invoke(app, arguments, catch_exceptions=False)
-
-
-def test_stores_of_this_version_open_and_new_ones_get_it(where: Where) -> None:
+def test_a_store_of_another_version_is_refused_and_left_as_it_is(where: Where) -> None:
     query = "SELECT value FROM memlayer_meta WHERE name = 'schema_version'"
     assert execute(where, query) == [(str(SCHEMA_VERSION),)]
-    with Memory.open(**where, embedder="hashing") as memory:
+    for version, error in (
+        (1, OlderSchemaError),
+        (SCHEMA_VERSION - 1, OlderSchemaError),
+        (SCHEMA_VERSION + 1, NewerSchemaError),
+    ):
+        set_version(where, version)
+        before = content(where)
+        hint = refusal(where, version, error).hint
+        assert content(where) == before
+        assert ("memlayer export" in hint) == (error is OlderSchemaError)
+        assert "othing was changed" in hint
+    set_version(where, SCHEMA_VERSION)
+    with opened(where) as memory:
         chat = memory.chat(user_id="ada", session_id="s", tenant_id="acme")
-        assert [message.text for message in chat.history()] == ["I live in Graz. 我住在格拉茨。"]
+        assert [message.text for message in chat.history()] == [SAID]
 
 
-@pytest.mark.parametrize(
-    ("version", "error"),
-    [(1, OlderSchemaError), (SCHEMA_VERSION - 1, OlderSchemaError), (SCHEMA_VERSION + 1, NewerSchemaError)],
-)
-def test_a_store_of_another_version_is_refused_and_left_as_it_is(
-    where: Where, version: int, error: type[Exception]
-) -> None:
-    set_version(where, version)
-    before = content(where)
-    with pytest.raises(error, match=f"has schema version {version}, and this memlayer reads") as refused:
-        Memory.open(**where, embedder="hashing")
-    assert content(where) == before
-    assert ("memlayer export" in refused.value.hint) == (error is OlderSchemaError)
-    assert "othing was changed" in refused.value.hint
+COMMANDS = ["inspect", "search --user ada Graz", "export --tenant acme -", "import {file}"]
+COMMANDS += ["verify", "reindex", "work --once"]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ["inspect"],
-        ["search", "--user", "ada", "Graz"],
-        ["export", "--tenant", "acme", "-"],
-        ["import", "{file}"],
-        ["verify"],
-        ["reindex"],
-        ["work", "--once"],
-    ],
-    ids=lambda command: command[0],
-)
-def test_every_command_refuses_it_in_words(where: Where, command: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_it_in_words(where: Where, command: str, tmp_path: Path) -> None:
     set_version(where, 4)
     before = content(where)
     (tmp_path / "file").touch()
-    command = [word.format(file=tmp_path / "file") for word in command]
-    place = [str(where["path"])] if "path" in where else ["--database-url", where["database_url"]]
-    shown = run(*command, *place)
+    at = [str(where["path"])] if "path" in where else ["--database-url", where["database_url"]]
+    shown = run(*command.format(file=tmp_path / "file").split(), *at)
     assert shown.exit_code == 1, shown.output
     assert shown.stdout == ""
     assert shown.stderr.startswith("Error: the store has schema version 4, and this memlayer reads version")
@@ -126,11 +119,10 @@ def databases(where: Where) -> Iterator[Callable[[str], Where]]:
     def make(location: str) -> Where:
         if "path" in where:
             return {"path": Path(location)}
-        schema = re.search(r"search_path%3D(\w+)", location)
-        assert schema is not None
+        (schema,) = re.findall(r"search_path%3D(\w+)", location)
         made.append(make_url(location).database or "")
         administer(f'CREATE DATABASE "{made[-1]}"')
-        execute({"database_url": location.split("?", maxsplit=1)[0]}, f"CREATE SCHEMA {schema[1]}")
+        execute({"database_url": location.split("?", maxsplit=1)[0]}, f"CREATE SCHEMA {schema}")
         return {"database_url": location}
 
     def administer(statement: str) -> None:
@@ -145,46 +137,39 @@ def databases(where: Where) -> Iterator[Callable[[str], Where]]:
 
 
 def test_the_hint_can_be_followed_word_by_word(where: Where, databases, monkeypatch, tmp_path: Path) -> None:
-    set_version(where, 4)
-    with pytest.raises(OlderSchemaError) as refused:
-        Memory.open(**where, embedder="hashing")
-    export, take = (shlex.split(found) for found in re.findall(r"`memlayer (.*?)`", refused.value.hint))
+    hint = refusal(where, 4).hint
+    export, take = (shlex.split(found) for found in re.findall(r"`memlayer (.*?)`", hint))
     monkeypatch.chdir(tmp_path)
     set_version(where, SCHEMA_VERSION)  # this memlayer is in the place of the one that wrote the store
     assert run(*export).exit_code == 0
     new = databases(take[-1])
     shown = run(*take)
     assert shown.exit_code == 0, shown.output
-    assert "path" in where or "a new database of that name" in refused.value.hint
-    with Memory.open(**new, embedder="hashing") as memory:
+    assert "path" in where or "a new database of that name" in hint
+    with opened(new) as memory:
         (session,) = memory.sessions(user_id="ada", tenant_id="acme")
-        assert memory.chat_of(session.scope).history()[0].text.startswith("I live in Graz.")
+        assert memory.chat_of(session.scope).history()[0].text == SAID
 
 
 def test_the_hint_names_every_tenant(where: Where) -> None:
-    with Memory.open(**where, embedder="hashing") as memory:
+    with opened(where) as memory:
         memory.chat(user_id="ada", tenant_id="other").remember("Ada likes tea")
-    set_version(where, 4)
-    with pytest.raises(OlderSchemaError) as refused:
-        Memory.open(**where, embedder="hashing")
-    assert "Do both for each of its 2 tenants: acme, other." in refused.value.hint
+    assert "Do both for each of its 2 tenants: acme, other." in refusal(where, 4).hint
 
 
 @pytest.mark.postgres
 def test_the_hint_holds_no_password(new_postgres_url: str) -> None:
     url = make_url(new_postgres_url).set(password="hunter2").update_query_dict({"passfile": "/hunter2"})
     at = {"database_url": url.render_as_string(hide_password=False)}
-    Memory.open(**at, embedder="hashing").close()
-    set_version(at, 4)
-    with pytest.raises(OlderSchemaError) as refused:
-        Memory.open(**at, embedder="hashing")
-    assert "hunter2" not in refused.value.hint
-    assert "and the password in the place of ***" in refused.value.hint
+    opened(at).close()
+    hint = refusal(at, 4).hint
+    assert "hunter2" not in hint
+    assert "and the password in the place of ***" in hint
 
 
 def test_other_tables_are_another_version(tmp_path: Path) -> None:
     """Who changes a table makes a new version of them, and adds its digest here."""
-    Memory.open(tmp_path, embedder="hashing").close()
+    opened({"path": tmp_path}).close()
     engine = create_engine(f"sqlite:///{tmp_path / 'journal.sqlite3'}")
     found = inspect(engine)
     tables = {
@@ -201,15 +186,9 @@ def test_other_tables_are_another_version(tmp_path: Path) -> None:
 
 
 def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) -> None:
-    catalogue = (
-        "SELECT name, sql FROM sqlite_master"
-        if "path" in where
-        else "SELECT indexname, indexdef FROM pg_indexes"
-    )
-    found = {
-        name: re.sub(r"[()]|::\w+", "", sql or "").partition(" WHERE ")[2]
-        for name, sql in execute(where, catalogue)
-    }
+    catalogue = "name, sql FROM sqlite_master" if "path" in where else "indexname, indexdef FROM pg_indexes"
+    rows = execute(where, f"SELECT {catalogue}")
+    found = {name: re.sub(r"[()]|::\w+", "", sql or "").partition(" WHERE ")[2] for name, sql in rows}
     assert {name: condition for name, condition in found.items() if condition} == {
         "memlayer_episodes_owed": "ordinal IS NULL",
         "memlayer_messages_id": "replaced_at IS NULL",

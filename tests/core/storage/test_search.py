@@ -1,21 +1,146 @@
-"""Words and vectors in SQL, on each database: what is found, and by whom."""
+"""Words and vectors in SQL, on each database: what is found, by whom, whoever changed it; and how vectors are packed."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime, timedelta
 
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
 from sql import EVE, LOUIS, SHARDS, filed_under, filing, stored_vectors
+from tuned import Tuned
 
+from examples import examples
 from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
-from memlayer_core.storage import jobs, vectors
+from memlayer_core.models.hashing import HashingEmbedder
+from memlayer_core.storage import jobs, tables, vectors
+from memlayer_core.storage.blobs import packed, unpacked
+from memlayer_core.storage.database import Connection, Database, ensure_tables, open_database
 from memlayer_core.storage.vectors import VectorCache
 from memlayer_core.testing import NOON
+from memlayer_core.transfer.sql import forget
+from tests.conftest import PROMPT
 from tests.drafts import draft, drafts
 from tests.sql import postings
 
+QUESTION = filing(0, LOUIS, [1, 2, 3]).vector
+HELPER = Scope("louis", "s2", agent_id="helper")
+REACHES = (Scope("louis"), Scope("louis", agent_id="helper"), Scope("eve"))
 
-def test_words_are_found_only_within_reach(db):
+
+def nearest(db: Database, cache: VectorCache, reach: Scope) -> dict[int, float]:
+    def read(connection: Connection) -> dict[int, float]:
+        overview = vectors.overview(connection, reach)
+        near = cache.columns(connection, reach, overview).nearest(QUESTION, 100)
+        return {one.key: round(one.similarity, 4) for one in near}
+
+    return db.read(read)
+
+
+def in_journal(db: Database, reach: Scope) -> dict[int, float]:
+    """Return the same, straight from the rows: each text is as near as the nearest of its parts."""
+    columns = tables.texts.c
+    query = tables.texts.select().where(columns.namespace == reach.namespace, columns.vector.is_not(None))
+    return {
+        row.key: round(float(max(unpacked([row.vector], [row.vectors]) @ QUESTION)), 4)
+        for row in db.read(lambda connection: connection.execute(query).all())
+        if reach.agent_id is None or row.agent_lane == reach.lane
+    }
+
+
+def add_x(db: Database, scope: Scope, *vectors_of_it: list[float], now: datetime = NOON) -> int:
+    """Add a message, and its vector if one is given. Returns its key."""
+    db.write(messages_writes.append, scope, [draft("user", "x", id="m1")], NOON, SHARDS)
+    (key,) = filed_under(db, scope, "x")
+    db.write(vectors.store, [filing(key, scope, vector) for vector in vectors_of_it], now)
+    return key
+
+
+VERBS = st.sampled_from(["add", "embed", "forget one", "forget all", "ask"])
+STEPS = st.lists(st.tuples(VERBS, st.sampled_from([LOUIS, HELPER, EVE]), st.integers(0, 9)), max_size=25)
+
+
+@given(STEPS, st.sampled_from([0, 3_000, 2**20]))
+@examples(90)
+def test_a_search_compares_exactly_what_the_journal_has(
+    steps: list[tuple[str, Scope, int]], max_bytes: int
+) -> None:
+    db, now = open_database(None, Tuned()), NOON
+    db.write(ensure_tables, shards=SHARDS)
+    cache, late = VectorCache(max_bytes), VectorCache(2**20)
+    before = [(what, scope, 2) for scope in (LOUIS, HELPER, EVE) for what in ("add", "embed")]
+    try:
+        for what, scope, number in (*before, *steps):
+            now += timedelta(microseconds=1)
+            here = filed_under(db, scope, "x")
+            match what:
+                case "add":
+                    db.write(messages_writes.append, scope, drafts(*["x"] * (number + 1)), now, SHARDS)
+                case "embed":  # again, some of them
+                    some = here[: number + 1]
+                    made = [
+                        filing(key, scope, [key % 7 + 1, number, 1], *[[1, part, key % 5]] * (part % 3))
+                        for part, key in enumerate(some, number)
+                    ]
+                    db.write(vectors.store, made, now)
+                case "forget one" if here:
+                    db.write(messages_writes.delete_message, scope, number % len(here), now)
+                case "forget all":
+                    db.write(messages_writes.clear_session, scope, now)
+                case _:
+                    nearest(db, late, REACHES[number % 3])
+            for reach in REACHES:
+                assert nearest(db, cache, reach) == in_journal(db, reach)
+        for reach in REACHES:
+            assert nearest(db, late, reach) == in_journal(db, reach)
+        assert cache.bytes <= max_bytes
+    finally:
+        db.close()
+
+
+def test_new_vectors_are_found_at_once_and_those_of_a_user_who_came_back_alone(db: Database) -> None:
+    cache, reach, keys, versions = VectorCache(2**20), LOUIS.reach(), set[int](), set[int]()
+    for count in (8, 1, 1):
+        db.write(messages_writes.append, LOUIS, drafts(*["x"] * count), NOON, SHARDS)
+        new = set(filed_under(db, LOUIS, "x")) - keys
+        db.write(vectors.store, [filing(key, LOUIS, [key, 1, 1]) for key in new], NOON)
+        keys |= new
+        versions.add(db.read(vectors.overview, reach).version)
+        assert set(nearest(db, cache, reach)) == keys
+    assert len(versions) == 3, "each commit raises the version"
+    for day, vector in enumerate(([1, 0, 0], [0, 0, 1])):
+        db.write(forget, reach, NOON)
+        add_x(db, LOUIS, vector, now=NOON + timedelta(days=day))
+        assert nearest(db, cache, reach) == in_journal(db, reach)
+
+
+@pytest.mark.requirement("A09")
+def test_a_forget_of_another_process_is_seen_by_the_next_context(open_at) -> None:
+    one, other = open_at(), open_at()
+    chat = one.chat(user_id="ada", session_id="past")
+    chat.add("user", "My parrot is called Solo.")
+    chat.add("user", "My cat is called Whisky.")
+    one.flush()
+    asked = one.chat(user_id="ada", session_id="now")
+    assert "Solo" in asked.context("What is my parrot called?").recall
+    other.chat(user_id="ada", session_id="past").delete_message(0)
+    assert "Solo" not in asked.context("What is my parrot called?").recall
+
+
+def test_the_cache_is_bounded_however_many_users_ask(open_at) -> None:
+    memory = open_at(settings=PROMPT.replace(vector_cache_bytes=200_000))
+    for user in range(60):
+        memory.chat(user_id=f"user {user}", session_id="s").add("user", "My parrot is called Solo.")
+    memory.flush()
+    for user in range(60):
+        assert memory.search("parrot", user_id=f"user {user}")
+    assert 0 < memory.runtime.vectors.bytes <= 200_000
+    assert len(memory.runtime.vectors) < 60
+
+
+def test_words_are_found_only_within_reach_and_keys_of_others_bring_nothing(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):
         db.write(messages_writes.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
@@ -31,54 +156,36 @@ def test_words_are_found_only_within_reach(db):
     assert whose(EVE) == [("eve", "", "default")]
     assert whose(Scope("louis", tenant_id="other")) == [("louis", "", "other")]
     assert whose(Scope("nobody")) == []
+    of_eve = filed_under(db, EVE.reach(), "tokyo")
+    assert len(of_eve) == 1
+    assert db.read(messages_reads.find_messages, Scope("louis"), of_eve) == []
 
 
-def test_keys_of_others_bring_nothing(db):
-    db.write(messages_writes.append, EVE, [draft("user", "a secret of eve")], NOON, SHARDS)
-    keys = filed_under(db, EVE.reach(), "secret")
-    assert len(keys) == 1
-    assert db.read(messages_reads.find_messages, Scope("louis"), keys) == []
-
-
-def test_chinese_words_of_two_characters_are_found(db):
-    db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!"), NOON, SHARDS)
+def test_chinese_words_of_two_characters_are_found_and_hostile_words_are_words(db):
+    hostile = "it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"
+    db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!", hostile), NOON, SHARDS)
     found = db.read(postings, LOUIS.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
-
-
-def test_hostile_words_are_words(db):
-    db.write(
-        messages_writes.append, LOUIS, drafts("it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"), NOON, SHARDS
-    )
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
         filed_under(db, LOUIS.reach(), query)
     assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
 
 
-def nearest(db, reach, vector):
-    def read(connection):
-        return cache.columns(connection, reach, vectors.overview(connection, reach)).nearest(vector, 10)
-
-    cache = VectorCache(2**20)
-    return db.read(read)
-
-
 def test_vectors_are_compared_within_reach_alone(db):
     helper = Scope("louis", "s1", agent_id="helper")
-    for scope, vector in ((LOUIS, [1, 0]), (helper, [0.8, 0.6]), (EVE, [1, 0])):
-        db.write(messages_writes.append, scope, drafts("x"), NOON, SHARDS)
-        (key,) = filed_under(db, scope, "x")
-        db.write(vectors.store, [filing(key, scope, vector)], NOON)
-    near = nearest(db, Scope("louis"), filing(0, LOUIS, [1, 0]).vector)
-    assert [round(neighbour.similarity, 3) for neighbour in near] == [1.0, 0.8]
-    only = nearest(db, Scope("louis", agent_id="helper"), filing(0, helper, [1, 0]).vector)
-    assert [round(neighbour.similarity, 3) for neighbour in only] == [0.8]
+
+    def similarities(reach: Scope) -> list[float]:
+        return list(nearest(db, VectorCache(2**20), reach).values())
+
+    for scope, vector in ((LOUIS, [1, 2, 3]), (helper, [3, 2, 1]), (EVE, [1, 2, 3])):
+        add_x(db, scope, vector)
+    assert similarities(Scope("louis")) == pytest.approx([1, 10 / 14], abs=0.001)
+    assert similarities(Scope("louis", agent_id="helper")) == pytest.approx([10 / 14], abs=0.001)
     assert db.read(vectors.overview, Scope("louis")).vectors == 2
 
 
 def test_no_vector_is_kept_of_a_message_that_is_gone(db):
-    db.write(messages_writes.append, LOUIS, drafts("x"), NOON, SHARDS)
-    (key,) = filed_under(db, LOUIS, "x")
+    key = add_x(db, LOUIS)
     db.write(messages_writes.clear_session, LOUIS, NOON)
     db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
     assert db.read(stored_vectors) == []
@@ -86,8 +193,7 @@ def test_no_vector_is_kept_of_a_message_that_is_gone(db):
 
 
 def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
-    db.write(messages_writes.append, LOUIS, [draft("user", "x", id="m1")], NOON, SHARDS)
-    (key,) = filed_under(db, LOUIS, "x")
+    key = add_x(db, LOUIS)
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert not waiting.vectors
     assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)
@@ -101,11 +207,31 @@ def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):
     assert db.read(vectors.layout).embedder is None
     assert db.write(vectors.set_embedder, "none yet", None).embedder == "none yet"
     assert db.read(vectors.layout).dimension is None
-    assert db.write(vectors.set_embedder, "one", 4).embedder == "one"
-    assert db.write(vectors.set_embedder, "two", 8).embedder == "one"
-    assert db.write(vectors.set_embedder, "three", None).embedder == "one"
+    for name, dimension in (("one", 4), ("two", 8), ("three", None)):
+        assert db.write(vectors.set_embedder, name, dimension).embedder == "one"
     assert db.read(vectors.layout).dimension == 4
     db.write(messages_writes.append, LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS)
     db.write(vectors.forget, NOON)
     assert db.read(vectors.layout).embedder is None
     assert db.read(jobs.backlog).queued == 1
+
+
+SIZES = st.tuples(st.integers(1, 4), st.floats(0, 1))
+
+
+@given(st.lists(SIZES, min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_rows_of_any_density_come_back_together(rows, dimension: int, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    given_ = [
+        chance.normal(size=(n, dimension)) * (chance.random((n, dimension)) < share) for n, share in rows
+    ]
+    blobs = [packed(one.astype(np.float32)) for one in given_]
+    back = unpacked(blobs, [len(one) for one in given_])
+    assert back.dtype == np.float32
+    np.testing.assert_allclose(back, np.concatenate(given_), atol=2e-3, rtol=1e-3)
+
+
+def test_a_hashed_message_takes_a_sixth_of_its_floats() -> None:
+    (vector,) = HashingEmbedder().embed(["I moved to Leeds with my mate Joe last summer, near the river."])
+    assert len(packed([vector])) < 4 * len(vector) / 6
+    assert float(unpacked([packed([vector])], [1])[0] @ vector) > 0.999

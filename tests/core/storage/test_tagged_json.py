@@ -78,10 +78,8 @@ def typed(value: Any) -> Any:
             inside = {(type(item), item) for item in value}
         case Point():
             inside = (typed(value.x), typed(value.y))
-        case Decimal() | float():
-            inside = repr(value)
         case _:
-            inside = value
+            inside = repr(value) if isinstance(value, Decimal | float) else value
     return type(value), inside
 
 
@@ -120,7 +118,7 @@ hashed = st.one_of(
 couples = st.tuples(hashed, st.tuples(hashed))
 members = st.deferred(lambda: hashed | couples | st.frozensets(hashed | couples, max_size=3))
 values = st.recursive(
-    st.deferred(lambda: members | st.sets(members, max_size=3) | st.just(math.nan)),
+    members | st.sets(members, max_size=3) | st.sampled_from([math.nan, Decimal("sNaN")]),
     lambda inner: st.one_of(
         st.lists(inner, max_size=3),
         st.tuples(inner, inner),
@@ -135,21 +133,15 @@ values = st.recursive(
 
 @pytest.mark.requirement("F18")
 @given(values)
-def test_a_value_comes_back_equal_and_of_the_same_type_all_the_way_down(value):
-    assert alike(through(value), value)
-    assert write(value).losses == ()
-
-
-@given(values)
-def test_what_came_back_is_written_the_same_again(value):
-    assert write(through(value)) == write(value)
-
-
-@given(values)
-def test_values_are_tagged_only_where_json_has_no_type_for_them(value):
+def test_a_value_comes_back_equal_and_of_the_same_type_all_the_way_down_and_with_tags_where_json_has_no_type(
+    value,
+):
     written = write(value)
 
+    assert alike(through(value), value)
+    assert written.losses == ()
     assert written.has_tags is not alike(written.value, value)
+    assert write(through(value)) == written
 
 
 @given(values, st.text())
@@ -180,20 +172,6 @@ def test_what_was_read_shares_nothing_with_what_is_stored(value):
     first[1]["more"] = 1
 
     assert json.dumps(stored) == before
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        10**600,
-        Decimal("sNaN"),
-        {1: "one", True + 1: "two", (2, "b"): "pair", None: "none", 1.5: "half", frozenset({1}): "set"},
-        datetime(2026, 5, 4, 12, 30, 1, 7, tzinfo=timezone(timedelta(hours=5, minutes=45))),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_value_that_no_property_draws_comes_back_alike(value):
-    assert alike(through({"in": [value]}), {"in": [value]})
 
 
 class Level(str, Enum):  # noqa: UP042  (what many providers' enumerations still are)
@@ -239,32 +217,19 @@ def test_a_subclass_comes_back_as_the_plain_type_that_it_equals(value, plain):
     assert not write(value).losses
 
 
-@pytest.mark.parametrize(
-    "value", [Lossy(2026, 5, 4, tzinfo=UTC), PureWindowsPath("a\\b")], ids=["date", "path"]
-)
-def test_a_subclass_that_would_come_back_as_something_else_is_not_written_as_that(value):
-    assert write([value]).losses == (f"[] ({type(value).__module__}.{type(value).__qualname__})",)
+def test_a_subclass_that_would_come_back_as_something_else_is_not_written_as_that():
+    for value in (Lossy(2026, 5, 4, tzinfo=UTC), PureWindowsPath("a\\b")):
+        assert write([value]).losses == (f"[] ({type(value).__module__}.{type(value).__qualname__})",)
 
 
-def test_an_object_comes_back_as_whoever_loads_it_makes_it():
-    stored = write([Point(1, Point(b"x")), 1j]).value
+def test_an_object_comes_back_as_whoever_loads_it_makes_it_and_is_no_key_as_that_may_be_a_dict():
+    stored = write([Point(1, Point(b"x")), 1j, {Point(1)}]).value
+    keyed = write({Point(1): 1, (Point(2),): 2, 1: "kept"}, "args")
 
-    assert read(stored, load=load) == [Point(1, Point(b"x")), (0.0, 1.0)]
-    assert read(stored) == [{"x": 1, "y": {"x": b"x", "y": None}}, (0.0, 1.0)]
-
-
-def test_a_set_of_objects_that_come_back_as_dicts_is_a_list():
-    stored = write({Point(1)}).value
-
-    assert read(stored, load=load) == {Point(1)}
-    assert read(stored) == [{"x": 1, "y": None}]
-
-
-def test_an_object_is_no_key_as_it_may_come_back_as_a_dict():
-    written = write({Point(1): 1, (Point(2),): 2, 1: "kept"}, "args")
-
-    assert read(written.value) == {1: "kept"}
-    assert written.losses == (f"args ({__name__}.Point)", "args (tuple)")
+    assert read(stored, load=load) == [Point(1, Point(b"x")), (0.0, 1.0), {Point(1)}]
+    assert read(stored) == [{"x": 1, "y": {"x": b"x", "y": None}}, (0.0, 1.0), [{"x": 1, "y": None}]]
+    assert read(keyed.value) == {1: "kept"}
+    assert keyed.losses == (f"args ({__name__}.Point)", "args (tuple)")
 
 
 def test_sets_are_written_in_one_order_so_that_equal_ones_are_written_equal():
@@ -272,31 +237,18 @@ def test_sets_are_written_in_one_order_so_that_equal_ones_are_written_equal():
         "import json; from memlayer_core.codec import write\n"
         "print(json.dumps(write({str(n) for n in range(50)} | {(1,), None}, dump=None).value))"
     )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
+    command = [sys.executable, "-c", code]
+    environments = ({**os.environ, "PYTHONHASHSEED": seed} for seed in ("1", "2"))
+    one, other = (subprocess.check_output(command, env=environment) for environment in environments)
 
-    assert runs[0] == runs[1]
+    assert one == other
 
 
 # What cannot be written
 
 
-def circle() -> list[Any]:
-    around: list[Any] = [1]
-    around += [around, around]
-    return around
-
-
-def circle_of_dicts() -> dict[Any, Any]:
-    around: dict[Any, Any] = {}
-    around[1] = around["self"] = [around]
+def circle(around: Any) -> Any:
+    around += [around, around, {1: around}]
     return around
 
 
@@ -314,8 +266,8 @@ UNWRITABLE = {
     "object of a hostile type": lambda: object.__new__(HostileType("OfHostileType", (), {})),
     "function": lambda: deep,
     "iterator": lambda: iter([1]),
-    "circle": circle,
-    "circle of dicts": circle_of_dicts,
+    "circle": lambda: circle([1]),
+    "circle of dicts": lambda: circle([])[2],
     "abyss": deep,
     "key": lambda: {Hostile(): 1},
     "member": lambda: {Stranger()},
@@ -333,8 +285,13 @@ def test_what_cannot_be_written_is_left_out_and_named_and_its_neighbours_stay(ma
     assert all(place.startswith((".args.odd", ".args.list[]")) for place in written.losses)
 
 
-@given(values, st.lists(st.sampled_from(["list", "tuple", "dict", "pairs", "object"]), max_size=4))
-def test_nothing_beside_what_cannot_be_written_is_lost(value, around):
+CONTAINERS = ("list", "tuple", "dict", "pairs", "object", "set")
+
+
+@given(values, st.lists(st.sampled_from(CONTAINERS), max_size=4))
+def test_what_was_left_out_is_missing_from_its_dict_none_elsewhere_and_nothing_beside_it_is_lost(
+    value, around
+):
     made: Any = Stranger()
     expected: Any = None
     for at, container in enumerate(around):
@@ -345,6 +302,8 @@ def test_nothing_beside_what_cannot_be_written_is_lost(value, around):
                 made, expected = (value, made), (value, expected)
             case "object":
                 made, expected = Point(value, made), Point(value, expected)
+            case "set" if at == 0:
+                made, expected = {made}, {expected}
             case _:
                 kept, odd = ("a", "b") if container == "dict" else (1, 2)
                 made, expected = {kept: value, odd: made}, {kept: value, odd: expected}
@@ -355,36 +314,26 @@ def test_nothing_beside_what_cannot_be_written_is_lost(value, around):
     assert len(write(made).losses) == 1
 
 
-def test_what_was_left_out_is_missing_from_its_dict_and_none_anywhere_else():
-    odd = Stranger()
-    value = [{"a": odd, "b": 1}, {1: odd, 2: 2}, [odd], (odd,), {odd}, Point(odd, 1)]
+class Secret:
+    def __repr__(self) -> str:
+        return "hunter2"
 
-    assert through(odd) is None
-    assert through(value) == [{"b": 1}, {2: 2}, [None], (None,), {None}, Point(None, 1)]
+    __str__ = __repr__
 
 
-def test_what_was_left_out_is_named_by_its_place_and_its_type_alone():
-    class Secret:
-        def __repr__(self) -> str:
-            return "hunter2"
+class Torn(dict):
+    def items(self):
+        yield "a", Stranger()
+        raise RuntimeError
 
-        __str__ = __repr__
 
+def test_what_was_left_out_is_named_by_its_place_and_its_type_alone_and_not_beside_its_container():
     written = write({"key": [Secret(), Secret()], (1, 2): {Secret(): 1}}, ".args")
 
-    name = f"{Secret.__module__}.{Secret.__qualname__}"
     assert "hunter2" not in json.dumps(written.value) + "".join(written.losses)
-    assert written.losses[0] == f".args.key[] ({name})"
+    assert written.losses[0] == f".args.key[] ({__name__}.Secret)"
     assert len(written.losses) == 2
-
-
-def test_what_is_dropped_with_its_container_is_not_named_beside_it():
-    class Torn(dict):
-        def items(self):
-            yield "a", Stranger()
-            raise RuntimeError
-
-    assert write([Torn(a=1)]).losses == (f"[] ({__name__}.{Torn.__qualname__})",)
+    assert write([Torn(a=1)]).losses == (f"[] ({__name__}.Torn)",)
 
 
 def test_nesting_is_written_to_a_depth_that_every_reader_of_json_bears():
@@ -439,23 +388,13 @@ def test_the_form_of_what_is_stored_and_exported_stays(kind):
     assert alike(read(stored), value)
 
 
-def test_a_tag_of_a_later_version_is_a_dict():
+FORGED = {"bytes": ["?", None], "int": ["ten"], "datetime": ["yesterday"], "timedelta": [["a"]]}
+FORGED |= {"dict": [[[{}, 1]], [1]]}
+
+
+def test_what_was_never_written_is_refused_and_a_tag_of_a_later_version_is_a_dict():
+    for kind, forms in FORGED.items():
+        for form in forms:
+            with pytest.raises((ValueError, TypeError)):
+                read([{TAG: kind, "value": form}])
     assert read({TAG: "quaternion", "value": [1, 2]}) == {TAG: "quaternion", "value": [1, 2]}
-
-
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {TAG: "bytes", "value": "?"},
-        {TAG: "bytes", "value": None},
-        {TAG: "int", "value": "ten"},
-        {TAG: "datetime", "value": "yesterday"},
-        {TAG: "timedelta", "value": ["a"]},
-        {TAG: "dict", "value": [[{}, 1]]},
-        {TAG: "dict", "value": [1]},
-    ],
-    ids=repr,
-)
-def test_what_was_never_written_is_refused(forged):
-    with pytest.raises((ValueError, TypeError)):
-        read([forged])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Callable
-from contextlib import closing
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,11 +12,12 @@ import pytest
 from clock import set_ahead
 from hypothesis import given, strategies as st
 from scripted_reader import reads
-from sqlalchemy import text
 from tuned import Tuned
+from waiting import heard
 
 from examples import examples
 from memlayer_core import Memory
+from memlayer_core.errors import InputError
 from memlayer_core.events import StoreMaintained
 from memlayer_core.storage import jobs
 from memlayer_core.worker import enqueue_daily
@@ -33,19 +33,14 @@ def in_days(days: float) -> datetime:
 
 def everything(memory: Memory) -> list[Any]:
     """Return all that stands in the tables of facts and records."""
-    tables = (
-        "memlayer_records",
-        "memlayer_evidence",
-        "memlayer_outcomes",
-        "memlayer_texts",
-        "memlayer_costs",
-    )
-    read = memory.runtime.db.read
-    return [read(lambda c, name=name: c.execute(text(f"SELECT * FROM {name}")).all()) for name in tables]
+    return [
+        memory.runtime.db.read(lambda c, name=name: c.exec_driver_sql(f"SELECT * FROM memlayer_{name}").all())
+        for name in ("records", "evidence", "outcomes", "texts", "costs")
+    ]
 
 
 def texts(memory: Memory, **more: Any) -> list[str]:
-    return sorted(record.text for record in memory.records(user_id="louis", every=True, **more))
+    return sorted(record.text for record in memory.records(user_id="louis", **more))
 
 
 # --- what it does
@@ -80,7 +75,7 @@ def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledge
     memory.flush(30)
     assert memory.admin.maintain(in_days(39)).deleted == 0
     assert memory.admin.maintain(in_days(41)).deleted == 2
-    assert texts(memory) == sorted([CATS, "It stays."])
+    assert texts(memory, every=True) == sorted([CATS, "It stays."])
     (expired,) = memory.ledger(user_id="louis")
     assert "it expired on" in expired.reason
     assert memory.admin.maintain(in_days(268)).deleted == 0
@@ -98,33 +93,35 @@ def test_what_is_archived_for_as_long_as_a_setting_says_is_deleted_and_the_ledge
 
 def test_what_is_used_again_is_not_deleted(open_with) -> None:
     memory = open_with(DELETING)
-    chat = memory.chat(user_id="louis")
-    chat.remember("It was never worth much.", decay_score=0.1)
-    assert memory.admin.maintain(in_days(29)).deleted == 0
-    set_ahead(memory, 29)
-    chat.remember("It was never worth much.", decay_score=0.1)
-    assert memory.admin.maintain(in_days(31)).deleted == 0
+    for said, looked in ((0, 29), (29, 31)):
+        set_ahead(memory, said)
+        memory.chat(user_id="louis").remember("It was never worth much.", decay_score=0.1)
+        assert memory.admin.maintain(in_days(looked)).deleted == 0
     assert memory.admin.maintain(in_days(60)).deleted == 1
 
 
 def test_a_fact_goes_with_those_that_it_had_replaced_and_is_not_learned_again(open_with) -> None:
     memory = open_with(DELETING)
     chat = memory.chat(user_id="louis", session_id="s")
-    chat.remember("Louis stays in Rome.", key="home", value="Rome")
-    chat.remember("Louis stays in Graz.", key="home", value="Graz", expires_at=in_days(5))
+
+    def stays(town: str, **more: Any) -> None:
+        chat.remember(f"Louis stays in {town}.", key="home", value=town, **more)
+
+    stays("Rome")
+    stays("Graz", expires_at=in_days(5))
     chat.remember("Louis likes tea.", key="likes", value="tea")
-    assert texts(memory) == ["Louis likes tea.", "Louis stays in Graz."]
+    assert texts(memory, every=True) == ["Louis likes tea.", "Louis stays in Graz."]
     assert memory.admin.maintain(in_days(36)).deleted == 2
-    assert [one.text for one in memory.records(user_id="louis", all_versions=True)] == ["Louis likes tea."]
-    chat.remember("Louis stays in Oslo.", key="home", value="Oslo")
-    assert texts(memory) == ["Louis likes tea.", "Louis stays in Oslo."]
+    assert texts(memory, all_versions=True) == ["Louis likes tea."]
+    stays("Oslo")
+    assert texts(memory, every=True) == ["Louis likes tea.", "Louis stays in Oslo."]
 
 
-def test_a_learned_fact_that_was_deleted_leaves_its_message_and_is_not_learned_again(open_at) -> None:
-    plan = (
-        r"I will fly to (\w+) tomorrow",
-        {"key": "trip", "modality": "plans", "until": f"{in_days(2):%Y-%m-%d}"},
-    )
+def test_a_learned_fact_that_was_deleted_leaves_its_message_and_entries_of_the_ledger_go_after_ninety_days(
+    open_at,
+) -> None:
+    ends = f"{in_days(2):%Y-%m-%d}"
+    plan = (r"I will fly to (\w+) tomorrow", {"key": "trip", "modality": "plans", "until": ends})
     memory = open_at(settings=DELETING, extractor=reads(plan))
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add("user", "I will fly to Paris tomorrow.", id="m")
@@ -135,20 +132,16 @@ def test_a_learned_fact_that_was_deleted_leaves_its_message_and_is_not_learned_a
     assert memory.records(user_id="louis", all_versions=True) == []
     assert [message.text for message in chat.history()] == ["I will fly to Paris tomorrow."]
     assert [one.outcome for one in memory.ledger(user_id="louis")] == ["deleted", "stored"]
-
-
-def test_entries_of_the_ledger_go_after_ninety_days_and_records_stay(open_at) -> None:
-    memory = open_at(settings=QUIET, extractor=reads())
-    memory.chat(user_id="louis", session_id="s").add("user", "My name is Louis.")
+    chat.add("user", "My name is Louis.")
     memory.flush(30)
-    records = memory.records(user_id="louis", all_versions=True)
+    (name,) = memory.records(user_id="louis", all_versions=True)
     assert memory.admin.maintain(in_days(89)).entries == 0
-    assert memory.admin.maintain(in_days(91)).entries == 1
-    assert memory.ledger(user_id="louis") == []
-    assert memory.records(user_id="louis", all_versions=True) == records
+    assert memory.admin.maintain(in_days(91)).entries == 2
+    assert [one.outcome for one in memory.ledger(user_id="louis")] == ["deleted"]
+    assert memory.records(user_id="louis", all_versions=True) == [name]
 
 
-def test_a_deleted_record_does_not_come_back_from_an_earlier_export(open_with, memory) -> None:
+def test_a_deleted_record_does_not_come_back_from_an_earlier_export(open_with) -> None:
     source = open_with(DELETING)
     source.chat(user_id="louis").remember(CATS, type="episodic", importance=0.5)
     lines = io.StringIO()
@@ -159,8 +152,6 @@ def test_a_deleted_record_does_not_come_back_from_an_earlier_export(open_with, m
 
 
 def test_a_moment_must_be_one(memory) -> None:
-    from memlayer_core.errors import InputError
-
     with pytest.raises(InputError):
         memory.admin.maintain("tomorrow")
     day = datetime(2026, 5, 4, tzinfo=UTC)
@@ -169,23 +160,20 @@ def test_a_moment_must_be_one(memory) -> None:
 
 # --- again and again
 
-records = st.lists(
-    st.fixed_dictionaries(
-        {
-            "type": st.sampled_from(["episodic", "semantic", "profile"]),
-            "importance": st.sampled_from([0.05, 0.5, 1.0]),
-            "decay_score": st.sampled_from([0.1, 0.5, 1.0]),
-            "key": st.sampled_from([None, "home", "likes"]),
-        }
-    ),
-    max_size=6,
-)
+KINDS = {
+    "type": st.sampled_from(["episodic", "semantic", "profile"]),
+    "importance": st.sampled_from([0.05, 0.5, 1.0]),
+    "decay_score": st.sampled_from([0.1, 0.5, 1.0]),
+    "key": st.sampled_from([None, "home", "likes"]),
+}
 
 
 @pytest.mark.trap("layered", 3)
 @pytest.mark.requirement("J28")
 @examples(25, deadline=None)
-@given(records, st.integers(0, 900), st.sampled_from([None, 0, 30]))
+@given(
+    st.lists(st.fixed_dictionaries(KINDS), max_size=6), st.integers(0, 900), st.sampled_from([None, 0, 30])
+)
 def test_to_do_it_twice_changes_nothing(drafts: list[Any], days: int, delete_days: int | None) -> None:
     settings = QUIET.replace(delete_archived_days=delete_days)
     with Memory.in_memory(settings=settings) as memory:
@@ -206,17 +194,11 @@ def test_to_do_it_twice_changes_nothing(drafts: list[Any], days: int, delete_day
 # --- once a day
 
 
-def maintained(memory: Memory) -> list[StoreMaintained]:
-    seen: list[StoreMaintained] = []
-    memory.listen(lambda event: seen.append(event) if isinstance(event, StoreMaintained) else None)
-    return seen
-
-
 @pytest.mark.requirement("J27", "J28")
 def test_the_worker_does_it_once_a_day_and_tells_it(open_with) -> None:
     memory = open_with(QUIET.replace(delete_archived_days=0))
     memory.chat(user_id="louis").remember("It fades.", decay_score=0.3)
-    seen = maintained(memory)
+    seen = heard(memory, StoreMaintained)
     memory.flush(30)
     assert seen == []  # a store that is new has nothing to do yet
     for days, done in ((0.9, 0), (1.1, 1), (2.0, 1), (2.2, 2), (400.0, 3)):
@@ -225,63 +207,46 @@ def test_the_worker_does_it_once_a_day_and_tells_it(open_with) -> None:
         memory.flush(30)
         assert len(seen) == done
     assert [event.deleted for event in seen] == [0, 0, 1]
-    assert texts(memory) == []
+    assert texts(memory, every=True) == []
 
 
-@pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Any) -> dict[str, Any]:
-    if request.param == "sqlite":
-        return {"path": tmp_path / "store"}
-    return {"database_url": request.getfixturevalue("postgres_url")}
-
-
-@pytest.mark.parametrize(
-    "place", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
-)
-def test_of_all_processes_one_does_it(place: dict[str, Any]) -> None:
+def test_of_all_processes_one_does_it(place) -> None:
     def opened() -> Memory:
         return Memory.open(**place, embedder="hashing", settings=QUIET)
 
-    with closing(opened()) as first, closing(opened()) as second:
-        seen = [maintained(first), maintained(second)]
+    def queue(memory: Memory, days: float) -> None:
+        memory.runtime.db.write(jobs.enqueue_daily, "maintain", in_days(days))
+
+    barrier = threading.Barrier(2)
+
+    def claim(memory: Memory, days: float) -> None:
+        barrier.wait(10)
+        queue(memory, days)
+
+    with opened() as first, opened() as second, ThreadPoolExecutor(2) as pool:
+        memories = first, second
+        seen = [heard(memory, StoreMaintained) for memory in memories]
         for days in (1.5, 3.0, 4.5):
-            barrier = threading.Barrier(2)
-
-            def claim(memory: Memory, days: float = days, barrier: threading.Barrier = barrier) -> None:
-                rt = memory.runtime
-                now = in_days(days)
-                barrier.wait(10)
-                rt.db.write(jobs.enqueue_daily, "maintain", now)
-
-            threads = [threading.Thread(target=claim, args=(memory,)) for memory in (first, second)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(30)
-            for memory in (first, second):
+            list(pool.map(claim, memories, [days] * 2))
+            for memory in memories:
                 memory.flush(30)
-                memory.runtime.db.write(jobs.enqueue_daily, "maintain", in_days(days + 0.5))  # it is done
+                queue(memory, days + 0.5)  # it is done
                 memory.flush(30)
         assert sum(map(len, seen)) == 3
 
 
 def test_a_clock_that_was_wrong_does_not_put_it_off_for_years(open_with) -> None:
-    memory = open_with(QUIET)
-    db = memory.runtime.db
+    db = open_with(QUIET).runtime.db
     db.write(jobs.enqueue_daily, "maintain", in_days(5000))
     assert db.read(jobs.is_day_over, "maintain", in_days(0))
     db.write(jobs.enqueue_daily, "maintain", in_days(0))
     assert not db.read(jobs.is_day_over, "maintain", in_days(0.9))
 
 
-def test_it_is_queued_when_a_memory_is_opened_later(open_at: Callable[..., Memory]) -> None:
+def test_it_is_queued_when_a_memory_is_opened_later(open_at) -> None:
+    earlier = "UPDATE memlayer_meta SET value = '0' WHERE name = 'maintain_queued'"
     with open_at(settings=QUIET) as memory:
-        rt = memory.runtime
-        rt.db.write(
-            lambda c: c.execute(text("UPDATE memlayer_meta SET value = '0' WHERE name = 'maintain_queued'"))
-        )
+        memory.runtime.db.write(lambda c: c.exec_driver_sql(earlier))
     with open_at(settings=QUIET) as memory:
-        seen = maintained(memory)
         memory.flush(30)
-        assert len(seen) <= 1
         assert not memory.runtime.db.read(jobs.is_day_over, "maintain", in_days(0))

@@ -1,0 +1,115 @@
+"""What memlayer knows of a text: its language, the terms under which its words are found, its sentences and parts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given, strategies as st
+
+from examples import examples
+from memlayer_core.storage.terms import (
+    MOST_PARTS,
+    index_terms,
+    language_of,
+    parts,
+    question_terms,
+    sentence_starts,
+    sentences,
+    stop_words,
+)
+
+SAID = {
+    "en": ("Where do I live?", "We met at the 東京 station, and it was late."),
+    "de": ("Wo wohne ich?",),
+    "fr": ("Où est-ce que j'habite ?",),
+    "es": ("¿En qué ciudad vivo?",),
+    "pt": ("Em que cidade eu moro?",),
+    "it": ("In quale città abito?",),
+    "nl": ("Waar woon ik nu?",),
+    "pl": ("Gdzie ja teraz mieszkam i z kim?",),
+    "ru": ("Где я сейчас живу?",),
+    "ja": ("私はどこに住んでいますか？",),
+    "zh": ("我住在哪里？",),
+    "ko": ("내가 어디에 살아요?",),
+    "el": ("Πού μένω τώρα;",),
+    "ar": ("ما هو اسم المدينة التي أسكن فيها؟",),
+    "": ("Bruno", "", "W jakim mieście mieszkam?", "12:30"),
+}
+"""Texts by their language; one with fewer than two stop words has none."""
+
+
+@pytest.mark.parametrize("language", SAID)
+def test_the_language_of_a_short_text_is_told(language):
+    assert {language_of(text) for text in SAID[language]} == {language}
+
+
+@given(st.text())
+def test_any_text_has_no_language_or_one_with_stop_words(text):
+    language = language_of(text)
+    assert bool(stop_words(language)) == bool(language)
+
+
+QUESTIONS = {
+    "Where is my dog?": "dog",
+    "Wo ist denn mein Hund?": "hund",
+    "Où est mon chien ?": "chien",
+    "¿Dónde está mi perro?": "perro",
+    "Где моя собака?": "собак",
+}
+RUNS = {"私の犬はどこですか？": ("犬", "私 の は で です"), "我的狗是什么样的？": ("狗", "我 的 是")}
+
+
+def test_a_question_searches_for_its_words_of_content_alone_with_spaces_or_without():
+    for question, word in QUESTIONS.items():
+        assert question_terms(question, [language_of(question)]) == (word,)
+    for question, (word, others) in RUNS.items():
+        found = question_terms(question, [language_of(question)])
+        assert set(others.split()) < set(question_terms(question))
+        assert set(others.split()).isdisjoint(found)
+        assert word in found
+    assert set(question_terms("りんごは好きですか？", ["ja"])) >= {"りん", "んご"}
+    assert question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi"), "it has no list"
+
+
+@pytest.mark.parametrize(("one", "other"), [("поезде", "поезда"), ("собака", "собаку"), ("hiking", "hikes")])
+def test_a_word_is_found_by_another_form(one, other):
+    assert index_terms(one) == index_terms(other)
+
+
+@pytest.mark.parametrize(
+    "around", ["{}", "Ich habe {} und dich.", "J'ai {} avec moi.", "I have the {} here."]
+)
+@given(word=st.text(st.characters(categories=["Ll"], max_codepoint=0x4FF), min_size=2, max_size=12))
+def test_a_word_has_the_same_term_whatever_language_stands_around_it(around, word):
+    assert set(index_terms(word)) <= set(index_terms(around.format(word)))
+
+
+PIECES = (
+    "I moved to Graz. ",
+    "猫叫皮皮。",
+    "Why not? ",
+    "word " * 60 + "ends.\n",
+    *("x" * 1500, " " * 900, "\n"),
+)
+SPOKEN = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+
+
+@given(SPOKEN | st.text(max_size=3000))
+@example("x" * 2_000_000)
+@examples(100)
+def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
+    made, starts = parts(text), sentence_starts(text)
+    assert "".join(made) == text
+    assert 1 <= len(made) <= MOST_PARTS
+    assert all(part.strip() for part in made) or len(made) == 1
+    assert len(text) > 500 or made == [text]
+    assert starts == sorted(set(starts))
+    for start, sentence in zip(starts, sentences(text), strict=True):
+        assert text.startswith(sentence, start)
+
+
+def test_parts_begin_with_sentences_and_are_about_equally_long() -> None:
+    text = " ".join(f"This is what was said as number {number}." for number in range(100))
+    made = parts(text)
+    assert len(made) == -(-len(text) // 500)
+    assert all(part.startswith("This is") for part in made)
+    assert max(map(len, made)) - min(map(len, made)) <= 2 * len("This is what was said as number 99. ")
