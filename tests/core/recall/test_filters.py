@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,36 +39,24 @@ class Text:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def texts() -> list[Text]:
-    """Return texts that all have a word in common, of every kind and combination."""
-    messages = [
-        Text(
-            f"kayak {number}",
-            "message",
-            MAY + timedelta(days=number),
-            SESSIONS[number % 3],
-            speakers=frozenset({ROLES[number % 2], *filter(None, [NAMES[number % 5 % 3]])}),
-            metadata={"project": "apollo" if number % 4 else "gemini", "score": number % 7}
-            if number % 3
-            else {},
+def messages() -> Iterator[Text]:
+    for number in range(45):
+        whose = frozenset({ROLES[number % 2], *filter(None, [NAMES[number % 5 % 3]])})
+        metadata = (
+            {"project": "apollo" if number % 4 else "gemini", "score": number % 7} if number % 3 else {}
         )
-        for number in range(45)
-    ]
-    tags = [frozenset(), frozenset({"work"}), frozenset(TAGS)]
-    records = [
-        Text(
-            f"kayak {number}",
-            TYPES[number % 3],
-            MAY + timedelta(days=number),
-            SESSIONS[number % 2],
-            tags[number // 3 % 3],
-        )
-        for number in range(50, 77)
-    ]
-    return [*messages, *records]
+        at, session = MAY + timedelta(days=number), SESSIONS[number % 3]
+        yield Text(f"kayak {number}", "message", at, session, speakers=whose, metadata=metadata)
 
 
-STORED = texts()
+def records() -> Iterator[Text]:
+    tags = [frozenset(TAGS[:number]) for number in range(3)]
+    for number in range(50, 77):
+        kind, at = TYPES[number % 3], MAY + timedelta(days=number)
+        yield Text(f"kayak {number}", kind, at, SESSIONS[number % 2], tags[number // 3 % 3])
+
+
+STORED = [*messages(), *records()]  # all have a word in common
 
 
 def fill(memory: Memory) -> None:
@@ -148,9 +137,8 @@ def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(
     shared = not (wanted.sessions or wanted.speakers or wanted.metadata or "home" in wanted.tags) and (
         not wanted.kinds or not {"record", "semantic"}.isdisjoint(wanted.kinds)
     )
-    written = full.search("us all", user_id="ada", limit=1, filter=RecallFilter(kinds=["record"]))[
-        0
-    ].created_at
+    of_all = full.search("us all", user_id="ada", limit=1, filter=RecallFilter(kinds=["record"]))
+    written = of_all[0].created_at
     if shared and (wanted.since or written) <= written and (wanted.until is None or written < wanted.until):
         every.add("kayak of us all")
     assert {hit.text for hit in hits} == every
@@ -167,20 +155,15 @@ def test_recall_and_context_tell_nothing_that_does_not_pass(full: Memory, wanted
     assert {text.rpartition(": ")[2] for text in pieces} <= {*allowed, ""}
 
 
-HIDDEN = 300
-FEW = QUIET
-
-
-def nearness(texts: list[str]) -> list[list[float]]:
-    return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", [1, 1000])
 def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(tmp_path: Any, scan: int) -> None:
-    with Memory.open(tmp_path, embedder=nearness, settings=FEW.replace(exact_scan_limit=scan)) as memory:
+    def nearness(texts: list[str]) -> list[list[float]]:
+        return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
+
+    with Memory.open(tmp_path, embedder=nearness, settings=QUIET.replace(exact_scan_limit=scan)) as memory:
         chat = memory.chat(user_id="ada")
-        chat.add_messages([Message("user", f"plum {number}") for number in range(HIDDEN)])
+        chat.add_messages([Message("user", f"plum {number}") for number in range(300)])
         chat.add_messages([Message("assistant", f"mango {number}") for number in range(20)])
         memory.flush()
         wanted = RecallFilter(speakers=["assistant"])
@@ -188,28 +171,21 @@ def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(tmp_path
         assert [hit.role for hit in hits] == ["assistant"] * 10
 
 
-def test_a_common_word_of_a_thousand_newer_texts_takes_nobodys_place(
-    open_with: Callable[..., Memory],
-) -> None:
-    memory = open_with(FEW)
-    old = memory.chat(user_id="ada", session_id="old")
-    old.add("user", "apricot and cranberry jam")
+def test_a_common_word_of_a_thousand_newer_texts_takes_nobodys_place(open_with: Any) -> None:
+    memory, jam = open_with(QUIET), "apricot and cranberry jam"
+    memory.chat(user_id="ada", session_id="old").add("user", jam)
     new = memory.chat(user_id="ada", session_id="new")
     new.add_messages([Message("user", f"apricot cranberry {number}") for number in range(1100)])
     wanted = RecallFilter(sessions=["old"])
     hits = memory.search("apricot cranberry", user_id="ada", limit=5, filter=wanted)
-    assert [hit.text for hit in hits] == ["apricot and cranberry jam"]
+    assert [hit.text for hit in hits] == [jam]
 
 
-def test_without_a_filter_a_context_costs_no_statement_more_and_an_empty_one_is_none(full: Memory) -> None:
+def test_an_empty_filter_is_none_and_one_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
     every = full.search("kayak", user_id="ada", limit=100)
     assert full.search("kayak", user_id="ada", limit=100, filter=RecallFilter()) == every
-
-
-def test_a_filter_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
-    assert [
-        hit.text for hit in full.search("kayak", user_id="eve", filter=RecallFilter(sessions=["spring"]))
-    ] == ["kayak of somebody else"]
+    hits = full.search("kayak", user_id="eve", filter=RecallFilter(sessions=["spring"]))
+    assert [hit.text for hit in hits] == ["kayak of somebody else"]
 
 
 @pytest.mark.parametrize(
@@ -229,13 +205,9 @@ def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(
     memory: Memory, wrong: Any, named: str
 ) -> None:
     chat = memory.chat(user_id="ada")
-    for owner, verb, more in (
-        (memory, "search", {"user_id": "ada"}),
-        (chat, "recall", {}),
-        (chat, "context", {}),
-    ):
+    for verb in (partial(memory.search, user_id="ada"), chat.recall, chat.context):
         with pytest.raises(InvalidFilterError) as refused:
-            getattr(owner, verb)("kayak?", filter=wrong, **more)
+            verb("kayak?", filter=wrong)
         assert named in str(refused.value)
         assert refused.value.hint
 

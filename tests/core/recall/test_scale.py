@@ -34,11 +34,9 @@ def test_of_a_hundred_thousand_texts_nineteen_in_twenty_searches_take_less_than_
     quiet = Tuned(index_delay=3600, durability="normal", episodes=False)
     with Memory.open(tmp_path, embedder=by_words, settings=quiet) as memory:
         first = memory.chat(user_id="ada", session_id="s")
-        for start in range(0, 2000, 200):
-            first.add_messages(
-                Message("user", f"Remark {n} about the {THINGS[n % 10]} on day {n // 7}.")
-                for n in range(start, start + 200)
-            )
+        first.add_messages(
+            Message("user", f"Remark {n} about the {THINGS[n % 10]} on day {n // 7}.") for n in range(2000)
+        )
         first.add("user", "The violin is a Stainer.")
         memory.flush()
         for number in range(TEXTS // 2000 - 1):  # copies need no new vectors

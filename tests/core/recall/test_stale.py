@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, strategies as st
-from tuned import Tuned
 
 from examples import examples
 from memlayer_core import Memory
+from tests.conftest import PROMPT
 
 WORDS = [
     "doctor in tokyo",
@@ -23,52 +20,35 @@ STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "add", "add", "edit", "delete", "forget"]), st.sampled_from(WORDS)),
     max_size=8,
 )
-SETTINGS = Tuned(index_delay=0, durability="normal")
-
-
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def place(request: pytest.FixtureRequest, tmp_path: Any) -> dict[str, Any]:
-    if request.param == "sqlite":
-        return {"path": tmp_path / "store"}
-    return {"database_url": request.getfixturevalue("postgres_url")}
 
 
 @pytest.mark.slow
 @examples(6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
-def test_who_was_asked_early_tells_what_a_new_process_tells(place, steps) -> None:
-    with ExitStack() as stack:
-
-        def opened() -> Memory:
-            return stack.enter_context(Memory.open(embedder="hashing", settings=SETTINGS, **place))
-
-        old = opened()
+def test_who_was_asked_early_tells_what_a_new_process_tells(open_with, steps) -> None:
+    with open_with(PROMPT) as old:
         old.forget("ada")
         said = old.chat(user_id="ada", session_id="said")
 
-        def told(memory: Memory) -> list[tuple[str, list[str]]]:
+        def told(memory: Memory) -> list[object]:
             chat = memory.chat(user_id="ada", session_id="asks")
-            return [
-                (
-                    chat.context(f"Which {words}?").recall,
-                    [hit.text for hit in memory.search(words, user_id="ada")],
-                )
-                for words in WORDS
-            ]
+            recalls = [chat.context(f"Which {words}?").recall for words in WORDS]
+            return [*recalls, *([hit.text for hit in memory.search(words, user_id="ada")] for words in WORDS)]
 
         told(old)
         for number, (step, words) in enumerate(steps):
-            writer = opened()  # another process writes
-            chat = writer.chat(user_id="ada", session_id="said")
-            known = said.history()
-            if step == "add" or not known:
-                chat.add("user", f"{words}, remark {number}")
-                chat.remember(f"A record of {words}, number {number}")
-            elif step == "edit":
-                chat.edit(known[-1].id, f"edited: {words}")
-            elif step == "delete":
-                chat.delete_message(known[0].id)
-            else:
-                writer.forget(user_id="ada")
-            writer.flush(60)
-            assert told(old) == told(opened())
+            with open_with(PROMPT) as writer:  # another process writes
+                chat = writer.chat(user_id="ada", session_id="said")
+                known = said.history()
+                if step == "add" or not known:
+                    chat.add("user", f"{words}, remark {number}")
+                    chat.remember(f"A record of {words}, number {number}")
+                elif step == "edit":
+                    chat.edit(known[-1].id, f"edited: {words}")
+                elif step == "delete":
+                    chat.delete_message(known[0].id)
+                else:
+                    writer.forget(user_id="ada")
+                writer.flush(60)
+            with open_with(PROMPT) as new:
+                assert told(old) == told(new)
