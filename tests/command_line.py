@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from memlayer_core.cli.commands import app
 
-__all__ = ["ROOT", "listening", "on_terminal", "run", "unprivileged", "words"]
+__all__ = ["ROOT", "listening", "on_terminal", "printed_by", "run", "unprivileged", "words"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -79,6 +79,15 @@ def listening(
             yield found[0], process
         finally:
             process.kill()
+
+
+def printed_by(code: str, *arguments: str | Path, **environment: str) -> str:
+    """Run a program in a process of its own, and return what it prints. It must not complain."""
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
+    given = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 60}
+    done = subprocess.run(command, **given, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout.strip()
 
 
 def words(shown: str) -> str:
