@@ -50,6 +50,10 @@ async def later(prompt: str) -> str:
     return prompt
 
 
+async def told_later(prompt: str) -> str:
+    return TOLD
+
+
 def chat_model(*replies: AIMessage) -> GenericFakeChatModel:
     return GenericFakeChatModel(messages=iter(replies))
 
@@ -85,9 +89,8 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("kind", GIVEN)
-def test_any_model_answers_with_a_text(kind) -> None:
-    given, answer = GIVEN[kind]
+@pytest.mark.parametrize(("given", "answer"), GIVEN.values(), ids=GIVEN)
+def test_any_model_answers_with_a_text(given, answer) -> None:
     assert asked(given) == answer
 
 
@@ -119,14 +122,14 @@ def test_what_is_no_model_and_what_returns_no_text_is_refused() -> None:
         asked(lambda prompt: 42)
 
 
-@pytest.mark.parametrize("framework", ["langchain", "llamaindex", "async"])
-def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
-    async def told(prompt: str) -> str:
-        return TOLD
-
-    models = {"langchain": FakeListChatModel(responses=[TOLD]), "llamaindex": Awaited(), "async": told}
+@pytest.mark.parametrize(
+    "given",
+    [FakeListChatModel(responses=[TOLD]), Awaited(), told_later],
+    ids=["langchain", "llamaindex", "async"],
+)
+def test_each_of_them_sums_up_what_left_the_window(given) -> None:
     settings = Tuned(max_tokens=600, index_delay=0, recall_tokens=0, episodes=False)
-    with Memory.in_memory(summarizer=models[framework], settings=settings) as memory:
+    with Memory.in_memory(summarizer=given, settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         for name in ("Anna0 and Bela1", "Caro2"):
             trams = "The trams there are yellow and loud. " * 15

@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import os
 import resource
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2
+from command_line import ROOT, printed_by
 from hypothesis import given, settings, strategies as st
 
 from memlayer_core.errors import ConfigurationError, EmbedderError
 from memlayer_core.models import embed, multilingual
 from memlayer_core.models.embed import resolve_embedder
-from memlayer_core.models.minilm import MiniLM, folder, is_present
+from memlayer_core.models.minilm import folder, is_present
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.settings import Settings
 
-ROOT = Path(__file__).parents[3]
 LANGUAGES = json.loads((ROOT / "benchmarks" / "data" / "languages.json").read_text(encoding="utf-8"))
 
 pytestmark = pytest.mark.skipif(not multilingual.is_present(), reason="the extra `multilingual` is missing")
@@ -36,7 +33,6 @@ def resolve(choice, recorded=None):
 def english():
     if not is_present(folder()):
         pytest.skip("the MiniLM model is not at hand")
-    return MiniLM(folder())
 
 
 @pytest.fixture
@@ -110,15 +106,12 @@ def test_a_fork_while_it_encodes_ends_and_the_child_embeds():
         "codes = []\n"
         "for _ in range(3):\n"
         "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        os._exit(len(model.embed(['hello', 'there'])))\n"
+        "    if child == 0: os._exit(len(model.embed(['hello', 'there'])))\n"
         "    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
         "stop.set()\n"
         "print(codes)\n"
     )
-    command = [sys.executable, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout.strip(), done.stderr) == ("[2, 2, 2]", "")
+    assert printed_by(code) == "[2, 2, 2]"
 
 
 class TestTheChoice:

@@ -15,30 +15,22 @@ class ContextOverflowError(Exception):
 
 
 class BadRequestError(Exception):
-    """As OpenAI calls it."""
+    """As OpenAI and Anthropic call it, with what they tell beside the text."""
 
-    def __init__(self, text: str, code: str | None = None) -> None:
+    def __init__(self, text: str, code: str | None = None, **fields: object) -> None:
         super().__init__(text)
-        self.code = code
+        vars(self).update(fields, **({} if code is None else {"code": code}))
 
 
 class Answer:
     """The HTTP response behind an error; one that is streamed has no text."""
 
-    def __init__(self, body: object) -> None:
-        self.body = body
+    def __init__(self, code: str) -> None:
+        self.body = {"error": {"code": code}}
 
     @property
     def text(self) -> str:
         raise RuntimeError("it was not read")
-
-
-class StatusError(Exception):
-    """As Anthropic calls it."""
-
-    def __init__(self, text: str, status_code: int, response: Answer | None = None) -> None:
-        super().__init__(text)
-        self.status_code, self.response = status_code, response
 
 
 def caused(problem: Exception) -> Exception:
@@ -76,6 +68,9 @@ WORDS = [
     "litellm.ContextWindowExceededError: input_too_long",
 ]
 OTHER_WORDS = [
+    "no",
+    "Rate limit reached: too many tokens per min (TPM)",
+    "ThrottlingException: Too many tokens, please wait before trying again.",
     "max_tokens is too large: 200000. This model supports at most 4096 completion tokens",
     "max_tokens: 10000 > 4096, which is the maximum allowed number of output tokens for this model",
     "Range of max_tokens should be [1, 8192]",
@@ -99,16 +94,13 @@ TOO_LONG = [
     BadRequestError("no", "context_length_exceeded"),
     caused(BadRequestError("no", "context_length_exceeded")),
     BadRequestError("no", "1261"),
-    StatusError("no", 413),
-    StatusError("Bad Request", 400, response=Answer({"error": {"code": "exceed_context_size_error"}})),
+    BadRequestError("no", status_code=413),
+    BadRequestError("Bad Request", status_code=400, response=Answer("exceed_context_size_error")),
     *map(ValueError, WORDS),
 ]
 OTHER = [
-    ValueError("no"),
     BadRequestError("invalid", "invalid_api_key"),
-    ValueError("Rate limit reached: too many tokens per min (TPM)"),
-    ValueError("ThrottlingException: Too many tokens, please wait before trying again."),
-    StatusError("no", 400),
+    BadRequestError("no", status_code=400),
     *map(ValueError, OTHER_WORDS),
 ]
 

@@ -6,7 +6,6 @@ import logging
 
 import pytest
 from sqlalchemy import text
-from tuned import Tuned
 
 from memlayer_core import Memory
 from memlayer_core.errors import (
@@ -16,16 +15,10 @@ from memlayer_core.errors import (
     MemlayerError,
     in_short,
 )
+from tests.conftest import PROMPT
 
 SECRET = "my diagnosis is scurvy"
-SETTINGS = Tuned(
-    index_delay=0.0,
-    durability="normal",
-    job_attempts=2,
-    job_backoff=0.01,
-    max_tokens=300,
-    session_idle_days=None,
-)
+SETTINGS = PROMPT.replace(job_attempts=2, job_backoff=0.01, max_tokens=300, session_idle_days=None)
 
 
 def embed(texts: list[str]) -> list[list[float]]:
@@ -60,8 +53,7 @@ def test_it_is_nowhere_but_in_the_cause(open_at, caplog) -> None:
         told.append(problem)
     status = memory.admin.status()
     told.extend(status.problems.values())
-    rows = memory.runtime.db.read(lambda c: c.execute(text("SELECT error FROM memlayer_jobs")).all())
-    told.extend(rows)
+    told.extend(memory.runtime.db.read(lambda c: c.execute(text("SELECT error FROM memlayer_jobs")).all()))
     told.extend((record.getMessage(), record.exc_text, record.exc_info) for record in caplog.records)
     said = "\n".join(map(repr, told))
     assert "ValueError" in said
