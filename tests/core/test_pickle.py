@@ -43,23 +43,22 @@ def test_a_chat_is_loaded_in_another_process_from_its_directory(open_at: Any) ->
     assert [one.text for one in chat.history()] == ["Hello.", "Hi."]
 
 
-def test_a_directory_is_opened_again_after_it_was_closed(open_at: Any) -> None:
+def test_a_directory_is_opened_again_after_it_was_closed_and_what_ended_with_its_process_says_so(
+    open_at: Any,
+) -> None:
     memory = open_at()
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add("user", "Hello.")
     pickled = pickle.dumps(chat)
     memory.close()
+    with pytest.raises(StoreClosedError):
+        pickle.dumps(memory)
     again = pickle.loads(pickled)
     with again.memory as opened:
         assert opened is not memory
         assert [one.text for one in again.history()] == ["Hello."]
-
-
-def test_what_ended_with_its_process_says_so() -> None:
-    with Memory.in_memory() as memory:
-        pickled = pickle.dumps(memory.chat(user_id="ada"))
+    with Memory.in_memory() as passing:
+        pickled = pickle.dumps(passing.chat(user_id="ada"))
     with pytest.raises(ConfigurationError, match="is not open in this process") as refused:
         pickle.loads(pickled)
     assert "Open the memory before you load it" in refused.value.hint
-    with pytest.raises(StoreClosedError):
-        pickle.dumps(memory)
