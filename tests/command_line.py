@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from memlayer_core.cli.commands import app
 
-__all__ = ["ROOT", "listening", "on_terminal", "printed_by", "run", "unprivileged", "words"]
+__all__ = ["ROOT", "line_of", "listening", "on_terminal", "printed_by", "run", "unprivileged", "words"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,6 +57,12 @@ def on_terminal(*arguments: str | Path, columns: int = 160, typed: str = "") -> 
         code = process.wait(30)
     os.close(leader)
     return code, seen.decode().replace("\r\n", "\n")
+
+
+def line_of(server: str, *arguments: str | Path) -> list[str]:
+    """Return the command line of a server: of `ui` or `mcp`."""
+    program = f"from memlayer_server.commands import {server}; {server}()"
+    return [sys.executable, "-c", program, *map(str, arguments)]
 
 
 @contextmanager
