@@ -149,9 +149,7 @@ def by_words(texts: Sequence[str]) -> list[list[float]]:
 
 @pytest.mark.slow
 @pytest.mark.requirement("J32")
-def test_of_a_hundred_thousand_texts_nineteen_in_twenty_searches_take_less_than_fifty_milliseconds(
-    tmp_path,
-) -> None:
+def test_in_a_hundred_thousand_texts_19_of_20_searches_take_less_than_50_milliseconds(tmp_path):
     quiet = Tuned(index_delay=3600, durability="normal", episodes=False)
     with Memory.open(tmp_path, embedder=by_words, settings=quiet) as memory:
         first = memory.chat(user_id="ada", session_id="s")

@@ -7,12 +7,10 @@ import inspect
 import pkgutil
 from functools import cache
 
-import pytest
-
 import langchain_memlayer
 import llamaindex_memlayer
 import memlayer_core
-from memlayer_core import Memory, Message, runtime as runtimes
+from memlayer_core import Message, runtime as runtimes
 from memlayer_core.models import embed
 
 BY_COUNT = {"_visible_query", "_shared_query"}
@@ -47,9 +45,7 @@ def test_every_cached_function_has_a_bound_or_no_arguments() -> None:
     assert endless <= BY_COUNT | BY_LANGUAGE
 
 
-def test_what_many_users_leave_in_a_process_is_bounded(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_many_users_leave_in_a_process_is_bounded(memory, monkeypatch):
     for name in ("_SESSIONS", "_RECALLS", "_SHOWN"):
         monkeypatch.setattr(runtimes, name, 5)
     monkeypatch.setattr(embed, "_QUESTIONS", 5)

@@ -181,7 +181,7 @@ def mine(texts: list[str]) -> list[list[float]]:
     ("embedder", "state", "mend"),
     [("minilm-l6-v2", "wrong", "Go online once"), (mine, "note", "Nothing, if it is passed")],
 )
-def test_the_embedder_of_a_store_that_is_not_here_is_wrong_and_an_own_one_is_a_note(
+def test_an_embedder_that_is_not_here_is_wrong_and_an_own_one_is_a_note(
     open_at, tmp_path: Path, monkeypatch, embedder, state, mend
 ):
     with open_at(embedder=embedder if callable(embedder) else "hashing") as memory:

@@ -77,9 +77,7 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(directory: Path,
 
 @pytest.mark.slow
 @pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
-def test_a_backup_is_its_users_own_memory_whose_index_is_built_without_a_model_and_no_killed_one_is_in_it(
-    directory: Path, tmp_path: Path, monkeypatch
-):
+def test_a_backup_is_its_users_own_and_its_index_is_built_without_a_model(directory, tmp_path, monkeypatch):
     copy = tmp_path / "copy"
     copy.mkdir()
     for end in ("", "-journal"):

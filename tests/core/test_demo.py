@@ -47,9 +47,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     return stand, ended.stdout
 
 
-def test_the_first_process_was_another_one_and_was_killed_and_no_connection_is_tried(
-    played: tuple[Stand, str],
-):
+def test_the_first_process_was_another_one_and_was_killed_and_nothing_is_asked_of_a_network(played):
     stand, shown = played
     assert stand.tried == []
     first, second = (int(re.search(rf"{one} process, pid (\d+)", shown)[1]) for one in ("First", "Second"))

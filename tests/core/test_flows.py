@@ -170,9 +170,7 @@ def locked(path: Any) -> Iterator[None]:
         other.execute("ROLLBACK")
 
 
-async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_the_applications_threads(
-    open_at, tmp_path
-) -> None:
+async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_other_threads(open_at, tmp_path):
     memory = await asyncio.to_thread(open_at, settings=Tuned(async_threads=2, index_delay=60))
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     chat = memory.chat(user_id="ada", session_id="s")

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -228,17 +229,7 @@ def test_one_memory_serves_many_event_loops_and_threads_at_once(open_at) -> None
             assert contents == [f"{number}.{turn}" for turn in range(5)]
 
 
-def test_what_was_closed_says_so(memory) -> None:
-    chat = chat_of(memory)
-    chat.add("user", "hi")
-    memory.close()
-    memory.close()
-    for verb, arguments in (("add", ("user", "x")), ("history", ()), ("context", ()), ("clear", ())):
-        with pytest.raises(StoreClosedError):
-            getattr(chat, verb)(*arguments)
-
-
-def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
+def test_listeners_hear_what_happened_and_cannot_disturb_it_and_what_was_closed_says_so(memory) -> None:
     heard: list[object] = []
 
     def broken(event: object) -> None:
@@ -254,6 +245,11 @@ def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
     stop()
     chat.add("user", "more")
     assert len(heard) == 2
+    memory.close()
+    memory.close()
+    for verb in (partial(chat.add, "user", "x"), chat.history, chat.context, chat.clear):
+        with pytest.raises(StoreClosedError):
+            verb()
 
 
 def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch) -> None:
@@ -261,10 +257,9 @@ def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch
     assert Tuned().max_tokens == 123
     assert Tuned(max_tokens=5).max_tokens == 5
     assert Tuned().replace(recall_tokens=7).recall_tokens == 7
-    with pytest.raises(ConfigurationError, match="max_tokens"):
-        Tuned(max_tokens=0)
-    with pytest.raises(ConfigurationError, match="max_token"):
-        Tuned(max_token=5)
+    for name, wrong in (("max_tokens", 0), ("max_token", 5)):
+        with pytest.raises(ConfigurationError, match=name):
+            Tuned(**{name: wrong})
 
 
 def test_scopes_of_different_people_never_share_a_key() -> None:
@@ -365,9 +360,7 @@ def test_a_chat_is_loaded_in_another_process_from_its_directory(open_at: Any) ->
     assert [one.text for one in chat.history()] == ["Hello.", "Hi."]
 
 
-def test_a_directory_is_opened_again_after_it_was_closed_and_what_ended_with_its_process_says_so(
-    open_at: Any,
-) -> None:
+def test_a_closed_directory_is_opened_again_and_what_ended_with_its_process_says_so(open_at):
     memory = open_at()
     chat = memory.chat(user_id="ada", session_id="s")
     chat.add("user", "Hello.")

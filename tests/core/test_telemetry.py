@@ -89,14 +89,10 @@ def opened() -> Iterator[Callable[..., Memory]]:
 
 NAMES = {
     "add": "create_memory",
-    "context": "search_memory",
-    "recall": "search_memory",
-    "search": "search_memory",
+    **dict.fromkeys(("context", "recall", "search"), "search_memory"),
     "remember": "upsert_memory",
     "revise": "update_memory",
-    "delete_message": "delete_memory",
-    "clear": "delete_memory",
-    "forget": "delete_memory",
+    **dict.fromkeys(("delete_message", "clear", "forget"), "delete_memory"),
 }
 
 

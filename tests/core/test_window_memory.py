@@ -221,9 +221,7 @@ def test_writers_at_the_same_time_lose_and_repeat_nothing(kind) -> None:
     assert sorted(texts(WindowMemory(store, "s").history())) == sorted(expected)
 
 
-def test_an_update_whose_answer_was_lost_stores_nothing_twice_and_one_that_is_refused_is_no_endless_loop(
-    store, window, do
-) -> None:
+def test_an_update_whose_answer_was_lost_is_stored_once_and_a_refused_one_ends(store, window, do):
     update = store.update_messages
     store.update_messages = lambda *args: bool(update(*args) and len(store.calls) > 1)
     window.add("user", "hello")

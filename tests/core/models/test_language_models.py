@@ -41,17 +41,17 @@ def asked(given: Any) -> str:
 class Telling(MockLLM):
     """A model of LlamaIndex that says the same whatever it is asked, and tells what that cost."""
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    def complete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=TOLD, raw={"usage": {"prompt_tokens": 70, "completion_tokens": 9}})
 
 
 class Awaited(MockLLM):
     """A model of LlamaIndex that can only be awaited."""
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    def complete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
         raise NotImplementedError
 
-    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    async def acomplete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=TOLD)
 
 
@@ -109,20 +109,20 @@ def test_any_model_answers_with_a_text(given, answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("problem", "kind"),
+    "problem",
     [
-        (TimeoutError("60 s"), ModelError),
-        (RuntimeError("429 Too Many Requests"), ModelError),
-        (ValueError("This model's maximum context length is 8192 tokens"), ModelContextError),
+        TimeoutError("60 s"),
+        RuntimeError("429 Too Many Requests"),
+        ValueError("This model's maximum context length is 8192 tokens"),
     ],
 )
-def test_errors_are_ours_and_tell_no_secret(problem, kind) -> None:
+def test_errors_are_ours_and_tell_no_secret(problem) -> None:
     def broken(prompt: str) -> str:
         raise type(problem)(f"{problem} (api_key=sk-verysecret123)")
 
     with pytest.raises(ModelError) as raised:
         asked(broken)
-    assert type(raised.value) is kind
+    assert type(raised.value) is (ModelContextError if "maximum" in str(problem) else ModelError)
     assert raised.value.retryable
     assert "verysecret" not in str(raised.value)
 

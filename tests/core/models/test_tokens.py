@@ -167,18 +167,14 @@ class TestChoice:
         assert token_counter(model).name == real.name
         assert token_counter(model).text("Guten Morgen") == real.text("Guten Morgen")
 
-    def test_a_model_without_its_table_is_estimated_with_one_warning_that_tells_how_to_get_it(
-        self, bare, caplog
-    ):
+    def test_a_model_without_its_table_is_estimated_with_one_warning_of_how_to_get_it(self, bare, caplog):
         assert [token_counter("gpt-4o").name for _ in range(3)] == ["estimate"] * 3
         [record] = caplog.records
         assert (record.name, record.levelno) == ("memlayer", logging.WARNING)
         for part in ("'gpt-4o'", "TIKTOKEN_CACHE_DIR", "get_encoding('o200k_base')", "llama-index-core"):
             assert part in record.getMessage()
 
-    def test_an_encoding_of_a_plugin_is_estimated_because_nobody_knows_what_it_downloads(
-        self, bare, caplog, monkeypatch
-    ):
+    def test_an_encoding_of_a_plugin_may_download_anything_and_is_estimated(self, bare, caplog, monkeypatch):
         plugins = {"house_base": lambda: pytest.fail("loaded")}
         monkeypatch.setattr(tiktoken.registry, "ENCODING_CONSTRUCTORS", plugins)
         assert token_counter("house_base").name == "estimate"
@@ -197,9 +193,7 @@ class TestChoice:
 
 
 class TestFunctions:
-    def test_a_function_answers_with_a_number_or_with_the_tokens_and_is_named_after_its_module_and_itself(
-        self, words
-    ):
+    def test_a_function_answers_with_a_number_or_the_tokens_and_has_its_name(self, words):
         class Split:
             def __call__(self, text):
                 return text.split()
@@ -259,7 +253,7 @@ class TestTables:
         assert table.read_bytes() == b"IQ== 0\n"
 
     @pytest.mark.parametrize("problem", ["went away", "bad line"])
-    def test_a_table_that_goes_away_or_cannot_be_read_leads_to_the_estimate(
+    def test_a_table_that_goes_or_cannot_be_read_leads_to_the_estimate(
         self, bare, monkeypatch, caplog, problem
     ):
         def fail(name):
@@ -277,7 +271,7 @@ class TestTables:
         assert "TIKTOKEN_CACHE_DIR" not in os.environ
 
     @pytest.mark.parametrize("before", [None, "/nowhere"])
-    def test_loading_needs_no_network_and_leaves_the_environment_as_it_was(
+    def test_loading_needs_no_network_and_leaves_the_environment_alone(
         self, fresh, real, before, monkeypatch
     ):
         monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)

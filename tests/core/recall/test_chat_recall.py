@@ -30,9 +30,7 @@ def texts(hits) -> list[str]:
     return [hit.text for hit in hits]
 
 
-def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_the_question(
-    chat, memory
-) -> None:
+def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_it(chat, memory):
     assert BIT in texts(chat.recall("whom did the parrot bite?"))
     told = [Message("user", BIT), Message("user", "whom did the parrot bite?")]
     assert BIT not in texts(chat.recall(told[1].text, exclude=told)), "it is of another session"

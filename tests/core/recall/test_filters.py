@@ -129,9 +129,7 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(wanted=filters)
-def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(
-    full: Memory, wanted: RecallFilter
-) -> None:
+def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(full, wanted):
     hits = full.search("kayak", user_id="ada", limit=100, filter=wanted)
     every = {one.text for one in STORED if passing(one, wanted)}
     shared = not (wanted.sessions or wanted.speakers or wanted.metadata or "home" in wanted.tags) and (
@@ -201,9 +199,7 @@ def test_an_empty_filter_is_none_and_one_of_another_user_finds_nothing_of_theirs
         (RecallFilter(metadata=["apollo"]), "`metadata` must be a mapping"),
     ],
 )
-def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(
-    memory: Memory, wrong: Any, named: str
-) -> None:
+def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(memory, wrong, named):
     chat = memory.chat(user_id="ada")
     for verb in (partial(memory.search, user_id="ada"), chat.recall, chat.context):
         with pytest.raises(InvalidFilterError) as refused:

@@ -137,9 +137,7 @@ def test_a_name_says_who_and_not_what(memory, name) -> None:
     assert "named" in codes(first)
 
 
-def test_what_this_store_told_is_cut_out_before_it_is_indexed_and_stays_in_the_history(
-    memory, tmp_path
-) -> None:
+def test_what_this_store_told_stays_in_the_history_and_is_not_indexed_again(memory, tmp_path):
     said(memory, "My parrot is called Coco.")
     new = memory.chat(user_id="ada", session_id="new")
     recall = new.context("What is my parrot called?").recall
@@ -187,9 +185,7 @@ def test_records_and_messages_compete_and_are_told_under_their_headings_and_neve
 
 
 @given(st.lists(st.integers(1, 200)), st.integers(0, 1000), st.integers(1, 1_000_000))
-def test_packing_keeps_to_the_room_of_two_fifths_of_the_limit_and_prefers_the_better(
-    costs, room, limit
-) -> None:
+def test_packing_keeps_to_its_share_of_the_limit_and_prefers_the_better(costs, room, limit):
     assert recall_budget(limit, 10 * room) == min(10 * room, 2 * limit // 5)
     chosen = pack(costs, room)
     assert sum(costs[place] for place in chosen) <= room
@@ -253,9 +249,6 @@ def test_a_question_is_its_telling_words_and_a_message_has_its_day_and_its_speak
     assert question_terms(asked, ["en"]) == ("tokyo",)
     assert question_terms(asked) == ("when", "did", "i", "move", "to", "tokyo")
     assert question_terms("who are you", ["en"]) == ()
-    assert question_terms("Wann bin ich umgezogen?", ["de"]) == ("umgezogen",)
-    chinese = set(question_terms("我什么时候搬到东京的?", ["zh"]))
-    assert chinese & {"我", "的", "东京"} == {"东京"}
     words = index_terms("We won", "Li Wei", NOON)
     assert words[:5] == ("we", "won", "2026", "may", "4")
     assert [word[1:] for word in words[5:]] == ["li", "wei"]

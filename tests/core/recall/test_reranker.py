@@ -141,9 +141,7 @@ FAILING = {
 
 @pytest.mark.parametrize("name", FAILING)
 @EVERY_VERB
-def test_a_reranker_that_fails_leaves_the_order_with_a_problem_and_a_reason(
-    do: Any, verb: str, name: str
-) -> None:
+def test_a_reranker_that_fails_leaves_the_order_with_a_problem_and_a_reason(do, verb, name):
     reranker, says = FAILING[name]
     with opened(None) as memory:
         assert (plain := told(do, memory, verb))
@@ -155,9 +153,7 @@ def test_a_reranker_that_fails_leaves_the_order_with_a_problem_and_a_reason(
             assert hits(do, memory, verb)[0].reasons[-1].code == "reranker_failed"
 
 
-def test_a_late_reranker_is_not_called_again_for_the_same_time_and_a_problem_ends_with_an_answer(
-    do: Any,
-) -> None:
+def test_a_late_reranker_is_not_called_again_for_a_while_and_an_answer_ends_the_problem(do):
     judge = Judge("number 3 ", lambda: late.wait(60))
     with opened(judge, reranker_timeout=0.05) as memory:
         first, deadline = told(do, memory, "search"), memory.runtime.reranker._deadline
@@ -172,9 +168,7 @@ def test_a_late_reranker_is_not_called_again_for_the_same_time_and_a_problem_end
 
 
 @EVERY_VERB
-def test_it_and_an_embedder_elsewhere_are_asked_once_outside_of_every_snapshot(
-    do: Any, verb: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_and_an_embedder_elsewhere_are_asked_once_outside_of_every_snapshot(do, verb, monkeypatch):
     inside: list[tuple[str, bool]] = []
     reading = 0
 
