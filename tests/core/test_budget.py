@@ -24,9 +24,7 @@ TOPICS = ("garden", "tax office", "oven", "passport", "bicycle")
 
 
 @pytest.fixture
-def costs(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[], Any]], tuple[Any, Counter]]:
+def costs(memory, monkeypatch) -> Callable[[Callable[[], Any]], tuple[Any, Counter]]:
     """Return a function that does some work, and returns what it returned and what it cost."""
     counter, db, caller = Counter(), memory.runtime.db, threading.get_ident()
     run = statements.Statement._execute
@@ -153,9 +151,8 @@ def test_in_a_hundred_thousand_texts_19_of_20_searches_take_less_than_50_millise
     quiet = Tuned(index_delay=3600, durability="normal", episodes=False)
     with Memory.open(tmp_path, embedder=by_words, settings=quiet) as memory:
         first = memory.chat(user_id="ada", session_id="s")
-        first.add_messages(
-            Message("user", f"Remark {n} about the {THINGS[n % 10]} on day {n // 7}.") for n in range(2000)
-        )
+        remarks = (f"Remark {n} about the {THINGS[n % 10]} on day {n // 7}." for n in range(2000))
+        first.add_messages(Message("user", remark) for remark in remarks)
         first.add("user", "The violin is a Stainer.")
         memory.flush()
         for number in range(TEXTS // 2000 - 1):  # copies need no new vectors

@@ -174,9 +174,8 @@ def test_each_message_is_durable_when_the_first_process_names_it(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_first_process_that_fails_is_noticed(stand: Stand):
-    stand.module(
-        "sitecustomize", "import sys\nif '-m' in sys.orig_argv: sys.modules['memlayer_core.memory'] = None"
-    )
+    broken = "import sys\nif '-m' in sys.orig_argv: sys.modules['memlayer_core.memory'] = None"
+    stand.module("sitecustomize", broken)
     ended = stand.run()
     assert ended.returncode == 1
     assert "Error: the first process ended after 0 of 8 messages" in ended.stderr

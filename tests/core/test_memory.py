@@ -85,9 +85,8 @@ def test_a_context_holds_the_present_and_recalls_the_past(tokyo) -> None:
 @pytest.mark.requirement("J14", "A14")
 @pytest.mark.parametrize("chosen", ["setting", "call"])
 def test_recall_can_stand_in_the_system_message_instead(chosen) -> None:
-    setting, call = (
-        ({"recall_placement": "system"}, {}) if chosen == "setting" else ({}, {"placement": "system"})
-    )
+    told = {"setting": ({"recall_placement": "system"}, {}), "call": ({}, {"placement": "system"})}
+    setting, call = told[chosen]
     with Memory.in_memory(settings=PROMPT.replace(**setting)) as memory:
         chat_of(memory, "may").add("user", "I moved to Tokyo in May.")
         chat = chat_of(memory)
@@ -294,9 +293,7 @@ def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_tol
     chat.add("user", "My name is Louis, and I want to watch something with robots tonight.")
     chat.remember("The user's name is Louis.", type="profile")
     talk = " ".join(f"We spoke of the budget of department {number}." for number in range(24))
-    chat.add_messages(
-        Message("user" if number % 2 else "assistant", f"{number}. {talk}") for number in range(1, 601)
-    )
+    chat.add_messages(Message(("user", "assistant")[at % 2], f"{at + 1}. {talk}") for at in range(600))
     memory.flush()
     assert sum(memory.tokens.message(message) for message in chat.history()) > 128_000
     context = chat.context("What did I want to watch with robots?", token_limit=4000)

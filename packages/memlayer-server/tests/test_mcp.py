@@ -176,7 +176,7 @@ async def test_the_official_client_calls_each_tool_over_http(place: Path, enviro
 
 
 @pytest.mark.slow
-def test_only_the_token_the_names_and_the_own_pages_open_a_server_over_http(
+def test_only_the_token_the_names_and_the_own_pages_open_it_over_http(
     place: Path, environment: Environment
 ) -> None:
     token = "a token of the host"
@@ -211,7 +211,7 @@ def test_only_the_token_the_names_and_the_own_pages_open_a_server_over_http(
 
 
 @pytest.mark.slow
-def test_what_would_open_it_to_others_or_cannot_be_is_refused_in_words(
+def test_what_would_open_it_to_others_or_cannot_be_is_refused(
     tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -232,9 +232,7 @@ def test_what_would_open_it_to_others_or_cannot_be_is_refused_in_words(
 # --- the tools
 
 
-async def test_the_tools_have_the_arguments_that_an_agent_has_and_none_for_whose_memory_it_is(
-    memory: Memory,
-) -> None:
+async def test_the_tools_have_an_agents_arguments_and_none_for_whose_memory_it_is(memory: Memory) -> None:
     async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == TOOLS
@@ -248,9 +246,8 @@ async def test_the_tools_have_the_arguments_that_an_agent_has_and_none_for_whose
                 assert tool.input_schema.get("required") == wanted.get("required")
                 told = {key: one.get("description") for key, one in properties.items()}
                 assert told == {key: one.get("description") for key, one in wanted["properties"].items()}
-        smuggled = await client.call_tool(
-            "retrieve_from_memory", {"keywords": ["oboe"], "user_id": "eve", "user": "eve"}
-        )
+        given = {"keywords": ["oboe"], "user_id": "eve", "user": "eve"}
+        smuggled = await client.call_tool("retrieve_from_memory", given)
         assert "oboe" not in smuggled.content[0].text
 
 

@@ -55,10 +55,8 @@ CHAT = [
 
 
 def resolve(choice, recorded=None, tell=None, dimension=None):
-    emit, settings = tell or (lambda event: None), Settings()
-    return resolve_embedder(
-        choice, store_identity=recorded, settings=settings, emit=emit, dimension=dimension
-    )
+    given = {"store_identity": recorded, "settings": Settings(), "dimension": dimension}
+    return resolve_embedder(choice, emit=tell or (lambda event: None), **given)
 
 
 @pytest.fixture
@@ -184,9 +182,7 @@ class TestFetching:
         fetch(where, 20)
         assert is_present(where)
 
-    def test_takes_an_archive_that_lies_there_and_completes_a_half_unpacked_folder(
-        self, publish, where, monkeypatch
-    ):
+    def test_takes_an_archive_at_hand_and_completes_a_half_unpacked_folder(self, publish, where, monkeypatch):
         where.mkdir(parents=True)
         (where / "model.onnx").write_text("half")
         (where.parent / "onnx.tar.gz").write_bytes(GOOD)
@@ -420,9 +416,8 @@ class TestOthers:
         embedder = resolve(fake)
         assert embedder.identity == "langchain:langchain_core.embeddings.fake.DeterministicFakeEmbedding"
         expected = np.array(fake.embed_query("hello"))
-        assert np.allclose(
-            four_ways(embedder, "hello", "hello"), [expected / np.linalg.norm(expected)] * 2, atol=1e-6
-        )
+        expected /= np.linalg.norm(expected)
+        assert np.allclose(four_ways(embedder, "hello", "hello"), [expected] * 2, atol=1e-6)
 
     def test_langchain_identity_has_the_model_and_its_size_but_no_secret(self):
         class Remote(DeterministicFakeEmbedding):

@@ -242,9 +242,7 @@ class TestTables:
         assert tokens.find_tables("cl100k_base") == cache
 
     @pytest.mark.parametrize("named", ["auto", "gpt-4o", "o200k_base"])
-    def test_a_damaged_table_leads_to_the_estimate_with_a_warning_and_is_left_alone(
-        self, bare, named, caplog
-    ):
+    def test_a_damaged_table_leads_to_the_estimate_and_a_warning_and_is_left_alone(self, bare, named, caplog):
         table = bare / _table_name("o200k_base")
         table.write_bytes(b"IQ== 0\n")
         counter = token_counter(named)
@@ -253,9 +251,7 @@ class TestTables:
         assert table.read_bytes() == b"IQ== 0\n"
 
     @pytest.mark.parametrize("problem", ["went away", "bad line"])
-    def test_a_table_that_goes_or_cannot_be_read_leads_to_the_estimate(
-        self, bare, monkeypatch, caplog, problem
-    ):
+    def test_a_table_that_goes_or_is_broken_leads_to_the_estimate(self, bare, monkeypatch, caplog, problem):
         def fail(name):
             raise ValueError("bad line")
 
@@ -271,9 +267,7 @@ class TestTables:
         assert "TIKTOKEN_CACHE_DIR" not in os.environ
 
     @pytest.mark.parametrize("before", [None, "/nowhere"])
-    def test_loading_needs_no_network_and_leaves_the_environment_alone(
-        self, fresh, real, before, monkeypatch
-    ):
+    def test_loading_uses_no_network_and_leaves_the_environment_alone(self, fresh, real, before, monkeypatch):
         monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
         if before is not None:
             monkeypatch.setenv("TIKTOKEN_CACHE_DIR", before)

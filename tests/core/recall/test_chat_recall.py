@@ -118,9 +118,7 @@ def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) ->
 
 def test_an_episode_is_not_told_beside_the_turns_of_its_session() -> None:
     tell = '{"summary": "The user saw the zebra, the lion and the parrot in the zoo of Lisbon."}'
-    with Memory.in_memory(
-        embedder="hashing", settings=Tuned(index_delay=0), model=lambda prompt: tell
-    ) as memory:
+    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), model=lambda _: tell) as memory:
         chat = memory.chat(user_id="u", session_id="past")
         for thing in ("zebra", "lion", "parrot"):
             chat.add("user", f"I saw the {thing} in the zoo of Lisbon.")

@@ -88,9 +88,8 @@ def passing(one: Text, wanted: RecallFilter) -> bool:
 
 def meets(metadata: dict[str, Any], conditions: Any) -> bool:
     project, score = conditions.get("project"), conditions.get("score", {}).get("$gte")
-    return (project is None or metadata.get("project") == project) and (
-        score is None or metadata.get("score", -1) >= score
-    )
+    is_of_project = project is None or metadata.get("project") == project
+    return is_of_project and (score is None or metadata.get("score", -1) >= score)
 
 
 def some(values: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
@@ -112,9 +111,10 @@ filters = st.builds(
 ).filter(lambda one: one.since is None or one.until is None or one.since < one.until)
 
 
-@pytest.fixture(
-    scope="module", params=["scan", "index", pytest.param("postgres", marks=pytest.mark.postgres)]
-)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+
+@pytest.fixture(scope="module", params=["scan", "index", POSTGRES])
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
     """Return a store that compares vectors one by one, one that asks Chroma, and one in PostgreSQL."""
     limits = QUIET.replace(exact_scan_limit=5) if request.param == "index" else QUIET
@@ -208,21 +208,17 @@ def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(memory, wrong, 
         assert refused.value.hint
 
 
+names = st.sampled_from(["a", "b", "a.b"])
+bounds = st.integers(-3, 3) | st.sampled_from(["a", "b", "2"])
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["a", "b", "2"]),
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b", "a.b"]), inner, max_size=2)
-    ),
+    st.none() | st.booleans() | bounds,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2),
     max_leaves=4,
 )
-objects = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), values, max_size=3)
+objects = st.dictionaries(names, values, max_size=3)
 operators = st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"])
-bounds = st.integers(-3, 3) | st.sampled_from(["a", "b", "2"])
-expressions = st.dictionaries(
-    st.sampled_from(["a", "b", "a.b"]),
-    values | st.dictionaries(operators, bounds, min_size=1, max_size=2),
-    max_size=2,
-)
+conditions = values | st.dictionaries(operators, bounds, min_size=1, max_size=2)
+expressions = st.dictionaries(names, conditions, max_size=2)
 
 
 @given(value=objects, expression=expressions)

@@ -179,10 +179,12 @@ WAYS: dict[str, Callable[[Memory, Chat], object]] = {
     "session": lambda memory, past: memory.forget(user_id="louis", session_id="past"),
     "record": lambda memory, past: memory.forget(record_id=kept(memory)),
     "revise": lambda memory, past: past.revise(kept(memory), "Louis grows plums."),
-    "merge": lambda memory, past: past.revise(
-        past.remember("Louis tidied up.").memory_id, merge=[kept(memory, -1)]
-    ),
+    "merge": lambda memory, past: past.revise(tidied(past), merge=[kept(memory, -1)]),
 }
+
+
+def tidied(past: Chat) -> str:
+    return past.remember("Louis tidied up.").memory_id
 
 
 def kept(memory: Memory, place: int = 0) -> str:
@@ -196,10 +198,9 @@ def take_back(memory: Memory, way: str) -> None:
 @pytest.fixture
 def on_server(new_postgres_url: str) -> Iterator[Callable[[], Memory]]:
     """Return a function that opens a memory in PostgreSQL."""
+    where = {"database_url": new_postgres_url, "embedder": "hashing", "settings": PROMPT}
     with ExitStack() as opened:
-        yield lambda: opened.enter_context(
-            Memory.open(database_url=new_postgres_url, embedder="hashing", settings=PROMPT)
-        )
+        yield lambda: opened.enter_context(Memory.open(**where))
 
 
 @pytest.fixture(params=["open_at", pytest.param("on_server", marks=pytest.mark.postgres)])
