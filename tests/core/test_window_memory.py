@@ -185,7 +185,8 @@ def test_a_tool_result_leaves_with_its_call_and_a_new_system_message_replaces_th
     assert window.add("system", "Be brief.").unchanged == 1
     window.add("system", "Be kind.")
     window.add("user", "thanks")
-    assert texts(window.history()) == ["Be kind.", "thanks"]
+    said = [(one.role, one.text) for one in window.history()]
+    assert said == [("system", "Be kind."), ("user", "thanks")]
 
 
 @pytest.mark.requirement("F20")
