@@ -357,6 +357,13 @@ def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(of_foreign: Path)
     assert "\nHint: " in shown
 
 
+def test_a_store_of_a_newer_memlayer_is_refused(kept: Path):
+    with closing(sqlite3.connect(kept / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute("UPDATE memlayer_meta SET value = '99' WHERE name = 'schema_version'")
+    for command in ("inspect", "verify"):
+        assert "schema version 99" in prints(1, command, kept)
+
+
 REFUSED = {
     1: ["inspect --database-url mysql://here"],
     2: [
