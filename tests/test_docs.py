@@ -227,6 +227,10 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_the_network(tmp_path)
         assert not re.search(
             r"<(?:script|img|iframe|source)[^>]*https?://|<link[^>]*stylesheet[^>]*https?://", text
         ), page
+    listed = (tmp_path / "site" / "llms.txt").read_text()
+    assert all(
+        f"]({name})" in listed for name in map(str, site) if name not in ("404.html", "search.html")
+    ), listed
     assert "Called after each page" in site[Path("api/core.html")]  # the docstrings are there
 
 
