@@ -112,8 +112,8 @@ class Chat(Viewable):
     ) -> Receipt:
         """Store one message. It is durable when this returns; no model is called.
 
-        The newest system message is in force: it replaces those before. Those that come before anything else was said, or in
-        one list (`add_messages`), are in force together. What is in force is not stored again.
+        The newest system message is in force, and replaces earlier ones. System messages that come before any other
+        message, or in one list (`add_messages`), are in force together. A message that is in force is not stored again.
 
         Args:
             role: `"system"`, `"developer"` (which means the same), `"user"`, `"assistant"` or `"tool"`.
@@ -150,15 +150,16 @@ class Chat(Viewable):
         """Store messages in one transaction: all of them, or none.
 
         A message with a stored id replaces the stored message, as in `add`. A model's message behind a new question or
-        result of a tool is new, whatever its id, since caches and some servers give an id again: it gets another one.
+        a new tool result is always new. If its id is stored already, it gets another one, since caches and some servers
+        repeat ids.
 
         Args:
-            messages: The messages, in order. One without a time was said between those before and behind it that have
-                one, and at the end of the list now.
+            messages: The messages, in order. A message without a time gets one between the times of its neighbours, or
+                the present at the end of the list.
             created_at: When all were said, or a list with the time of each: a `datetime`, ISO 8601 text, or seconds since
                 1970; None: the message's own.
             verbatim: Store system messages even if they are in force already.
-            answers: Ids of further messages of a model that are new in that sense.
+            answers: Ids of further messages of a model that are always new.
 
         Raises:
             MessageTypeError: One of them is not a message.
@@ -536,8 +537,8 @@ class Chat(Viewable):
 
         Args:
             record_id: Its `memory_id`.
-            text: The new text. Its summary is deleted, unless you give another; of a fact, the text is the value, unless you
-                give one.
+            text: The new text. Its summary is deleted, unless you give a new one. For a fact, the text is also the
+                value, unless you give one.
             merge: Ids of the user's records to merge into it. Their mentions, tags and relations are added to it, and
                 they are not recalled any more. Its access stays as it is.
             **fields: As for `remember`; what you leave out stays.

@@ -381,10 +381,11 @@ class Memory(Viewable):
                 encoding, `"estimate"`, or a function that counts the tokens of a text.
             truncate_with: A function that shortens a text to a number of characters, if `Settings.truncate_messages`
                 is on. Without it, the beginning of the text stays.
-            model: Sums up turns that leave the window, writes episodes, and learns facts, all in the background: a LangChain
-                chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking or async; a small model is enough.
-                Another process may do that work: `memlayer work`, or one that is opened later. None: this process leaves
-                it alone, and without any there are no summaries, no episodes, and no facts but those that you `remember`.
+            model: Sums up turns that leave the window, writes episodes, and learns facts, all in the background: a
+                LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking or async; a small model is
+                enough. Another process may do that work: `memlayer work`, or one that is opened later. None: this
+                process does not do that work. Without a model in any process, there are no summaries and no episodes,
+                and the only facts are those that you `remember`.
             summarizer: A model for summaries and episodes, in place of `model`.
             extractor: A model for facts, in place of `model`. It is asked once for ten turns, or after a minute without a
                 message. What it says counts only where a quote supports it.
@@ -561,12 +562,13 @@ class Memory(Viewable):
                 has ended or not begun, and archived records, which no model sees: they have faded or expired (see
                 `maintain`), or an import archived them (`Record.archived_because`).
             shared: Also records of other users of the tenant that this user may see.
-            as_of: What held at this moment, in place of now, such as where the user lived in May, but only the user's own.
-                What was corrected never held. A moment without a time zone is taken as UTC.
+            as_of: Return what held at this moment instead of now, such as where the user lived in May; only the user's
+                own records. A corrected fact never held. A moment without a time zone is taken as UTC.
             since: Only records that were last written at this moment or later.
             until: Only records that were last written before this moment.
-            about: Of whom: the user, or the subject of other facts, such as `"Anna"` or `"sister"`, in any case. Records
-                without a subject are the user's. None: of anybody, denials too. A record that is named is returned in any case.
+            about: The subject: the user, or another one, such as `"Anna"` or `"sister"`, in upper or lower case.
+                Records without a subject are about the user. None: about anybody, denials too. `record_id` finds a
+                record about anybody.
             roles: Roles of the user, for `shared`.
             limit: Maximum number of records; all of them if left out.
             offset: How many records to skip.
@@ -685,9 +687,9 @@ class Memory(Viewable):
             user_id: The user. Not needed with `record_id`, or for a session without a user.
             session_id: Only this session and those below it (`"s1/flights"` is below `"s1"`), with their replaced messages and the
                 records that come from them. Without `user_id`, the session of this id that has no user.
-            record_id: Only this record, with its old versions, the records that were merged into it, and what it had ended. What
-                it is learned from stays and is not learned again; `chat.delete_message` deletes that, and what the record had
-                ended then holds again.
+            record_id: Only this record, with its old versions, the records that were merged into it, and the facts that
+                it had ended. The messages that it was learned from stay, and are not learned again;
+                `chat.delete_message` deletes them, and the facts that the record had ended then hold again.
             speaker: Of the user, only what the other person of this name said (`Message.name`), and the records about them.
             tenant_id: The user's tenant.
             agent_id: Only sessions and records with this agent.
@@ -844,10 +846,10 @@ class Memory(Viewable):
     ) -> ImportReport:
         """Store what `export` wrote, or what another program did. A second import of the same changes nothing.
 
-        **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages stay;
-        new messages are added at its end, and a message of an existing id is replaced by the imported one. Imported items
-        replace older ones. Records keep their ids where these are free. Of a user who ever had a record, messages are not
-        learned again, and what was forgotten there or here is not brought back.
+        **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages
+        stay; new messages are added at its end, and a message of an existing id is replaced by the imported one.
+        Imported items replace older ones. Records keep their ids where these are free. If a user ever had a record, the
+        messages are not learned again. What was forgotten there or here does not come back.
 
         **What another program wrote** is read as a whole first; if it is refused, nothing is written. Then each conversation is
         stored whole or not at all, with its own times. docs/migration.md lists the formats.

@@ -42,9 +42,9 @@ class Limits:
         indexed_characters: Characters at a message's beginning that are indexed for recall.
         index_batch: Messages that the worker embeds and commits at once; parts of long ones count each.
         index_delay: Seconds that the worker waits for more messages before it indexes a batch.
-        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and
-            faster. With more, it asks Chroma, where the user has a collection alone. 0: Chroma is asked always.
-            A text of more than 500 characters has several, at most 20.
+        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and faster. With
+            more, it asks Chroma, where the user has a separate collection. 0: it always asks Chroma. A text of more
+            than 500 characters has several, at most 20.
         vector_cache_bytes: Memory for the vectors of the users who asked last; 256 MB. 10,000 vectors of
             MiniLM take 19 MB.
         chroma_collections: Number of collections that users share. A store fixes it when it is created.
@@ -134,7 +134,8 @@ class Settings(Limits, BaseSettings):
             a record that later searches and contexts find. A model writes it.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
             end of the process; a power cut may lose the last ones.
-        learn_back_days: Days before a store has its first model that are read, too. 0: only what is said from then on.
+        learn_back_days: When a store gets its first model, messages of so many days before are read, too. 0: only what
+            is said from then on.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
             later. It needs a model for both.

@@ -194,7 +194,7 @@ class AgentTool(Generic[A]):
 def _record(call: Call, arguments: RecordArguments) -> Asking[str]:
     """Record what an agent asserts: with at most 0.6 of confidence, and it never outranks what the user said.
 
-    That the user said it is believed only with words of a message of the user in this session, which then are the record.
+    A quote is believed only if a message of the user in this session has these words; the words are then the record.
     """
     yield from ()
     content = [_fact(one) if isinstance(one, str) else one for one in arguments.content]
