@@ -49,8 +49,8 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
     """Return an MCP server with memlayer's tools for agents, and `get_context`.
 
     What a model remembers is an agent's assertion: its confidence is at most 0.6, and it never outranks what the user
-    said. That the user said something is believed only with words of a message of the user in the session of `chat`: so
-    only if an application stores the messages of that session.
+    said. A quote of the user is believed only if a message of the user in the session of `chat` has these words, so an
+    application must store the messages of that session.
 
     Args:
         chat: A conversation of the user. It says whose memory the server reads and writes.
