@@ -41,9 +41,9 @@ def create_memory_tools(
 ) -> list[BaseTool]:
     """Return the memory tools for any agent or graph.
 
-    `record_to_memory`, `retrieve_from_memory`, `correct_memory`, `forget_memory` and `context_reload`. What the user said
-    is corrected and deleted only with the user's own words, which the tool looks for in the session's messages: somebody has
-    to store them, such as a history or a middleware.
+    `record_to_memory`, `retrieve_from_memory`, `correct_memory`, `forget_memory` and `context_reload`. The tools
+    correct and delete what the user said only with the user's own words. They look for these words in the session's
+    messages, so a history or a middleware must store the messages.
 
     The model never sees or chooses the user: the ids come from these arguments or from the run. `MemlayerMiddleware`
     has the same tools; use this function for agents without it.
@@ -54,9 +54,9 @@ def create_memory_tools(
     Args:
         memory: A `Memory`; or one conversation, a `Chat` or a `MemlayerChatMessageHistory`, which already has its
             ids.
-        user_id: The user whose memory the tools read and write. Without it, who logged in to LangGraph Server, else the
-            field `user_id` of the run's context or of its `configurable`. If the run names no user, the session stands
-            alone: nothing is found from other sessions, nor in them.
+        user_id: The user whose memory the tools read and write. Without it, the user who is logged in to LangGraph
+            Server, else the field `user_id` of the run's context or of its `configurable`. If the run names no user,
+            the session stands alone: it finds nothing from other sessions, and they find nothing from it.
         session_id: The session. The tool that reloads reads it, and a record names it as its source. Without it, the
             run's `thread_id`.
         tenant_id: The user's tenant.
@@ -91,7 +91,7 @@ def create_memory_tools(
 def agent_tools(
     chat_of: Callable[[Any], Chat], token_limit: int, recall_filter: RecallFilter | None = None
 ) -> list[BaseTool]:
-    """Return the tools by which an agent records, retrieves, corrects, forgets and reloads.
+    """Return the tools with which an agent records, retrieves, corrects, forgets and reloads.
 
     LangGraph gives each call its `runtime`. No model sees or chooses it.
 

@@ -29,8 +29,8 @@ class MemlayerConversationMemory(BaseChatMemory):
     """The memory of a `ConversationChain`, an `LLMChain` or an `AgentExecutor`.
 
     It replaces langchain-classic's buffer, window, summary-buffer and vector store memories. The chain gets the newest
-    turns within a limit, a summary of older turns, and older messages of the user, also from other sessions, that bear
-    on its input. The history stores everything; only the context is limited.
+    turns within a limit, a summary of older turns, and older messages of the user, also from other sessions, that are
+    relevant to its input. The history stores everything; only the context is limited.
 
     One object serves one session: make one for each session, and never share a chain among users. The ids are those of
     `chat_memory`, because langchain-classic gives a memory its session in this way.
@@ -53,7 +53,7 @@ class MemlayerConversationMemory(BaseChatMemory):
     Raises:
         ConfigurationError: `llm` is given, as to langchain-classic's own summary memories.
         InvalidLimitError: A limit is below one.
-        ValidationError: `chat_memory` is no `MemlayerChatMessageHistory`, or an argument is unknown.
+        ValidationError: `chat_memory` is not a `MemlayerChatMessageHistory`, or an argument is unknown.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -126,7 +126,7 @@ class MemlayerConversationMemory(BaseChatMemory):
 
         Raises:
             InputError: It is unclear which input or output they are. Nothing is stored.
-            MessageTypeError: `inputs` or `outputs` is no mapping, or the value in it is neither text, nor content
+            MessageTypeError: `inputs` or `outputs` is not a mapping, or the value in it is neither text, nor content
                 blocks, nor messages.
         """
         self.chat_memory.add_messages(self._turn(inputs, outputs))

@@ -76,11 +76,11 @@ def config_fields(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
 
 
 def user_of(configurable: Mapping[str, Any], *users: str | None, login: Any = None) -> str | None:
-    """Return the user of a run: who logged in to LangGraph Server, otherwise the first who is named.
+    """Return the user of a run: the one who is logged in to LangGraph Server, else the first one that the run names.
 
     Args:
         configurable: The run's `configurable`, in which the server says who logged in.
-        users: Whom the run names, in their order; None: nobody.
+        users: The users that the run names, in order; None: nobody.
         login: The user in the run's `server_info`.
 
     Raises:
@@ -93,7 +93,7 @@ def user_of(configurable: Mapping[str, Any], *users: str | None, login: Any = No
     if identity and any(one != identity for one in names):
         raise InvalidScopeError(
             f"the run names the user {names!r:.80}, and {identity!r:.80} is logged in",
-            hint="What a client sends is no login: leave `user_id` out of the run's context and `configurable`. If your ids "
+            hint="What a client sends is not a login: leave `user_id` out of the run's context and `configurable`. If your ids "
             "are others than the server's, pass the middleware or tools a function of the run, `user_id=…`.",
         )
     return identity or next(iter(names), None)
@@ -240,12 +240,12 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     A message with an id that the session already has replaces the stored message; a message without an id is always
     new, and so is an answer that is added with a new question: if its id is stored already, it gets another. A message with `additional_kwargs={"model_visible": False}` stays in the transcript, and no model sees it.
 
-    An object holds only the memory and the ids, so it is cheap to make.
+    An object has only the memory and the ids, so it is cheap to make.
 
     Args:
         memory: The memory that stores it; open one for the whole application.
-        user_id: The user: `context` recalls from all sessions of this user. Without it, the session stands alone:
-            nothing is recalled from other sessions, nor in them.
+        user_id: The user: `context` recalls from all sessions of this user. Without it, the session stands alone: it
+            recalls nothing from other sessions, and they recall nothing from it.
         session_id: The session.
         tenant_id: Users and sessions of different tenants are never the same, even if their ids are equal.
         agent_id: Only sessions with this agent are searched.
@@ -255,9 +255,9 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         reload: Whether the model has the tool of `reload_tool`: previews then name it.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`.
+        ConfigurationError: `memory` is not a `Memory`.
         InvalidScopeError: An id is empty or cannot be stored.
-        InvalidRecordError: `roles` is no list of texts.
+        InvalidRecordError: `roles` is not a list of texts.
         InvalidLimitError: A limit is below one, or a policy is unknown.
     """
 
@@ -306,16 +306,16 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             tenant_id: The tenant of all histories; `"default"` if neither this argument nor the calls name one.
             agent_id: The agent of all histories.
             configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
-                be called `"conversation_id"` or `"thread_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`. By
-                default the session, and the user if `user_id` is None: on LangGraph Server who logged in, whom a call need not
-                name. `["session_id"]` without `user_id`: each session stands alone. Where `with_memory` finds no session in a
-                call, its `thread_id` is the session.
+                be called `"conversation_id"` or `"thread_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`.
+                By default the session, and the user if `user_id` is None: on LangGraph Server the user who is logged
+                in, so that a call need not name one. `["session_id"]` without `user_id`: each session stands alone.
+                Where `with_memory` finds no session in a call, its `thread_id` is the session.
             roles: As for one history.
             token_limit: As for one history.
             policy: As for one history.
 
         Raises:
-            ConfigurationError: `memory` is no `Memory`; or `configurable` has an unknown id, an id that is also an
+            ConfigurationError: `memory` is not a `Memory`; or `configurable` has an unknown id, an id that is also an
                 argument, or no session.
             InvalidScopeError: An id cannot be stored.
             InvalidLimitError: A limit is below one, or a policy is unknown.
@@ -382,11 +382,11 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
         Args:
             messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` or `response_metadata`
-                tells when one was said.
+                gives the time of a message.
             created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
 
         Raises:
-            MessageTypeError: An element is no message, such as a bare `str`.
+            MessageTypeError: An element is not a message, such as a bare `str`.
             InvalidMessageError: One of them cannot be stored.
         """
         self._chat.add_messages(translate_batch(messages, created_at), verbatim=True)
@@ -422,7 +422,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     def context(
         self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
     ) -> list[BaseMessage]:
-        """Return the messages for a model: the newest turns, and older ones that bear on the query.
+        """Return the messages for a model: the newest turns, and older ones that are relevant to the query.
 
         Args:
             query: The question for the recall; by default the newest user message. It is not stored.
@@ -457,7 +457,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
 
         Raises:
-            ConfigurationError: `memory` is no `Memory`.
+            ConfigurationError: `memory` is not a `Memory`.
             StoreClosedError: The memory is closed.
         """
         self._chat.set_memory(memory)
@@ -471,7 +471,7 @@ def _all_from_core(messages: Sequence[Message]) -> list[BaseMessage]:
 
 
 def compose_messages(context: Context, other_parts: object = ()) -> list[BaseMessage]:
-    """Return a context as messages for a model; `other_parts` is what else of its call may have marks of a prompt cache."""
+    """Return a context as messages for a model; `other_parts` are the other parts of the call that may have cache marks."""
     return context.compose(
         convert=from_core, put_before=put_before, put_after=put_after, create=create, other_parts=other_parts
     )
@@ -481,13 +481,13 @@ def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -
     """Translate a batch, with the times of its messages. Messages with the same id are one message: graphs return their input with their output.
 
     Raises:
-        MessageTypeError: Something in it is no message, such as a bare `str`.
+        MessageTypeError: Something in it is not a message, such as a bare `str`.
         InvalidMessageError: One of them is a `RemoveMessage`.
     """
     if isinstance(messages, str | bytes | Mapping | BaseMessage) or not isinstance(messages, Iterable):
         raise MessageTypeError(
             f"expected a list of LangChain messages, got {type(messages).__name__}",
-            hint="Wrap a single message in a list, or use `add_message`; text is no message.",
+            hint="Wrap a single message in a list, or use `add_message`; text is not a message.",
         )
     batch: dict[object, Message] = {}
     for place, translation in enumerate(dated(list(map(to_core, messages)), created_at)):
@@ -495,11 +495,11 @@ def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -
     return list(batch.values())
 
 
-# The tool by which an agent reloads previews. Its session is fixed: no model can choose another one.
+# The tool with which an agent reloads previews. Its session is fixed: no model can choose another one.
 
 
 def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int | None = None) -> BaseTool:
-    """Return the tool `context_reload`, by which an agent reads the whole of a message that it sees a preview of.
+    """Return the tool `context_reload`. With it, an agent reads a whole message of which it sees only a preview.
 
     If the model gives an unknown id or an offset behind the end, the tool answers with an error that says what to do,
     and the agent continues. Previews name it in the contexts of a history with `reload=True`, and in `Chat.context(reload=True)`.
@@ -510,7 +510,7 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
             quarter of it; longer messages come in parts.
 
     Raises:
-        ConfigurationError: `source` is no conversation.
+        ConfigurationError: `source` is not a conversation.
     """
     if not isinstance(source, Chat | MemlayerChatMessageHistory):
         raise ConfigurationError(

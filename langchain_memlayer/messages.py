@@ -81,7 +81,7 @@ _allowed: dict[str, type] = {}
 
 
 def allow_classes(*classes: type) -> None:
-    """Allow that objects of classes of your own, in stored messages, are made again when the messages are read.
+    """Allow your own classes: objects of these classes in stored messages are restored when the messages are read.
 
     A message may have such an object in its `artifact`, its metadata or its `additional_kwargs`. It comes back as a dict of
     its fields, unless its class is LangChain's or LangGraph's, or is allowed here, in each process that reads it: a file
@@ -111,7 +111,7 @@ def _class_name(cls: type) -> str:
 
 
 def _load(instance: codec.Instance) -> Any:
-    """Make an object of its fields, without validation; a dict if its class is not allowed, or that is not possible."""
+    """Make an object from its fields, without validation; a dict if its class is not allowed, or this is not possible."""
     fields_by_name = dict(instance.fields)
     cls = _allowed.get(instance.name) or _framework_class(instance.name)
     try:
@@ -176,16 +176,16 @@ def to_core(message: BaseMessage) -> Message:
 
     Invalid tool calls count as calls: LangChain's integrations send both kinds to the provider, which then expects a
     result of both, and `create_agent` gives one. `created_at`, `timestamp` or the like in `additional_kwargs` or
-    `response_metadata` tells when it was said. A call without an id gets its place in the message as its id
-    (`"call-0"`), and a tool message with an empty `tool_call_id` answers the first call. OpenAI's older `function_call`
-    is such a call, and a `FunctionMessage` answers it by its name.
+    `response_metadata` gives its time. A call without an id gets its place in the message as its id (`"call-0"`), and a
+    tool message with an empty `tool_call_id` answers the first call. OpenAI's older `function_call` is such a call, and
+    a `FunctionMessage` answers it by its name.
 
     Args:
         message: A message of any class; a chunk becomes a whole message. Objects in it that have no JSON form (for
             example in an `artifact`) are left out with a warning.
 
     Raises:
-        MessageTypeError: `message` is no LangChain message.
+        MessageTypeError: `message` is not a LangChain message.
         InvalidMessageError: `message` is a `RemoveMessage`.
     """
     if not isinstance(message, BaseMessage):
@@ -230,7 +230,7 @@ def from_core(message: Message) -> BaseMessage:
     accepts the blocks of the known providers.
 
     Args:
-        message: A message from the journal, or one of your own.
+        message: A message from the journal, or your own.
     """
     if message.raw is not None and message.raw.framework == FRAMEWORK:
         try:
@@ -265,7 +265,7 @@ def create(role: Literal["system", "user"], text: str) -> BaseMessage:
 
 
 def fresh_answers(messages: Iterable[M], ids: Iterable[object]) -> list[M]:
-    """Return a model's new messages. An answer with one of the ids, as caches and some servers give it again, has none."""
+    """Return a model's new messages. An answer with one of the ids gets no id: caches and some servers repeat ids."""
     taken, fresh = {None, *ids}, []
     for message in messages:
         is_taken = isinstance(message, AIMessage) and message.id in taken
@@ -275,7 +275,7 @@ def fresh_answers(messages: Iterable[M], ids: Iterable[object]) -> list[M]:
 
 
 def is_summary(message: object) -> bool:
-    """Tell whether a message is a summary by LangChain's `SummarizationMiddleware`. It has the user's role."""
+    """Return whether a message is a summary by LangChain's `SummarizationMiddleware`. It has the user's role."""
     return isinstance(message, BaseMessage) and message.additional_kwargs.get("lc_source") == "summarization"
 
 

@@ -84,7 +84,7 @@ logger = logging.getLogger("memlayer")
 
 
 def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
-    """Tell whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
+    """Return whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
     has_summary = any(is_summary(message) and not contains(previous, message) for message in messages)
     return previous["active"] and (previous["trims"] or has_summary)
 
@@ -204,7 +204,7 @@ def set_id(message: BaseMessage) -> None:
 
 @contextmanager
 def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
-    """Say what to do if a model takes no tools."""
+    """Say what to do if a model does not take tools."""
     try:
         yield
     except NotImplementedError as problem:
@@ -261,45 +261,50 @@ class _Call:
 
 
 class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
-    """Gives an agent a memory: older messages that bear on the question are recalled, and no message is lost.
+    """Gives an agent a memory: older messages that are relevant to the question are recalled, and no message is lost.
 
-    Before each call of the model, new messages of the thread are stored, even if the call then fails. The model gets the
-    system prompt, the user's profile, a summary of older turns, the recall and the newest turns, within `token_limit`. The
-    agent's state, and so a checkpointer, keeps every message. If a thread goes back to an earlier checkpoint, the messages
-    after it move to a session of their own, and are not recalled.
+    Before each call of the model, new messages of the thread are stored, even if the call then fails. The model gets
+    the system prompt, the user's profile, a summary of older turns, the recall and the newest turns, within
+    `token_limit`. The agent's state, and so a checkpointer, keeps every message. If a thread goes back to an earlier
+    checkpoint, the messages after it move to their own session, and are not recalled.
+
     The memory follows removals and edits *between* runs (`update_state`, or a `RemoveMessage` in the input), at the
-    beginning of the next run: removed messages are withdrawn, as by `Chat.withdraw`; `REMOVE_ALL_MESSAGES` sets the session
-    aside, except the messages behind it; an edited message keeps its earlier version. Messages that are removed *during* a
-    run (by a `SummarizationMiddleware`, by hooks that trim, by `destructive`) stay in the memory and are recalled. A
-    snapshot in the state tells the two cases apart, so this needs a checkpointer, and a shared one if several processes
-    answer in one thread. Changes while a run is interrupted, and by a graph around the agent, are not seen.
+    beginning of the next run: removed messages are withdrawn, as by `Chat.withdraw`; `REMOVE_ALL_MESSAGES` sets the
+    session aside, except the messages behind it; an edited message keeps its earlier version. Messages that are removed
+    *during* a run (by a `SummarizationMiddleware`, by hooks that trim, by `destructive`) stay in the memory and are
+    recalled. A snapshot in the state distinguishes the two cases, so this needs a checkpointer, and a shared one if
+    several processes answer in one thread. Changes while a run is interrupted, and by a graph around the agent, are not
+    seen.
+
     The other way round, what somebody deletes, withdraws or edits in the memory does not come back from the state.
-    A thread belongs to one user: a run of another one is refused. Where a tool calls an agent, in a node named `"tools"` as
-    LangGraph has it, the messages are a task and no words of the user: nobody learns from them, and other sessions do not
-    recall them.
-    One object serves many users and threads at once. List it first: middleware after it sees the model's
-    messages and may change them; messages that middleware before it removes count as removed between runs. If a tool of
-    another agent calls this agent, each call has a session of its own. An id may also be a function of a run's `Runtime`.
+
+    A thread belongs to one user: a run of another one is refused. Where a tool calls an agent, in a node named
+    `"tools"` as LangGraph has it, the messages are a task, not words of the user: nobody learns from them, and other
+    sessions do not recall them.
+
+    One object serves many users and threads at once. List it first: middleware after it sees the model's messages and
+    may change them; messages that middleware before it removes count as removed between runs. If a tool of another
+    agent calls this agent, each call has its own session. An id may also be a function of a run's `Runtime`.
 
     Args:
         memory: The memory that stores everything; open one for the whole application.
-        user_id: The user, or a function. Without it, who logged in to LangGraph Server, else the field `user_id` of the
-            run's context or `configurable`. If the run names no user, the session stands alone: nothing is recalled from
-            other sessions, nor in them.
+        user_id: The user, or a function. Without it, the user who is logged in to LangGraph Server, else the field
+            `user_id` of the run's context or `configurable`. If the run names no user, the session stands alone: it
+            recalls nothing from other sessions, and they recall nothing from it.
         session_id: The session, or a function. Without it, the run's `thread_id`.
         tenant_id: The user's tenant, or a function.
         agent_id: Only sessions with this agent are searched.
         roles: The roles in which the user speaks, or a function.
-        mode: `"STATIC"`, the default: recall, and no tools, not even that which reloads previews (see `Settings.offload`).
-            `"AGENT"`: the tools of `create_memory_tools`, which cost each call about 350 tokens, and no recall. `"BOTH"`:
-            recall and tools.
+        mode: `"STATIC"`, the default: recall and no tools, not even the tool that reloads previews (see
+            `Settings.offload`). `"AGENT"`: the tools of `create_memory_tools`, which cost each call about 350 tokens,
+            and no recall. `"BOTH"`: recall and tools.
         token_limit: Token limit of a call, system prompt and tools included; `Settings.max_tokens` by default.
         policy: Further limits of a context: see `Chat.context`.
         destructive: Remove messages from the agent's state when they leave the context. The memory keeps them.
         model: The model that sums up and learns, if the memory has none: see `Memory.open`.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory` or has another model, or the mode is unknown.
+        ConfigurationError: `memory` is not a `Memory` or has another model, or the mode is unknown.
         InvalidScopeError: An id cannot be stored; in a run: it names no thread, a thread of another user, or another
             user than the one who logged in.
         InvalidLimitError: A limit is below one, or a policy is unknown.
@@ -410,7 +415,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     def _begin(
         self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
     ) -> tuple[dict[str, Any], Callable[[], None] | None]:
-        """Return the new snapshot, and what applies to the memory what changed between two runs, if anything did."""
+        """Return the new snapshot, and a function that applies the changes between two runs; None if nothing changed."""
         snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is None or change is None or may_be_trimming(messages, before):
             return {"memlayer": snapshot}, None
@@ -475,7 +480,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         messages = chat.with_lineage(all_to_core(answer))
-        # What stands behind the question leaves, also if the answer is the same again.
+        # Messages behind the question are removed, even if the answer is the same again.
         if call.rewinds and call.newest is not None:
             question = replace(call.newest.message, id=call.newest.stored_id)
             chat.resync([question], replace="all", replaceable=chat.replaceable)

@@ -43,10 +43,10 @@ class MemlayerRetriever(BaseRetriever):
         **kwargs: The fields of every retriever: `tags`, `metadata` and so on.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`.
+        ConfigurationError: `memory` is not a `Memory`.
         ValidationError: An argument is unknown or of another type.
         InvalidScopeError: Neither a user nor a session is named; on a search: an id is empty or cannot be stored.
-        InvalidRecordError: `roles` is no list of texts.
+        InvalidRecordError: `roles` is not a list of texts.
         InvalidLimitError: On a search: `k` or `token_limit` is below one.
         InvalidFilterError: On a search: the `RecallFilter` cannot be used.
     """

@@ -186,7 +186,7 @@ def _is_message(value: object) -> bool:
 
 
 def _messages_in(answer: Any) -> Sequence[BaseMessage] | None:
-    """Return the messages that an answer is; None if it is something else. A graph's update has them under its node."""
+    """Return an answer as messages; None if it is something else. A graph's update has them under its node."""
     if isinstance(answer, BaseMessage):
         return [answer]
     if isinstance(answer, Mapping) and len(answer) == 1:
@@ -196,10 +196,10 @@ def _messages_in(answer: Any) -> Sequence[BaseMessage] | None:
 
 
 def _json(value: object) -> str:
-    """Return a value as JSON text; what JSON does not have is told as Python does."""
+    """Return a value as JSON text; a value that JSON does not have is written as Python prints it."""
     try:
         return to_json(value, serialize_unknown=True, inf_nan_mode="constants").decode()
-    except ValueError:  # a circle
+    except ValueError:  # a circular reference
         return repr(value)
 
 
@@ -267,7 +267,7 @@ def join_chunks(chunks: Sequence[Any]) -> Any:
 
 
 def _goes_on(before: Any, chunk: Any) -> bool:
-    """Tell whether a chunk is the value so far and more of it, as parsers of JSON give it, and not the next part."""
+    """Return whether a chunk repeats the value so far and continues it, as JSON parsers do."""
     if isinstance(chunk, int | float):
         return True
     if not isinstance(before, list) or not isinstance(chunk, list) or len(chunk) < len(before):
@@ -534,7 +534,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         before: Exchange | None = None,
         problem: Exception | None = None,
     ) -> Exchange:
-        """Read what the runnable gets; with less of it if the call `before` failed since its context is too long."""
+        """Read the runnable's input; a shorter one if the call `before` failed because its context was too long."""
         return drive(self._read(self._histories.history_of(config), value, before, problem))
 
     async def _aopen(
@@ -582,7 +582,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
     def _close(self, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
         before, answer = self._keys.output_messages(output(), call.prompt)
-        # Now, whenever a model made an answer that comes from a cache.
+        # The time is now, even if the answer comes from a cache and was made earlier.
         said = [replace(one, created_at=None) for one in translate_batch(answer)]
         store(call, said, translate_batch(before))
 

@@ -88,7 +88,7 @@ class Batches(Generic[T, R]):
         del self._calls[loop]
 
     async def _run_batch(self, batch: list[_Call[T, R]]) -> None:
-        """Do a batch. If it fails, do its halves, so that a call fails by its own fault alone."""
+        """Do a batch. If it fails, do its halves, so that a call fails only through its own fault."""
         batch = [(ops, done) for ops, done in batch if not done.done()]
         if not batch:
             return
@@ -207,8 +207,8 @@ class MemlayerStore(BaseStore):
     those that only get.
 
     LangGraph allows no period in a label: write an e-mail address in another way, or use its digest. Items belong to a
-    tenant and to no user, unless `user_namespace` says so: `Memory.forget` of a user leaves them and names those that bear
-    the user's id; `forget` deletes a namespace.
+    tenant and to no user, unless `user_namespace` says so: `Memory.forget` of a user leaves them and names those with
+    the user's id in a label; `forget` deletes a namespace.
 
     Args:
         memory: The memory that stores the items; open one for the whole application.
@@ -216,14 +216,14 @@ class MemlayerStore(BaseStore):
         user_namespace: A namespace that belongs to the users, such as `("memories", "{user_id}")`: the items of
             `("memories", "ada")` and below are ada's. They are exported and forgotten with the user, and found by her
             recall and searches. The memory remembers it, for all processes; the user's id must be the label as it is.
-        index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each by itself, if `put`
+        index: `{"fields": ["text", "notes[*].title"]}`: the fields by which items are found, each separately, if `put`
             names none. The memory's embedder makes the vectors: `embed` and `dims` here must be its own.
         ttl: `default_ttl` in minutes; `refresh_on_read` (true): reading restarts that time; `omit_expired` (false):
             expired items are hidden before they are swept; `sweep_interval_minutes` (5): for `start_ttl_sweeper`.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`, or a configuration cannot be used.
-        InvalidItemError: `fields` is no list of paths, or `user_namespace` does not name `"{user_id}"` once.
+        ConfigurationError: `memory` is not a `Memory`, or a configuration cannot be used.
+        InvalidItemError: `fields` is not a list of paths, or `user_namespace` does not name `"{user_id}"` once.
         EmbedderError: `dims` is given, and the embedder, which must say its own for a new store, does not answer.
         InvalidScopeError: The tenant's id cannot be stored.
     """
@@ -253,7 +253,7 @@ class MemlayerStore(BaseStore):
         """Do several operations: all of them, or none.
 
         Raises:
-            InvalidNamespaceError: A label is no text, empty, or holds a period or NUL.
+            InvalidNamespaceError: A label is not text, is empty, or contains a period or NUL.
             InvalidItemError: One of them cannot be done.
         """
         ops = list(ops)
@@ -263,7 +263,7 @@ class MemlayerStore(BaseStore):
         """Do several operations: all of them, or none. Calls that are awaited together share a transaction.
 
         Raises:
-            InvalidNamespaceError: A label is no text, empty, or holds a period or NUL.
+            InvalidNamespaceError: A label is not text, is empty, or contains a period or NUL.
             InvalidItemError: One of them cannot be done.
         """
         ops = list(ops)
@@ -286,7 +286,7 @@ class MemlayerStore(BaseStore):
         return await self._items.asweep()
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Sweep at intervals in a thread of its own, until it is stopped or the memory is closed.
+        """Sweep at intervals in its own thread, until it is stopped or the memory is closed.
 
         Args:
             sweep_interval_minutes: The interval; by default that of `ttl`, or five minutes.

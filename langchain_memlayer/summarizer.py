@@ -55,8 +55,8 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
         token_limit: Token limit of a summary; `Settings.summary_tokens` (600) by default.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory` or has no model, or langchain is older: its middleware would ignore
-            the function.
+        ConfigurationError: `memory` is not a `Memory` or has no model, or langchain is older: its middleware would
+            ignore the function.
         InvalidLimitError: On a summary: `token_limit` is below one.
         ModelError: On a summary: the model does not answer, or neither answer can be used. The agent's run ends with it,
             and no message is lost.
@@ -81,7 +81,7 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
 
 
 def is_own_summary(message: BaseMessage) -> bool:
-    """Tell whether this process wrote the summary in a message of a stock `SummarizationMiddleware`."""
+    """Return whether this process wrote the summary in a message of a stock `SummarizationMiddleware`."""
     return _digest(message.text.removeprefix(_PREFACE)) in _digests
 
 

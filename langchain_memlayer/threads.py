@@ -1,4 +1,4 @@
-"""An agent's thread as its state has it: its ids, a snapshot that a run leaves, and what the history does not have yet."""
+"""An agent's thread in its state: its ids, a snapshot from each run, and the messages that the history does not have yet."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from memlayer_core.message import SYSTEM_ROLES, TASK
 
 # A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
 #
-# The snapshot is part of the checkpoint, also after forks and time travel. It has one digest, which nearly always agrees,
-# and twelve characters for each message, which tell removed and edited messages apart if the digest differs.
+# The snapshot is part of the checkpoint, also after forks and time travel. It has one digest, which nearly always
+# agrees, and twelve characters for each message, which distinguish removed and edited messages if the digest differs.
 
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
@@ -77,14 +77,14 @@ def take_snapshot(
 ) -> tuple[ThreadSnapshot, Change | None]:
     """Return a snapshot of a thread's messages, and how they differ from the previous one.
 
-    New messages at the end are no difference. If nothing differs, it costs one digest, at any length.
+    New messages at the end do not count as a difference. If nothing differs, it costs one digest, at any length.
 
     Args:
         messages: The messages that the state has or will have.
         previous: The last snapshot of the thread; None if there is none.
         in_run: Whether the run continues. At its end, the memory has stored all messages.
-        owner: What `owner_of` returns, if there is no previous snapshot. Answers bear it then, if somebody else keeps the
-            list: an application without a checkpointer, or a graph around the agent.
+        owner: What `owner_of` returns, if there is no previous snapshot. Answers then contain it, if somebody else
+            keeps the list: an application without a checkpointer, or a graph around the agent.
     """
     seen, pending = (previous["seen"], previous["pending"]) if previous is not None else ("", "")
     count = len(seen) // _WIDTH
@@ -153,12 +153,12 @@ def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapsho
 
 
 def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
-    """Tell whether a message is in a snapshot."""
+    """Return whether a message is in a snapshot."""
     return _id_checksum(message.id or "") in {*_ids(snapshot["seen"], _WIDTH)}
 
 
 def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
-    """Tell whether messages were removed at the front since a snapshot, without reading all messages."""
+    """Return whether messages were removed at the front since a snapshot, without reading all messages."""
     seen, first = snapshot["seen"], messages[0].id if messages else None
     return len(messages) * _WIDTH < len(seen) or (bool(seen) and _id_checksum(first or "") != seen[:_ID])
 
@@ -202,7 +202,7 @@ def own_snapshot(
         chat: The conversation of the run.
         runtime: The run's `Runtime`.
         state: The state; None if the run has none.
-        reads_answers: Whether answers tell whose thread it is, if no snapshot does.
+        reads_answers: Whether answers say whose thread it is, if no snapshot does.
 
     Raises:
         InvalidScopeError: The thread is of another user.
@@ -273,7 +273,7 @@ logger = logging.getLogger("memlayer")
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
 _OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
-_TOOLS = "tools"  # the node in which `create_agent` runs its tools, each call in a task of its own
+_TOOLS = "tools"  # the node in which `create_agent` runs its tools, each call in its own task
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,15 +290,16 @@ class RunScope:
     """The ids of an agent's conversations. An id that is a function is called with the `Runtime` of each run.
 
     Attributes:
-        user_id: The user. None: who logged in to LangGraph Server, else the field `user_id` of the run's context, or of its
-            `configurable`. If a run has none, its session stands alone: nothing is recalled from other sessions, nor in them.
+        user_id: The user. None: the user who is logged in to LangGraph Server, else the field `user_id` of the run's
+            context, or of its `configurable`. If a run has none, its session stands alone: it recalls nothing from
+            other sessions, and they recall nothing from it.
         session_id: The session; None, or a function that returns None: `default_session`.
         tenant_id: The user's tenant.
         agent_id: Only sessions with this agent are searched.
         roles: The roles in which the user speaks.
 
     Raises:
-        InvalidScopeError: An id that is no function is empty or cannot be stored.
+        InvalidScopeError: An id is empty or cannot be stored.
         InvalidRecordError: `roles` is neither a function nor a list of texts.
     """
 
@@ -355,7 +356,7 @@ class Thread(Chat):
         snapshot: The snapshot in the agent's state; None: there is none.
         trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
             because a run that fails leaves no other trace.
-        is_task: Whether a tool calls the agent: what it is asked is no words of the user.
+        is_task: Whether a tool calls the agent: the question is then not from the user.
     """
 
     def __init__(
@@ -376,7 +377,7 @@ class Thread(Chat):
         return [replace(one, metadata={**one.metadata, **self._marks}) for one in messages]
 
     def was_trimmed(self, history: Sequence[Message]) -> bool:
-        """Tell whether messages were removed from the list in the run that stored this line's last message."""
+        """Return whether messages were removed from the list in the run that stored this line's last message."""
         last = self._last(history)
         return last is not None and last.metadata.get(_TRIMMED) is True
 
@@ -422,7 +423,7 @@ class Thread(Chat):
         return told
 
     def replaceable(self, message: Message) -> bool:
-        """Tell whether this line may remove a message that the history has and its list does not have."""
+        """Return whether this line may remove a message that the history has and its list does not have."""
         if not self._has_history:
             return True
         lineage = message.metadata.get(_LINEAGE)
@@ -445,8 +446,8 @@ def _warn_of_others() -> None:
 def default_session(runtime: Any) -> str:
     """Return a run's thread; for an agent inside another graph, the thread and the agent's place in the graph.
 
-    If a tool calls an agent, each call is a session of its own: calls begin anew, and may run at the same time. An
-    agent that is a node of a graph continues in the same session from run to run.
+    If a tool calls an agent, each call has its own session: calls begin without a history, and may run at the same
+    time. An agent that is a node of a graph continues in the same session from run to run.
 
     Raises:
         InvalidScopeError: The run names no thread.
@@ -469,7 +470,7 @@ def thread_id(runtime: Any) -> str | None:
 
 
 def is_task(runtime: Any) -> bool:
-    """Tell whether a tool calls the agent of a run: LangGraph names the node, also if the call has a thread of its own."""
+    """Return whether a tool calls the agent of a run: LangGraph names the node, also if the call has its own thread."""
     info, told = runtime.execution_info, _part(runtime, "metadata").get("checkpoint_ns")
     outer = [] if info is None else info.checkpoint_ns.split("|")[:-1]
     return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(told).split("|")))

@@ -62,7 +62,7 @@ def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list
     """Return the conversations of a file; none if there is no such file.
 
     Raises:
-        InvalidStateError: The file is no chat store; the error names the message that cannot be read.
+        InvalidStateError: The file is not a chat store; the error names the message that cannot be read.
         StoreUnavailableError: The file cannot be read.
     """
     files = fs if fs is not None else fsspec.filesystem("file")
@@ -97,7 +97,7 @@ def _dump(message: ChatMessage) -> Mapping[str, Any]:
 def _message(form: object, what: str) -> ChatMessage:
     """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
     if not isinstance(form, Mapping):
-        raise InvalidStateError(f"{what} is no object, but {codec.short_repr(form)}", hint=_HINT)
+        raise InvalidStateError(f"{what} is not an object, but {codec.short_repr(form)}", hint=_HINT)
     try:
         if "blocks" not in form:  # before messages had them
             return ChatMessage.model_validate(form)
@@ -107,7 +107,7 @@ def _message(form: object, what: str) -> ChatMessage:
         raise InvalidStateError(f"{what} cannot be read: {problem!s:.200}", hint=_HINT) from None
 
 
-# `MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and wherever a `BaseChatStore` is accepted.
+# `MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and for everything that accepts a `BaseChatStore`.
 
 
 class MemlayerChatStore(StoreComponent, BaseChatStore):
@@ -129,7 +129,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
             **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or the result of `to_dict`.
 
         Raises:
-            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+            ConfigurationError: The memory that a dump names was not found, or `memory` is not a `Memory`.
         """
         super().__init__(**{"memory": memory, **fields})
 
@@ -232,7 +232,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
             **kwargs: The arguments of `from_defaults`. Without `memory` and `path` the store ends with the process.
 
         Raises:
-            InvalidStateError: The file is no chat store; nothing was stored.
+            InvalidStateError: The file is not a chat store; nothing was stored.
             StoreUnavailableError: It cannot be read.
         """
         conversations = read_file(persist_path, fs)
@@ -276,7 +276,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
             **fields: `user_id`, `tenant_id`, `agent_id` and `path`, or the result of `to_dict`.
 
         Raises:
-            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+            ConfigurationError: The memory that a dump names was not found, or `memory` is not a `Memory`.
         """
         super().__init__(**{"memory": memory, **fields})
 

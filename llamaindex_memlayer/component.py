@@ -120,7 +120,7 @@ class Reconnection(BaseModel):
         what = data.get("class_name", name) if isinstance(data, Mapping) else type(data).__name__
         if strange := {*data} - known if what == name else {what}:
             raise InvalidStateError(
-                f"this is no dump of a `{name}`, but of {', '.join(map(repr, strange)):.80}",
+                f"this is not a dump of a `{name}`, but of {', '.join(map(repr, strange)):.80}",
                 hint="A dump contains no message. Messages of another memory are moved by "
                 "`MemlayerMemory.from_defaults(memory, …).set(old.get_all())`: see docs/migration.md.",
             )
@@ -188,7 +188,7 @@ class MemoryComponent(Reconnection):
             **fields: The attributes of this class, or the result of `to_dict`.
 
         Raises:
-            ConfigurationError: `memory` is no `Memory`, or the memory that a dump names is not open here.
+            ConfigurationError: `memory` is not a `Memory`, or the memory that a dump names is not open here.
             InvalidScopeError: An id is empty or cannot be stored.
         """
         fields.pop("class_name", None)
@@ -315,7 +315,7 @@ def context_window(llm: LLM) -> int:
     """Return the tokens of a model's context window.
 
     Raises:
-        ConfigurationError: It is no language model.
+        ConfigurationError: It is not a language model.
     """
     if not isinstance(llm, LLM):
         raise ConfigurationError(
@@ -375,7 +375,7 @@ class MemoryBinding(MemoryComponent, BaseMemory):
         """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
 
         Raises:
-            ConfigurationError: `memory` is no `Memory`.
+            ConfigurationError: `memory` is not a `Memory`.
             StoreClosedError: The memory is closed.
         """
         self._chat.set_memory(memory)

@@ -46,8 +46,8 @@ _ACKNOWLEDGED = "OK"
 class MemlayerMemory(ChatState, MemoryBinding):
     """One conversation of a user, stored in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
-    `get` returns the newest whole turns, and messages of the same user from older turns and other sessions that bear on
-    the question. All other messages stay stored; `get_all` returns them. A message with
+    `get` returns the newest whole turns, and messages of the same user from older turns and other sessions that are
+    relevant to the question. All other messages stay stored; `get_all` returns them. A message with
     `additional_kwargs={"model_visible": False}` is for people, and no model sees it. Every method has a native async
     twin, and all methods may be called from any thread and any event loop.
 
@@ -57,7 +57,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
     object: agents evaluate `memory or …` and copy everything in their state.
 
     Attributes:
-        user_id: The user; None: the session stands alone, and nothing is recalled from other sessions, nor in them.
+        user_id: The user; None: the session stands alone, recalls nothing from other sessions, and they recall nothing
+            from it.
         session_id: The session.
         tenant_id: The user's tenant.
         agent_id: Only sessions with this agent are searched.
@@ -80,7 +81,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
             **fields: The attributes of this class, or the result of `to_dict`.
 
         Raises:
-            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+            ConfigurationError: The memory that a dump names was not found, or `memory` is not a `Memory`.
             InvalidLimitError: A limit is below one, or a policy is unknown.
         """
         super().__init__(memory=memory, **fields)
@@ -132,8 +133,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
             **kwargs: Unknown names are refused.
 
         Raises:
-            ConfigurationError: An argument is unknown, two exclude each other, `memory` is no `Memory` or has another model,
-                or `llm` is no language model.
+            ConfigurationError: An argument is unknown, two exclude each other, `memory` is not a `Memory` or has
+                another model, or `llm` is not a language model.
         """
         refuse_unknown(kwargs)
         if llm is not None:
@@ -269,7 +270,8 @@ class MemlayerMemory(ChatState, MemoryBinding):
         """Store messages in one transaction: all of them, or none.
 
         Args:
-            messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` tells when one was said.
+            messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` gives the time of a
+                message.
             created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
         """
         self._add(messages, created_at)
@@ -359,7 +361,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
     def _compose(self, context: Context) -> list[ChatMessage]:
         emit_read(self._chat.memory.store_id, self._chat.scope, context)
         if not context.system:
-            # Agents and engines add a system message of their own, and some providers accept only one.
+            # Agents and engines add their own system message, and some providers accept only one.
             context = replace(context, placement="user")
         messages = context.compose(
             convert=from_core, put_before=put_before, put_after=put_after, create=create

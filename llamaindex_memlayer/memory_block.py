@@ -28,8 +28,8 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
 
     `Memory` passes messages to its blocks when they leave its queue, after 21,000 tokens by default, which most
     conversations never reach. But it also passes its whole queue whenever it is read. So this block stores the queue
-    from the first answer on: a question is stored with its answer, and only once. A model gets the pieces that bear on
-    the newest question and are not in the queue.
+    from the first answer on: a question is stored with its answer, and only once. A model gets the pieces that are
+    relevant to the newest question and are not in the queue.
 
     An answer is not stored if the queue is never read after it. To store every message once, when it is put, keep the
     queue in a `MemlayerAsyncChatStore` of the same user. With `accept_short_term_memory=False` the block stores nothing.
@@ -63,7 +63,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
             **fields: The attributes of this class, or the result of `to_dict`.
 
         Raises:
-            ConfigurationError: The memory that a dump names was not found, or `memory` is no `Memory`.
+            ConfigurationError: The memory that a dump names was not found, or `memory` is not a `Memory`.
         """
         super().__init__(memory=memory, **fields)
 
@@ -126,7 +126,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         session_id: str | None = None,
         **block_kwargs: Any,  # whatever a caller of `Memory.aget` passes to its blocks
     ) -> str:
-        """Store new messages, and return the pieces that bear on the newest question."""
+        """Store new messages, and return the pieces that are relevant to the newest question."""
         return await self._get(messages or [], session_id or self.session_id)
 
     async def _get(self, messages: Sequence[ChatMessage], session: str) -> str:

@@ -306,7 +306,7 @@ def to_core(message: ChatMessage) -> Message:
     A call without an id gets its place in the message as its id there (`"call-0"`).
 
     Raises:
-        MessageTypeError: `message` is no `ChatMessage`.
+        MessageTypeError: `message` is not a `ChatMessage`.
     """
     if not isinstance(message, ChatMessage):
         raise MessageTypeError(
@@ -349,7 +349,7 @@ def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> li
     """Return messages as the core stores them, with their times.
 
     Raises:
-        MessageTypeError: `messages` is no list of messages.
+        MessageTypeError: `messages` is not a list of messages.
     """
     if isinstance(messages, ChatMessage | str | bytes | Mapping) or not isinstance(messages, Iterable):
         raise MessageTypeError(
@@ -445,7 +445,7 @@ def _kwargs(arguments: str) -> dict[str, Any] | str:
 def _without_scratchpad(block: Block) -> Iterator[Block]:
     """Separate an answer from the steps in front of it: a `ReActAgent` puts both into one text, in this form.
 
-    The steps are what the agent told itself: they count as thoughts, which nobody recalls or learns from.
+    The steps are the agent's notes for itself: they count as thoughts, which are not recalled or learned from.
     """
     said = _REACT.fullmatch(str(block.get("text", "")))
     if said is None:

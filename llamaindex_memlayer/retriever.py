@@ -48,7 +48,7 @@ class MemlayerRetriever(BaseRetriever):
         **kwargs: The arguments of every retriever: `callback_manager`, `verbose` and so on.
 
     Raises:
-        ConfigurationError: `memory` is no `Memory`.
+        ConfigurationError: `memory` is not a `Memory`.
         InvalidScopeError: Neither a user nor a session is named, or an id cannot be stored.
         InvalidLimitError: A limit is below one.
         InvalidFilterError: On a search: the `RecallFilter` cannot be used.

@@ -1,4 +1,4 @@
-"""The tools by which an agent records, retrieves, corrects, forgets and reloads."""
+"""The tools with which an agent records, retrieves, corrects, forgets and reloads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from memlayer_core.integration import at_least_one, memory_of, roles_of
 from memlayer_core.message import JSON, RELOAD, RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS, AgentTool, ReloadArguments
 
-# The tool by which an agent reloads previews. Its session is fixed: no model can choose another one.
+# The tool with which an agent reloads previews. Its session is fixed: no model can choose another one.
 
 
 def conversation(source: object, token_limit: int | None) -> tuple[Chat, int | None]:
     """Return the conversation of the tools, and the token limit of the agent's context.
 
     Raises:
-        ConfigurationError: `source` is no conversation.
+        ConfigurationError: `source` is not a conversation.
     """
     if isinstance(source, MemlayerMemory):
         return source.chat, source.limit if token_limit is None else token_limit
@@ -37,7 +37,7 @@ def conversation(source: object, token_limit: int | None) -> tuple[Chat, int | N
 
 
 def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None) -> FunctionTool:
-    """Return the tool `context_reload`, by which an agent reads the whole of a message that it sees a preview of.
+    """Return the tool `context_reload`. With it, an agent reads a whole message of which it sees only a preview.
 
     If the model gives an unknown id or an offset behind the end, LlamaIndex shows it an error that says what to do,
     and the agent continues. Previews name it if the memory's mode is `"AGENT"` or `"BOTH"`.
@@ -48,7 +48,7 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
             quarter of it; longer messages come in parts.
 
     Raises:
-        ConfigurationError: `source` is no conversation.
+        ConfigurationError: `source` is not a conversation.
     """
     chat, token_limit = conversation(source, token_limit)
     read, aread = AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ValueError)
@@ -63,7 +63,7 @@ class _Metadata(ToolMetadata):
         return dict(schema.shown())
 
 
-# `MemlayerToolSpec`: the tools by which an agent records, retrieves, corrects, forgets and reloads.
+# `MemlayerToolSpec`: the tools with which an agent records, retrieves, corrects, forgets and reloads.
 
 
 class MemlayerToolSpec(BaseToolSpec):
@@ -72,7 +72,7 @@ class MemlayerToolSpec(BaseToolSpec):
     The model never sees or chooses a user or a session. If it calls a tool wrongly, it sees an error that says what
     to do, and the agent continues.
 
-    The ids are fixed texts, and no functions of a run as in `langchain_memlayer`: LlamaIndex passes no ids to tools.
+    The ids are fixed texts, not functions of a run as in `langchain_memlayer`: LlamaIndex passes no ids to tools.
 
     Args:
         memory: A `Memory`; or one conversation, a `Chat` or a `MemlayerMemory`, which already has its ids.

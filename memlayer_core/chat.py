@@ -72,7 +72,7 @@ def recall_flow(
 
 
 class Chat(Viewable):
-    """One conversation of a user. `Memory.chat` makes it. It has no state of its own, so it is cheap to make."""
+    """One conversation of a user. `Memory.chat` makes it. It has no state, so it is cheap to make."""
 
     def __init__(self, memory: "memorys.Memory", scope: Scope, roles: tuple[str, ...] = ()) -> None:
         assert scope.session_id is not None
@@ -112,8 +112,8 @@ class Chat(Viewable):
     ) -> Receipt:
         """Store one message. It is durable when this returns; no model is called.
 
-        The newest system message is in force: it replaces those before. Those that come before anything else was said, or in
-        one list (`add_messages`), are in force together. What is in force is not stored again.
+        The newest system message is in force, and replaces earlier ones. System messages that come before any other
+        message, or in one list (`add_messages`), are in force together. A message that is in force is not stored again.
 
         Args:
             role: `"system"`, `"developer"` (which means the same), `"user"`, `"assistant"` or `"tool"`.
@@ -121,8 +121,8 @@ class Chat(Viewable):
             name: The speaker's name.
             id: Unique in this session; a UUID if left out. A message with a stored id replaces the stored message,
                 which stays in `history(all_versions=True)`; an equal one changes nothing.
-            created_at: When it was said; the present if left out. Its day is told as it was where it was said: the distance
-                from UTC is kept. Without a time zone it is taken as UTC.
+            created_at: When it was said; the present if left out. The distance from UTC is kept, so a model sees the
+                day as it was at that place. Without a time zone it is taken as UTC.
             metadata: Your own JSON. A model never sees it.
             tool_calls: The tool calls that the model makes.
             tool_call_id: Id of the call that a tool message answers; a tool message must have one.
@@ -150,18 +150,19 @@ class Chat(Viewable):
         """Store messages in one transaction: all of them, or none.
 
         A message with a stored id replaces the stored message, as in `add`. A model's message behind a new question or
-        result of a tool is new, whatever its id, since caches and some servers give an id again: it gets another one.
+        a new tool result is always new. If its id is stored already, it gets another one, since caches and some servers
+        repeat ids.
 
         Args:
-            messages: The messages, in order. One without a time was said between those before and behind it that have
-                one, and at the end of the list now.
+            messages: The messages, in order. A message without a time gets one between the times of its neighbours, or
+                the present at the end of the list.
             created_at: When all were said, or a list with the time of each: a `datetime`, ISO 8601 text, or seconds since
                 1970; None: the message's own.
             verbatim: Store system messages even if they are in force already.
-            answers: Ids of further messages of a model that are new in that sense.
+            answers: Ids of further messages of a model that are always new.
 
         Raises:
-            MessageTypeError: One of them is no message.
+            MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored.
         """
         every = dated(messages, created_at)
@@ -174,14 +175,14 @@ class Chat(Viewable):
         """Add temporary messages: a tool's result, a hint, a step of reasoning. A model sees them until it has answered.
 
         They are at the end of every context until an assistant's message is stored. If a model call fails, its
-        repetition has them, too. They exist in this process only, and are never in the history. A tool message
-        whose call is not in the context is told as a user's, since providers refuse it otherwise.
+        repetition has them, too. They exist in this process only, and are never in the history. A tool message whose
+        call is not in the context is shown as a user's message, since providers refuse it otherwise.
 
         Args:
             messages: One message, or several.
 
         Raises:
-            MessageTypeError: One of them is no message.
+            MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them is not valid; none of them is added.
         """
         self._do(messages_flow.add_temporary, messages)
@@ -210,7 +211,7 @@ class Chat(Viewable):
             preview_id: The id in the preview, such as `"msg-17"`.
             offset: Characters to skip. Each part names the offset of the next one.
             token_limit: Token limit of the context that the text goes into; `Settings.max_tokens` if left out. A part
-                costs a quarter of it at the most.
+                costs at most a quarter of it.
 
         Raises:
             InvalidMessageError: No message of this session has this id, or there is no text at `offset`.
@@ -228,7 +229,7 @@ class Chat(Viewable):
 
         Args:
             offset: Messages to skip, from the first one on. Below zero: begin so many messages before the end.
-            limit: How many messages at the most; all of them if left out.
+            limit: Maximum number of messages; all of them if left out.
             all_versions: Also withdrawn messages and earlier versions of messages, each at its place.
                 `Message.withdrawn_at` says until when they were in force. This reads the whole session.
         """
@@ -262,7 +263,7 @@ class Chat(Viewable):
                 For example, a list may have no messages of other speakers, which shall stay.
 
         Raises:
-            MessageTypeError: One of them is no message.
+            MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored; nothing was written.
             InputError: `replace` is none of these, or `erase` or `replaceable` cannot be combined with it.
         """
@@ -316,7 +317,7 @@ class Chat(Viewable):
             The withdrawn messages, in their order.
 
         Raises:
-            InvalidMessageError: `ids` is no list of ids; nothing was changed.
+            InvalidMessageError: `ids` is not a list of ids; nothing was changed.
         """
         return self._do(messages_flow.withdraw, ids)
 
@@ -353,7 +354,7 @@ class Chat(Viewable):
             The new conversation.
 
         Raises:
-            UnknownMessageError: The session has no such message, or has no messages.
+            UnknownMessageError: The session has no such message, or is empty.
             InvalidScopeError: A session with the new id exists already.
         """
         scope = self._do(messages_flow.fork, until, session_id)
@@ -387,7 +388,7 @@ class Chat(Viewable):
             Whether the session exists.
 
         Raises:
-            InvalidMessageError: The title is no text, or is empty.
+            InvalidMessageError: The title is not text, or is empty.
         """
         return self._do(messages_flow.rename, title)
 
@@ -405,9 +406,9 @@ class Chat(Viewable):
         filter: RecallFilter | None = None,
         reload: bool = False,
     ) -> Context:
-        """Return what a model should see: the newest turns, and older messages and records that bear on the query.
+        """Return what a model should see: the newest turns, and older messages and records relevant to the query.
 
-        Facts that are told always and records of type `"profile"` are part of it, within `Settings.profile_tokens` (300).
+        Facts with `always=True` and records of type `"profile"` are part of it, within `Settings.profile_tokens` (300).
 
         Args:
             query: What to recall for; the newest user message if left out. It is not stored. With `""`, nothing from
@@ -415,20 +416,20 @@ class Chat(Viewable):
             pending: Messages that follow the stored ones in the context and are not stored: for a caller who stores a
                 question together with its answer, `add_messages([question, answer])`. Messages
                 that the session has already, by their ids, may come first.
-            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn that is
-                larger by itself goes over it, and `reasons` say so.
+            token_limit: Tokens of the whole; `Settings.max_tokens` (8000) if left out. Only a newest turn that alone is
+                larger exceeds it; `reasons` then say so.
             policy: What else limits the window: `"max_messages"` or `"max_rounds"` (10 each), `"max_tokens"`, an object
-                such as `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, an object of your own with
-                `allows(portion)`, or several of these. Without it, what the settings say.
+                such as `MaxRounds(4)`, the same as JSON, `{"max_rounds": 4}`, your own object with `allows(portion)`,
+                or several of these. Without it, what the settings say.
             placement: Where recalled text goes, `"user"` or `"system"`; `Settings.recall_placement` if left out.
             filter: Which messages and records may be recalled; all if left out. The session's newest turns, its
-                summaries, and what is told always stay.
+                summaries and its profile stay.
             reload: Whether the model has `reload_text` as its tool `context_reload`: previews then name it.
 
         Raises:
             InvalidFilterError: The filter cannot be used.
-            InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than
-                the limit by itself.
+            InvalidLimitError: A limit below one, an unknown policy, or a system message that alone is larger than the
+                limit.
             InvalidMessageError: A pending message could not be stored.
         """
         return drive(
@@ -456,15 +457,15 @@ class Chat(Viewable):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> Hits:
-        """Return what bears on a question, for a caller who shows the model the session in another way.
+        """Return what is relevant to a question, for a caller who shows the model the session in another way.
 
         Hits are older turns of this session, messages of the user's other sessions, and records. There are none if
-        nothing bears on the question. `context` returns the session's newest turns as well.
+        nothing is relevant to the question. `context` returns the session's newest turns as well.
 
         Args:
             query: The question.
             exclude: Messages that the model sees anyway; they, and the same words elsewhere, are left out.
-            limit: How many hits at the most.
+            limit: Maximum number of hits.
             token_limit: Tokens that they may cost together; as many as a context's recall may have if left out.
             filter: Which messages and records may be recalled; all if left out.
 
@@ -499,8 +500,8 @@ class Chat(Viewable):
         with one mention more and a little more confidence. With a `key`, it is a fact: the same value confirms what is
         known, and another value replaces it if the key's value can change; otherwise both are kept, in conflict.
 
-        If the record exists and you name other readers, only those keep access whom both name; `revise` adds readers. An
-        inferred record (`source="implicit_inference"`) has a confidence of 0.6 at the most, and never changes a record
+        If the record exists and you name other readers, only readers that both name keep access; `revise` adds readers.
+        An inferred record (`source="implicit_inference"`) has a confidence of at most 0.6, and never changes a record
         that somebody stated.
 
         The redactor sees its texts first, if there is one. A text that repeats a line or a
@@ -517,7 +518,7 @@ class Chat(Viewable):
 
         Raises:
             InvalidRecordError: It cannot be stored; nothing was written.
-            RedactorError: The redactor of yours fails; nothing was written.
+            RedactorError: Your redactor fails; nothing was written.
         """
         return self._do(records_flow.remember, text, fields)
 
@@ -536,8 +537,8 @@ class Chat(Viewable):
 
         Args:
             record_id: Its `memory_id`.
-            text: The new text. Its summary is deleted, unless you give another; of a fact, the text is the value, unless you
-                give one.
+            text: The new text. Its summary is deleted, unless you give a new one. For a fact, the text is also the
+                value, unless you give one.
             merge: Ids of the user's records to merge into it. Their mentions, tags and relations are added to it, and
                 they are not recalled any more. Its access stays as it is.
             **fields: As for `remember`; what you leave out stays.
@@ -584,7 +585,7 @@ class Chat(Viewable):
             state: What `save_state` returned.
 
         Raises:
-            InvalidStateError: It is no state, or one of another version; nothing was changed.
+            InvalidStateError: It is not a state, or a state of another version; nothing was changed.
         """
         return self._do(transfer_flow.load, state)
 
@@ -598,7 +599,7 @@ class Chat(Viewable):
             memory: The other memory.
 
         Raises:
-            ConfigurationError: It is no `Memory`.
+            ConfigurationError: It is not a `Memory`.
             StoreClosedError: It is closed.
         """
         _ = memorys.memory_of(memory).runtime  # raises if it is closed
@@ -617,11 +618,11 @@ from memlayer_core import memory as memorys  # noqa: E402  (`memory` imports the
 # Flows that ask an embedder, for flows of adapters: `context = yield from context_flow(chat, …)`.
 
 
-# `UserMemory`: a user's memory as text in and text out, for frameworks with a long-term memory of their own.
+# `UserMemory`: a user's memory as text in and text out, for frameworks with their own long-term memory.
 
 
 class UserMemory:
-    """The long-term memory of a user: `record` what was said, and `retrieve` what bears on a message.
+    """The long-term memory of a user: `record` what was said, and `retrieve` what is relevant to a message.
 
     A framework that keeps the conversation itself needs no more; the others take a `Chat`. It has the methods of
     `seams.LongTermMemory`, through which another service can stand in for it.
@@ -640,7 +641,7 @@ class UserMemory:
         when this returns. Facts are learned, and the words are indexed, in the background.
 
         Raises:
-            MessageTypeError: One of them is no message.
+            MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored; nothing was written.
         """
         self.chat.resync(_spoken(messages), replace="nothing")
@@ -650,7 +651,7 @@ class UserMemory:
         await self.chat.aresync(_spoken(messages), replace="nothing")
 
     def retrieve(self, message: Message | str) -> str:
-        """Return what is known of the user that bears on a message, as one text; empty if nothing does.
+        """Return what is known of the user and relevant to a message, as one text; empty if nothing is.
 
         Args:
             message: The message, or its text. It need not be recorded.
@@ -684,5 +685,5 @@ def _text(chat: Chat, hits: Hits) -> str:
 
 
 def sign_of(chat: Chat) -> Sign:
-    """Return what signs a block that a model of this conversation is told, so that it is known when it comes back."""
+    """Return the function that signs a block for a model of this conversation; the memory recognizes such a block later."""
     return chat.memory.runtime.sign(chat.scope)

@@ -7,8 +7,8 @@ an object. A value that cannot be written is left out and reported, so that the 
 `json_text` and `parse_json` are for files: an error says what is wrong with the text, above all if it was cut off.
 `exact_text` and `parse_exact` are for databases: a text with lone surrogates, which UTF-8 cannot hold, is base64.
 
-What differs from the class is a table beside it: its `Form`. A JSON value that UTF-8 cannot encode (a lone surrogate)
-is written as `{"$memlayer": "json", "value": …}`, so that every writer of JSON keeps it.
+What differs from the class is in a table next to it, its `Form`. A JSON value that UTF-8 cannot encode (a lone
+surrogate) is written as `{"$memlayer": "json", "value": …}`, so that every writer of JSON keeps it.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def write(value: object, *, dump: Callable[[Any], Any], place: str = "") -> Tagg
 
 
 def read(value: Any, *, load: Callable[[Instance], Any] = attrgetter("fields")) -> Any:
-    """Return the value that was written, made anew.
+    """Return the value that was written, as a new object.
 
     A value that was left out is missing from its dict, and None anywhere else.
 
@@ -179,7 +179,7 @@ class _Writer:
         for kind, made in _COLLECTIONS.items():
             if isinstance(value, made):
                 items = self._items(value, place)
-                # The order of a set is another one in every process; sorted, equal ones are written equal.
+                # The order of a set differs from process to process. Sorted, equal sets are written as equal texts.
                 return self._tag(kind, items if made is tuple else sorted(items, key=json.dumps))
         for kind, (types, dump, load) in _LEAVES.items():
             if isinstance(value, types):
@@ -256,7 +256,7 @@ def _without_losses(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _is_key(value: Any) -> bool:
-    """Tell whether a written value reads back as something that can be a key."""
+    """Return whether a written value reads back as something that can be a key."""
     match value:
         case {"$memlayer": "tuple" | "frozenset", "value": members}:
             return all(map(_is_key, members))
@@ -284,7 +284,7 @@ def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
         error: The type of the error to raise.
 
     Raises:
-        MemlayerError: Of the type `error`: the text is empty, cut off, or no JSON.
+        MemlayerError: Of the type `error`: the text is empty, is cut off, or is not JSON.
     """
     try:
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
@@ -458,7 +458,7 @@ class Form(Generic[T]):
             source: The object, or it as JSON text.
 
         Raises:
-            MemlayerError: Of the form's type: it is no JSON, was cut off, or is no such object.
+            MemlayerError: Of the form's type: it is not JSON, was cut off, or is not such an object.
         """
         return self._value_of(self.object_of(source), f"a {self._noun}")
 
@@ -466,7 +466,7 @@ class Form(Generic[T]):
         """Return an object, read if it is JSON text.
 
         Raises:
-            MemlayerError: Of the form's type: it is no JSON, was cut off, or is no object.
+            MemlayerError: Of the form's type: it is not JSON, was cut off, or is not an object.
         """
         if isinstance(source, str | bytes):
             source = parse_json(source, f"the {self._noun}", self._error)
@@ -539,7 +539,7 @@ def plain(value: Any) -> Any:
     """Return a copy of a value as JSON, encoded where UTF-8 cannot hold it or where it looks encoded.
 
     Raises:
-        InvalidMessageError: It is no JSON.
+        InvalidMessageError: It is not JSON.
     """
     if isinstance(value, _PLAIN) and (not isinstance(value, str) or value.isascii()):
         return value

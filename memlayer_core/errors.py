@@ -6,7 +6,7 @@
     ├── InputError (ValueError)            the caller's arguments; nothing was written
     │   ├── InvalidScopeError              a tenant, user, agent or session id
     │   ├── InvalidMessageError            a message or a part of it
-    │   │   ├── MessageTypeError (TypeError)   something that is no message at all
+    │   │   ├── MessageTypeError (TypeError)   something that is not a message at all
     │   │   ├── UnknownMessageError            an id that the session does not have
     │   │   └── MessageChangedError            a message is not what the caller saw last
     │   ├── InvalidRecordError             a record or a part of it
@@ -20,7 +20,7 @@
     │   ├── MissingExtraError (ImportError)    an optional package is not installed
     │   ├── EmbedderMismatchError          the store was built with another embedder
     │   ├── NewerSchemaError               the store was written by a newer memlayer
-    │   └── OlderSchemaError               the store was written by an earlier memlayer; the hint tells how to convert it
+    │   └── OlderSchemaError               the store was written by an earlier memlayer; the hint says how to convert it
     ├── StoreError                         the journal or the index
     │   ├── StoreUnavailableError          unreachable, locked or read-only; often temporary
     │   │   └── StoreFullError                 its disk is full
@@ -92,7 +92,7 @@ class InvalidRecordError(InputError):
 
 
 class UnknownRecordError(InvalidRecordError):
-    """The user has no record of that id, or has it no longer."""
+    """The user has no record of that id, or no longer has it."""
 
 
 class InvalidItemError(InputError):
@@ -146,7 +146,7 @@ class StoreUnavailableError(StoreError):
 
 
 class StoreFullError(StoreUnavailableError):
-    """The disk of the store is full. Nothing of what was to be written was written."""
+    """The disk of the store is full. Nothing was written."""
 
 
 class StoreClosedError(StoreError):
@@ -154,7 +154,7 @@ class StoreClosedError(StoreError):
 
 
 class JournalCorruptError(StoreError):
-    """The journal's pages are damaged, or the file is no journal at all."""
+    """The journal's pages are damaged, or the file is not a journal at all."""
 
 
 class IndexUnavailableError(StoreError):
@@ -168,7 +168,7 @@ class IndexCorruptError(StoreError):
 
 
 class EmbedderError(MemlayerError):
-    """An embedder raised, took too long, or returned something that is no vector."""
+    """An embedder raised, took too long, or returned something that is not a vector."""
 
     retryable = True
 
@@ -200,7 +200,7 @@ class ModelContextError(ModelError):
 
 
 class RedactorError(MemlayerError):
-    """A redactor of yours raised, or returned something that is no text. What it should have redacted was not written."""
+    """Your redactor raised, or returned something that is not text. What it should have redacted was not written."""
 
     retryable = True
 
@@ -227,7 +227,7 @@ def errors_as(error: type[MemlayerError], place: str = "") -> Iterator[None]:
 
 @contextmanager
 def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
-    """Raise what a user's model raises in the block as an error of a type of ours. Our own errors pass.
+    """Raise an error of a user's model in the block as one of our error types. Our own errors pass.
 
     The text of another library's error may quote a message or a key, so only the cause has it.
 

@@ -1,4 +1,4 @@
-"""Events: frozen values that tell listeners what happened, for logs, tracing and progress bars.
+"""Events: frozen values that inform listeners of what happened, for logs, tracing and progress bars.
 
 A listener is called in the thread in which the event happens. If it raises, the error is logged, and the work goes on.
 No event quotes a message.
@@ -166,10 +166,10 @@ class SummarizerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class StoreMaintained(Report):
-    """What time asks for was done, as `memory.admin.maintain` does it; in the background once a day.
+    """Maintenance was done, as by `memory.admin.maintain`; in the background once a day.
 
     Attributes:
-        at: The moment that counted.
+        at: The time that was used.
         archived: How many records have faded: they are not recalled any more, and are found with `every`.
         expired: How many records have expired. They are archived, too.
         deleted: How many archived records were deleted now: none without `Settings.delete_archived_days`.
@@ -192,7 +192,7 @@ class StoreMissing:
 
 @dataclass(frozen=True, slots=True)
 class IndexDegraded:
-    """The vector index, the embedder or a tokenizer of yours does not work. Recall and counting work without it."""
+    """The vector index, the embedder or your tokenizer does not work. Recall and counting work without it."""
 
     source: Source
     reason: str
@@ -219,7 +219,7 @@ class WordsRepaired:
 
 @dataclass(frozen=True, slots=True)
 class IndexRecovered:
-    """What `IndexDegraded`, `SummarizerUnavailable`, `ErasureDelayed` or `WorkerFailed` told of is over."""
+    """A problem that `IndexDegraded`, `SummarizerUnavailable`, `ErasureDelayed` or `WorkerFailed` reported is over."""
 
     source: Source
 

@@ -51,7 +51,7 @@ from memlayer_core.transfer.model import Conversation, ImportReport
 
 
 class Items:
-    """Items of a tenant: JSON values under keys, in folders. `Memory.items` makes it. It has no state of its own.
+    """Items of a tenant: JSON values under keys, in folders. `Memory.items` makes it. It has no state.
 
     Items belong to the application and to no user, unless their namespace is declared to be a user's
     (`declare_user_namespace`): recall in conversations does not find them, and `Memory.forget` of a user and an export of one
@@ -71,15 +71,16 @@ class Items:
     def declare_user_namespace(self, namespace: Sequence[str]) -> None:
         """Declare that a namespace belongs to the users: `("memories", "{user_id}")`. To do it again changes nothing.
 
-        The items of `("memories", "ada")` and below then are ada's: `Memory.export(user_id="ada")` and `Memory.forget("ada")`
-        include them, and recall in her conversations, searches and the tool `retrieve_from_memory` find them, in those 32 of
-        her folders where something was put last. The store keeps the declaration, for all processes.
+        The items of `("memories", "ada")` and below then are ada's: `Memory.export(user_id="ada")` and
+        `Memory.forget("ada")` include them, and recall in her conversations, searches and the tool
+        `retrieve_from_memory` find them, in the 32 of her folders with the newest items. The store keeps the
+        declaration, for all processes.
 
         Args:
             namespace: Labels, one of which is `"{user_id}"`.
 
         Raises:
-            InvalidItemError: It is no such namespace.
+            InvalidItemError: It is not such a namespace.
         """
         labels = check_namespace(self.tenant_id, namespace)
         self.memory.runtime.db.write(items_sql.declare, self.tenant_id, labels)
@@ -101,7 +102,7 @@ class Items:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
 
         Raises:
-            ConfigurationError: It is no embedder.
+            ConfigurationError: It is not an embedder.
         """
         from memlayer_core.models.embed import resolve_embedder  # numpy
 
@@ -186,7 +187,7 @@ _inherited: list[object] = []
 
 
 class Admin:
-    """Looks after a memory: `memory.admin`. Users need none of it."""
+    """The administration of a memory: `memory.admin`. Most applications do not need it."""
 
     def __init__(self, memory: "Memory") -> None:
         self._memory = memory
@@ -250,19 +251,19 @@ class Admin:
     """Do `retry_dead` without blocking the event loop."""
 
     def maintain(self, now: datetime | None = None) -> StoreMaintained:
-        """Do what time asks for, and return what was done. A second call changes nothing.
+        """Do maintenance that depends on time, and return what was done. A second call changes nothing.
 
-        A record fades while it is not recalled: 30 days after the last use, the importance of an episode that somebody rated
-        begins to halve every 90 days, and a `decay_score` below 1 fades, too. An importance below 0.1 or
-        a `decay_score` below 0.2, or when it has expired, it is archived: `records(every=True)` finds it, and
-        nothing recalls it. That follows from the clock, and needs no call. This tells how many records are archived. It
-        deletes those that are archived for `Settings.delete_archived_days` (without that setting none), and entries of the
-        ledger after 90 days.
+        A record fades while it is not recalled: 30 days after the last use, the importance of an episode that somebody
+        rated begins to halve every 90 days, and a `decay_score` below 1 fades, too. With an importance below 0.1 or a
+        `decay_score` below 0.2, or when it has expired, it is archived: `records(every=True)` finds it, and nothing
+        recalls it. This depends on the clock alone, and needs no call. This method counts the archived records. It
+        deletes those that have been archived for `Settings.delete_archived_days` (none without that setting), and
+        entries of the ledger after 90 days.
 
         The worker of one process does this once a day, in the background.
 
         Args:
-            now: The moment that counts; the present if left out. Without a time zone it is taken as UTC.
+            now: The time to use; the present if left out. Without a time zone it is taken as UTC.
         """
         return worker.maintain(self._memory.runtime, now)
 
@@ -369,7 +370,7 @@ class Memory(Viewable):
             database_url: PostgreSQL for the journal, such as `"postgresql+psycopg://user@host/name"`.
             chroma_url: A Chroma server, such as `"http://host:8000"`. Without it, Chroma's files are in `path`. Without
                 `path` too, the journal's vectors are compared one by one.
-            **parts: What it is made of besides: see there.
+            **parts: Its other parts, which are listed below.
 
         Parts:
             embedder: `"auto"` (what the store was made with; for a new one the multilingual one if its extra is installed,
@@ -380,26 +381,29 @@ class Memory(Viewable):
                 encoding, `"estimate"`, or a function that counts the tokens of a text.
             truncate_with: A function that shortens a text to a number of characters, if `Settings.truncate_messages`
                 is on. Without it, the beginning of the text stays.
-            model: Sums up turns that leave the window, writes episodes, and learns facts, all in the background: a LangChain
-                chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking or async; a small model is enough.
-                Another process may do that work: `memlayer work`, or one that is opened later. None: this process leaves
-                it alone, and without any there are no summaries, no episodes, and no facts but those that you `remember`.
+            model: Sums up turns that leave the window, writes episodes, and learns facts, all in the background: a
+                LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt, blocking or async; a small model is
+                enough. Another process may do that work: `memlayer work`, or one that is opened later. None: this
+                process does not do that work. Without a model in any process, there are no summaries and no episodes,
+                and the only facts are those that you `remember`.
             summarizer: A model for summaries and episodes, in place of `model`.
             extractor: A model for facts, in place of `model`. It is asked once for ten turns, or after a minute without a
                 message. What it says counts only where a quote supports it.
             fact_schema: A Pydantic model, the class. Its fields are the keys of the facts that the extractor reads; a field that
                 is a list has several values at a time. None: the model's own.
-            reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query and a list
-                of texts that returns a score for each, blocking or async, larger ones for better texts; a LangChain
-                `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes last. Whether
-                anything bears on a question, and how much is told in a prompt, the ranking alone decides. If it fails, or
-                takes longer than 5 seconds, the order stays, and `memory.admin.status()` names the problem.
-            redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records, the
-                index and what is told. Without it, all texts are used as they are. If it raises, `remember` raises a `RedactorError`; a message is stored, and indexed when the function works
-                again; `memory.admin.status()` names the problem.
-            long_term_memory: A function from a `Scope` to another service's memory of that user (see `seams.LongTermMemory`),
-                which then stands in for the recall of other sessions and of records. It is told each round in the
-                background. If it fails, or takes longer than 5 seconds, contexts do without it, and
+            reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query
+                and a list of texts that returns a score for each, blocking or async, larger ones for better texts; a
+                LangChain `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes
+                last. The ranking alone decides whether anything is relevant to a question, and how much of it a prompt
+                gets. If it fails, or takes longer than 5 seconds, the order stays, and `memory.admin.status()` names
+                the problem.
+            redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records,
+                the index and contexts. Without it, all texts are used as they are. If it raises, `remember` raises a
+                `RedactorError`; a message is stored, and indexed when the function works again; `memory.admin.status()`
+                names the problem.
+            long_term_memory: A function from a `Scope` to another service's memory of that user (see
+                `seams.LongTermMemory`), which then stands in for the recall of other sessions and of records. It gets
+                each round in the background. If it fails, or takes longer than 5 seconds, contexts do without it, and
                 `memory.admin.status()` names the problem. Facts that a `model` reads stay in the profile.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
             reembed: If another embedder made the store's vectors, delete them and embed everything again in the
@@ -462,7 +466,7 @@ class Memory(Viewable):
 
         Raises:
             InvalidScopeError: An id is empty or cannot be stored.
-            InvalidRecordError: `roles` is no list of texts.
+            InvalidRecordError: `roles` is not a list of texts.
         """
         return self.chat_of(Scope(user_id, session_id, agent_id, tenant_id), roles=roles)
 
@@ -493,7 +497,7 @@ class Memory(Viewable):
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent.
             session_id: Only messages of this session.
-            limit: How many hits at the most.
+            limit: Maximum number of hits.
             token_limit: Tokens that all hits may cost together, each as one line.
             roles: Roles of the user. Records of other users that allow one of them are found, too.
             filter: Which messages and records may be found, such as `RecallFilter(kinds=["record"], tags=["work"])`;
@@ -542,7 +546,7 @@ class Memory(Viewable):
         limit: int | None = None,
         offset: int = 0,
     ) -> list[Record]:
-        """Return what is in force of a user and asserted, the last written first, of any importance and confidence.
+        """Return a user's asserted records in force, of any importance and confidence, the last written first.
 
         `profile` has the user's facts by their keys.
 
@@ -554,18 +558,19 @@ class Memory(Viewable):
             type: Only records of this type.
             tags: Only records with all of these tags.
             all_versions: Also replaced versions, merged records, facts of the past, and all that `every` has.
-            every: All that is kept and not replaced, about anybody, but only the user's own: also what is denied, what has
-                ended or not begun, and archived records, which are never told: they have faded or expired (see `maintain`),
-                or an import archived them (`Record.archived_because`).
+            every: All that is kept and not replaced, about anybody, but only the user's own: also what is denied, what
+                has ended or not begun, and archived records, which no model sees: they have faded or expired (see
+                `maintain`), or an import archived them (`Record.archived_because`).
             shared: Also records of other users of the tenant that this user may see.
-            as_of: What held at this moment, in place of now, such as where the user lived in May, but only the user's own.
-                What was corrected never held. A moment without a time zone is taken as UTC.
+            as_of: Return what held at this moment instead of now, such as where the user lived in May; only the user's
+                own records. A corrected fact never held. A moment without a time zone is taken as UTC.
             since: Only records that were last written at this moment or later.
             until: Only records that were last written before this moment.
-            about: Of whom: the user, or the subject of other facts, such as `"Anna"` or `"sister"`, in any case. Records
-                without a subject are the user's. None: of anybody, denials too. A record that is named is returned in any case.
+            about: The subject: the user, or another one, such as `"Anna"` or `"sister"`, in upper or lower case.
+                Records without a subject are about the user. None: about anybody, denials too. `record_id` finds a
+                record about anybody.
             roles: Roles of the user, for `shared`.
-            limit: How many records at the most; all of them if left out.
+            limit: Maximum number of records; all of them if left out.
             offset: How many records to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
@@ -593,9 +598,9 @@ class Memory(Viewable):
     ) -> dict[str, Record]:
         """Return the facts of a user by their keys: `memory.profile("ada")["home"].value`.
 
-        They are in force, stated of the user, and sure enough to be told (`Settings.recall_confidence`). Where several hold
-        under one key, it is the one that was said rather than concluded by an agent, the surest, the last said; `records`
-        has the others, such as a second allergy.
+        They are in force, about the user, and sure enough to be recalled (`Settings.recall_confidence`). If several
+        hold under one key, the profile has one of them: a fact that was said comes before one that an agent concluded,
+        then the surest comes first, then the last said. `records` has the others, such as a second allergy.
 
         Args:
             user_id: The user.
@@ -639,14 +644,14 @@ class Memory(Viewable):
     ) -> list[LedgerEntry]:
         """Return what calls of models and of agents' tools did for a user, the last one first.
 
-        Each entry tells whether something was stored, nothing was, or it was refused or given up, and why. Entries are
-        deleted after 90 days.
+        Each entry says whether something was stored, nothing was stored, or it was refused or given up, and why.
+        Entries are deleted after 90 days.
 
         Args:
             user_id: The user.
             tenant_id: The user's tenant.
             agent_id: Only calls for this agent.
-            limit: How many entries at the most; all of them if left out.
+            limit: Maximum number of entries; all of them if left out.
             offset: How many entries to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
@@ -670,26 +675,27 @@ class Memory(Viewable):
         Nothing finds it any more when this returns. Chroma's vectors and the journal's files are erased in the
         background; `flush` waits for that.
 
-        This stays: your exports, saved states and backups; forks of a session, if only that session is forgotten; items that
-        are in no namespace of the user (`ForgetReport.undeclared_folders` names the folders that bear the user's id, and
-        `memory.items(tenant_id=…).forget(labels)` deletes one); an agent's state at LangGraph's checkpointer, whose
-        `delete_thread` deletes it. Some databases keep deleted data for a while: PostgreSQL keeps
-        rows until it vacuums the tables, and its write-ahead log as configured; a Chroma server keeps vectors in its files
-        until it rewrites them; SQLite keeps fragments of texts in a file above 256 MB until somebody runs `VACUUM`.
+        This stays: your exports, saved states and backups; forks of a session, if only that session is forgotten; items
+        that are in no namespace of the user (`ForgetReport.undeclared_folders` names the folders with the user's id as
+        a label, and `memory.items(tenant_id=…).forget(labels)` deletes one); an agent's state at LangGraph's
+        checkpointer, whose `delete_thread` deletes it. Some databases keep deleted data for a while: PostgreSQL keeps
+        rows until it vacuums the tables, and its write-ahead log as configured; a Chroma server keeps vectors in its
+        files until it rewrites them; SQLite keeps fragments of texts in a file above 256 MB until somebody runs
+        `VACUUM`.
 
         Args:
             user_id: The user. Not needed with `record_id`, or for a session without a user.
             session_id: Only this session and those below it (`"s1/flights"` is below `"s1"`), with their replaced messages and the
                 records that come from them. Without `user_id`, the session of this id that has no user.
-            record_id: Only this record, with its old versions, the records that were merged into it, and what it had ended. What
-                it is learned from stays and is not learned again; `chat.delete_message` deletes that, and what the record had
-                ended then holds again.
+            record_id: Only this record, with its old versions, the records that were merged into it, and the facts that
+                it had ended. The messages that it was learned from stay, and are not learned again;
+                `chat.delete_message` deletes them, and the facts that the record had ended then hold again.
             speaker: Of the user, only what the other person of this name said (`Message.name`), and the records about them.
             tenant_id: The user's tenant.
             agent_id: Only sessions and records with this agent.
 
         Returns:
-            How much was deleted; of a speaker, `sessions` is in how many.
+            How much was deleted; for a speaker, `sessions` is the number of sessions in which something was deleted.
 
         Raises:
             InvalidScopeError: No user, session or record is named.
@@ -725,7 +731,7 @@ class Memory(Viewable):
             token_limit: Tokens of the summary; `Settings.summary_tokens` (600) if left out.
 
         Raises:
-            MessageTypeError: One of them is no message.
+            MessageTypeError: One of them is not a message.
             InvalidLimitError: `token_limit` is below one.
             ConfigurationError: The memory has no model that sums up.
             ModelError: The model does not answer, or neither answer can be used.
@@ -740,7 +746,7 @@ class Memory(Viewable):
 
         Args:
             find: Only users with these characters in their id or their tenant's, in any case.
-            limit: How many users at the most; all of them if left out.
+            limit: Maximum number of users; all of them if left out.
             offset: How many users to skip.
         """
         return messages_flow.users(self.runtime, find, limit, offset)
@@ -763,7 +769,7 @@ class Memory(Viewable):
             user_id: The user.
             tenant_id: The user's tenant.
             agent_id: Only sessions with this agent.
-            limit: How many sessions at the most; all of them if left out.
+            limit: Maximum number of sessions; all of them if left out.
             offset: How many sessions to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
@@ -840,10 +846,10 @@ class Memory(Viewable):
     ) -> ImportReport:
         """Store what `export` wrote, or what another program did. A second import of the same changes nothing.
 
-        **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages stay;
-        new messages are added at its end, and a message of an existing id is replaced by the imported one. Imported items
-        replace older ones. Records keep their ids where these are free. Of a user who ever had a record, messages are not
-        learned again, and what was forgotten there or here is not brought back.
+        **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages
+        stay; new messages are added at its end, and a message of an existing id is replaced by the imported one.
+        Imported items replace older ones. Records keep their ids where these are free. If a user ever had a record, the
+        messages are not learned again. What was forgotten there or here does not come back.
 
         **What another program wrote** is read as a whole first; if it is refused, nothing is written. Then each conversation is
         stored whole or not at all, with its own times. docs/migration.md lists the formats.
@@ -851,11 +857,11 @@ class Memory(Viewable):
         Args:
             source: A path of a file, a folder or a ZIP archive; the URL of a database; an open file; the lines of an export; or
                 `Conversation` objects, an iterable of them that you make yourself.
-            user_id: The user that everything must belong to, such as the user who uploads it. An export is refused if it has
-                a line of another user, an item, a record that others may see, or another tenant than `tenant_id` (`"default"`
-                if left out). If `source` can be read twice (a path, or a file that can seek), all of it is checked before
-                anything is stored. None: an export may belong to anybody, only for files that you trust; what another program
-                wrote must say whose it is.
+            user_id: The user that everything must belong to, such as the user who uploads it. An export is refused if
+                it has a line of another user, an item, a record that others may see, or another tenant than `tenant_id`
+                (`"default"` if left out). If `source` can be read twice (a path, or a file that can seek), all of it is
+                checked before anything is stored. None: an export may belong to anybody, so use it only for files that
+                you trust; what another program wrote must say whose it is.
             tenant_id: The tenant to import into; the tenant of the export if left out.
             source_format: Name of the format; None: it is recognized.
             me: Of a group, the name of the speaker who is the user. The others stay others.
@@ -896,7 +902,7 @@ class Memory(Viewable):
         On a terminal and in a notebook it shows a progress bar after a second.
 
         Args:
-            timeout: How many seconds to wait at the most; None: as long as the work goes on.
+            timeout: Maximum number of seconds to wait; None: as long as the work goes on.
 
         Returns:
             The backlog: nothing queued, and the number of dead letters.
@@ -913,7 +919,7 @@ class Memory(Viewable):
 
     @property
     def admin(self) -> Admin:
-        """What looks after this memory: its state, costs, checks, repairs, and what time asks for."""
+        """The administration of this memory: its state, costs, checks, repairs and maintenance."""
         return Admin(self)
 
     @property
@@ -969,7 +975,7 @@ class Memory(Viewable):
         return self
 
     def __reduce__(self) -> "tuple[Callable[[str | None, str | None], Memory], tuple[str, str | None]]":
-        """Pickle it as its store's id and its directory. Whoever loads it gets the open memory, or opens the directory."""
+        """Pickle it as its store's id and its directory. Loading it gives the open memory, or opens the directory."""
         return find_memory, (self.store_id, None if self.path is None else str(self.path))
 
     def __repr__(self) -> str:
@@ -1020,7 +1026,7 @@ def memory_of(value: object) -> Memory:
     """Return `value`, which must be a memory.
 
     Raises:
-        ConfigurationError: It is no `Memory`.
+        ConfigurationError: It is not a `Memory`.
     """
     if not isinstance(value, Memory):
         raise ConfigurationError(
@@ -1034,7 +1040,7 @@ def use_model(memory: Memory, model: LanguageModelLike) -> None:
     """Use a model as if it had been passed to `Memory.open`, if none was: an adapter passes on the one that it got.
 
     Raises:
-        ConfigurationError: It is no model, or the memory has another one.
+        ConfigurationError: It is not a model, or the memory has another one.
     """
     from memlayer_core.models.llm import language_model
 
@@ -1119,7 +1125,7 @@ def open_at(path: str | os.PathLike[str], *, embedder: Any = None, tokenizer: An
     """Return this process's memory at a path; open it if it is not open. It stays open until it is closed.
 
     Raises:
-        ConfigurationError: It is no path, or the memory is open with another embedder or tokenizer.
+        ConfigurationError: It is not a path, or the memory is open with another embedder or tokenizer.
     """
     directory = directory_at(path)
     candidates = {"embedder": embedder, "tokenizer": tokenizer}

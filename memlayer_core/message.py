@@ -111,7 +111,7 @@ class Message(Tabular):
 
     @property
     def calls(self) -> tuple[Link, ...]:
-        """The calls that want an answer: the tool calls, and those that stand in the content alone."""
+        """The calls that need an answer: the tool calls, and those that are only in the content."""
         own = (Link((call.id,), call.name) for call in self.tool_calls)
         return (*own, *filter(None, map(call_in, self.blocks)))
 
@@ -155,14 +155,14 @@ class Message(Tabular):
     def from_openai(cls, form: object) -> Self:
         """Return a message of OpenAI's Chat Completions API: the inverse of `Context.to_openai`, for one message.
 
-        A refusal is the text of its message. What else the API returns beside the message, such as annotations, is left
-        out. The older `function_call` is a tool call whose id is the function's name.
+        A refusal is the text of its message. Other parts of the API's answer, such as annotations, are left out. The
+        older `function_call` is a tool call whose id is the function's name.
 
         Args:
             form: The message as a dict, or as OpenAI's SDK returns it.
 
         Raises:
-            InvalidMessageError: It is no such message.
+            InvalidMessageError: It is not such a message.
         """
         dump: Any = form.model_dump() if hasattr(form, "model_dump") else form
         try:
@@ -180,7 +180,7 @@ class Message(Tabular):
             )
         except (AttributeError, LookupError, TypeError) as problem:
             raise InvalidMessageError(
-                f"{form!r:.80} is no message of OpenAI's: {type(problem).__name__}: {problem}",
+                f"{form!r:.80} is not a message of OpenAI's: {type(problem).__name__}: {problem}",
                 hint='Pass a dict such as `{"role": "user", "content": "…"}`; a list is read one by one.',
             ) from problem
 
@@ -201,7 +201,7 @@ class Message(Tabular):
             source: The dict, or it as JSON text. The role may be in upper case.
 
         Raises:
-            InvalidMessageError: It is no JSON, was cut off, or could not be stored as a message.
+            InvalidMessageError: It is not JSON, was cut off, or could not be stored as a message.
         """
         message = _FORM.read(source)
         check_message(message)
@@ -225,7 +225,7 @@ in no episode, and other sessions do not recall it."""
 
 
 def is_task(message: Message) -> bool:
-    """Tell whether a message belongs to a task that an agent gave to another one, whatever its role is."""
+    """Return whether a message belongs to a task that an agent gave to another one, whatever its role is."""
     return message.metadata.get(TASK) is True
 
 
@@ -256,13 +256,13 @@ _UNSAID = re.compile("think|thought|reason|cache", re.IGNORECASE)
 
 
 def _says(block: Block) -> bool:
-    """Tell whether a content block says something: all but blank texts, thoughts and marks of a cache do."""
+    """Return whether a content block says something: all but blank texts, thoughts and marks of a cache do."""
     kind, fields = opened(block)
     text = str(fields.get("text") or "")
     return _SEEN.search(text) is not None if kind.endswith("text") else not _UNSAID.search(kind)
 
 
-# Tells calls and their answers by the form of a content block, since providers add kinds of blocks all the time.
+# Recognizes calls and their answers by the form of a content block, since providers add kinds of blocks all the time.
 
 _CALL = re.compile(r"^(?:tool|function)[^a-z]*call$|tool[^a-z]*use$", re.IGNORECASE)
 _ANSWER = re.compile(r"(?:call|tool|function|approval).*(?:result|output|response|return)$", re.IGNORECASE)
@@ -272,7 +272,7 @@ class Link(NamedTuple):
     """A call or an answer, as the other of the two can name it.
 
     Attributes:
-        ids: Its ids, in front the one by which a provider pairs; empty: it has none.
+        ids: Its ids, first the one by which a provider pairs calls and answers; empty: it has none.
         name: Name of the tool; empty: it is not known.
     """
 
@@ -281,7 +281,7 @@ class Link(NamedTuple):
 
 
 def call_in(block: Block) -> Link | None:
-    """Return the call that a content block is; None if it is none, or if the provider answers it itself."""
+    """Return a content block as a call; None if it is not one, or if the provider answers it itself."""
     kind, fields = opened(block)
     is_call = _CALL.search(kind) or (kind.endswith("call") and isinstance(fields.get("call_id"), str))
     return _link(fields) if is_call else None
@@ -318,13 +318,13 @@ def opened(block: Block) -> tuple[str, Block]:
 
 def _link(fields: Block) -> Link:
     keys = [key for key, value in fields.items() if key.lower().endswith("id") and isinstance(value, str)]
-    keys.sort(key=lambda key: key.lower() == "id")  # an item's own id is seldom what the other names
+    keys.sort(key=lambda key: key.lower() == "id")  # an item's own id is rarely the one that the other names
     name = fields.get("name")
     return Link(tuple(fields[key] for key in keys if fields[key]), name if isinstance(name, str) else "")
 
 
 class MessageList(NamedTuple):
-    """A session's messages in a store of the user's own.
+    """A session's messages in the user's own store.
 
     Attributes:
         messages: The messages, in order.
@@ -337,7 +337,7 @@ class MessageList(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What of a message decides whether it is in a window.
+    """The properties of a message that decide whether it is in a window.
 
     Attributes:
         position: Where it stands in its session: a larger one is later. There are gaps.
@@ -382,7 +382,7 @@ class StoredMessage:
         message: The message, with `id` and `created_at` filled.
         tokens: Tokens of the message, by the counter named in `counter`.
         counter: Name of the token counter.
-        digest: Digest of its content, 16 bytes; empty if it is no message.
+        digest: Digest of its content, 16 bytes; empty if it is not a message.
         position: Where it stands in its session; 0 if it stands nowhere.
     """
 
@@ -440,7 +440,7 @@ def check_message(message: object) -> Message:
     """Check one message and return it with a fixed distance of its time from UTC.
 
     Raises:
-        MessageTypeError: It is no `Message`.
+        MessageTypeError: It is not a `Message`.
         InvalidMessageError: A field of it cannot be stored.
     """
     if not isinstance(message, Message):
@@ -495,7 +495,7 @@ def identifier(name: str, value: object) -> None:
     """Check an id, a name or a title.
 
     Raises:
-        InvalidMessageError: It is no text, is empty, or cannot be stored in a database.
+        InvalidMessageError: It is not text, is empty, or cannot be stored in a database.
     """
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidMessageError(
@@ -557,7 +557,7 @@ def with_offset(moment: datetime | None, name: str = "created_at") -> datetime |
         name: The argument's name, for the error.
 
     Raises:
-        InvalidMessageError: It is no time, or outside of the range of UTC.
+        InvalidMessageError: It is not a time, or is outside of the range of UTC.
     """
     if moment is None:
         return None
@@ -593,5 +593,5 @@ _FORM = Form(
         "role": Codec(str, lambda role: role.lower() if isinstance(role, str) else role),
         "content": Codec(plain, _content_of_json),
     },
-    defaults={"role": None, "content": None},  # what they must be is told by the check of a message
+    defaults={"role": None, "content": None},  # the check of a message says what they must be
 )

@@ -111,7 +111,7 @@ class Status(Viewable):
 
 
 class Parts(TypedDict, total=False):
-    """What a memory may be given besides its places: `Memory.open` says what each one is."""
+    """The parts of a memory besides its places: `Memory.open` describes each of them."""
 
     embedder: EmbedderLike
     tokenizer: TokenizerLike
@@ -202,7 +202,7 @@ class Resources:
         self.worker.employ(self.runtime)
 
     def use_model(self, model: LanguageModelLike) -> None:
-        """Let a model do what no model does so far."""
+        """Use a model for the work that has no model so far."""
         given = language_model(model, self.runtime.settings.model_timeout)
         writer, reader = self.runtime.summarizer or given, self.runtime.extractor or given
         self.runtime = replace(self.runtime, summarizer=writer, extractor=reader)
@@ -281,7 +281,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a memory's directory. The directory need not exist.
 
     Raises:
-        ConfigurationError: It is no path, a URL, or empty. An empty path would be the current directory.
+        ConfigurationError: It is not a path, is a URL, or is empty. An empty path would be the current directory.
     """
     url = _URL.match(os.fspath(path).strip()) if isinstance(path, str | os.PathLike) else None
     if url is not None:  # what follows may hold a password
@@ -309,7 +309,8 @@ def _check(settings: object, parts: Parts) -> None:
     """Check arguments that would otherwise fail only in background work.
 
     Raises:
-        ConfigurationError: `settings` is no `Settings`, `fact_schema` is no class of Pydantic's, or what must be a function is none.
+        ConfigurationError: `settings` is not a `Settings`, `fact_schema` is not a Pydantic class, or an argument that
+            must be a function is not one.
     """
     if not isinstance(settings, Settings):
         raise ConfigurationError(

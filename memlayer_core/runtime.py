@@ -241,7 +241,7 @@ def _like(verb: Callable[..., Any], twin: T) -> T:
 _SESSIONS = (
     10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
 )
-_RECALLS = 1_000  # recalls that are kept; beyond it, what was recalled the longest ago is recalled anew
+_RECALLS = 1_000  # recalls that are kept; beyond it, the oldest one is dropped and computed again
 _SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, the oldest are not recognised any more
 
 
@@ -249,7 +249,7 @@ class Temporaries:
     """Temporary messages by session, and what contexts showed in place of messages. Safe to use from any thread.
 
     Attributes:
-        warned_of_times: Whether somebody was warned of messages without a time.
+        warned_of_times: Whether the warning about messages without a time was given.
     """
 
     def __init__(self) -> None:
@@ -289,13 +289,13 @@ class Temporaries:
                 self._shown.popitem(last=False)
 
     def key_shown(self, scope: Scope, text: str) -> int | None:
-        """Return the key of the message that a context of this user showed so, 0 of several joined ones; None: none did."""
+        """Return the key of the message that a context of this user showed in this form; 0: several joined ones; None: none."""
         return self._shown.get(_digest(scope, text))
 
     def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:
         """Keep what was recalled for a session's newest question, in place of what was kept before.
 
-        Who tells it again checks first that all that it quotes may still be told.
+        Before it is shown again, the caller checks that everything in it may still be shown.
         """
         with self._lock:
             self._recalls[scope.session_lane, kind] = scope, recall
@@ -355,7 +355,7 @@ class LongTermService(Protocol):
     """Another service that remembers users, asked for one user at a time."""
 
     def retrieve(self, scope: Scope, message: Message) -> str:
-        """Return what bears on a message."""
+        """Return what is relevant to a message."""
         ...
 
     async def aretrieve(self, scope: Scope, message: Message) -> str:
@@ -376,7 +376,7 @@ class VectorIndex(Protocol):
     is_held: bool
 
     def acquire(self) -> bool:
-        """Take hold of it; False while another process has it."""
+        """Acquire it; False while another process has it."""
         ...
 
     def still_there(self) -> bool:
@@ -384,7 +384,7 @@ class VectorIndex(Protocol):
         ...
 
     def batches(self, shards: Collection[int], made_for: tuple[str, int]) -> dict[int, str]:
-        """Return the last batch of each collection that is there, whole, and made for an embedder."""
+        """Return the last batch of each collection that exists, is whole, and was made for an embedder."""
         ...
 
     def sizes(self, shards: Collection[int]) -> dict[int, int]:
@@ -406,7 +406,7 @@ class VectorIndex(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release it."""
         ...
 
 
@@ -444,7 +444,7 @@ class Runtime(Journal):
         begin_work: Wakes the worker if nobody did before.
         similarity_scale: Returns the scale of the embedder's cosines for a language.
         vectors: The vectors of the namespaces that were searched last.
-        note_recall: Tells the worker which records were recalled.
+        note_recall: Notes for the worker which records were recalled.
         summarizer: Writes summaries and episodes; None: another process may.
         extractor: Reads facts in messages; None: another process may.
         fact_schema: The keys that facts may have which the extractor reads; None: any.
@@ -455,8 +455,8 @@ class Runtime(Journal):
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         new_id: Returns an id for a message that has none.
-        secret: The store's own: it signs what a model is told.
-        telemetry: What OpenTelemetry is told.
+        secret: The store's own: it signs the blocks that a model sees.
+        telemetry: What OpenTelemetry gets.
     """
 
     shards: int
@@ -487,7 +487,7 @@ class Runtime(Journal):
     telemetry: Telemetry = field(default_factory=Telemetry)
 
     def sign(self, scope: Scope) -> Callable[[str], str]:
-        """Return what gives a text that a user's model is told its key: eight hex digits, which this store alone can make."""
+        """Return a function from a text for a user's model to its key: eight hex digits that only this store can make."""
         return partial(self._key, scope.namespace)
 
     def _key(self, namespace: str, text: str) -> str:
@@ -495,7 +495,7 @@ class Runtime(Journal):
         return hashlib.blake2b(named, key=self.secret.encode(), digest_size=4).hexdigest()
 
     def without_told(self, namespace: str, text: str, fill: str = "") -> str:
-        """Return a text without the blocks that this store told a model of that user. Other people's blocks are just text.
+        """Return a text without the blocks that this store made for a model of that user. Other blocks are just text.
 
         Args:
             namespace: The user's.
@@ -509,7 +509,7 @@ class Runtime(Journal):
         )
 
     def own_words(self, namespace: str, text: str) -> str:
-        """Return what of a user's text may be indexed and learned: not what memory told, and what the redactor leaves."""
+        """Return the part of a user's text that may be indexed and learned: without the memory's own blocks, and redacted."""
         return self.redact(self.without_told(namespace, text))
 
     @property

@@ -48,7 +48,7 @@ class Scope:
     `agent_id`, a read reaches the user's sessions with all agents; with it, with that agent only.
 
     Raises:
-        InvalidScopeError: An id is empty, no string, or cannot be stored.
+        InvalidScopeError: An id is empty, is not a string, or cannot be stored.
     """
 
     user_id: str
@@ -164,9 +164,9 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class SharedScope:
-    """Records that users of one tenant share, with one agent or with all. They have a namespace of their own.
+    """Records that users of one tenant share, with one agent or with all. They have their own namespace.
 
-    Whoever finds a record here may not see it by that: the record's access decides.
+    A user who finds a record here may not always see it: the record's access decides.
     """
 
     tenant_id: str

@@ -33,7 +33,7 @@ class Portion(NamedTuple):
 
 @runtime_checkable
 class Policy(Protocol):
-    """A rule that limits a window: `MaxRounds`, `MaxMessages`, or a class of your own.
+    """A rule that limits a window: `MaxRounds`, `MaxMessages`, or your own class.
 
     The token limit holds, too. The newest round is always in the window.
     """
@@ -45,7 +45,7 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MaxTokens:
-    """At most so many tokens for the whole context. It is no `Policy`: it replaces `token_limit`.
+    """At most so many tokens for the whole context. It is not a `Policy`: it replaces `token_limit`.
 
     Attributes:
         limit: Tokens; 8000 is the common default of layered memories.
@@ -237,8 +237,8 @@ class Reply:
 
     Attributes:
         text: The text; empty if the model only calls tools.
-        tokens_in: Tokens of the prompt, as the provider counted them; None if it did not tell.
-        tokens_out: Tokens of the answer, as the provider counted them; None if it did not tell.
+        tokens_in: Tokens of the prompt, as the provider counted them; None if it did not say.
+        tokens_out: Tokens of the answer, as the provider counted them; None if it did not say.
     """
 
     text: str
@@ -264,7 +264,7 @@ class Embedder(Protocol):
         """Return a vector for each text: unit length, float32, shape (dimension,), the same dimension for all.
 
         Raises:
-            EmbedderError: The model failed, or returned something that is no vector.
+            EmbedderError: The model failed, or returned something that is not a vector.
         """
         ...
 
@@ -320,7 +320,7 @@ class Reranker(Protocol):
         """Return a score for each text, in the order of the texts; a larger one is better, on any scale.
 
         Raises:
-            RerankerError: The model failed, or returned something that is no score.
+            RerankerError: The model failed, or returned something that is not a score.
         """
         ...
 
@@ -353,25 +353,27 @@ class TokenCounter(Protocol):
 class Redactor(Protocol):
     """Replaces what should not be remembered: a function from a text to a text.
 
-    It is called for every text that is indexed, learned, becomes a record, or is told by a recall or a profile. The history stays
-    as it was said, and ids, provider fields and the names of arguments are never shown to it. It must be quick, must return the same for the
-    same text, and must not change what it returned before. It may be called from several threads at once.
+    It is called for every text that is indexed, learned, becomes a record, or is shown in a recall or a profile. The
+    history stays as it was said, and ids, provider fields and the names of arguments are never shown to it. It must be
+    quick, must return the same for the same text, and must not change what it returned before. It may be called from
+    several threads at once.
     """
 
     def __call__(self, text: str, /) -> str:
         """Return the text as it may be remembered.
 
-        If it raises, nothing that it should have redacted is written or told, and `memory.admin.status` names the problem.
+        If it raises, nothing that it should have redacted is written or shown, and `memory.admin.status` names the
+        problem.
         """
         ...
 
 
 class LongTermMemory(Protocol):
-    """What another service knows of one user beyond a conversation: mem0, Zep, or one of your own.
+    """What another service knows of one user beyond a conversation: mem0, Zep, or your own.
 
-    `Memory.open(long_term_memory=…)` takes a function from a `Scope` to one of these. It is called for every call, so that
-    no user's memory is read for another one. Both methods may be blocking or async; in the background, an async one
-    runs in an event loop of its own.
+    `Memory.open(long_term_memory=…)` takes a function from a `Scope` to one of these. It is called for every call, so
+    that no user's memory is read for another one. Both methods may be blocking or async; in the background, an async
+    one runs in its own event loop.
     """
 
     def record(self, messages: Sequence[Message], /) -> Awaitable[None] | None:
@@ -383,7 +385,7 @@ class LongTermMemory(Protocol):
         ...
 
     def retrieve(self, message: Message, /) -> Awaitable[str] | str:
-        """Return what bears on a message, one thing a line; empty if nothing does."""
+        """Return what is relevant to a message, one thing a line; empty if nothing is."""
         ...
 
 

@@ -37,7 +37,7 @@ from memlayer_core.transfer.lines import components_of, session_text
 class Transcripts:
     """The conversations of one user, each under its session id. Each blocking verb has an async one with an `a` in front.
 
-    It has no state of its own, so it is cheap to make. Every verb is one transaction.
+    It has no state, so it is cheap to make. Every verb is one transaction.
 
     Args:
         memory: The memory that stores them.
@@ -90,7 +90,7 @@ class Transcripts:
         Args:
             key: Key of the conversation.
             part: `"active"` or `"archived"`; both if left out.
-            limit: How many messages at the most.
+            limit: Maximum number of messages.
             offset: How many messages to skip.
         """
         return messages_flow.list_messages(self.memory.runtime, self.scope_of(key), part, limit, offset)
@@ -154,7 +154,7 @@ class Transcripts:
         Args:
             key: Key of the conversation.
             first: Place of the first message; below zero, counted from the end.
-            count: How many messages at the most; all from `first` on if left out.
+            count: Maximum number of messages; all from `first` on if left out.
             part: The part that is counted in and deleted from; both if left out.
         """
         return messages_flow.take_from_list(self.memory.runtime, self.scope_of(key), part, first, count)
@@ -225,7 +225,7 @@ class JsonSession:
         """Write a session's file. It replaces the old one.
 
         Raises:
-            InvalidStateError: A state is no JSON, or the existing file is not a readable file of this session; it
+            InvalidStateError: A state is not JSON, or the existing file is not a readable file of this session; it
                 stays as it is.
             StoreUnavailableError: It cannot be written.
         """
@@ -237,7 +237,7 @@ class JsonSession:
         """Return the states in a session's file, by the component's name; None if there is no file.
 
         Raises:
-            InvalidStateError: The file is cut off, is no session file, or is of another version or session.
+            InvalidStateError: The file is cut off, is not a session file, or is of another version or session.
             StoreUnavailableError: The file cannot be read.
         """
         file = self.file_of(session_id)
@@ -308,7 +308,7 @@ class SessionManager:
 
         Raises:
             InputError: `with_session` was not called.
-            InvalidStateError: A state is no JSON, or the existing file is not a readable file of this session.
+            InvalidStateError: A state is not JSON, or the existing file is not a readable file of this session.
             StoreUnavailableError: The file cannot be written.
         """
         drive(self._save_session())
@@ -386,7 +386,7 @@ class ChatState:
         """Replace the session by a saved state, in one transaction. Its messages before that are deleted.
 
         Raises:
-            InvalidStateError: It is no state, or one of another version; nothing was changed.
+            InvalidStateError: It is not a state, or a state of another version; nothing was changed.
         """
         self.chat.load_state(state)
 

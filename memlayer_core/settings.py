@@ -13,11 +13,11 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from memlayer_core.errors import ConfigurationError
 
 TelemetryPart = Literal["spans", "metrics", "ids", "text"]
-"""What OpenTelemetry is told."""
+"""What OpenTelemetry gets."""
 
 
 class Limits:
-    """What nobody has to choose: a constant each. Tests alone change them, through a subclass of `Settings`.
+    """Constants that users need not choose. Only tests change them, through a subclass of `Settings`.
 
     Attributes:
         preview_characters: Characters of a preview, if there is no room for more.
@@ -42,15 +42,15 @@ class Limits:
         indexed_characters: Characters at a message's beginning that are indexed for recall.
         index_batch: Messages that the worker embeds and commits at once; parts of long ones count each.
         index_delay: Seconds that the worker waits for more messages before it indexes a batch.
-        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and
-            faster. With more, it asks Chroma, where the user has a collection alone. 0: Chroma is asked always.
-            A text of more than 500 characters has several, at most 20.
+        exact_scan_limit: Up to so many vectors of a user, recall compares all of them, which is exact and faster. With
+            more, it asks Chroma, where the user has a separate collection. 0: it always asks Chroma. A text of more
+            than 500 characters has several, at most 20.
         vector_cache_bytes: Memory for the vectors of the users who asked last; 256 MB. 10,000 vectors of
             MiniLM take 19 MB.
         chroma_collections: Number of collections that users share. A store fixes it when it is created.
         download_timeout: Seconds that the download of the default embedding model may take.
-        embedder_timeout: Seconds that a search waits for an embedder of yours. After that, searches use words
-            only, and do not call it again for the same time.
+        embedder_timeout: Seconds that a search waits for your own embedder. After that, searches use words only, and do
+            not call it again for the same time.
         reranker_timeout: Seconds that a search waits for a reranker. After that the order stays as it was,
             and the reranker is not called again for the same time.
         long_term_timeout: Seconds that a context waits for another long-term memory
@@ -59,10 +59,10 @@ class Limits:
             that call a model after `model_timeout` more.
         extraction_turns: Turns of a session that an `extractor` reads in one call.
         extraction_idle_seconds: Seconds without a new message after which it reads fewer, but at least three.
-        extraction_tokens: Tokens of its prompt, at the most. Of long messages, the beginning is in it.
+        extraction_tokens: Maximum number of tokens of its prompt. Of long messages, the beginning is in it.
         job_attempts: How often a job is tried before it becomes a dead letter.
-        job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, ten
-            minutes at the most.
+        job_backoff: Seconds before the second attempt of a job. Each further attempt waits twice as long, but at most
+            ten minutes.
         backlog_limit: Background jobs from which on `memory.admin.status` names the backlog as a problem.
     """
 
@@ -117,8 +117,9 @@ class Settings(Limits, BaseSettings):
             previews load them again.
         offload_characters: Characters from which on a message is large: 5 x 1024, as in AgentScope.
         recall_tokens: Tokens of a context for the recall; never more than two fifths of the token limit. 0: nothing is
-            recalled. Whoever wants more raises `recall_lines`, too.
-        recall_lines: Lines of a recall at the most. None: as many as the tokens allow, however far behind the best one.
+            recalled. If you want more, raise `recall_lines`, too.
+        recall_lines: Maximum number of lines of a recall. None: as many as the tokens allow, however far behind the
+            best one.
         delete_archived_days: Days after which records that are archived or expired are deleted, with the facts that they
             had replaced. None: never.
         recall_tool_results: Whether results of tools, and the talk with an agent that a tool calls, are recalled in other
@@ -126,26 +127,28 @@ class Settings(Limits, BaseSettings):
         recall_placement: `"user"` puts the recall into the newest user message, in front of its text: it has no
             authority of the system message, and the prompt's beginning can be cached. `"system"` appends it to the
             leading system message.
-        profile_tokens: Tokens of a context for facts that are told always and records of type `"profile"`; never more than a quarter of the token
-            limit. 0: they are recalled like other records.
+        profile_tokens: Tokens of a context for facts with `always=True` and records of type `"profile"`; never more
+            than a quarter of the token limit. 0: they are recalled like other records.
         summary_tokens: Tokens of the summary in a context; never more than a quarter of the token limit.
         episodes: Whether an episode is written about turns that left the window, and about the rest of a session that ends:
             a record that later searches and contexts find. A model writes it.
         durability: `"full"`: writes survive a power cut, and each costs a disk flush. `"normal"`: writes survive the
             end of the process; a power cut may lose the last ones.
-        learn_back_days: Days before a store has its first model that are read, too. 0: only what is said from then on.
+        learn_back_days: When a store gets its first model, messages of so many days before are read, too. 0: only what
+            is said from then on.
         extraction_with_summaries: Whether turns are read in the call that sums them up when they leave the window, together
             with the summary and the episode, instead of every `extraction_turns` turns: fewer calls, and facts that come
             later. It needs a model for both.
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
-        extraction_daily_calls: Its calls for one user on one day, in UTC, at the most. What is said after that is
+        extraction_daily_calls: Maximum number of its calls for one user on one day, in UTC. What is said after that is
             read on the next day, and the ledger says so. None: any number.
         model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
         session_idle_days: Days without a new message after which an episode is written about a session. Its window
             and its history stay, so that a user can continue it. None: never.
-        telemetry: What OpenTelemetry is told, where the application has set a provider: `"spans"`, `"metrics"`; with `"ids"`
-            also the ids of users, tenants and records, with `"text"` also questions, messages, records and prompts. `()`: nothing.
+        telemetry: What OpenTelemetry gets, if the application has set a provider: `"spans"`, `"metrics"`; with `"ids"`
+            also the ids of users, tenants and records, with `"text"` also questions, messages, records and prompts.
+            `()`: nothing.
     """
 
     model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")

@@ -160,7 +160,7 @@ class View(Viewable):
         bar: A number against a limit, above the table.
         columns: The names of the columns; empty for a table without a head.
         rows: The rows, each with a cell for each column.
-        notes: Lines below the table; a line that is no mark is amber.
+        notes: Lines below the table; a line that is not a `Mark` is amber.
         sections: Further views, below all that.
     """
 
@@ -193,7 +193,7 @@ def words_of(cell: Cell, longest: int = _LONGEST) -> str:
 
 
 def fold(text: str) -> tuple[str, str]:
-    """Return what is seen at once of a long text in HTML, and the rest; nothing is left of a shorter one."""
+    """Return the part of a text that HTML shows at once, and the rest, which is empty for a short text."""
     cut = max(text.rfind(" ", 0, _HEAD), _HEAD // 2)
     return (text, "") if len(text) <= _FOLD else (f"{text[:cut]} …", text[cut:].lstrip(" "))
 

@@ -1,12 +1,12 @@
 """Spans and metrics of OpenTelemetry, named by its conventions for generative AI.
 
-`traced` goes around a flow, `Telemetry.job` around background work, and `Telemetry.model_call` around a call of a language model.
-Nothing is imported: who wants spans has imported `opentelemetry` and set a provider. Without one, an operation costs a look
-into `sys.modules`.
+`traced` goes around a flow, `Telemetry.job` around background work, and `Telemetry.model_call` around a call of a
+language model. Nothing is imported: an application that wants spans has imported `opentelemetry` and set a provider.
+Without one, an operation costs a look into `sys.modules`.
 
-What an attribute says is a number, a name from the code, or the id of a session or an agent. Ids of users and tenants, and texts,
-are told only with the parts `"ids"` and `"text"` of `Settings.telemetry`. An error is told by its type, since its words
-may quote a message.
+An attribute is a number, a name from the code, or the id of a session or an agent. Ids of users and tenants, and texts,
+are given only with the parts `"ids"` and `"text"` of `Settings.telemetry`. Of an error, only the type is given, since
+its text may quote a message.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ def traced(
 
 
 class Telemetry:
-    """What a memory tells OpenTelemetry.
+    """What a memory sends to OpenTelemetry.
 
     Args:
-        settings: `telemetry` says what is told; None: nothing is.
+        settings: `telemetry` says what is sent; None: nothing is.
         store_id: The store's id.
-        redact: Returns a text as it may be told.
+        redact: Returns a text as it may be sent.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Telemetry:
         return ModelCall(self, f"chat {model}", start, labels, "gen_ai.client.operation.duration")
 
     def hear(self, event: Event) -> None:
-        """Count an event: the listener of a memory's own."""
+        """Count an event: this is the memory's own listener."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
         attributes = {"memlayer.event": name}
         if isinstance(event, JobFailed | JobDead):
@@ -184,7 +184,7 @@ class Telemetry:
             (instrument.add if name == "memlayer.events" else instrument.record)(value, attributes)
 
     def quote(self, text: str) -> str:
-        """Return a text as it may be told, and as an exporter can encode it; nothing if the redactor fails."""
+        """Return a text as it may be sent, and as an exporter can encode it; nothing if the redactor fails."""
         try:
             return self._redact(text).encode("utf-8", "replace").decode()
         except RedactorError:  # a problem in `memory.admin.status`
@@ -253,7 +253,7 @@ class Operation:
     """The span of one operation, as a context manager. It is the parent of what starts inside.
 
     Args:
-        telemetry: What is told.
+        telemetry: What is sent.
         name: The span's name.
         attributes: What is known at its beginning.
         labels: The attributes of its metrics: few values each.
@@ -342,7 +342,7 @@ class ModelCall(Operation):
     def end_with_reply(
         self, instructions: str, text: str, reply: str, tokens_in: int, tokens_out: int
     ) -> None:
-        """Add what the model read and wrote. The texts are told only with the part `"text"`."""
+        """Add what the model read and wrote. The texts are added only with the part `"text"`."""
         self.measure("gen_ai.client.token.usage", tokens_in, **{"gen_ai.token.type": "input"})
         self.measure("gen_ai.client.token.usage", tokens_out, **{"gen_ai.token.type": "output"})
         told: dict[str, Value] = {

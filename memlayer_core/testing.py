@@ -1,4 +1,4 @@
-"""For tests of your own: a suite of claims for each seam, and an embedder that fails on demand.
+"""For your own tests: a suite of claims for each seam, and an embedder that fails on demand.
 
 Subclass a suite in a test file, and give it a fixture of the name that it asks for:
 

@@ -1,4 +1,4 @@
-"""`WindowMemory`: the window of a conversation in a message store of the user's own. It needs no journal and no index."""
+"""`WindowMemory`: the window of a conversation in the user's own message store. It needs no journal and no index."""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ _ATTEMPTS = 100
 
 
 class WindowMemory:
-    """The newest messages of one conversation, within limits, in a message store of your own.
+    """The newest messages of one conversation, within limits, in your own message store.
 
     The policies, the token counter and the context are those of `Chat`. There is no recall, no summary and no preview:
     turns that leave the window are removed from the store when the next message is added. To keep everything, use
@@ -38,7 +38,7 @@ class WindowMemory:
         settings: Further settings: `max_messages`, `max_rounds`, `compact_to`, `truncate_messages`.
 
     Raises:
-        ConfigurationError: `store` is no message store.
+        ConfigurationError: `store` is not a message store.
         InvalidScopeError: The session id is empty or cannot be stored.
         InvalidLimitError: An unknown policy, or a limit below one.
     """
@@ -59,7 +59,7 @@ class WindowMemory:
         for verb in ("get_messages", "update_messages", "delete_messages"):
             if not callable(getattr(store, verb, None)):
                 raise ConfigurationError(
-                    f"{type(store).__name__} is no message store: it has no method `{verb}`",
+                    f"{type(store).__name__} is not a message store: it has no method `{verb}`",
                     hint="Write a class with the methods of `memlayer_core.seams.MessageStore`.",
                 )
         Scope.alone(session_id)  # checks the id
@@ -134,7 +134,7 @@ class WindowMemory:
             messages: The messages, in order.
 
         Raises:
-            MessageTypeError: One of them is no message.
+            MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored; nothing was written.
             InvalidLimitError: The system message alone is larger than the token limit; nothing was written.
             StoreUnavailableError: The store failed, or other writers were faster each time.
@@ -172,8 +172,8 @@ class WindowMemory:
             policy: What limits this window, if it shall be smaller.
 
         Raises:
-            InvalidLimitError: A limit below one, an unknown policy, or a system message that is larger than the limit
-                by itself.
+            InvalidLimitError: A limit below one, an unknown policy, or a system message that alone is larger than the
+                limit.
             InvalidMessageError: A pending message could not be stored.
             StoreUnavailableError: The store failed.
         """

@@ -36,9 +36,10 @@ _STARTED_IN: set[int] = set()  # processes, up the line of forks, that started C
 class EmbeddedChroma(ChromaIndex):
     """Chroma inside this process.
 
-    Beside the directory lie `<name>.lock`, and `<name>.closed` while nobody has it open: a digest of the files' names, sizes and
-    times, as the last owner left them. Files that are not so were torn by a kill, or changed, or are a copy: opened, they may end
-    or hang this process. They are deleted, and filled again from the journal.
+    Next to the directory are `<name>.lock` and, while no process has it open, `<name>.closed`: a digest of the files'
+    names, sizes and times, as the last owner left them. If the digest differs, a kill damaged the files, somebody
+    changed them, or they are a copy: opening them may end or hang this process. So they are deleted, and filled again
+    from the journal.
 
     Args:
         directory: Chroma's own directory; it is made if it is missing. None: a temporary one, until it is closed.
@@ -50,7 +51,7 @@ class EmbeddedChroma(ChromaIndex):
 
     exclusive = True
     batch = 100
-    slice = 25  # 1,000 hold the interpreter for 200 ms
+    slice = 25  # 1,000 block the interpreter for 200 ms
     sync_threshold = 250
 
     def __init__(self, directory: Path | None, *, store_id: str) -> None:
@@ -64,7 +65,7 @@ class EmbeddedChroma(ChromaIndex):
         self._blanked: set[str] = set()
 
     def acquire(self) -> bool:
-        """Take the lock, make room for Chroma's open files, and see to it that its files can be opened without harm."""
+        """Take the lock, make room for Chroma's open files, and delete its files if they may be damaged."""
         with self._lock:
             if self.is_held:
                 return True
@@ -96,7 +97,7 @@ class EmbeddedChroma(ChromaIndex):
         return self._client is None or _identity(self.directory) == self._opened
 
     def close(self) -> None:
-        """Let go of it. What is damaged, or is not ours any more, gets no seal: the next owner deletes it."""
+        """Release it. Damaged files, and files that are no longer ours, get no seal: the next owner deletes them."""
         with self._lock:
             if self.is_held:
                 is_whole = self.still_there() and not self._damaged
@@ -129,7 +130,7 @@ class EmbeddedChroma(ChromaIndex):
             lock.release()
 
     def _refuse_fork(self) -> None:
-        """Refuse where Chroma would wait for ever for threads that stayed in the parent."""
+        """Raise an error if Chroma would wait forever for threads of the parent process."""
         if _STARTED_IN - {os.getpid()}:
             raise IndexUnavailableError(
                 f"this process was forked from one that had used embedded Chroma, so {self.directory} "
@@ -215,10 +216,10 @@ class EmbeddedChroma(ChromaIndex):
                     self._blanked.add(segment.name)
 
     def _forget_parent(self) -> None:
-        """Drop the parent's client without ending it, and its lock, of which filelock closed the child's copy already.
+        """Drop the parent's client without ending it, and its lock: filelock has already closed the child's copy.
 
-        Chroma's native part waits for its threads when it is destroyed, and a child has none of them: so the client gets a
-        reference that nobody ever gives back.
+        Chroma's native part waits for its threads when it is destroyed, and a child has none of them: so the client
+        gets a reference that is never released.
         """
         super()._forget_parent()
         client, self._client, self._owned = self._client, None, None
@@ -238,7 +239,7 @@ def _segments(directory: Path) -> Iterator[Path]:
 
 
 def _digest(directory: Path) -> str:
-    """Return a digest that is another one after any file was changed, whoever did it."""
+    """Return a digest that differs after any change of a file, no matter who made it."""
     whole = hashlib.blake2b(digest_size=16)
     for path in sorted(directory.rglob("*")):
         known = path.stat()
@@ -250,7 +251,7 @@ def _digest(directory: Path) -> str:
 
 
 def _identity(directory: Path) -> tuple[int, int] | None:
-    """Return what tells Chroma's database from another one at the same place; None where there is none."""
+    """Return what distinguishes Chroma's database from another one at the same place; None if there is none."""
     try:
         found = (directory / _DATABASE).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -277,8 +278,8 @@ def _compact(directory: Path) -> None:
 def _room() -> int:
     """Return how many collections this process may have open, after raising its limit of open files.
 
-    Embedded Chroma keeps at most `limit // 5` graphs, spread over 64 parts of a cache. One that falls out of it and is read
-    again lacks all that was not persisted yet, silently: so all of them must have room in one part.
+    Embedded Chroma keeps at most `limit // 5` graphs, spread over 64 parts of a cache. A graph that falls out of the
+    cache and is read again silently lacks what was not persisted yet. So all of them must have room in one part.
     """
     if sys.platform == "win32":
         limit = ctypes.windll.msvcrt._setmaxstdio(8192)  # noqa: SLF001 - the C runtime's own name

@@ -76,7 +76,7 @@ class ChromaIndex(ABC):
 
     @abstractmethod
     def acquire(self) -> bool:
-        """Take hold of it. Returns False while another process, or another memory in this one, has it.
+        """Acquire it. Returns False while another process, or another memory in this one, has it.
 
         Raises:
             IndexUnavailableError: It cannot be reached or used.
@@ -88,7 +88,7 @@ class ChromaIndex(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it. It can be acquired again."""
+        """Release it. It can be acquired again."""
 
     @abstractmethod
     def _open(self) -> ClientAPI:
@@ -96,7 +96,7 @@ class ChromaIndex(ABC):
 
     @abstractmethod
     def _clear(self, shards: Collection[int]) -> None:
-        """Delete collections, and leave nothing on the disk of what was ever deleted; a server keeps what it keeps."""
+        """Delete collections, and erase all deleted data from the disk; a server decides itself what stays there."""
 
     @abstractmethod
     def _written(self) -> None:
@@ -105,7 +105,7 @@ class ChromaIndex(ABC):
     # What is the same.
 
     def batches(self, shards: Collection[int], made_for: tuple[str, int]) -> dict[int, str]:
-        """Return the last batch of those of some collections that are there, whole, and made for an embedder.
+        """Return the last batch of each collection that exists, is whole, and was made for an embedder.
 
         Args:
             shards: Their numbers.
@@ -146,7 +146,7 @@ class ChromaIndex(ABC):
             with self._using(batch.shard):
                 target.upsert(ids=ids[some], embeddings=vectors[some], metadatas=lanes[some])
             if self.exclusive:
-                time.sleep(time.perf_counter() - began)  # it held the interpreter: others get it as long
+                time.sleep(time.perf_counter() - began)  # it blocked the interpreter: others get it as long
         with self._using(batch.shard):
             target.modify(metadata=_made_for(batch))
             self._written()
@@ -156,13 +156,13 @@ class ChromaIndex(ABC):
     ) -> list[Neighbour] | None:
         """Return the nearest texts of a lane, or of a whole collection; a text is as near as its nearest part.
 
-        None if the collection did not get one of these batches last: it is of another time, or was written to meanwhile.
+        None if the collection's last batch is none of these: it is older, or was written to meanwhile.
 
         Args:
             shard: Number of the collection.
             lane: The lane; None: all are searched.
             vector: Unit length, shape (dimension,).
-            limit: Texts at the most.
+            limit: Maximum number of texts.
             names: Batches.
 
         Raises:
@@ -191,7 +191,7 @@ class ChromaIndex(ABC):
         return [Neighbour(key, max(-1.0, min(1.0, 1.0 - distance))) for key, distance in best]
 
     def erase(self, shards: Collection[int]) -> None:
-        """Delete collections in any state, and from the disk what was ever deleted.
+        """Delete collections in any state, and erase all deleted data from the disk.
 
         Raises:
             IndexUnavailableError: It cannot be reached, or the disk is full: they may be empty already.
@@ -222,7 +222,7 @@ class ChromaIndex(ABC):
 
     @contextmanager
     def _using(self, shard: int) -> Iterator[None]:
-        """Use a collection, alone where it is in this process; not again once it is found damaged."""
+        """Use a collection: alone if it is in this process, and never again after it was found damaged."""
         if shard in self._damaged:
             raise IndexCorruptError(
                 f"{self._name(shard)} is damaged", hint="memlayer drops the collection and fills it again."
@@ -333,7 +333,7 @@ def load_chromadb() -> ModuleType:
         IndexUnavailableError: The environment or `./.env` holds a variable that Chroma cannot take.
     """
     try:
-        import chromadb  # a second that only who needs it pays
+        import chromadb  # takes a second, so only if it is needed
     except Exception as problem:
         named = ", ".join(_rejected(problem)) or "a variable"
         raise IndexUnavailableError(
@@ -354,7 +354,7 @@ def _rejected(problem: Exception) -> list[str]:
 
 
 def chroma_settings(**values: Any) -> Any:
-    """Return Chroma's settings, with those that would break the index out of the environment's reach."""
+    """Return Chroma's settings. The environment cannot set those that would break the index."""
     load_chromadb()
     from chromadb.config import Settings
 

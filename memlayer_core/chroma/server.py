@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ChromaServer(ChromaIndex):
     """A Chroma server.
 
-    Its disk is its own: what is deleted is found no more, but the vectors stay in its files until it rebuilds them.
+    It manages its own disk: deleted vectors are no longer found, but stay in its files until it rebuilds them.
 
     Args:
         url: `http://host:port` or `https://host:port`.
@@ -29,7 +29,7 @@ class ChromaServer(ChromaIndex):
         url: As it is used.
 
     Raises:
-        ConfigurationError: `url` is no such URL.
+        ConfigurationError: `url` is not such a URL.
     """
 
     exclusive = False
@@ -91,7 +91,7 @@ class ChromaServer(ChromaIndex):
             ) from problem
         if not answer.is_success:
             raise IndexUnavailableError(
-                f"what answers at {self.url} is no Chroma server that lets us in: HTTP {answer.status_code}",
+                f"what answers at {self.url} is not a Chroma server that lets us in: HTTP {answer.status_code}",
                 hint="Check the URL and its port, and the headers.",
             )
         with translate_errors(f"connect to {self.url}"):
@@ -108,7 +108,7 @@ class ChromaServer(ChromaIndex):
                 headers=self._headers,
                 settings=settings,
             )
-            cast("Any", client)._server._session.timeout = patience  # noqa: SLF001 - Chroma waits for ever
+            cast("Any", client)._server._session.timeout = patience  # noqa: SLF001 - Chroma waits forever
         return client
 
     def _clear(self, shards: Collection[int]) -> None:

@@ -40,7 +40,7 @@ EXIT_CODES = (
     "3 (`verify` alone): sound, but another process holds the index. 130: Ctrl-C."
 )
 Answers: TypeAlias = Generator[tuple[Viewable, Any], None, None]
-"""What a command yields: values for people, each with what JSON has of it, or None for the value itself."""
+"""What a command yields: values for people, each with its value for JSON; None if that is the same."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -49,15 +49,15 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def note(text: str, style: str = "") -> None:
-    """Print a line beside the results. Text of users is made visible."""
+    """Print a line on the standard error. Control characters in it are made visible."""
     console(stderr=True).print(visible(text), style=style, markup=False, soft_wrap=True)
 
 
 def _show(value: Viewable, data: Any = None, *, as_json: bool = False) -> None:
     """Print a value: a table on a terminal, lines in a pipe, or JSON with the names that Python has.
 
-    In a pipe each row is one line, whole, with tabs between its cells: numbers as they are, times in ISO 8601. What is no row,
-    such as a sum or a warning, goes to the standard error.
+    In a pipe, each row is one whole line with tabs between its cells; numbers are not formatted, and times are ISO
+    8601. Everything else, such as a sum or a warning, goes to the standard error.
     """
     out = console()
     if as_json:
@@ -85,7 +85,7 @@ def _field(cell: Cell) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON has of a value: a dataclass is an object of its fields, and a time is ISO 8601."""
+    """Return a value for JSON: a dataclass is an object of its fields, and a time is ISO 8601."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value) if field.repr}
     if isinstance(value, Mapping):
@@ -151,7 +151,7 @@ class _Group(TyperGroup):
 class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        if not isinstance(event, IndexRebuilt):  # `verify` and `reindex` tell it themselves
+        if not isinstance(event, IndexRebuilt):  # `verify` and `reindex` report it themselves
             note(f"Note: {getattr(event, 'reason', None) or record.getMessage()}", "yellow")
 
 
@@ -316,7 +316,7 @@ def _put_in_order(values: dict[str, Any], first: str) -> None:
 
 
 def _is_file(path: Path) -> bool:
-    with suppress(OSError, ValueError):  # it is a question, and no path at all
+    with suppress(OSError, ValueError):  # it is a question, not a path
         return path.is_file()
     return False
 

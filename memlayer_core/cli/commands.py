@@ -112,7 +112,7 @@ def search(
     Takes:
         query: A question, or words.
         user: Whose memory is searched.
-        k: How many hits at the most.
+        k: Maximum number of hits.
         embedder: `auto` is the store's own; `package.module:attribute` one of your application.
     """
     with store.open_old(embedder=shell.load(embedder) if ":" in embedder else embedder) as memory:
@@ -160,7 +160,7 @@ def import_(
         source: What `export` wrote; a file, a folder or a ZIP archive of another program; a database by its URL without a password,
             which stands in MEMLAYER_SOURCE_PASSWORD; or `-`: an export on the standard input.
         tenant: The tenant to import into, if not the one it is from.
-        user: Whose all of it must be: lines of anybody else are refused.
+        user: The user of all of it: lines of other users are refused.
         source_format: Its format, if it is not recognized. docs/migration.md lists the formats.
         me: Of a group, the name of the speaker who is the user.
         dry_run: Read and check everything, and write nothing.
@@ -194,8 +194,8 @@ def forget(
 ) -> Answers:
     """Delete a record, a session or everything of a user for good, and say what was deleted and what is left.
 
-    It tells what it would delete, and asks. Nothing finds it any more when the command ends; what remains in the files and in
-    the index is erased, too, or the command says who will do it.
+    It says what it would delete, and asks. Nothing finds it any more when the command ends; what remains in the files
+    and in the index is erased, too, or the command says who will do it.
 
     Takes:
         user: Everything of this user.
@@ -246,7 +246,7 @@ def forget(
         raise typer.Exit(1)
     left = ["exports, backups, saved states and forks that you made: delete them yourself"]
     left += [
-        f"items in the folder {'/'.join(folder)!r}, which is no user's: `memory.items(…).forget({folder!r})`"
+        f"items in the folder {'/'.join(folder)!r}, which belongs to no user: `memory.items(…).forget({folder!r})`"
         for folder in gone.undeclared_folders
     ]
     try:
@@ -301,8 +301,8 @@ def backup(target: Path, store: JournalPlace) -> Answers:
 def verify(store: StorePlace) -> Answers:
     """Check the journal, compare both indexes with it, and build again an index that does not agree.
 
-    It may run beside a server. Exit codes: 0: all is sound. 1: an index had to be built again, or a job was given up.
-    3: all that was compared is sound, but another process holds Chroma's index and keeps it whole.
+    It may run while a server uses the store. Exit codes: 0: all is sound. 1: an index had to be built again, or a job
+    was given up. 3: all that was compared is sound, but another process holds Chroma's index and keeps it whole.
     """
     rebuilt: set[int] = set()
 
@@ -364,7 +364,7 @@ def work(store: StorePlace, *, model: str | None = None, revive: bool = False, o
     Takes:
         model: What sums up, writes episodes and learns, as `Memory.open(model=…)`: `package.module:attribute`.
         revive: Try again what was given up.
-        once: End when nothing is owed any more.
+        once: End when no work is left.
     """
     chosen = None if model is None else shell.load(model)
     if not once:
@@ -391,7 +391,7 @@ def work(store: StorePlace, *, model: str | None = None, revive: bool = False, o
 
 @app.add
 def doctor(store: StorePlace) -> Answers:
-    """Look for what is wrong with this machine and a store, and say how to mend it.
+    """Look for problems of this machine and a store, and say how to mend them.
 
     It looks at versions, settings, tokenizer, embedder, permissions, disk, the journal and its pages, locks, the queue and
     Chroma. Nothing is changed. Exit code 1: something is wrong.

@@ -57,7 +57,7 @@ _FACTS: dict[str, dict[str, object]] = {
     r"I live in (\w+)": {"key": "home", "always": True},
     r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True, "always": True},
 }
-"""What the script that stands for a model reads: words, of which the group is the value, and the fact that they state."""
+"""What the script that stands in for a model finds: a pattern, whose group is the value, and the fact that it states."""
 _NEWS = "Guess what: I live in Porto now, three streets from Lena."
 
 
@@ -132,7 +132,7 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
 
 
 def script(_instructions: str, prompt: str) -> str:
-    """Stand for a model that reads facts: it gets numbered lines of a conversation, and answers with JSON."""
+    """Stand in for a model that reads facts: it gets numbered lines of a conversation, and answers with JSON."""
     said = [
         {"op": "add", **fact, "value": found[1], "quote": found[0], "messages": [int(number)]}
         for number, line in re.findall(r"^\[(\d+)\] (.*)$", prompt, re.MULTILINE)

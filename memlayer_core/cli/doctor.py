@@ -36,7 +36,7 @@ _EXTRAS = ("", "langchain", "classic", "llamaindex", "postgres", "multilingual")
 _TOKENS = {"MEMLAYER_MCP_TOKEN", "MEMLAYER_UI_TOKEN"}  # of memlayer-server
 _LEAST = 100 * 2**20  # bytes that a disk should have free
 _PATIENCE = 2.0  # seconds that a writer is waited for
-_IDLE = timedelta(hours=1)  # that a job waits before nobody seems to work
+_IDLE = timedelta(hours=1)  # that a job waits before the check says that nobody works
 
 State = Literal["fine", "note", "wrong"]
 
@@ -96,7 +96,7 @@ def examine(store: StorePlace) -> Iterator[Check]:
 
 
 def _check(name: str, look: Callable[..., Finding], *what: object) -> Check:
-    """Return what a look finds; an error of memlayer is something wrong, and its hint the way to mend it."""
+    """Return what a check finds; an error of memlayer is a wrong state, and its hint says how to mend it."""
     try:
         return Check(name, *look(*what))
     except MemlayerError as problem:

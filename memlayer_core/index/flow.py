@@ -104,7 +104,7 @@ def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale
 
 # Finds the nearest vectors in one scope: in the index, or by an exact comparison; and the postings of words.
 
-_UNTOLD = 1000  # texts of a collection that are compared one by one, since it was not told of them yet; with more, all are
+_UNTOLD = 1000  # texts that are compared one by one, since their collection does not have them yet; with more, all are
 
 
 def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, str | None]]:
@@ -158,7 +158,7 @@ def postings_of(
 
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
-    """Tell whether to ask the index: it is slower for few vectors, and another process may hold it."""
+    """Return whether to ask the index: it is slower for few vectors, and another process may hold it."""
     return rt.index is not None and rt.index.is_held and overview.vectors > rt.settings.exact_scan_limit
 
 
@@ -169,7 +169,7 @@ def nearest(
     overview: ScopeStatistics,
     limit: int,
 ) -> list[Neighbour]:
-    """Return the nearest vectors: of the index, and of what it was not told yet; by an exact comparison if it cannot answer."""
+    """Return the nearest vectors of the index and of texts that it lacks yet; by an exact comparison if it cannot answer."""
     found = _found_by_index(rt, reach, vector, overview, limit)
     return rt.db.read(compare, rt, reach, vector, limit) if found is None else found
 
@@ -236,7 +236,7 @@ def index(rt: Runtime, jobs: Sequence[Job]) -> int:
     if wordless := rt.db.read(texts_sql.without_words, keys):
         rt.db.write(texts_sql.add_words, wordless, rt.own_words)
     if filings:
-        # First, so that who flushes has heard it.
+        # First, so that the caller of `flush` gets the event.
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
     rt.db.write(storage_jobs.finish, jobs)
     return embedded
@@ -309,17 +309,17 @@ def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask
 
 
 def _measured(rt: Runtime) -> Mapping[str, SimilarityScale]:
-    """Return the scales of the embedder's cosines, which nobody knows: it is the user's own."""
+    """Return the scales of the embedder's cosines. They are measured, since it is the user's own embedder."""
     return scales_from(rt.embedder.embed(calibration_texts()))
 
 
 def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
-    """Do a job of kind `"copy"`: tell the index all that is marked for it, batch by batch.
+    """Do a job of kind `"copy"`: copy all marked texts to the index, batch by batch.
 
     Args:
         rt: What the memory works with.
         job: The job.
-        is_stopped: Tells whether to stop; the job then stays to be done.
+        is_stopped: Returns whether to stop; the job then stays to be done.
 
     Raises:
         IndexUnavailableError: It cannot be reached.
@@ -364,7 +364,7 @@ def _waits(rt: Runtime, job: Job) -> bool:
 
 
 def compact(rt: Runtime, jobs: Sequence[Job]) -> None:
-    """Do jobs of kind `"compact"`: fill collections again, so that deleted vectors leave Chroma's files. A server keeps what it keeps."""
+    """Do jobs of kind `"compact"`: fill collections again, so that deleted vectors leave Chroma's files. A server needs no such job."""
     assert rt.index is not None
     shards = {job.subject for job in jobs}
     if rt.index.exclusive:

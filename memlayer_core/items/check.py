@@ -36,7 +36,7 @@ def folder_of(tenant_id: str, labels: object) -> Folder:
 
     Raises:
         InvalidScopeError: The tenant's id cannot be stored.
-        InvalidItemError: They are no list of labels, or one cannot be stored.
+        InvalidItemError: They are not a list of labels, or one cannot be stored.
     """
     Scope("anybody", tenant_id=tenant_id)  # checks the id
     if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
@@ -62,7 +62,7 @@ def key_of(key: object) -> str:
     """Return a key, if an item can be stored under it.
 
     Raises:
-        InvalidItemError: It is no text, or no database can store it.
+        InvalidItemError: It is not text, or no database can store it.
     """
     _check_text("a key", key)
     return str(key)
@@ -72,7 +72,7 @@ def value_to_tagged(value: object) -> dict[str, Any]:
     """Return a value as JSON that it reads back equal from.
 
     Raises:
-        InvalidItemError: It is no mapping, or holds something that cannot be written.
+        InvalidItemError: It is not a mapping, or holds something that cannot be written.
     """
     if not isinstance(value, Mapping):
         raise InvalidItemError(
@@ -104,7 +104,7 @@ def value_to_json(value: object, bytes_limit: int) -> str:
 
 
 def value_from_json(text: str) -> dict[str, Any]:
-    """Return a value of its own, equal to what was written."""
+    """Return a new value that equals the written one."""
     value: dict[str, Any] = read(json.loads(text))
     return value
 
@@ -113,7 +113,7 @@ def texts_of(value: Mapping[str, Any], texts: Iterable[object] | None) -> tuple[
     """Return the texts by which an item is indexed, each once: the given ones, or the whole value.
 
     Raises:
-        InvalidItemError: One of those is no text.
+        InvalidItemError: One of those is not text.
     """
     named = [whole_text(value)] if texts is None else list(texts)
     for text in named:
@@ -152,7 +152,7 @@ def expiry(ttl: timedelta | None, now: datetime) -> datetime | None:
     """Return when an item that is stored or read now expires.
 
     Raises:
-        InvalidItemError: It would be over at once, or no calendar knows when.
+        InvalidItemError: It would expire at once, or the time is too far away for a calendar.
     """
     if ttl is None:
         return None
@@ -285,7 +285,7 @@ def check_namespace(tenant_id: str, namespace: object) -> tuple[str, ...]:
     """Return the labels of a user's namespace.
 
     Raises:
-        InvalidItemError: They are no labels, or not exactly one of them is `"{user_id}"`.
+        InvalidItemError: They are not labels, or not exactly one of them is `"{user_id}"`.
     """
     labels = folder_of(tenant_id, namespace).labels
     if sum(label == USER for label in labels) != 1 or any(
@@ -304,11 +304,11 @@ def folder_of_user(tenant_id: str, namespace: Sequence[str], user_id: str) -> Fo
 
 
 def is_within(labels: Sequence[str], folders: Iterable[Folder]) -> bool:
-    """Tell whether a folder of these labels is one of some folders, or inside of one."""
+    """Return whether a folder of these labels is one of some folders, or inside one of them."""
     return any(tuple(labels[: len(one.labels)]) == one.labels for one in folders)
 
 
-# Reads filters for items, and tells which values pass.
+# Reads filters for items, and decides which values pass.
 
 _DEEPEST = 100
 _NO_PATH = re.compile("[][(){}\"'\0-\x1f\x7f]")
@@ -320,7 +320,7 @@ def conditions_of(expression: object) -> tuple[Condition, ...]:
     """Return a filter's conditions; all of them must hold.
 
     Raises:
-        InvalidItemError: It is no filter.
+        InvalidItemError: It is not a filter.
     """
     if expression is None:
         return ()
@@ -332,7 +332,7 @@ def conditions_of(expression: object) -> tuple[Condition, ...]:
 
 
 def passes(conditions: Iterable[Condition], value: Mapping[Any, Any]) -> bool:
-    """Tell whether all conditions hold for a value."""
+    """Return whether all conditions hold for a value."""
     return all(_holds(one, list(_values_at(value, one.path))) for one in conditions)
 
 

@@ -172,7 +172,7 @@ def _asks(request: FindItems) -> bool:
 
 
 def _numbers_to_refresh(ready: Sequence[_Ready], answers: Sequence[Any]) -> list[int]:
-    """Return the numbers of items whose time to live begins anew because they were read."""
+    """Return the numbers of items whose time to live restarts because they were read."""
     found: set[int] = set()
     for one, answer in zip(ready, answers, strict=True):
         match one:
@@ -219,7 +219,7 @@ def _shelves(connection: Connection, item_query: ItemQuery, limit: int | None = 
 def _shares(
     connection: Connection, item_query: ItemQuery, request: FindItems, shelves: _Shelves, total: int
 ) -> Mapping[int, float]:
-    """Return of each text that has no vector its share of the query's words, which are no stop words, among so many texts."""
+    """Return for each text without a vector its share of the query's words; stop words do not count."""
     lost = set(sql.waiting(connection, item_query, None))
     if not lost:
         return {}

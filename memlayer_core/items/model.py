@@ -27,8 +27,8 @@ class Item:
         updated_at: When the value was last put, in UTC.
         ttl: How long it lives after it was last put or read; None: it does not expire.
         expires_at: When it expires; None: never.
-        score: How well it matches the query, 1 at the most: the cosine, or without a vector the share of the query's
-            words that it contains. None: it was not found by a query.
+        score: How well it matches the query, at most 1: the cosine, or without a vector the share of the query's words
+            that it contains. None: it was not found by a query.
     """
 
     number: int
@@ -97,7 +97,7 @@ class FindItems:
         labels: Labels of the folder; empty: all of the tenant.
         filter: Conditions on their fields, see `memlayer_core.items.check`.
         query: What the items shall be about. Without it, the last put come first.
-        limit: How many items at the most.
+        limit: Maximum number of items.
         offset: How many items to skip.
         refresh: Whether finding an item restarts its time to live.
     """
@@ -125,7 +125,7 @@ class ListFolders:
     Attributes:
         patterns: Patterns that a folder must match, all of them.
         max_depth: Number of labels to return of each folder. Folders that are equal then are returned once.
-        limit: How many folders at the most.
+        limit: Maximum number of folders.
         offset: How many folders to skip.
     """
 

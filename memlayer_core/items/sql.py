@@ -1,9 +1,9 @@
 """Items in SQL. Each function runs in its caller's transaction.
 
-Folders are locked first, in the order of their names, before anything in them is read, so that one that becomes empty goes
-while nobody puts something into it.
+Folders are locked first, in the order of their names, before anything in them is read, so that a folder that becomes
+empty is deleted while nobody puts something into it.
 
-The key of a text that an item is found by is never used again: an item that says something else has other keys.
+The key of an item's text is never used again: a changed text has another key.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from memlayer_core.storage.vectors import ScopeStatistics
 
 # Reads items in SQL. Each function runs in its caller's transaction.
 #
-# Filters are asked here, of each item in the scope: databases have no JSON that tells a lone surrogate, and do not agree on
-# what is equal.
+# Filters are asked here, of each item in the scope: the JSON of databases has no lone surrogates, and databases do not
+# agree on what is equal.
 
 _AT_ONCE = 1000  # vectors that are compared at a time
 _BEHIND_SLASH = "0"  # the character after it
@@ -153,7 +153,7 @@ def pages(
 
 
 def _texts_in(row: Any) -> dict[int, str]:
-    """Return what queries find the item of a row by, by the keys of the texts."""
+    """Return the texts by which queries find the item of a row, by their keys."""
     return dict(json.loads(row.texts))
 
 
@@ -189,7 +189,7 @@ storage_texts.register(
 
 # The namespaces of users in SQL. Each function runs in its caller's transaction.
 
-_LISTED = 100  # folders that bear a user's id
+_LISTED = 100  # folders with a user's id in a label
 _SEARCHED = 32  # folders of a user that a recall looks into
 
 DECLARED = sa.exists().where(tables.meta.c.name.like(sa.bindparam("declared_names")))
@@ -239,7 +239,7 @@ def searched_folders(
 
 
 def undeclared_folders(connection: sa.Connection, tenant_id: str, user_id: str) -> list[tuple[str, ...]]:
-    """Return the labels of folders with items that bear a user's id and are not declared to be a user's."""
+    """Return the labels of folders with items that have a user's id as a label and are not declared to be a user's."""
     own = folders_of(connection, tenant_id, user_id)
     bearing = tables.items.c.path.contains("/" + Folder(user_id).path, autoescape=True)
     query = sa.select(tables.items.c.path).where(inside(Folder(tenant_id)), bearing).distinct()
@@ -298,7 +298,7 @@ def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> 
 
 
 def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) -> None:
-    """Let the time to live of items begin anew."""
+    """Restart the time to live of items."""
     for some in statements.chunks(numbers):
         lock_owners(
             connection,
@@ -338,7 +338,7 @@ def _hold(connection: sa.Connection, folder: Folder, shards: int) -> None:
 
 
 def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) -> None:
-    """Store an item. What it was found by before stays, with its vectors, if that is the same."""
+    """Store an item. Its texts stay, with their vectors, if they are the same as before."""
     before = {} if row is None else _texts_in(row)
     is_same = list(before.values()) == [text for text, _ in put.texts]
     keys = [*before] if is_same else statements.take_keys(connection, len(put.texts))

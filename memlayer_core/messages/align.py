@@ -127,8 +127,8 @@ def _unique_pairs(before: Sequence[bytes], after: Sequence[bytes]) -> list[tuple
 # Compares a list that a framework sends again with the history: what is new, and what it replaces.
 
 TELLING = 40
-"""Characters of messages that occur once in the history: so many do not match by chance. Two such messages do not
-either, however short they are."""
+"""Messages that occur once in the history do not match by chance if they have so many characters together.
+Two such messages do not, either, however short they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +353,7 @@ def _is_sure(
     *,
     complete: bool,
 ) -> bool:
-    """Tell whether the matches cannot be chance."""
+    """Return whether the matches cannot be chance."""
     if (
         complete
         and same
@@ -367,7 +367,7 @@ def _is_sure(
 
 
 def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_places: Places) -> bool:
-    """Tell whether the history begins with the list, and has no other words behind it."""
+    """Return whether the history begins with the list, and has no other words behind it."""
     before, after = [past[to].words for to in past_places], [incoming[at].words for at in incoming_places]
     return bool(after) and before[: len(after)] == after and {*before} == {*after}
 
@@ -375,7 +375,7 @@ def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_pla
 def _is_likely(
     past: Digests, incoming: Digests, past_places: Places, incoming_places: Places, same: Mapping[int, int]
 ) -> bool:
-    """Tell whether to accept uncertain matches: the list begins with them, so that they supersede nothing."""
+    """Return whether to accept uncertain matches: the list begins with them, so that they supersede nothing."""
     if not same or list(same) != list(incoming_places[: len(same)]):
         return False
     if past_places[-1] in same.values():
@@ -458,7 +458,7 @@ def to_remove(present: Sequence[T], target: Sequence[U], same: Callable[[T, U], 
     Args:
         present: The list as it is.
         target: The list as it should become; its new items come behind those that stay.
-        same: Tells whether two items are equal.
+        same: Returns whether two items are equal.
     """
     leaving: list[T] = []
     at = 0

@@ -22,7 +22,7 @@ def check_messages(messages: object) -> list[Message]:
         messages: An iterable of `Message`.
 
     Raises:
-        MessageTypeError: It is a string, no iterable, or contains something that is no `Message`.
+        MessageTypeError: It is a string, is not iterable, or contains something that is not a `Message`.
         InvalidMessageError: One of them cannot be stored.
     """
     if isinstance(messages, str | bytes | Message | Mapping) or not isinstance(messages, Iterable):
@@ -66,7 +66,7 @@ def dated(messages: Any, created_at: Times) -> Any:
     """Return messages with the times that they were said at, to be checked with all else.
 
     Raises:
-        InvalidMessageError: `created_at` is no time, or has more or fewer of them than there are messages.
+        InvalidMessageError: `created_at` is not a time, or is a list of more or fewer times than there are messages.
     """
     if created_at is None:
         return messages
@@ -83,9 +83,9 @@ def dated(messages: Any, created_at: Times) -> Any:
     return [replace(one, created_at=at or one.created_at) for one, at in zip(batch, times, strict=True)]
 
 
-# Seconds since 1970: less than the first is no time; from the second on they are milliseconds or smaller.
+# Seconds since 1970: less than the first is not a time; from the second on they are milliseconds or smaller.
 _FIRST, _MILLIS, _LAST = 1e8, 1e11, 1e20
-_YEAR = 1970  # before it, a program wrote that it knows no time
+_YEAR = 1970  # an earlier year means that a program did not know the time
 _NAMES = ("created_at", "timestamp", "created", "create_time")
 
 
@@ -102,7 +102,7 @@ def moment_of(value: Any) -> datetime | None:
 
 
 def said_at(*fields: Mapping[str, Any]) -> datetime | None:
-    """Return the time that a framework's fields of a message tell; None if they tell none."""
+    """Return the time in a framework's fields of a message; None if they have none."""
     told = (moment_of(some.get(name)) for some in fields for name in _NAMES)
     return next((moment for moment in told if moment is not None and moment.year >= _YEAR), None)
 
@@ -115,7 +115,7 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
         bytes_limit: UTF-8 bytes that its JSON may have, all fields together.
 
     Raises:
-        InvalidMessageError: A field is no JSON, or the message is larger than the limit.
+        InvalidMessageError: A field is not JSON, or the message is larger than the limit.
     """
     written = _json_of(message).encode("utf-8", "surrogatepass")
     if len(written) > bytes_limit:
@@ -167,7 +167,7 @@ def at_least_one(name: str, value: object) -> None:
     """Check a limit of one call.
 
     Raises:
-        InvalidLimitError: It is no whole number, below one, or too large to count to.
+        InvalidLimitError: It is not a whole number, is below one, or is too large to count to.
     """
     check_whole_number(name, value, minimum=1)
 
@@ -176,7 +176,7 @@ def check_page(limit: object, offset: object) -> None:
     """Check the limit of a list, where None is none, and how much of it is skipped.
 
     Raises:
-        InvalidLimitError: One of them is no whole number, too small, or too large to count to.
+        InvalidLimitError: One of them is not a whole number, is too small, or is too large to count to.
     """
     if limit is not None:
         at_least_one("limit", limit)
@@ -190,7 +190,7 @@ def check_whole_number(name: str, value: object, *, minimum: int = 0) -> None:
     """Check a number of one call.
 
     Raises:
-        InvalidLimitError: It is no whole number, below `minimum`, or above two thousand million.
+        InvalidLimitError: It is not a whole number, is below `minimum`, or is above two thousand million.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise InvalidLimitError(
@@ -207,7 +207,7 @@ def seconds(name: str, value: object) -> float:
     """Return the seconds to wait of one call.
 
     Raises:
-        InvalidLimitError: It is no number, or NaN.
+        InvalidLimitError: It is not a number, or NaN.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise InvalidLimitError(
@@ -221,7 +221,7 @@ def index(name: str, value: object) -> None:
     """Check a place in a list, counted from 0, or from -1 backwards.
 
     Raises:
-        InvalidLimitError: It is no whole number, or too large to count to.
+        InvalidLimitError: It is not a whole number, or is too large to count to.
     """
     check_whole_number(name, -1 - value if isinstance(value, int) and value < 0 else value)
 
@@ -243,7 +243,7 @@ def new_message(
     """Return a new message.
 
     Raises:
-        InvalidMessageError: A tool message names no call, which no model accepts; or the content or the calls are no
+        InvalidMessageError: A tool message names no call, which no model accepts; or the content or the calls are not a
             list.
     """
     if role == "tool" and tool_call_id is None:

@@ -63,19 +63,19 @@ _UNDATED = (
     "the session %r opens with %s messages of a user that have no time: they count as said now, and end what was said "
     "before now. Pass `created_at=…` if they are older"
 )
-_MANY = 8  # messages of a user without a time that are no single turn any more
+_MANY = 8  # messages of a user without a time that are more than a single turn
 _LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
 
 
 def restore_originals(
     rt: Runtime, scope: Scope, messages: object, *, one_is_new: bool = False
 ) -> list[Message]:
-    """Check messages, and return the originals: without blocks of ours, and whole.
+    """Check messages, and return the originals: without our blocks, and whole.
 
     An agent that runs on a context has the context's messages in its list, and the caller stores that list. A recall
-    that memlayer added is no part of a message. A preview or an escaped text stands for a message that is stored
-    already. What only looks like ours stays, because somebody wrote it: a block bears a key that this store made, and
-    a message is a copy if it has the original's id or answers the same tool call, or if a context of this process
+    that memlayer added is not part of a message. A preview or an escaped text stands for a message that is stored
+    already. Text that only looks like ours stays, because somebody wrote it: our blocks have a key that this store
+    made. A message is a copy if it has the original's id or answers the same tool call, or if a context of this process
     showed exactly this text.
 
     Args:
@@ -120,13 +120,13 @@ def restore_originals(
 
 
 def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
-    """Tell whether a message can be compared with an original: by its id, its call, or since we showed its text."""
+    """Return whether a message can be compared with an original: by its id, its call, or since we showed its text."""
     named = message.id is not None or message.tool_call_id is not None
     return named or rt.temporaries.key_shown(scope, shown_text(message)) is not None
 
 
 def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str | None] | None:
-    """Return the key of the message that one may be a preview of, and the length that it states; None: it is none.
+    """Return the key of the message that one may be a preview of, and the length that it states; None: it is not a preview.
 
     An assistant's preview states nothing, and is known by its text.
     """
@@ -155,7 +155,7 @@ def _unescape(
 
 
 def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
-    """Tell whether a message may be a copy of another.
+    """Return whether a message may be a copy of another.
 
     Role and call are equal, and so is the id. A copy without an id has an original that is not in the list by its id.
     """
@@ -169,9 +169,9 @@ _ENDS = "%s+|(?:%s+\n\n)*([^%s]*)(?:\n\n%s+)*"  # a message's own text, with suc
 
 
 def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message | None:
-    """Return a message of a user or a system without the blocks of ours at its ends, where a context puts them.
+    """Return a message of a user or a system without our blocks at its ends, where a context puts them.
 
-    Elsewhere, and alone, they are what somebody said. Returns None if only a content block of ours is left.
+    In other places, or alone, somebody wrote them. Returns None if only one of our content blocks is left.
     """
     if message.role not in {"user", *SYSTEM_ROLES}:
         return message
@@ -359,7 +359,7 @@ def _append_round(
 
 
 def _is_answer(message: Message) -> bool:
-    """Tell whether a message ends a round: a model's answer that calls no tool."""
+    """Return whether a message ends a round: a model's answer that calls no tool."""
     is_last = message.role == "assistant" and not message.tool_calls
     return is_last and message.model_visible and not is_task(message)
 
@@ -383,7 +383,7 @@ def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessa
 
 
 def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
-    """Warn, once for each memory, of a session that opens with many messages whose time nobody tells."""
+    """Warn, once for each memory, of a session that opens with many messages without a time."""
     unknown = sum(one.role == "user" and one.created_at is None for one in messages)
     memo = rt.temporaries
     if unknown >= _MANY and not memo.warned_of_times and rt.db.read(reads.find, scope) is None:
@@ -605,7 +605,7 @@ def rename(rt: Runtime, scope: Scope, title: str | None) -> bool:
 
 
 def end(rt: Runtime, scope: Scope) -> bool:
-    """End a session: its window begins anew, and an episode is written."""
+    """End a session: its next window begins empty, and an episode is written."""
     rt.temporaries.clear(scope)
     ended = rt.db.write(writes.end_session, scope, rt.now(), rt.episode_minimum)
     if ended is not None:
@@ -691,7 +691,7 @@ def edit(
 
 
 def _is_same(message: Message, expected: Message | str) -> bool:
-    """Tell whether a message is the expected one."""
+    """Return whether a message is the expected one."""
     if isinstance(expected, str):
         return message.text == expected
     return check.digest(message) == check.digest(check_message(expected))

@@ -18,7 +18,7 @@ Replace = Literal["nothing", "changes", "all"]
 """Which messages of a session a list may replace: none, those that differ from it, or all."""
 
 Part = Literal["active", "archived"]
-"""Part of a session: `"active"` from the begin of its working memory on, `"archived"` before that."""
+"""Part of a session: `"active"` from the beginning of its working memory on, `"archived"` before that."""
 
 STEP = 2**20
 """Distance between the positions of two messages when the second one comes at the end of their session."""
@@ -64,7 +64,7 @@ class Session(Tabular):
         memory_start: Position where working memory begins. Messages before it are in the history only.
         ended: Whether the session was ended, or idle for long, and has no new message since.
         opening: Beginning of the user's first message; None if it was not asked for.
-        forked_from: Id of the session that it is a copy of; None if it is no copy.
+        forked_from: Id of the session that it is a copy of; None if it is not a copy.
         summary_version: Goes up with each summary and when a message is changed; 0: there is no summary.
         summary_due: Position before which its messages are to be summed up.
         summary_tries: How often all answers of a model about them were refused.
@@ -171,7 +171,7 @@ class SessionDetails:
         last_ended_id: Id of the last message before working memory begins; None: it begins at the first message.
         created_at: When its first message was written.
         updated_at: When it was last changed.
-        forked_from: Id of the session that it is a copy of; None if it is no copy.
+        forked_from: Id of the session that it is a copy of; None if it is not a copy.
         ended: Whether it has ended. Its episode, if any, is written or a job for it is queued.
     """
 
@@ -211,7 +211,7 @@ class ForgetReport(Report):
         messages: Number of messages in these sessions.
         records: Number of records. All versions of a record count as one.
         items: Number of items in the user's own namespaces (see `Items.declare_user_namespace`).
-        undeclared_folders: Folders with items that bear the user's id as a label, and belong to no user's namespace: they
+        undeclared_folders: Folders with items that have the user's id as a label and are in no user's namespace: they
             stay. At most 100; `memory.items(tenant_id=…).forget(labels)` deletes one.
     """
 

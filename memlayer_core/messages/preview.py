@@ -35,7 +35,8 @@ _AHEAD = 16
 _LEGIBLE = 32
 """Characters of each string in JSON, quotes included, that stay as long as there are lists to shorten."""
 
-# A full stop needs white space after it, "3.14" and "example.com" are no ends; Chinese and Japanese ones do not.
+# A full stop ends a sentence only before white space, so not in "3.14" and "example.com"; a Chinese or Japanese one
+# always does.
 _SENTENCE_END = regex.compile(
     r"(?rs)[\p{SB=STerm}\p{SB=ATerm}]\p{SB=Close}{0,3}(?=\s)"
     r"|[\u3002\uff01\uff1f\uff1b\u2026]\p{SB=Close}{0,3}(?=.)"
@@ -97,8 +98,8 @@ def truncate_arguments(arguments: str, characters: int) -> str:
     Numbers stay as they were written; NaN and infinity, which JSON does not have, become null.
 
     Args:
-        arguments: JSON text. What is no JSON, or too deeply nested for Python to read, is truncated as a text
-            and returned as a JSON string, quotes included.
+        arguments: JSON text. What is not JSON, or is too deeply nested for Python to read, is truncated as a text and
+            returned as a JSON string, quotes included.
         characters: Code points of the result.
 
     Returns:
@@ -133,7 +134,7 @@ def truncate_message(
         The same object if nothing is too long.
 
     Raises:
-        ConfigurationError: `process` returned something that is no text.
+        ConfigurationError: `process` returned something that is not text.
     """
     message = unpack(message, characters)
     calls = tuple(_truncate_call(call, characters) for call in message.tool_calls)
@@ -299,7 +300,7 @@ def key_of(preview_id: object) -> int:
     """Return the key of the message that an offload id names.
 
     Raises:
-        InvalidMessageError: It is no such id.
+        InvalidMessageError: It is not such an id.
     """
     found = _ID.fullmatch(preview_id) if isinstance(preview_id, str) else None
     if found is None:
@@ -408,7 +409,7 @@ def parse_preview(message: Message) -> tuple[int, str] | None:
 
 
 def shown_characters(text: str, previews: Sequence[str]) -> int:
-    """Return how many characters of a text's beginning are told by previews."""
+    """Return how many characters of a text's beginning are in previews."""
     return max((len(commonprefix([text, one])) for one in previews), default=0)  # noqa: RUF071  (of characters)
 
 

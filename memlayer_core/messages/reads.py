@@ -34,7 +34,7 @@ from memlayer_core.storage.terms import index_terms, searchable
 
 
 def columns_of(session: int, draft: PreparedMessage) -> dict[str, Any]:
-    """Return the columns of what a message says; its key and its position are others."""
+    """Return the columns for a message's content, without its key and its position."""
     message = draft.message
     assert message.id is not None  # a draft is complete
     assert message.created_at is not None
@@ -94,14 +94,14 @@ def head_of(row: Any, scope: Scope) -> StoredMessage:
 
 
 def _links(message: Message) -> str | None:
-    """Return what tells a message apart from a question of a user: that no prompt has it, that it is a result, or in a task."""
+    """Return what distinguishes a message from a question: it is hidden from prompts, is a result, or belongs to a task."""
     links = {"hidden": not message.is_told, "answers": message.turn_role == "tool", "task": is_task(message)}
     said = {name: True for name, is_so in links.items() if is_so}
     return exact_text(said) if said else None
 
 
 def _body(message: Message, text: str) -> str | None:
-    """Return what the other columns do not hold: most plain messages have none."""
+    """Return the fields that have no column; most plain messages have none of them."""
     body: dict[str, Any] = {}
     if message.role == "developer":
         body["role"] = message.role
@@ -239,12 +239,12 @@ def make_fork(connection: sa.Connection, row: Any, scope: Scope, now: datetime, 
 
 
 def inside(number: Any) -> Any:
-    """Return the condition on `messages` for what a session says now."""
+    """Return the condition on `messages` for a session's messages, without versions."""
     return sa.and_(messages.c.session == number, IN_FORCE)
 
 
 def ever_inside(number: Any) -> Any:
-    """Return the condition on `messages` for what a session says and ever said. No index has both, so each is asked for."""
+    """Return the condition on `messages` for a session's messages and their versions. No index has both: each is asked for."""
     return sa.or_(inside(number), sa.and_(messages.c.session == number, ~IN_FORCE))
 
 
@@ -518,7 +518,7 @@ def history(
 def versions(
     connection: sa.Connection, session: Session, after: int = 0, until: int = LAST
 ) -> list[StoredMessage]:
-    """Return what a session said before, in order: each version has the position of the message that it stands in front of.
+    """Return a session's versions, in order: each has the position of the message in front of which it stands.
 
     Args:
         connection: In a transaction.
@@ -592,7 +592,7 @@ def list_users(connection: sa.Connection, text: str, limit: int | None, offset: 
     Args:
         connection: In a transaction.
         text: Only users with these characters in their id or their tenant's, in any case; empty: all.
-        limit: How many at the most.
+        limit: Maximum number of them.
         offset: How many to skip.
     """
     of_user = sessions.c.namespace == namespaces.c.namespace

@@ -246,7 +246,7 @@ def _with_identity_of(old: StoredMessage, draft: PreparedMessage) -> PreparedMes
 
 
 def loses(old: Message, new: Message) -> bool:
-    """Tell whether words are lost when a message replaces another.
+    """Return whether words are lost when a message replaces another.
 
     None are lost if it continues the other, such as an answer that is stored while it grows.
     """
@@ -265,7 +265,7 @@ def loses(old: Message, new: Message) -> bool:
 
 
 def in_order(present: Sequence[StoredMessage], versions: Sequence[StoredMessage]) -> list[Message]:
-    """Return what a session says and said: each version in front of the message at its position, or of the next one.
+    """Return a session's messages and versions: each version in front of the message at its position, or of the next one.
 
     A version that equals its message is left out.
 

@@ -97,7 +97,7 @@ def session_deleted(connection: sa.Connection, number: int, now: datetime) -> No
 def session_ended(
     connection: sa.Connection, row: Any, min_messages: int | None, until: int | None = None
 ) -> None:
-    """Owe what is written and read of an ended part of a session."""
+    """Note what a model must still write and read about an ended part of a session."""
     for follower in _FOLLOWERS:
         if follower.end is not None:
             follower.end(connection, row, min_messages, until)
@@ -194,7 +194,7 @@ def _new_row(session: int, key: int, draft: PreparedMessage, position: int) -> d
 def _positions_of(
     connection: sa.Connection, row: Any, insertions: Sequence[tuple[int | None, PreparedMessage]]
 ) -> tuple[Any, list[int]]:
-    """Return a session's row and the positions of new messages. Where no room is left, the session is numbered anew."""
+    """Return a session's row and the positions of new messages. If no room is left, all get new positions."""
     positions = [0] * len(insertions)
     fronts: dict[int | None, list[int]] = {}
     for place, (front, _) in enumerate(insertions):
@@ -230,7 +230,7 @@ _NUMBERED: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
     (summaries.c.session, (summaries.c.first,), (summaries.c.until,)),
     (episodes.c.session, (episodes.c.first,), (episodes.c.until,)),
 )
-"""What holds positions of a session's messages: the column with its number, those of a first message, and those of a last one."""
+"""Columns with positions of a session's messages: the one with its number, those of a first message, those of a last one."""
 
 
 def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
@@ -329,7 +329,7 @@ def _find_anew(
     before: Mapping[int, Any],
     now: datetime,
 ) -> None:
-    """Let searches find what changed messages say, and nothing of what they said."""
+    """Let searches find what changed messages say now, and not what they said before."""
     edits = dict(splice.replacements)
     as_before = {  # their vectors are as good as before
         key
@@ -414,7 +414,7 @@ def append(
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    # What is compared with nothing that is stored comes behind it: the statement that locks counts it, too.
+    # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
     counted = reads.lock_and_count(connection, scope, drafts, now) if is_plain else None
     row, keys = counted or (
@@ -439,7 +439,7 @@ def append(
 
 
 def delete_message(connection: sa.Connection, scope: Scope, place: str | int, now: datetime) -> Message:
-    """Delete one message, named by its id or its place, and what is kept of what it said before. Returns it.
+    """Delete one message, named by its id or its place, and its versions. Returns it.
 
     Raises:
         UnknownMessageError: The session does not have it.
@@ -475,9 +475,9 @@ def edit_message(
     *,
     erase: bool,
 ) -> Message:
-    """Put what `change` makes of a message in its place; where it raises, all stays as it was.
+    """Replace a message by the result of `change`; if that raises, nothing changes.
 
-    What it said stays as a version; with `erase` that is erased, with all that it ever said.
+    The old message stays as a version; with `erase`, it is erased with all earlier versions.
 
     Raises:
         UnknownMessageError: The session does not have it.
@@ -566,7 +566,7 @@ def resync(
     replace_all: bool,
     replaceable: Callable[[Message], bool],
 ) -> SyncReport:
-    """Update a session from a list of messages: see `rules/align.py`.
+    """Update a session from a list of messages: see `align.py`.
 
     Args:
         connection: In a transaction that writes.
@@ -724,7 +724,7 @@ def take_from_list(
         scope: The session.
         part: The part that places are counted in; None: the whole session.
         first: Place of the first message; below zero, counted from the end. Outside of the list, nothing is deleted.
-        count: How many messages at the most; None: all from there on.
+        count: Maximum number of messages; None: all from there on.
         now: The present.
     """
     row = reads.lock_session(connection, scope)
@@ -747,7 +747,7 @@ def archive_list(
         scope: The session.
         count: How many messages.
         now: The present.
-        min_messages: Messages that make an episode, which is owed then; None: none is made.
+        min_messages: Messages from which on an episode is written; None: none is written.
     """
     row = reads.lock_session(connection, scope)
     if row is None:
@@ -805,9 +805,9 @@ def hear(
     now: datetime,
     shards: int,
 ) -> Receipt:
-    """Store at the end what of a list was not heard yet; nothing is taken back.
+    """Store the new messages of a list at the end; nothing is removed.
 
-    Only where the list begins further back is more than the session's end looked at.
+    More than the session's end is read only if the list begins further back.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     told = [draft.digest for draft in drafts]
@@ -889,7 +889,7 @@ def _within(session: Any, part: Part | None) -> Any:
 
 
 def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime) -> None:
-    """Note where a session's working memory begins; with nothing behind that, it is ended."""
+    """Note where a session's working memory begins; if nothing follows, it has ended."""
     goes_on = sa.exists().where(reads.inside(number), messages.c.position >= place)
     idle = sa.case((goes_on, sa.func.coalesce(sessions.c.idle_since, statements.to_micros(now))), else_=None)
     begun = sa.update(sessions).where(sessions.c.number == number)

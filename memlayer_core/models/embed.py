@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # Caches the vectors of the last questions: a turn searches several times, and embeds its question once.
 
-_QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at the most
+_QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
 
 
 class QueryCache:
@@ -189,7 +189,7 @@ class ForeignEmbedder:
         """Return one unit vector for each text.
 
         Raises:
-            EmbedderError: It failed, or its answer is no list of vectors.
+            EmbedderError: It failed, or its answer is not a list of vectors.
             EmbedderMismatchError: The store's vectors have another dimension.
         """
         texts = list(texts)
@@ -280,7 +280,7 @@ def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedd
         dimension: Length of the store's vectors; None without vectors.
 
     Raises:
-        ConfigurationError: It is no embedder.
+        ConfigurationError: It is not an embedder.
     """
 
     def has(*methods: str) -> bool:
@@ -327,7 +327,7 @@ def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedd
         )
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
         raise ConfigurationError(
-            f"embedder={choice!r:.100} is no embedder",
+            f"embedder={choice!r:.100} is not an embedder",
             hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
             "Chroma embedding function, or a blocking function from a list of texts to their vectors.",
         )
@@ -412,8 +412,8 @@ _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
         "ar": SimilarityScale(0.660, 0.094),
     },
 }
-"""Scales by identity and language, measured by `memlayer_core.index.flow`: MiniLM reads English alone. Hashing does not tell answers
-from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
+"""Scales by identity and language, measured by `memlayer_core.index.flow`: MiniLM reads English alone. Hashing cannot distinguish
+answers from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
 _fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
 _failed: dict[Path, str] = {}
@@ -450,7 +450,7 @@ def resolve_embedder(
         dimension: Length of the store's vectors, which a user's embedder must have, too; None without vectors.
 
     Raises:
-        ConfigurationError: It is no embedder, or the store needs one that must be passed.
+        ConfigurationError: It is not an embedder, or the store needs one that must be passed.
         EmbedderError: MiniLM or the multilingual embedder is needed and cannot be loaded.
     """
     if choice == "auto":
@@ -485,7 +485,7 @@ def _name_of(identity: str) -> EmbedderName:
 
 
 def is_local(embedder: Embedder) -> bool:
-    """Tell whether an embedder runs in this process and waits for nothing: the built-in ones do."""
+    """Return whether an embedder runs in this process and waits for nothing: the built-in ones do."""
     return isinstance(embedder, _OWN)
 
 
@@ -514,7 +514,7 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
 
 
 def _minilm_or_reason(settings: Settings) -> tuple[MiniLM | None, str]:
-    """Return MiniLM; or None, and why it cannot be had, which is empty if that was said before."""
+    """Return MiniLM; or None and the reason, which is empty if it was reported before."""
     try:
         where = minilm.folder()
     except RuntimeError as problem:  # no home directory

@@ -139,7 +139,7 @@ LanguageModelLike: TypeAlias = (
     | Callable[[str], str | Awaitable[str]]
     | Callable[[str, str], str | Awaitable[str]]
 )
-"""What `Memory.open` takes as a model. A function of two arguments is given instructions and text apart."""
+"""What `Memory.open` takes as a model. A function of two arguments gets instructions and text separately."""
 
 Scores: TypeAlias = Iterable[float]
 """One score for each text, larger ones for better texts."""
@@ -162,7 +162,7 @@ T = TypeVar("T")
 class Deadline:
     """A time limit for calls of somebody else's model.
 
-    After it was late, it is not called for the same time, so that the next searches do not wait for it, too.
+    After a late answer, it is not called for as long as a call may take, so that the next searches do not wait for it.
 
     Args:
         seconds: How long a call may take.
@@ -286,7 +286,7 @@ class CheckedRedactor:
 
     Args:
         redactor: The redactor.
-        health: Is told when it fails, and when it works again.
+        health: Notes when it fails, and when it works again.
     """
 
     def __init__(self, redactor: Redactor, health: Health) -> None:
@@ -311,7 +311,7 @@ class CheckedRedactor:
 
     def _failure(self, reason: str) -> RedactorError:
         self._health.down(
-            "redactor", f"{reason}; what it should redact is neither remembered, nor indexed, nor told"
+            "redactor", f"{reason}; what it should redact is neither remembered, nor indexed, nor shown"
         )
         return RedactorError(
             f"the redactor failed: {reason}; what it should have redacted was not written",
@@ -382,7 +382,7 @@ def resolve_reranker(choice: Any, seconds: float) -> Reranker | None:
         seconds: How long it may take.
 
     Raises:
-        ConfigurationError: It is no reranker.
+        ConfigurationError: It is not a reranker.
     """
     if choice is None:
         return None
@@ -420,7 +420,7 @@ def _asks(choice: Any) -> tuple[_Ask, _AsyncAsk | None] | None:
 
 
 def _is_own(choice: Any, method: str) -> bool:
-    """Tell whether a class has an async method of its own; a framework's only calls the blocking one in a thread."""
+    """Return whether a class has an async method of its own; a framework's only calls the blocking one in a thread."""
     found = getattr(type(choice), method, None)
     base = {"langchain_core.documents.compressor", "llama_index.core.postprocessor.types"}
     return found is not None and found.__module__ not in base
@@ -436,7 +436,7 @@ async def _await(answer: Any) -> Any:
 
 
 def _documents(texts: Sequence[str]) -> list[Any]:
-    made = import_module("langchain_core.documents").Document  # whoever has a compressor has it
+    made = import_module("langchain_core.documents").Document  # a user of a compressor has it
     return [made(text, metadata={_PLACE: place}) for place, text in enumerate(texts)]
 
 
@@ -498,7 +498,7 @@ class ForeignLongTermMemory:
         self._deadline = Deadline(seconds, LongTermMemoryError, "long_term_timeout")
 
     def retrieve(self, scope: Scope, message: Message) -> str:
-        """Return what bears on a message.
+        """Return what is relevant to a message.
 
         Raises:
             LongTermMemoryError: The service failed, was late, or returned no text.

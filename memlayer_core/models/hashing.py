@@ -6,8 +6,8 @@ a place and with a sign that a checksum of its spelling decides (the "hashing tr
 typing error still finds the word. A paraphrase without a common word is not found; that takes a model that
 was trained, such as MiniLM.
 
-Nothing here depends on the machine, on the process or on `PYTHONHASHSEED`, so a store can be opened anywhere.
-Whoever changes what a vector looks like must give `IDENTITY` a new version.
+Nothing here depends on the machine, on the process or on `PYTHONHASHSEED`, so a store can be opened anywhere. If you
+change what a vector looks like, give `IDENTITY` a new version.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ if TYPE_CHECKING:
 DIMENSION = 1024
 IDENTITY = f"hashing-{DIMENSION}-v1"
 
-# What of a text is looked at: an answer of about 3,000 words. More words only blur the vector.
+# Characters of a text that are read: an answer of about 3,000 words. More words only blur the vector.
 _CHARACTERS = 20_000
-# What of one word is cut into parts: longer ones are addresses and encoded data.
+# Characters of a word that are cut into parts: longer words are addresses and encoded data.
 _WORD_CHARACTERS = 40
 _PART_LENGTHS = (3, 4, 5)
-# A word falls on so many axes, so that two words rarely share all of theirs.
+# Number of axes of a word, so that two words rarely share all of theirs.
 _PLACES = 2
-# Beside a word's own weight of 1: its parts together, and its pair with the next word.
+# A word's own weight is 1. These are the weights of its parts together, and of its pair with the next word.
 _PARTS = 0.5
 _PAIR = 0.25
-# What the words of grammar keep of their weight. Not nothing: "who are you" is made of them.
+# Share of their weight that words of grammar keep. It is not zero: "who are you" has no other words.
 _DAMPED = 0.1
-# What a text, though not a question, has on the last axis, where no word falls: as if five more words were in
-# it that nobody asks for. Otherwise "Thanks, Anna!" would be the best answer to each question that names Anna,
-# as cosine divides by the length ("pivoted" normalisation; Singhal et al., 1996).
+# Value of a text, but not of a question, on the last axis, which no word has: as if the text had five more words that
+# no question has. Otherwise "Thanks, Anna!" would be the best answer to each question that names Anna, as cosine
+# divides by the length ("pivoted" normalisation; Singhal et al., 1996).
 _BALLAST = 2.5
 
 _ENGLISH = """

@@ -23,10 +23,10 @@ from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
 from memlayer_core.storage.jobs import Cost
 from memlayer_core.storage.terms import searchable
 
-# Recognizes a model's answer that a prompt is longer than it can read, and says how much to try once more with.
+# Recognizes a model's answer that a prompt is longer than it can read, and says how long the second prompt may be.
 
 RETRY_SHARE = 0.6
-"""The share of the token limit, or of the prompt that was refused if it was smaller, that is tried once more with."""
+"""The second call gets this share of the token limit, or of the refused prompt if that was smaller."""
 
 _WHAT = r"(?<![a-z])(?:prompt|input|message|request|sequence|conversation)s?(?![a-z])"
 _TOO_LONG = re.compile(
@@ -56,7 +56,7 @@ _DEPTH = 5  # errors of which one is the cause of the next
 
 
 def is_overflow(problem: BaseException) -> bool:
-    """Tell whether an error says that a prompt is longer than a model can read.
+    """Return whether an error says that a prompt is longer than a model can read.
 
     It is known by its type, as in LangChain and LiteLLM, by its code or HTTP status, as of OpenAI, or by the words of
     providers' interfaces; its causes count, too.
@@ -67,7 +67,7 @@ def is_overflow(problem: BaseException) -> bool:
 def retry_limit(
     emit: Callable[[Event], None], scope: Scope, problem: Exception, *, token_limit: int, tokens: int
 ) -> int:
-    """Return the token limit to call a model once more with, and emit the event.
+    """Return the token limit for a second call of a model, and emit the event.
 
     Args:
         emit: Passes the event on.
@@ -214,7 +214,7 @@ class LanguageModel:
                 ) from None
             error_type = type(
                 problem
-            ).__name__  # what it said may quote a message, or a key: only the cause tells
+            ).__name__  # what it said may quote a message, or a key: only the cause says it
             if is_overflow(problem):
                 raise ModelContextError(
                     f"{self.name} cannot read so long a prompt: {error_type}",
@@ -285,7 +285,7 @@ def _langchain(model: Any, instructions: str, text: str, schema: type[BaseModel]
 
 
 def _calls_tools(model: Any) -> bool:
-    """Tell whether a chat model of LangChain can be held to a schema: its class says how tools are bound."""
+    """Return whether a chat model of LangChain can be held to a schema: its class says how tools are bound."""
     bind = getattr(type(model), "bind_tools", None)
     return bind is not None and getattr(bind, "__qualname__", "") != "BaseChatModel.bind_tools"
 
@@ -300,7 +300,7 @@ def _llamaindex(model: Any, instructions: str, text: str, schema: type[BaseModel
     if schema is not None and getattr(getattr(model, "metadata", None), "is_function_calling_model", False):
         try:
             answer = _complete(model.as_structured_llm(schema), prompt)
-        except ValueError as problem:  # it called no function, though it was told to: it may answer in words
+        except ValueError as problem:  # it called no function, although it had to: it may answer in words
             logger.info("%s cannot be held to a schema: %s", type(model).__name__, type(problem).__name__)
     answer = answer if answer is not None else _complete(model, prompt)
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}

@@ -1,7 +1,7 @@
 """all-MiniLM-L6-v2 by ONNX: Chroma's default model from Chroma's own cache folder, without its padding.
 
-Chroma's function pads every text to 256 tokens. This one makes the same vectors, many times as fast on messages of chat
-length (`benchmarks/embed_speed.py`).
+Chroma's function pads every text to 256 tokens. This one makes the same vectors without that, which is faster for short
+texts (`benchmarks/embed_speed.py`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def is_present(directory: Path) -> bool:
 def fetch(directory: Path, seconds: float) -> None:
     """Let Chroma download its model, 79 MB, with a progress bar. One process does it, others wait for that one.
 
-    An archive that lies beside the folder is used instead of the network.
+    An archive next to the folder is used instead of the network.
 
     Args:
         directory: The folder; `folder()`.
@@ -155,7 +155,7 @@ def _runtime() -> Any:
 
 
 def _cut(text: str) -> str:
-    """Return the beginning of a text, without the white space that would be all of it, and encodable."""
+    """Return the beginning of a text, encodable; of a long one with single spaces, since it may begin with many."""
     if len(text) > _CHARACTERS:
         text = " ".join(text[: 4 * _CHARACTERS].split())[:_CHARACTERS]
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -166,9 +166,9 @@ _models: dict[Path, _Model] = {}
 
 
 def _start_afresh() -> None:
-    """Let a forked child load its own model, since it has none of the parent's threads, and a lock may be held for ever.
+    """Let a forked child load its own model, since it has none of the parent's threads, and a lock may be held forever.
 
-    The child neither uses nor destroys the parent's models: at its exit that would wait for their threads for ever.
+    The child neither uses nor destroys the parent's models: at its exit that would wait for their threads forever.
     Therefore each of them gets a reference that is never released.
     """
     global _loading, _models

@@ -45,7 +45,7 @@ def is_present() -> bool:
         return False
 
 
-_lock = threading.Lock()  # around loading and encoding: numpy's threads do not survive a fork in their midst
+_lock = threading.Lock()  # around loading and encoding: numpy's threads do not survive a fork while they run
 _model: Any = None
 
 if hasattr(os, "register_at_fork"):

@@ -153,8 +153,8 @@ _beyond_ascii = re.compile(r"[^\x00-\x7f]+").findall
 def estimate(text: str) -> int:
     """Estimate the tokens of a text, for a budget that should rather be kept than filled.
 
-    It is a function of the text alone, takes about 20 microseconds for a message of 30 words, and grows
-    with the text's length. The module's docstring tells how far it is off.
+    It is a function of the text alone, takes about 20 microseconds for a message of 30 words, and grows with the text's
+    length. The module's docstring gives its error.
 
     Args:
         text: Any text, lone surrogates included.
@@ -174,16 +174,16 @@ def estimate(text: str) -> int:
 
 
 def _is_disordered(run: str) -> bool:
-    """Tell base64 from a path or a long name: capitals, small letters and digits take turns in it."""
+    """Return whether a text is base64, not a path or a long name: it mixes capitals, small letters and digits."""
     mixed = run not in (run.lower(), run.upper())
     return mixed and len(_changes(run)) * _DISORDER_CHANGES > len(run)
 
 
 # Find and load tiktoken's encodings from tables that are on this machine already.
 #
-# tiktoken downloads a table that it does not find, and deletes one that is damaged to download it anew.
-# A memory must neither wait for a network nor fail without one: here a table is looked for where tiktoken
-# and llama-index-core keep theirs, its content is checked, and only then may tiktoken read it.
+# tiktoken downloads a table that it does not find, and deletes one that is damaged to download it again. A memory must
+# neither wait for a network nor fail without one: here a table is looked for where tiktoken and llama-index-core keep
+# theirs, its content is checked, and only then may tiktoken read it.
 
 _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
 _SOURCE = "https://openaipublic.blob.core.windows.net/"
@@ -238,8 +238,8 @@ def find_tables(encoding: str) -> Path | None:
         encoding: A name that `encoding_named` returned.
 
     Returns:
-        The folder; None where there is none, also for the encodings of tiktoken's plugins, of which
-        nobody can tell what they read.
+        The folder; None where there is none, also for the encodings of tiktoken's plugins, of which it is not known
+        what they read.
     """
     files = _TABLES.get(encoding)
     if files is None:
@@ -250,8 +250,8 @@ def find_tables(encoding: str) -> Path | None:
 def load(encoding: str) -> tiktoken.Encoding | None:
     """Return an encoding, read from the tables at hand at its first use in this process.
 
-    The first use takes 0.2 to 0.4 seconds and keeps some 70 MB. tiktoken is told the folder in the only
-    way that it listens to, its environment variable, which is put back when the table is read.
+    The first use takes 0.2 to 0.4 seconds and keeps some 70 MB. tiktoken gets the folder through its environment
+    variable, which is restored when the table is read.
 
     Returns:
         The encoding; None when its tables went away, or cannot be read after all.
@@ -264,7 +264,7 @@ def load(encoding: str) -> tiktoken.Encoding | None:
         folder = find_tables(encoding)
         if folder is None:
             return None
-        import tiktoken  # who sends no text to a model counts none
+        import tiktoken  # only a process that counts tokens needs it
 
         before = os.environ.get(_CACHE_VARIABLE)
         os.environ[_CACHE_VARIABLE] = str(folder)
@@ -308,7 +308,7 @@ def _folders() -> Iterator[Path]:
         if named := os.environ.get(variable):
             yield Path(named)
     yield Path(tempfile.gettempdir()) / "data-gym-cache"
-    # The spec of the namespace package tells where it lies; nothing of LlamaIndex is imported for it.
+    # The spec of the namespace package says where it is; nothing of LlamaIndex is imported for it.
     spec = importlib.util.find_spec("llama_index")
     for place in (spec and spec.submodule_search_locations) or ():
         yield Path(place) / "core" / "_static" / "tiktoken_cache"
@@ -336,9 +336,9 @@ T = TypeVar("T")
 MESSAGE_TOKENS = 4
 """Of every message: OpenAI's chat format frames one by 3 tokens, its first version by 4."""
 NAME_TOKENS = 1
-"""Of a speaker's name, beside its text: the separator in OpenAI's chat format."""
+"""Of a speaker's name, in addition to its text: the separator in OpenAI's chat format."""
 CALL_TOKENS = 8
-"""Of every tool call, beside its id, name and arguments: the JSON around them, as a model writes it."""
+"""Of every tool call, in addition to its id, name and arguments: the JSON around them, as a model writes it."""
 IMAGE_TOKENS = 1600
 """Of an image, whatever its size: the most that Claude charges for one (1.15 megapixels / 750), and
 above GPT-4o's most (85 + 170 for each of 8 tiles = 1445). LangChain assumes 85, LlamaIndex 256."""
@@ -347,7 +347,7 @@ AUDIO_TOKENS = 2000
 VIDEO_TOKENS = 3000
 """Of a video, whatever its length: ten seconds at Gemini's 300 tokens a second. LlamaIndex assumes 256."""
 DOCUMENT_TOKENS = 3000
-"""Of a page of a file that is no text, and of a file that is only named: Claude charges 1500 to 3000. LlamaIndex assumes 2048
+"""Of a page of a file that is not text, and of a file that is only named: Claude charges 1500 to 3000. LlamaIndex assumes 2048
 for a whole file."""
 PAGE_BYTES = 50_000
 """Of a page of a PDF: scanned ones have more, and plain text has fewer."""
@@ -379,7 +379,7 @@ _PIECE = 50_000
 def token_counter(
     tokenizer: TokenizerLike = "auto",
 ) -> TokenCounter:
-    """Return a counter for a model, an encoding or a function of yours.
+    """Return a counter for a model, an encoding or your own function.
 
     Which encoding is at hand is decided here; it is loaded at the first count.
 
@@ -394,8 +394,8 @@ def token_counter(
         with its count of a fixed sample: two functions of one name that count differently differ in it.
 
     Raises:
-        ConfigurationError: The name is neither a model's nor an encoding's, or it is no tokenizer at all.
-            A function that answers with no count raises it too, here or at a later count.
+        ConfigurationError: The name is neither a model's nor an encoding's, or it is not a tokenizer at all. A function
+            that does not return a count raises it too, here or at a later count.
     """
     if isinstance(tokenizer, str):
         return _counter_named(tokenizer)
@@ -477,7 +477,7 @@ class _Counter:
                 return sum(map(self._part, parts))
             inner: list[Block] = []
             rest = _without_files(block, inner)
-        except RecursionError:  # a circle, or an abyss
+        except RecursionError:  # a circle, or too deep
             return self.text(reprlib.repr(block))
         written, binaries = _BINARY.subn("", _as_json(rest))
         return self.text(written) + binaries * IMAGE_TOKENS + sum(map(self._block, inner))
@@ -494,7 +494,7 @@ def _medium(block: Block) -> str | None:
 
 
 def is_document(block: Block) -> bool:
-    """Tell whether a content block is a file, a text in a file's place, or a result of a search."""
+    """Return whether a content block is a file, a text in a file's place, or a result of a search."""
     return str(block.get("type")) in _DOCUMENTS
 
 
@@ -564,11 +564,11 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
 
 
 class FallbackCounter:
-    """A counter of yours, with the estimate in its place where it raises: no message is lost for that.
+    """Your own counter. If it raises, the estimate is used instead, so that no message is lost.
 
     Args:
         counter: The counter.
-        health: Is told when it fails, and when it works again.
+        health: Notes when it fails, and when it works again.
     """
 
     def __init__(self, counter: TokenCounter, health: Health) -> None:
@@ -591,9 +591,9 @@ class FallbackCounter:
     def _or_estimate(self, count: Callable[[T], int], estimate: Callable[[T], int], what: T) -> int:
         try:
             tokens = count(what)
-        except ConfigurationError:  # it answers with no count: that is no tokenizer
+        except ConfigurationError:  # it does not return a count, so it is not a tokenizer
             raise
-        except Exception as problem:  # noqa: BLE001  (whatever a function of yours raises)
+        except Exception as problem:  # noqa: BLE001  (your function may raise anything)
             self._health.down("tokenizer", f"{self.name}: {in_short(problem)}; tokens are estimated")
             return estimate(what)
         self._health.up("tokenizer")
@@ -630,7 +630,7 @@ _SAMPLE = (
     "The quick brown fox jumps over 13 lazy dogs; isn't it? def f(x): return {'a': [1, 2.5]}\n"
     "https://example.org/a_b?c=d&e=%20 我五月份搬到了东京。 東京は雨です 안녕하세요 Привет, мир! 👩‍💻 aGVsbG8="
 )
-"""A little of everything, to tell apart functions that have one name."""
+"""A little of everything, to distinguish functions with the same name."""
 
 
 def _function_name(function: Callable[[str], object]) -> str:
@@ -645,7 +645,7 @@ def _function_count(function: Callable[[str], object]) -> Callable[[str], int]:
         tokens = _as_count(answer)
         if tokens is None:
             raise ConfigurationError(
-                f"the tokenizer {_function_name(function)!r} answered {reprlib.repr(answer)}, which is no count",
+                f"the tokenizer {_function_name(function)!r} answered {reprlib.repr(answer)}, which is not a count",
                 hint="Return the number of tokens (0 or more) or a list of the tokens.",
             )
         return tokens
@@ -666,7 +666,7 @@ def _as_count(answer: object) -> int | None:
 def _as_json(block: Any) -> str:
     try:
         return json.dumps(block, ensure_ascii=False, default=_as_plain)
-    except (TypeError, ValueError, RecursionError):  # keys that are no text, circles, an abyss
+    except (TypeError, ValueError, RecursionError):  # keys that are not text, circles, too deep
         return reprlib.repr(block)
 
 

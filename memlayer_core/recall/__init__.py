@@ -1,1 +1,1 @@
-"""What else bears on the question: candidates, ranks, and what is recalled."""
+"""What else is relevant to the question: candidates, ranks, and what is recalled."""

@@ -24,7 +24,7 @@ def check_filter(recall_filter: object) -> RecallFilter | None:
     """Return a filter with its times in UTC and each value of a list once; None if everything passes.
 
     Raises:
-        InvalidFilterError: It is no filter, or one of its conditions cannot be checked.
+        InvalidFilterError: It is not a filter, or one of its conditions cannot be checked.
     """
     if recall_filter is None:
         return None
@@ -61,11 +61,11 @@ def _texts(name: str, values: object) -> Sequence[str]:
         )
     for value in values:
         if not isinstance(value, str) or not value:
-            raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is no text", hint="Leave it out.")
+            raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is not text", hint="Leave it out.")
     return tuple(dict.fromkeys(values))
 
 
-# Says where what a search found comes from, for a model that looks it up.
+# Says where each hit of a search comes from, for a model that looks something up.
 
 _FACTS = 5
 """Facts besides the hits of one search."""
@@ -84,7 +84,7 @@ def origin_of(hit: Hit, scope: Scope) -> str:
 
     Args:
         hit: The hit.
-        scope: The session of who asks.
+        scope: The session that asks.
     """
     if hit.record is not None:
         return record_origin(hit.record, scope)
@@ -101,7 +101,7 @@ def record_origin(record: Record, scope: Scope) -> str:
 
 
 def facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Record]:
-    """Return facts that are no hits, under whose key or in whose words something is that is looked for."""
+    """Return facts that are not hits, but have something of the query in their key or their words."""
     asked = set(index_terms(query))
     seen = {hit.record.memory_id for hit in hits if hit.record is not None}
     about = (

@@ -36,8 +36,8 @@ class Reason:
 class RecallFilter:
     """Which messages and records a search, a recall or a context may find.
 
-    Every condition that is given must hold; with any, no items are found. What does not pass takes the place of nothing that
-    does: the search is as if nothing else were stored.
+    Every given condition must hold; with any condition, no items are found. What does not pass takes no place in the
+    result: the search works as if it were not stored.
 
     Attributes:
         kinds: `"message"`, `"record"` (of any type), or types of records, such as `"preference"`. Empty: all.

@@ -1,4 +1,4 @@
-"""Chooses what of the hits is told: what says nothing again, cut to the part that bears on the question, as far as it fits."""
+"""Chooses what a context shows of the hits: without repetitions, cut to the part that is relevant, as many as fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memlayer_core.messages.preview import ELLIPSIS, truncate_text
 from memlayer_core.storage.terms import index_terms, parts, sentence_starts, sentences
 
 LINE = 100
-"""Tokens of a recalled line at the most: of a longer message, its part that bears on the question."""
+"""Maximum tokens of a recalled line: a longer message is cut to the part that is relevant to the question."""
 
 LEAST = 8
 """Tokens that the shortest recalled turn costs: a date, a name and a word."""
@@ -25,18 +25,18 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     return [end - start for start, end in pairwise((0, *ends))]
 
 
-_SHORT = 3  # words of a text below which it is no repetition to use them again
+_SHORT = 3  # words of a text below which it does not count as a repetition
 _REPEATED = (
     0.5  # share of a line's words that stand in order in earlier texts, from which on it repeats these
 )
 
 
 def says_again(text: str, earlier: Iterable[str]) -> bool:
-    """Tell whether a text says what earlier ones say: its words stand in order in one of them, or at least half in several.
+    """Return whether a text repeats earlier ones: its words are in order in one of them, or at least half are in several.
 
     Args:
         text: What `fold` returned.
-        earlier: The same of texts that are older, or told already.
+        earlier: The same for texts that are older, or already in the context.
     """
     left = f" {text} "
     for one in earlier:
@@ -90,7 +90,7 @@ def excerpt(
         budget: Tokens that it may cost.
         cost: Counts tokens.
         cosines: Of each of the text's `parts` to the question; empty if they are not known.
-        skip: Characters at the beginning that are told already, and left out.
+        skip: Characters at the beginning that are left out, since the context already has them.
 
     Returns:
         The text itself if it fits.
@@ -134,7 +134,7 @@ def _nearness(text: str, cosines: Sequence[float]) -> list[float]:
 
 
 def _fits(text: str, budget: int, cost: Callable[[str], int]) -> bool:
-    """Tell whether a text fits into the budget. A text that is far too long is not counted to its end."""
+    """Return whether a text fits into the budget. A text that is far too long is not counted to its end."""
     beginning = text[: _CHARACTERS * max(budget, 1)]
     return cost(beginning) <= budget and (len(beginning) == len(text) or cost(text) <= budget)
 

@@ -1,4 +1,4 @@
-"""Scores the texts of a search as columns, and decides which are told. Pure functions, without a rule about any language.
+"""Scores the texts of a search as columns, and decides which are recalled. Pure functions, without rules for a language.
 
     score = 0.6 z(cosine of the nearest part) + 0.4 z(words) + who said it - length
             + a share of the neighbours' scores + 0.5 z(words of the whole session) + 0.3 z(best cosine of the session)
@@ -42,7 +42,7 @@ _SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a q
 
 # chosen on: `languages.json`, and small talk and tasks of the same six talks
 _BAR, _SURE = 1.8, 3.0
-"""Support of the best text below which nothing is told, and below which no more than the best three are."""
+"""Support of the best text: below the first number nothing is recalled, and below the second no more than the best three."""
 
 _LEADING = 5  # texts among which the best support counts
 _FEW, _LEAST = 3, 4  # lines between the two bars, and above both at least
@@ -52,11 +52,11 @@ _SHARE, _OWN = 0.47, 1.5
 """Share of the best score that a line needs, and the support that each line but the first needs itself."""
 
 _USUAL = 1000
-"""Texts among which a word's information counts at least: ten texts do not tell how rare a word is."""
+"""Minimum number of texts for a word's information: ten texts do not show how rare a word is."""
 
 _WORDS = 0.5
-"""What the information of shared words, in nats over the root of the question's, counts beside deviations of the cosine; where there
-is no cosine, in nats."""
+"""Weight of the information of shared words, in nats over the root of the question's, against deviations of the cosine;
+without a cosine, in nats."""
 
 FOLLOWS = 4.5
 """Support below which a question is asked together with the round before it."""
@@ -75,7 +75,7 @@ class Texts:
 
     Attributes:
         keys: Their keys, shape (n,).
-        sessions: For each the number of its session; of what is no message, its key below zero. Shape (n,).
+        sessions: For each the number of its session; of what is not a message, its key below zero. Shape (n,).
         parts: How many vectors each has, shape (n,).
         size: How many texts the search covers: n or more.
         is_whole: Whether they are all texts that the search covers.
@@ -161,13 +161,13 @@ class Scores:
 
     Attributes:
         total: The score: larger is better. Shape (n,).
-        support: Returns how much texts of some rows bear on the question, whatever else there is: deviations of the cosine
-            above unrelated texts (above the text's own cosine to all texts, where that is larger: "ok, nice" is near
-            everything), and the information of the words that it shares.
+        support: Returns how relevant the texts of some rows are to the question, whatever else there is: deviations of
+            the cosine above unrelated texts (above the text's own cosine to all texts, where that is larger: "ok, nice"
+            is near everything), and the information of the words that it shares.
         parts: The parts of the score by name, each of shape (n,).
         cosines: Of the nearest part, NaN without a vector. Shape (n,).
         words: The question's words, each with the keys of the texts that have it.
-        has_words: Whether the question has any word that is no stop word.
+        has_words: Whether the question has any word that is not a stop word.
     """
 
     total: Column
@@ -210,7 +210,7 @@ class Scores:
 
 
 _LITTLE = Reason("little", "its score is the sum of small parts")
-_SLIGHT = 0.005  # what a part gave, and nobody needs to hear of
+_SLIGHT = 0.005  # a part of the score below which it is not named as a reason
 _TOLD = {
     "named": "said by somebody whom the question names",
     "user": "said by the user",
@@ -346,7 +346,7 @@ def bears(scores: Scores, order: Rows) -> float:
 
 
 def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
-    """Return which texts of an order are worth their tokens: none if nothing bears on the question.
+    """Return which texts of an order are worth their tokens: none if nothing is relevant to the question.
 
     Args:
         scores: The scores.

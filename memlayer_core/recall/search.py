@@ -62,10 +62,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _DEPTH = 200
-"""Texts that an index is asked for at the least, so that few hits are the beginning of many."""
+"""Minimum number of texts that an index is asked for, so that a few hits are the beginning of many."""
 
 _READ = 30  # candidates that are read at once, and among which lines are chosen
-_MOST = 300  # candidates that are looked at for a context: who asks the same thing each day has many that say nothing new
+_MOST = 300  # candidates that are read for a context: many say nothing new if a user repeats a question
 _COPIES = 100  # texts that are looked at for each hit: forks hold the same ones
 _EPISODES = 3  # in one recall
 _JUDGED = 400
@@ -118,7 +118,7 @@ class SearchScope:
     def word_owners(self) -> list[tuple[Scope | Folder, Sequence[str]]]:
         """The scope, with the tokens that words are filed under: of the user, and of what others share with them.
 
-        No other words are looked up, so a record that the reader may not see takes no other one's place.
+        No other words are looked up, so a record that the reader may not see does not take another one's place.
         """
         reach = self.reach
         own = storage_words.owner(self.own.number)
@@ -155,7 +155,7 @@ class Query:
 
     Attributes:
         query: As it was asked.
-        text: What is embedded: without the names of speakers, with which every text that has the name is near.
+        text: What is embedded: without the names of speakers, since every text with the name would be near.
         speakers: The parts of names of speakers that are in it.
         vector: Its vector; None: words are searched alone.
         problem: Why the embedder gave no vector; None if it was not asked, or gave one.
@@ -177,7 +177,7 @@ class Question:
     Attributes:
         own: The question.
         both: The question together with the round before it; None without a round.
-        key: Key of the message that asks, which is no answer to itself; 0: there is none.
+        key: Key of the message that asks, which is not an answer to itself; 0: there is none.
         statistics: Statistics of the user's own data when it was asked.
     """
 
@@ -188,7 +188,7 @@ class Question:
 
 
 def round_before(before: Sequence[Message]) -> str:
-    """Return what a question may go on with: the round before it, of messages with the newest first; empty without one."""
+    """Return the round before a question, to which it may refer, of messages with the newest first; empty without one."""
     spoken = [one for one in before if one.role in {"user", "assistant"} and one.is_told and one.text.strip()]
     if not spoken or spoken[0].role == "user":
         return ""
@@ -314,7 +314,7 @@ def _look(
     eligible: frozenset[int] | None,
     earlier: Postings = MappingProxyType({}),
 ) -> Look:
-    """Return the texts that some queries look at, and which have their words, of which some may be known earlier."""
+    """Return the texts that some queries look at, and which of them have the words; some may be known already."""
     is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
@@ -341,7 +341,7 @@ def _spoken(languages: Mapping[str, int], question: str) -> list[str]:
     return [one for one, texts in languages.items() if _RARE * texts >= most] or [language_of(question)]
 
 
-_RARE = 5  # times as many texts of another language: one that is told from a few texts may be a wrong guess
+_RARE = 5  # times as many texts of another language: a language with only a few texts may be a wrong guess
 
 
 def _chosen(
@@ -398,7 +398,7 @@ class Line(NamedTuple):
         record: The record that it is; None for anything else.
         item: The item that it is; None for anything else.
         part_cosines: The cosine of each part of its text, in their order.
-        skip: Characters at its beginning that the context tells already.
+        skip: Characters at its beginning that the context already has.
     """
 
     turn: StoredMessage
@@ -429,7 +429,7 @@ def read_lines(
     keep: Callable[[Mapping[int, Record]], Mapping[int, Record]] = lambda records: records,
     visible: Sequence[Message] | None = None,
 ) -> list[Line]:
-    """Read texts in their order, until there are enough that may be told and say something new.
+    """Read texts in their order, until there are enough that may be shown and say something new.
 
     Args:
         connection: On the snapshot of the search.
@@ -439,8 +439,8 @@ def read_lines(
         limit: How many to return at most.
         session: Number of the session that recalls, 0 before its first message: results of tools in other ones are left out
             then, unless `Settings.recall_tool_results` says so. None: they are found, too.
-        keep: Returns the records that are told.
-        visible: Messages that the context already has. None: there is no context, and who searches sees what was said again.
+        keep: Returns the records to keep.
+        visible: Messages that the context already has. None: there is no context, and repetitions are shown, too.
     """
     said = dict.fromkeys(fold(one.text) for one in visible or ())
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
@@ -460,7 +460,7 @@ def read_lines(
             is_elsewhere = session is not None and result.texts.sessions[row] != session
             of_tool = message.role == "tool" or is_task(message)
             if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
-                continue  # it was true for one task, and is no memory of a user
+                continue  # it was true for one task, and is not a memory of a user
             said_then = message.role, message.text, message.created_at
             skip = shown_characters(message.text, previews)
             left = message.text[skip : rt.settings.indexed_characters].strip()
@@ -494,12 +494,12 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
 
 
 def _repeats(message: Message, text: str, texts: Collection[str], older: Sequence[tuple[float, str]]) -> bool:
-    """Tell whether a message says again what is told already; one of a model, also what anybody said earlier.
+    """Return whether a message repeats what is already shown; for a model's message, also what anybody said earlier.
 
     Args:
         message: The message.
-        text: What of it may be told, folded.
-        texts: What is told already, folded.
+        text: The part of it that may be shown, folded.
+        texts: What is already shown, folded.
         older: Ages and folded texts of what was said, the oldest first.
     """
     if text in texts or message.role == "user":
@@ -535,9 +535,9 @@ def _read(
 
 
 def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
-    """Return a message or record as it is told: redacted, without what memory told, as UTF-8; None if it is not told.
+    """Return a message or record as a model sees it: redacted, without our blocks, as UTF-8; None if it is not shown.
 
-    What the user's redactor cannot read is not.
+    It is not shown if the user's redactor fails.
     """
     text = turn.message.text
     try:
@@ -564,7 +564,7 @@ def message_of_item(rt: Runtime, reach: Scope, key: int, item: Item) -> StoredMe
 
 
 def print_of(turn: StoredMessage) -> int:
-    """Return a number that tells in this process whether a text is told as it was."""
+    """Return a number that differs if a text is shown in another form than before. It is valid in this process only."""
     said = turn.message
     return hash((said.speaker, said.created_at, said.text))
 
@@ -572,13 +572,13 @@ def print_of(turn: StoredMessage) -> int:
 def prints_now(
     connection: Connection, rt: Runtime, scope: SearchScope, keys: Iterable[int]
 ) -> dict[int, int]:
-    """Return what `print_of` tells of messages, records and items by their keys, of those that the reader is told now."""
+    """Return the `print_of` of messages, records and items, by their keys, for those that the reader may see now."""
     read = _read(connection, rt, scope, sorted(keys), lambda records: records)
     lines = {key: as_told(rt, one.turn) for key, one in read.items()}
     return {key: print_of(one) for key, one in lines.items() if one is not None}
 
 
-# Chooses what is told, for a context or a foreign prompt.
+# Chooses what is shown, in a context or in a prompt that somebody else builds.
 
 
 def choose(
@@ -591,7 +591,7 @@ def choose(
     visible: Sequence[Message],
     line_limit: int | None,
 ) -> tuple[list[Line], int]:
-    """Return the lines that are worth their tokens, the best first, and how many of them may be told.
+    """Return the lines that are worth their tokens, the best first, and how many of them may be shown.
 
     Without a reranker these are all of them. A reranker gets more, and chooses which; how many, the scores decide.
 
@@ -601,16 +601,16 @@ def choose(
         result: What the search found.
         hidden: Keys of what the context already has.
         session: Number of the session that recalls.
-        keep: Returns the records that are told.
+        keep: Returns the records to keep.
         visible: Messages that the context already has.
         line_limit: How many lines there may be; None: any number.
     """
     order = result.texts.order(result.scores.total, hidden, _MOST)
     if not len(told(result.scores, order, line_limit)):
-        return [], 0  # nothing bears on the question, whatever the texts are: they need not be read
+        return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, session, keep, visible)
-    # What is not told, or told already, sets no measure for the others.
+    # What is not shown, or is already shown, is not a measure for the others.
     worth = told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[:line_limit]
     if rt.reranker is not None:
         return explain(result, lines), len(worth)
@@ -620,7 +620,7 @@ def choose(
 
 
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
-    """Leave out episodes of sessions whose own turns are told, since they say the same, and those beyond three."""
+    """Leave out episodes of sessions whose own turns are shown, since they say the same, and those beyond three."""
     talks = {(one.turn.scope.namespace, one.turn.scope.session_id) for one in lines if one.record is None}
     kept, episodes = list[Line](), 0
     for one in lines:
@@ -671,13 +671,13 @@ def rerank(
 def fit(
     rt: Runtime, lines: Iterable[Line], budget: int, cost: Callable[[StoredMessage], int], longest: int = LINE
 ) -> list[Line]:
-    """Choose what fits into a budget, the best first; of a long text, the part that bears on the question."""
+    """Choose what fits into a budget, the best first; of a long text, the part that is relevant to the question."""
     short = [shorten(rt, one, longest) for one in lines]
     return [short[place] for place in pack((cost(one.turn) for one in short), budget)]
 
 
 def shorten(rt: Runtime, one: Line, budget: int) -> Line:
-    """Return a line whose text fits into a budget: the whole, or the part that bears on the question."""
+    """Return a line whose text fits into a budget: the whole, or the part that is relevant to the question."""
     stored, most = one.turn, rt.settings.indexed_characters
     text = stored.message.text
     if stored.tokens <= budget and not one.skip:
@@ -875,7 +875,7 @@ def search_wider(
     Args:
         search: Finds so many hits within a token limit, the best first; fewer where there are no more.
         convert: Makes the caller's object of a hit.
-        passes: Tells whether to keep an object; None: all pass.
+        passes: Returns whether to keep an object; None: all pass.
         limit: How many to return at most.
         token_limit: Tokens that they may cost together.
 

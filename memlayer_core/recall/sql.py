@@ -113,12 +113,12 @@ def beginning(connection: sa.Connection, scope: Scope, size: int) -> Beginning:
 
 
 def _has_folders(reach: Scope, rows: Mapping[str, Any]) -> bool:
-    """Tell whether folders may be the user's; without any row, that has to be looked up."""
+    """Return whether folders may be the user's; without any row, that has to be looked up."""
     return reach.session_id is None and all(row.declared for row in rows.values())
 
 
 def _reach_values(reach: Scope) -> dict[str, str | None]:
-    """Return the values of a reach. What stands alone, a session without a user, sees nothing that is shared."""
+    """Return the values of a reach. A session without a user sees nothing that is shared."""
     commons = "" if reach.session_id is not None else reach.commons.namespace
     declared = declared_names(reach.tenant_id)
     return {**statements.reach_parameters(reach), "commons": commons, "declared_names": declared}
@@ -138,10 +138,10 @@ def _statistics(row: Any | None) -> ScopeStatistics:
     )
 
 
-_SAMPLED = 200  # texts that tell the languages of a user who has many
+_SAMPLED = 200  # texts that are read for the languages of a user who has many texts
 
 READ_AHEAD = 1000
-"""Characters of a message that are read before it is told. Most have fewer, and are then read whole."""
+"""Characters of a message that are read before it is shown. Most have fewer, and are then read whole."""
 
 _KEPT = (
     "key",

@@ -1,7 +1,8 @@
 """How vectors stand in a row of texts: in half precision, which changes cosines by less than 0.001, and without most zeros.
 
-A row begins with a byte that tells the form, and the dimension. Then come the numbers of all parts of the text; in the sparse form first a bit
-for each number that tells whether it is there. A hashed message of 150 characters takes 700 bytes of 4,096.
+A row begins with a byte that gives the form, and the dimension. Then come the numbers of all parts of the text; in the
+sparse form, a bit for each number comes first, which says whether it is there. A hashed message of 150 characters takes
+700 bytes of 4,096.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from memlayer_core.errors import (
 
 # Keeps threads out of SQLite while the process forks.
 #
-# SQLite guards a few things of the whole process by locks. A child that is forked while another thread holds one of them
-# has a lock that nobody will ever release: its next connection would wait for ever.
+# SQLite guards a few things of the whole process by locks. A child that is forked while another thread holds one of
+# them has a lock that nobody will ever release: its next connection would wait forever.
 
 _PATIENCE = 5.0  # seconds that a fork waits for what runs; the child is better late than stuck
 _LOOK = 0.001  # seconds between two looks
@@ -34,8 +34,8 @@ _LOOK = 0.001  # seconds between two looks
 class _Gate:
     """Knows the threads that are inside SQLite. While the process forks, no other thread comes in.
 
-    `threading.Condition` is written in Python: a thread that is interrupted inside of it may hold its lock for ever. A thread that
-    is interrupted here is counted until it comes again.
+    `threading.Condition` is written in Python: a thread that is interrupted inside of it may hold its lock forever. A
+    thread that is interrupted here is counted until it comes again.
     """
 
     def __init__(self) -> None:
@@ -257,13 +257,13 @@ logger = logging.getLogger("memlayer")
 
 
 class Writer:
-    """Writes to a database, in a thread of its own.
+    """Writes to a database, in its own thread.
 
     Python raises an interrupt (Ctrl-C, a notebook's stop) in its main thread, between any two steps of it. A caller
     that is interrupted here only stops waiting: the transaction is another thread's, and ends as it would have.
 
     A commit that survives a power cut waits for the disk. Writes that wait for their turn are therefore committed
-    together: sixty-four threads cost one flush and not sixty-four. Each of them still stands or falls alone, inside
+    together: sixty-four threads cost one flush and not sixty-four. Each of them still succeeds or fails alone, inside
     its own savepoint.
 
     Args:
@@ -284,7 +284,7 @@ class Writer:
         return self._tickets.qsize()
 
     def run(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` and commit it; nothing of it stays when it raises.
+        """Run `work` and commit it; if it raises, nothing of it stays.
 
         Raises:
             StoreClosedError: The writer was closed.

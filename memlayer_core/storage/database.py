@@ -93,7 +93,7 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
         return SqliteDatabase(target, settings, read_only=read_only)
     try:
         url = sa.make_url(target)
-    except (sa.exc.ArgumentError, ValueError):  # a port that is no number
+    except (sa.exc.ArgumentError, ValueError):  # a port that is not a number
         raise ConfigurationError(
             "`database_url` is no database URL",
             hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",
@@ -109,7 +109,7 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
 
 
 def may_write(target: Path | str | None) -> bool:
-    """Tell whether this process may write to a memory's directory; of a server, nobody knows before it is asked."""
+    """Return whether this process may write to a memory's directory; true for a server, which is not asked."""
     files = (target, journal_file(target)) if isinstance(target, Path) else ()
     return all(os.access(file, os.W_OK) for file in files)
 

@@ -283,8 +283,8 @@ class LineReader:
 def _sweep(directory: Path) -> None:
     """Remove the temporary files of processes that were killed.
 
-    Whoever writes one holds a lock on it. A disk that several machines share may not tell them of each other's locks:
-    so a file stays as well for an hour after its last write.
+    The process that writes one holds a lock on it. On a disk that several machines share, they may not see each other's
+    locks, so a file also stays for an hour after its last write.
     """
     before = time.time() - _RESTS
     with suppress(OSError), os.scandir(directory) as entries:

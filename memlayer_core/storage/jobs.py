@@ -36,12 +36,12 @@ class Job:
 
     Attributes:
         id: Id of its row.
-        kind: `"index"` makes a message, a record or an item findable; `"copy"` tells Chroma what vectors came,
-            changed or went; `"audit"` compares Chroma with the journal; `"summarize"` sums up turns of a
-            session that left its window; `"episode"` writes an episode about a part of a session that ended; `"learn"`
-            lets a model read facts in a message; `"record"` passes a round to another long-term memory; `"compact"`
-            erases deleted vectors of a collection from Chroma's files;
-            `"erase"` erases deleted rows from the journal's files; `"maintain"` does what time asks for, once a day.
+        kind: `"index"` makes a message, a record or an item findable; `"copy"` copies new, changed and deleted vectors
+            to Chroma; `"audit"` compares Chroma with the journal; `"summarize"` sums up turns of a session that left
+            its window; `"episode"` writes an episode about a part of a session that ended; `"learn"` lets a model read
+            facts in a message; `"record"` passes a round to another long-term memory; `"compact"` erases deleted
+            vectors of a collection from Chroma's files; `"erase"` erases deleted rows from the journal's files;
+            `"maintain"` does maintenance, once a day.
         subject: Key of the message, record or item text, or number of the episode or collection; of an audit 1 if all is built again; 0 for the whole store.
         namespace: Namespace of the user or folder; empty for a collection and for the whole store.
         attempts: How often it was tried, this time included.
@@ -133,7 +133,7 @@ class Cost(Tabular):
         kind: Kind of work, such as `"summarize"`, `"episode"` or `"learn"`.
         model: Name of the model; `"rules"` if none was called.
         calls: Number of its answers.
-        tokens_in: Tokens that it read, counted by the provider, or by memlayer if the provider did not tell.
+        tokens_in: Tokens that it read, counted by the provider, or by memlayer if the provider did not report them.
         tokens_out: Tokens that it wrote, counted likewise.
         facts: Facts that were new.
     """
@@ -158,7 +158,7 @@ class Cost(Tabular):
 def spend(
     connection: sa.Connection, model_costs: Sequence[Cost], namespace: str = "", now: datetime | None = None
 ) -> None:
-    """Add to the costs of a user; of nobody without a namespace, and if the user was forgotten meanwhile.
+    """Add to a user's costs; without a namespace, and if the user was forgotten meanwhile, they belong to nobody.
 
     A transaction locks this last, after sessions, owners and records.
 
@@ -392,7 +392,7 @@ def lease(
     Args:
         connection: In a transaction that writes.
         kinds: The kinds of jobs.
-        limit: How many at the most.
+        limit: Maximum number of jobs.
         owner: Who leases them.
         now: The present.
         until: When the leases end.
@@ -535,7 +535,7 @@ _IS_PUT_OFF = sa.and_(jobs.c.error.startswith(PUT_OFF), jobs.c.dead == 0)
 
 
 def resting(connection: sa.Connection, now: datetime) -> int:
-    """Return how many messages wait for others, to be read with them, or for the next day: that is no delay."""
+    """Return how many messages wait for others, to be read with them, or for the next day: that is not a delay."""
     waiting = jobs.c.kind == "learn", sa.or_(_WAITS, _IS_PUT_OFF), jobs.c.due > to_micros(now)
     return connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
 

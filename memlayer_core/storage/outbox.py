@@ -1,8 +1,9 @@
-"""What Chroma has to be told: the keys of texts whose vectors came, changed or went, marked in the transaction that did it.
+"""What must be copied to Chroma: the keys of texts with new, changed or deleted vectors, marked in the same transaction.
 
-Chroma is a copy that may be thrown away whole. Its collections are numbered: users share the first ones, and who has many vectors has
-one alone. Each batch that is written to a collection has a random name, which its metadata and a row of `meta` have, too. Where they
-differ, the collection is of another time or another server: it is dropped, and all of its keys are marked again.
+Chroma is a copy that may be thrown away whole. Its collections are numbered: users share the first ones, and a user
+with many vectors gets a separate one. Each batch that is written to a collection has a random name, which its metadata
+and a row of `meta` have, too. Where they differ, the collection is of another time or another server: it is dropped,
+and all of its keys are marked again.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _DONE = Statement(
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What a collection is told at once.
+    """One batch for a collection.
 
     Attributes:
         shard: Number of the collection.
@@ -76,13 +77,13 @@ class Batch:
 
     @property
     def stale(self) -> list[int]:
-        """The keys of which the collection may have what is not so any more."""
+        """The keys for which the collection may have something outdated."""
         new = {entry.key for entry in self.entries}
         return [key for key, version in self.versions.items() if version > 1 or key not in new]
 
 
 def is_projected(connection: sa.Connection) -> bool:
-    """Tell whether vectors of this store go to an index."""
+    """Return whether vectors of this store go to an index."""
     return bool(connection.scalar(sa.select(IS_PROJECTED)))
 
 
@@ -117,7 +118,7 @@ def refill(connection: sa.Connection, shards: Collection[int], now: datetime) ->
 
 
 def leave(connection: sa.Connection, shards: Collection[int]) -> None:
-    """Take back the marks of files with deleted vectors: a server keeps what it keeps."""
+    """Take back the marks of files with deleted vectors: a server erases its files itself."""
     connection.execute(sa.delete(meta).where(meta.c.name.in_([f"{_STALE}{shard}" for shard in shards])))
 
 
@@ -150,13 +151,13 @@ def check(connection: sa.Connection, now: datetime) -> None:
 
 
 def condemn(connection: sa.Connection, shard: int, now: datetime) -> None:
-    """Note that a collection is damaged: whoever does the next job of kind `"copy"` drops it and fills it again."""
+    """Note that a collection is damaged: the next job of kind `"copy"` drops it and fills it again."""
     _set_names(connection, shard, "damaged")
     check(connection, now)
 
 
 def separate(connection: sa.Connection, few: int, shared: int, capacity: int, now: datetime) -> None:
-    """Give each user who has more than `few` vectors a collection alone, as long as there are fewer than `capacity`."""
+    """Give each user who has more than `few` vectors a separate collection, as long as there are fewer than `capacity`."""
     newest = max(shared - 1, connection.scalar(sa.select(sa.func.max(namespaces.c.shard))) or 0)
     alone = sa.select(sa.func.count()).select_from(namespaces).where(namespaces.c.shard >= shared)
     left = max(0, capacity - shared - (connection.scalar(alone) or 0))
@@ -170,7 +171,7 @@ def separate(connection: sa.Connection, few: int, shared: int, capacity: int, no
 
 
 def has_large(connection: sa.Connection, few: int) -> bool:
-    """Tell whether a user has more vectors than are compared one by one."""
+    """Return whether a user has more vectors than are compared one by one."""
     return (
         connection.scalar(sa.select(namespaces.c.shard).where(namespaces.c.vectors > few).limit(1))
         is not None
@@ -184,7 +185,7 @@ def batches(connection: sa.Connection) -> dict[int, tuple[str, ...]]:
 
 
 def sizes(connection: sa.Connection) -> dict[int, int]:
-    """Return how many vectors each collection has of which no text is marked."""
+    """Return how many vectors each collection has, without those of marked texts."""
     waiting = sa.select(outbox.c.shard)
     counted = sa.select(namespaces.c.shard, sa.func.sum(namespaces.c.vectors).label("number"))
     counted = counted.where(namespaces.c.shard.not_in(waiting)).group_by(namespaces.c.shard)
@@ -209,13 +210,13 @@ def give_back(connection: sa.Connection, job: Job) -> None:
 def begin_batch(
     connection: sa.Connection, job: Job, until: datetime, limit: int, made_for: tuple[str, int]
 ) -> Batch | None:
-    """Return what one collection is to be told next; None if there is nothing, or if another process has the job by now.
+    """Return the next batch for one collection; None if there is nothing, or if another process has the job by now.
 
     Args:
         connection: In a transaction that writes.
         job: The job, whose lease is extended.
         until: When the lease ends.
-        limit: Texts, and about as many vectors, at the most.
+        limit: Maximum number of texts, and about as many vectors.
         made_for: Identity and dimension of the embedder.
     """
     if not _is_held(connection, job, until):

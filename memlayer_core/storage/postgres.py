@@ -22,7 +22,7 @@ _DEADLOCK = "40P01"
 _AGAIN = 5  # times that what the server rolled back, since it waited in a circle with others, is done again
 
 _READ = Statement(sa.text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-# Who waited for a lock sees what was committed meanwhile.
+# A statement that waited for a lock sees what was committed meanwhile.
 _WRITE = Statement(sa.text("BEGIN ISOLATION LEVEL READ COMMITTED"))
 _COMMIT = Statement(sa.text("COMMIT"))
 _NOTHING: dict[str, Any] = {}
@@ -53,14 +53,14 @@ class PostgresDatabase:
 
     def _refuse_cut(self, _: Any, record: Any, __: Any) -> None:
         if record.info["made_at"] < self._cut_at:
-            raise sa.exc.DisconnectionError  # SQLAlchemy connects anew
+            raise sa.exc.DisconnectionError  # SQLAlchemy connects again
 
     def read(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` on one snapshot. It may be run twice."""
         return self._run(self._readers, work, *args, **kwargs)
 
     def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` and commit it; nothing of it stays when it raises. It may be run several times."""
+        """Run `work` and commit it; if it raises, nothing of it stays. It may be run several times."""
         with self.disk.writing():
             return self._run(self._writers, work, *args, **kwargs)
 
@@ -72,7 +72,7 @@ class PostgresDatabase:
         """Leave it to the server."""
 
     def check_file(self) -> None:
-        """See nothing: a server has its own files."""
+        """Do nothing: a server has its own files."""
 
     def close(self) -> None:
         """Close every connection."""

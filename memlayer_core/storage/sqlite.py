@@ -27,7 +27,7 @@ _READERS = max(2, os.cpu_count() or 2)
 _CHECKPOINT_PAGES = 4000  # 16 MB: only when no worker has emptied the write-ahead log for long
 _CHECKPOINT_MS = 250  # that writers wait for readers to let go of the log
 _REWRITTEN = 2**28
-"""Bytes of a database that is written anew when something was deleted from it: writers wait for about a second."""
+"""Bytes of a database that is rewritten when something was deleted from it: writers wait for about a second."""
 
 
 class SqliteDatabase:
@@ -61,7 +61,7 @@ class SqliteDatabase:
             return self._readers.run(work, *args, **kwargs)
 
     def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` and commit it; nothing of it stays when it raises."""
+        """Run `work` and commit it; if it raises, nothing of it stays."""
         if self._gone:
             raise self._removed()
         with self.disk.writing(), connections.translate_errors(), connections.inside_sqlite():
@@ -70,8 +70,8 @@ class SqliteDatabase:
     def tidy(self, *, whole: bool = False) -> bool:
         """Move the write-ahead log into the database, as far as no reader holds it back.
 
-        `whole`: all of it, and leave nothing behind that was deleted. SQLite overwrites what is deleted, but not the copies
-        that stay in a page when its rows are shared out among others: a file that is not too large is written anew.
+        `whole`: all of it, and leave nothing behind that was deleted. SQLite overwrites what is deleted, but not the
+        copies that stay in a page when its rows are shared out among others: a file that is not too large is rewritten.
         """
         if self._private or self._gone:
             return True
@@ -113,7 +113,7 @@ class SqliteDatabase:
             raise self._removed()
 
     def _looked(self) -> tuple[int, int] | None:
-        """Return what tells the file at this path from another one there, or None where there is none."""
+        """Return what distinguishes the file at this path from another file there; None if there is none."""
         if self._file is None:
             return None
         try:
@@ -200,7 +200,7 @@ class _Compiler(SQLiteCompiler):
 def _make_private(directory: Path) -> None:
     try:
         private_directory(directory)
-        private_file(journal_file(directory))  # SQLite gives the files beside it the same mode
+        private_file(journal_file(directory))  # SQLite gives the files next to it the same mode
         for name in ("-wal", "-shm", "-journal"):
             tighten(directory / f"{journal_file(directory).name}{name}")
     except OSError as problem:
@@ -213,7 +213,7 @@ def _make_private(directory: Path) -> None:
 def read_only_uri(file: Path) -> str:
     """Return the URI of a database in a directory that this process cannot write to.
 
-    Without a log beside it nobody writes to it: SQLite then needs no file for its locks.
+    Without a log next to it, nobody writes to it: SQLite then needs no file for its locks.
     """
     log, locks = (file.with_name(f"{file.name}{end}") for end in ("-wal", "-shm"))
     rests = not locks.exists() and not (log.exists() and log.stat().st_size)
@@ -304,7 +304,7 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | Non
         closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as original,
         closing(sqlite3.connect(target, isolation_level=None)) as copy,
     ):
-        original.execute("BEGIN")  # SQLite begins a copy anew when somebody writes, unless it has a snapshot
+        original.execute("BEGIN")  # SQLite restarts a copy when somebody writes, unless it has a snapshot
         original.execute("SELECT count(*) FROM sqlite_master").fetchone()
         original.backup(copy, pages=_PAGES, progress=on_progress, sleep=0)
         original.execute("ROLLBACK")

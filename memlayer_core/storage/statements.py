@@ -96,7 +96,7 @@ class Statement:
 
 
 class _ArrayStatement(Statement):
-    """A statement for a server, with one parameter for all values: its driver reads a text of many anew each time."""
+    """A statement for a server, with one parameter for all values: with many, its driver would parse the text each time."""
 
     def _compile(self, dialect: sa.Dialect) -> _Written:
         sql, arguments = super()._compile(dialect)

@@ -157,7 +157,7 @@ jobs = sa.Table(
     sa.Column("dead", sa.SmallInteger, nullable=False),
     sa.Column("error", sa.Text),
     sa.Index("memlayer_jobs_due", "dead", "due"),
-    sqlite_autoincrement=True,  # whoever does a job that is gone by now must not end another one
+    sqlite_autoincrement=True,  # a worker whose job is gone must not end another one
 )
 
 # Summaries of a session's older turns. Versions that newer ones replaced stay.
@@ -211,9 +211,11 @@ costs = sa.Table(
     sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),
 )
 
-# Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or
-# that of what the tenant shares. `about` is equal for facts of one subject and key; `subject` is folded.
-# `archived_because`: why nobody is told. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get a rated importance, and the decay score.
+# Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and
+# no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or that of what the tenant
+# shares. `about` is equal for facts of one subject and key; `subject` is folded. `archived_because`: why it is not
+# shown. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get
+# a rated importance, and the decay score.
 records = sa.Table(
     "memlayer_records",
     tables,

@@ -16,7 +16,7 @@ import regex
 import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
 from stop_words import get_stop_words
 
-# Tells the language of a text: the one with most of its words in the stop list of the package `stop-words`.
+# Finds the language of a text: the one with most of its words in the stop list of the package `stop-words`.
 
 _LATIN = (
     *(
@@ -54,10 +54,10 @@ _SCRIPTS = {
 }
 _LETTERS = {languages: re.compile(f"[{letters}]") for letters, languages in _SCRIPTS.items()}
 _WORD = re.compile(r"[^\W\d_]+")
-_READ_LANGUAGES = 400  # characters that tell a language: a few sentences
-_HITS = 2  # words of a stop list that tell a language; a text with fewer has none
+_READ_LANGUAGES = 400  # characters that are read to find a language: a few sentences
+_HITS = 2  # words of a stop list that a text needs; with fewer, it has no language
 _ENOUGH = (
-    0.2  # share of kana in a Japanese sentence, and of letters in one of another script, beside Latin names
+    0.2  # share of kana in a Japanese sentence, and of letters in one of another script, next to Latin names
 )
 
 
@@ -78,9 +78,9 @@ _LISTED = frozenset({*_LATIN, *(language for some in _SCRIPTS.values() for langu
 
 @lru_cache(maxsize=1_000)
 def language_of(text: str) -> str:
-    """Return the code of a text's language, such as `"en"`; empty if fewer than two of its words tell one.
+    """Return the code of a text's language, such as `"en"`; empty if no language has two of its words as stop words.
 
-    Scripts without spaces between words tell their language themselves.
+    Scripts without spaces between words identify their language by themselves.
     """
     beginning = text[:_READ_LANGUAGES]
     if not beginning.isascii():
@@ -130,7 +130,7 @@ _MONTHS = (
     "december",
 )  # fmt: skip
 _LONGEST_NAME = 4  # characters, where names are written without spaces around them
-_MOST_ASKED = 500  # different words of a question: a file that was pasted is no question
+_MOST_ASKED = 500  # different words of a question: a pasted file is not a question
 _NAMES = 64  # parts of a question that are looked up as names
 
 _STEMMERS = {  # by the letters that a word begins with
@@ -252,9 +252,9 @@ def _plain(text: str) -> str:
 def stem(word: str) -> str:
     """Return a word without its ending: "hiking" is found by "hikes".
 
-    The script alone tells the stemmer, so a word has one term in every text and question, whatever language they are in.
-    Words in Latin letters get the English one: with that of the language as well, 41 of 54 inflected German, French and
-    Spanish words were found, and 39 without it.
+    The script alone decides the stemmer, so a word has one term in every text and question, whatever language they are
+    in. Words in Latin letters get the English one: with that of the language as well, 41 of 54 inflected German, French
+    and Spanish words were found, and 39 without it.
     """
     if not word.isalpha() or _IS_CJK.match(word):
         return word
@@ -273,7 +273,8 @@ def _stemmer(name: str) -> Stemmer.Stemmer:
 
 
 _CLOSE = r"[\p{Pf}\p{Pe}\"']"
-# A full stop needs white space after it: "3.14" and "example.com" are no ends; Chinese and Japanese ones do not.
+# A full stop ends a sentence only before white space, so not in "3.14" and "example.com"; a Chinese or Japanese one
+# always does.
 _CUT = regex.compile(
     rf"(?<=[\p{{SB=STerm}}\p{{SB=ATerm}}]{_CLOSE}{{0,3}})\s+(?!\p{{SB=Lower}})"
     rf"|(?<=[\u3002\uff01\uff1f\uff1b\u2026]{_CLOSE}{{0,3}})(?![\u3002\uff01\uff1f\uff1b\u2026]|{_CLOSE})"
@@ -295,7 +296,7 @@ def sentences(text: str) -> list[str]:
 # is found by the vector of its part.
 
 MOST_PARTS = 20
-"""Vectors of one text at the most; those of 20,000 characters, as many as are indexed, are read by MiniLM to their end."""
+"""Maximum number of vectors of one text. With so many, MiniLM reads 20,000 characters to their end, as many as are indexed."""
 
 _LENGTH = 500
 """Characters of a part, about 110 English tokens, if there are not too many. A shorter text is one part. Of questions about talks
@@ -304,7 +305,7 @@ those of long chats with an assistant 66 % with 500, 64 % with 800, 65 % without
 
 
 def parts(text: str) -> list[str]:
-    """Return the parts of a text, which make up the text together: one at least, `MOST_PARTS` at the most.
+    """Return the parts of a text, which make up the text together: one at least, `MOST_PARTS` at most.
 
     They are about equally long. Each begins with a sentence, unless a sentence is longer than a part, and has other
     characters than white space, unless the text has none.

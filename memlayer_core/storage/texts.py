@@ -62,7 +62,7 @@ _COUNT = Statement(
 Redact = Callable[[str], str]
 """Returns a text as it may be remembered."""
 OwnWords = Callable[[str, str], str]
-"""Returns of a namespace's text what may be remembered, without what memory itself told."""
+"""Returns the part of a namespace's text that may be remembered, without the memory's own blocks."""
 
 
 class Source(NamedTuple):
@@ -71,7 +71,7 @@ class Source(NamedTuple):
     Attributes:
         rows: Selects their keys and what they say.
         text: Returns what is embedded.
-        terms: Returns the terms of the word index, of what the redactor leaves.
+        terms: Returns the terms for the word index, of the redacted text.
         speaker: Returns who said it: the first letter of the role, and the name.
         owners: Returns the tokens that these are filed under; none: the namespace's.
     """
@@ -89,7 +89,7 @@ INDEXED = 20_000
 
 
 def register(kind: Kind, source: Source) -> None:
-    """Tell how texts of a kind are read. Each room does it for its own texts."""
+    """Register how texts of a kind are read. Each room does it for its own texts."""
     _SOURCES[kind] = source, statements.rows_by(source.rows, source.rows.selected_columns.key)
 
 

@@ -62,7 +62,7 @@ class Layout:
         embedder: Identity of the embedder that made the vectors; None before the first vector.
         dimension: Length of the vectors; None before the first vector.
         scales: Scales of the embedder's cosines, by language; None before they are measured.
-        secret: Signs what a model is told. It is made with the store, and no export has it.
+        secret: Signs the blocks that a model sees. It is made with the store, and no export has it.
     """
 
     store_id: str
@@ -126,7 +126,7 @@ class TextColumns:
 
     Attributes:
         keys: Their keys, shape (n,).
-        sessions: For each the number of its session; of what is no message, its key below zero. Shape (n,).
+        sessions: For each the number of its session; of what is not a message, its key below zero. Shape (n,).
         speakers: For each the place of its speaker in `names`, shape (n,).
         names: Speakers: the first letter of a role, and a name.
         parts: How many vectors each text has, shape (n,).
@@ -331,7 +331,7 @@ def _vectors_in(rows: Sequence[tuple[Any, ...]]) -> int:
 
 
 def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeStatistics) -> _Block | None:
-    """Return the block with further rows; None if it must be read anew.
+    """Return the block with further rows; None if it must be read again.
 
     It must be if some of its own texts were removed or changed, if it has none, or no room for more, or if another block
     shares its arrays and was extended first.
@@ -377,7 +377,7 @@ _NAMESPACE = Statement(
 )
 _META = Statement(sa.select(meta.c.name, meta.c.value))
 LEARNS = "learns_since"
-"""Name of the row of `meta` that a store has since a model learns from it: index jobs tell the model what is new."""
+"""Name of a row of `meta`: a store has it since a model learns from it, and index jobs then queue new texts for the model."""
 
 
 def _known(name: str) -> sa.ScalarSelect[Any]:

@@ -114,8 +114,8 @@ def quoted(term: str) -> str:
 
 _MOST_WORDS = 32
 MOST_ROWS = 1000
-"""Words of a question that are searched for, and rows in which a word may stand. What stands in more says next to nothing
-of any of them: it is left out, unless all words of the question are such."""
+"""Maximum number of words of a question, and of rows with one word. A word in more rows says little about each of them:
+it is left out, unless all words of the question are so frequent."""
 
 
 def create(connection: sa.Connection) -> None:
@@ -150,7 +150,7 @@ def insert(
 
     Args:
         connection: In a transaction that writes.
-        owners: Tokens that each term is filed under: whoever searches with one of them finds it.
+        owners: Tokens that each term is filed under: a search with one of them finds it.
         lanes: Tokens of their agent and their session; empty ones are left out.
         rows: Key and terms of each text.
     """
@@ -164,7 +164,7 @@ def insert(
 
 
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
-    """Remove rows; ones that are not there are fine."""
+    """Remove rows; rows that do not exist are ignored."""
     if keys:
         DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
 

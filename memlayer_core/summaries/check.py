@@ -102,7 +102,7 @@ def _scripts(text: str) -> Iterable[str]:
 
 
 def _is_echo(text: str, conversation: str) -> bool:
-    """Tell whether an answer repeats its prompt: its tags, a sentence of its instructions, or the conversation."""
+    """Return whether an answer repeats its prompt: its tags, a sentence of its instructions, or the conversation."""
     said, given = _folded(text), _folded(conversation)
     told: Sequence[str] = [_folded(line) for line in INSTRUCTIONS.splitlines() if line]
     repeats = any(line in said for line in told)

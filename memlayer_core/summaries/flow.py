@@ -53,7 +53,7 @@ _ROUGH = 4  # times its limit: the summary from which the episode of a very long
 
 
 class _Result(NamedTuple):
-    """A model's summary; without a text if all its answers were refused. And the episode that it told beside it."""
+    """A model's summary, without a text if all its answers were refused; and the episode that came with it."""
 
     text: str | None
     verdict: Verdict
@@ -232,7 +232,7 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
 
 
 def _refused(rt: Runtime, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool) -> None:
-    """Tell that all answers about some turns of a session were refused."""
+    """Emit that all answers about some turns of a session were refused."""
     session_id = scope.session_id or ""
     rt.emit(SummaryRefused(scope.namespace, session_id, verdict.faults, verdict.score, gives_up))
     if not gives_up:

@@ -1,4 +1,4 @@
-"""What a model is told for a summary and an episode, and the lines of a conversation that it is given."""
+"""The prompts for a summary and an episode, and the lines of a conversation in them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Behind the summary, write one JSON object on a line of its own, about the conver
 """Instructions for a summary, and for the episode of the turns that are new in it."""
 
 TAG = re.compile(r"<(?=\s*/?\s*(?:summary_so_far|conversation)\b)", re.IGNORECASE)
-_WORDS = 0.6  # of a token: said to a model with some room to spare, for models count words badly
+_WORDS = 0.6  # words per token that a model is asked for: fewer than fit, since models count words badly
 _QUOTED = 2000  # characters of a refused answer that the model is shown
 _SAID = {
     "empty": "it was empty",
@@ -112,7 +112,7 @@ class Line(NamedTuple):
 
 
 def is_conversation(message: Message) -> bool:
-    """Tell whether a message is part of the conversation: no instructions, and not hidden from models."""
+    """Return whether a message is part of the conversation: no instructions, and not hidden from models."""
     return message.role not in SYSTEM_ROLES and message.is_told
 
 

@@ -49,7 +49,7 @@ class _Newest:
         is_asked: Whether the query is that question.
         goes_on: Whether a model has answered to that question: its run goes on.
         is_bare: Whether the caller wants the session alone: no recall, no profile.
-        last: Place of the session's newest message; -1 without one. What was said after it is no part of the context.
+        last: Place of the session's newest message; -1 without one. What was said after it is not part of the context.
     """
 
     query: str
@@ -100,8 +100,8 @@ class _State:
 class _Recall:
     """The recall of a context.
 
-    `prints` has what `print_of` tells of each text, by its key, and `records` the keys of those that are records; `reserve` is how
-    many tokens older turns left free for it.
+    `prints` has the `print_of` of each text, by its key, and `records` the keys of those that are records; `reserve` is
+    how many tokens older turns left free for it.
     """
 
     text: str = ""
@@ -134,8 +134,8 @@ class _Block:
 class _Selection:
     """What the snapshot of a context has: the window, and what may be recalled, the best first.
 
-    Of `lines` at most `line_limit` are told, within `budget` tokens: `block` has them, unless a reranker chooses others. `recall`
-    is that of this run before, if it stays.
+    Of `lines` at most `line_limit` are shown, within `budget` tokens: `block` has them, unless a reranker chooses
+    others. `recall` is that of this run before, if it stays.
     """
 
     state: _State
@@ -162,7 +162,7 @@ def own_context(
     recall_filter: object = None,
     reload: bool = False,
 ) -> Asking[Context]:
-    """Build a context: the newest turns, and older messages and records that bear on the query.
+    """Build a context: the newest turns, and older messages and records that are relevant to the query.
 
     Args:
         rt: What the memory works with.
@@ -268,7 +268,7 @@ def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, ho
 def _move(
     connection: Connection, session: Session, size: int, start: WindowStart | None, due: int | None
 ) -> None:
-    """Note where a window begins, and what is to be summed up, unless the session changed meanwhile: positions may be others."""
+    """Note where a window begins, and what is to be summed up, unless the session changed meanwhile."""
     row = messages_reads.lock_session(connection, session.scope)
     if row is None or row.summary_version != session.summary_version:
         return
@@ -373,7 +373,7 @@ def _read_state(
 
 
 def _may_recall(state: _State, limits: Limits) -> bool:
-    """Tell whether there may be messages or records outside the window."""
+    """Return whether there may be messages or records outside the window."""
     session = state.session
     if session is None or not session.messages:
         return not state.search_scope.is_empty
@@ -437,10 +437,10 @@ def _kept(
     token_limit: int,
     view_with: Callable[[int], WindowView],
 ) -> _Selection | None:
-    """Return what was recalled before in the run of this question, if all that it quotes is told as it was, and fits.
+    """Return what was recalled before in the run of this question, if all that it quotes is unchanged, and it fits.
 
-    A model that calls tools is shown the same from call to call; and what was forgotten, edited, archived or hidden from the
-    reader meanwhile is not told again, whichever process did that.
+    A model that calls tools sees the same in each call. What any process forgot, edited, archived or hid from the
+    reader meanwhile is not shown again.
     """
     asked = state.newest
     before = rt.temporaries.recall_of(scope, "own") if asked.goes_on and asked.is_asked else None
@@ -532,7 +532,7 @@ def _when(turn: StoredMessage) -> tuple[float, int]:
     return (moment.timestamp() if moment else 0.0, turn.key)
 
 
-# Lets another service stand in for the recall of other sessions and of records, and tells it what was said.
+# Lets another service stand in for the recall of other sessions and of records, and sends it what was said.
 #
 # Its text is quoted like any recall: within the same share of the token limit, escaped, without lines that instruct a model,
 # and the same as long as its question is the newest. The session's own older turns are recalled as always.
@@ -621,7 +621,7 @@ def context(
 
 
 def record(rt: Runtime, job: Job) -> None:
-    """Tell the service one round: what the user and the model said up to an answer."""
+    """Send the service one round: what the user and the model said up to an answer."""
     scope, messages = rt.db.read(_round, job.subject)
     if rt.long_term is not None and scope is not None and messages:
         try:

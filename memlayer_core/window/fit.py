@@ -134,7 +134,7 @@ def policy_json(policies: Policies) -> dict[str, int]:
 
     Raises:
         InvalidLimitError: An unknown policy, or a limit below one.
-        ConfigurationError: A policy of the caller's own, which JSON cannot name.
+        ConfigurationError: A policy is the caller's own object, which JSON cannot name.
     """
     found: dict[str, int] = {}
     for policy in _each(policies):
@@ -518,7 +518,7 @@ def _compressible(run: list[Entry], among_tools: bool, shape: Shape) -> list[Ent
 
 
 def enough(newest_first: Sequence[Entry], limits: Limits, shape: Shape | None = None) -> bool:
-    """Tell whether these last entries are all that a window within `limits` can contain.
+    """Return whether these last entries are all that a window within `limits` can contain.
 
     They are if they exceed the token limit even when shortened, and the part beyond it contains the beginning of a
     turn. They are, too, if the newest question is among them and the policies allow no further message.
@@ -562,7 +562,7 @@ def first_page(messages: int, tokens: int, limits: Limits) -> int:
     return max(16, min(_LONGEST_PAGE, most + 8, int(1.3 * limits.tokens / mean) + 8))
 
 
-# Decides how temporary messages are told: a tool's result without its call is a line of the user.
+# Decides how temporary messages are shown: a tool's result without its call is a line of the user.
 
 
 class _Costs(Protocol):
@@ -572,7 +572,7 @@ class _Costs(Protocol):
 
 AS_USER = Reason(
     "temporary_as_user",
-    "a temporary tool message is told as a user's, since providers refuse a result without its call",
+    "a temporary tool message is shown as a user's, since providers refuse a result without its call",
 )
 
 
@@ -585,14 +585,14 @@ def as_user_line(message: Message) -> Message:
 
 
 def orphan_reasons(lines: int, left_out: int) -> tuple[Reason, ...]:
-    """Return why messages are told otherwise than they are, or not at all.
+    """Return why messages are shown in another form, or not at all.
 
     Args:
-        lines: How many results are told as the user's lines.
+        lines: How many results are shown as the user's lines.
         left_out: How many messages are left out, since temporary ones follow.
     """
     said = (
-        f"{left_out} message(s) left out: what is told once follows a call without its result, or the reverse"
+        f"{left_out} message(s) left out: temporary messages follow a call without its result, or the reverse"
     )
     return (*([AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if left_out else []))
 
@@ -600,13 +600,13 @@ def orphan_reasons(lines: int, left_out: int) -> tuple[Reason, ...]:
 def over_limit(parts: Iterable[_Costs], limit: int) -> tuple[Reason, ...]:
     """Return a reason if instructions and temporary messages alone exceed the limit."""
     tokens = sum(part.tokens for part in parts)
-    said = f"the instructions and what is told once need {tokens} of {limit} tokens, and are never dropped"
+    said = f"the instructions and temporary messages need {tokens} of {limit} tokens, and are never dropped"
     return (Reason("temporary_over_limit", said),) if tokens > limit else ()
 
 
 # Decides the window of a list of messages, and what a list becomes when messages are added.
 #
-# A list has no index and no recall: a message store of the user's own holds it as a whole.
+# A list has no index and no recall: the user's own message store keeps it as a whole.
 
 INSTRUCTIONS = Reason("instructions", "the system messages in force are always shown")
 RECENT = Reason("recent", "one of the newest whole turns")
@@ -677,7 +677,7 @@ def additions(
     """Check messages, and give an id and a time to those that have none.
 
     Raises:
-        MessageTypeError: One of them is no message.
+        MessageTypeError: One of them is not a message.
         InvalidMessageError: One of them cannot be stored.
     """
     return tuple(

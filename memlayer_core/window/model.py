@@ -76,7 +76,7 @@ class Context(Viewable):
             front of the window's first message, with `"system"` behind the system message.
         window: The newest turns, as they were stored. If some were made smaller, `reasons` say so.
         temporary: Temporary messages. A model sees them until it has answered; they are not in the history.
-        recall: Older messages and records that bear on the query, as one text; empty if there are none.
+        recall: Older messages and records that are relevant to the query, as one text; empty if there are none.
         placement: `"user"`: the recall is put into the newest user message, in front of its text. `"system"`: it is
             appended to the last leading system message.
         pieces: Every part of the context, with its tokens and reasons.
@@ -85,8 +85,8 @@ class Context(Viewable):
         reasons: What is true of the whole context: what was left out, and what did not work.
         pending: Messages that are not stored yet. They follow the window.
         scope: Scope of the conversation.
-        profile: Facts that are told always, and records of type `"profile"`, as one message in front of the summary; None if
-            there are none.
+        profile: Facts with `always=True`, and records of type `"profile"`, as one message in front of the summary; None
+            if there are none.
         compaction: What this context did to the window, if turns left it because of the token limit; else None.
     """
 
@@ -141,7 +141,7 @@ class Context(Viewable):
             put_before: Returns a copy of a message with text in front of its own text.
             put_after: Returns a copy of a message with text behind its own text.
             create: Creates a message from a role and a text.
-            other_parts: What else of the call may have such marks: tools, or the contents of further messages.
+            other_parts: Other parts of the call that may have such marks: tools, or the contents of further messages.
         """
         turns = (*self.window, *self.pending)
         marked = keep_marks((*turns, *self.temporary, *self.system), CACHE_MARKS - count_marks(other_parts))
@@ -294,7 +294,7 @@ def pair(entries: Sequence[Entry]) -> dict[_Spot, _Spot]:
 
 
 def _add_mentions(entries: Sequence[Entry], links: dict[_Spot, _Spot]) -> None:
-    """Add answers whose id stands anywhere in a message before: a provider may know calls of forms that nobody here does."""
+    """Add answers whose id is anywhere in an earlier message: a provider may have forms of calls that memlayer does not know."""
     named: dict[str, _Spot] = {}
     for at, entry in enumerate(entries):
         for number, answer in enumerate(entry.answers):

@@ -56,7 +56,7 @@ class Part(NamedTuple):
 
     @property
     def is_shorter(self) -> bool:
-        """Whether it tells a part of the stored message."""
+        """Whether it is only a part of the stored message."""
         return any(reason.code in _SHORTER for reason in self.reasons)
 
     def piece(self, kind: PieceKind) -> Piece:
@@ -114,7 +114,7 @@ class WindowView:
 
     @property
     def keys(self) -> set[int]:
-        """Keys of all stored messages and records that it tells whole."""
+        """Keys of all stored messages and records that it shows whole."""
         parts = (*self.system, *self.profile, *self.window)
         return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
 
@@ -212,7 +212,7 @@ def _recount(
 
 
 def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
-    """Yield the texts of messages that are shown otherwise than they are stored, with their keys: smaller, or with escapes."""
+    """Yield the texts of messages that are shown in another form than they are stored (shorter, or with escapes), and their keys."""
     for part in (*view.system, *view.window):
         if part.is_shorter or render.has_escapes(part.message):
             yield shown_text(part.message), part.keys[0] if len(part.keys) == 1 else 0
@@ -389,7 +389,7 @@ def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, 
 def _without_orphans(
     rt: Runtime, parts: tuple[Part, ...], temporary: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
-    """Leave out tool calls and results whose counterpart is missing; tell temporary results as the user's lines."""
+    """Leave out tool calls and results whose counterpart is missing; show temporary results as the user's lines."""
     if not temporary:
         return parts, temporary, ()
     told = dict(enumerate((*parts, *temporary)))
@@ -407,7 +407,7 @@ def _as_user(rt: Runtime, part: Part) -> Part:
 
 
 def _most_window_view(rt: Runtime, part: Part) -> int:
-    """Return what a part costs at the most: it is not known yet whether the call of a result is in the window."""
+    """Return the most that a part can cost: it is not known yet whether the call of a result is in the window."""
     return max(part.tokens, _as_user(rt, part).tokens) if part.message.role == "tool" else part.tokens
 
 
@@ -554,10 +554,11 @@ def _cost(part: Part | None) -> int:
 def due_position(
     session: Session, view: WindowView, first: int, count: Callable[[int, int], int]
 ) -> int | None:
-    """Return the position before which turns have left the window, or will leave it next, if it is to be noted: there are enough.
+    """Return the position before which turns left the window, or will leave it next; None if too few are new.
 
-    `count` tells how many messages are from one position on to another. A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
-    messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
+    `count` returns how many messages are between two positions. A window with a token limit moves in large steps, and
+    each step is summed up ahead of time. One with a limit of messages or rounds moves with every turn; it is summed up
+    when `BATCH` messages have left it.
     """
     begins = first_of(view, first)
     known = max(view.summary_end, session.memory_start, session.summary_due)
@@ -593,7 +594,7 @@ def _behind(summary: Summary | None) -> int:
 
 
 def _has_gap(connection: Connection, session: Session, behind: int, first: int) -> bool:
-    """Tell whether visible messages lie between the summary and the window."""
+    """Return whether visible messages lie between the summary and the window."""
     if behind >= first:
         return False
     between = messages_reads.tail(connection, session, first, _LOOKED_AT, behind)
@@ -635,7 +636,7 @@ def _reason(summary: Summary) -> Reason:
 
 # Reads a user's profile, which is in every context.
 
-_FACTS = 20  # at the most (J26 in layered agent memories)
+_FACTS = 20  # at most (J26 in layered agent memories)
 _READ = 100  # records that are read at least, so that the name is among them
 
 
@@ -649,8 +650,8 @@ def profile(
     the most certain, among these the oldest. Prompts begin alike: facts are in the order of their keys, records in the
     order in which they were stored.
 
-    A preference whose sentence is still shown is not told twice: it becomes a line when the window leaves that sentence
-    out. So what users say they like does not change the beginning of prompt after prompt.
+    A preference whose sentence is still shown is not shown twice: it becomes a line when the window leaves that
+    sentence out. So what users say they like does not change the beginning of prompt after prompt.
 
     Args:
         connection: On one snapshot.
@@ -691,7 +692,7 @@ def _most_profile(tokens: int) -> int:
 
 
 def _is_shown(record: Record, messages: Sequence[StoredMessage]) -> bool:
-    """Tell whether a record is a preference whose sentence is in one of the user's messages."""
+    """Return whether a record is a preference whose sentence is in one of the user's messages."""
     if record.category != "preference":
         return False
     return any(one.message.role == "user" and record.raw in one.message.text for one in messages)
@@ -726,7 +727,7 @@ def omission(records: int, budget: int) -> tuple[Reason, ...]:
 
 
 def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
-    """Return the reason for facts that are told with their days, since they cannot all be true."""
+    """Return the reason for facts that are shown with their days, since they cannot all be true."""
     facts = [record for record in records if is_line(record)]
     disputed = disputes(facts)
     named = ", ".join(

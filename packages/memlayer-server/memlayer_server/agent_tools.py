@@ -1,6 +1,7 @@
 """An MCP server for the memory of one user: memlayer's tools for agents, which a model of any MCP host calls.
 
-Whoever makes the server says whose memory it is; no argument of a tool names a user, a tenant, an agent or a session.
+The application that makes the server says whose memory it is; no argument of a tool names a user, a tenant, an agent or
+a session.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class _Question(BaseModel):
 def mcp_server(chat: Chat) -> MCPServer[None]:
     """Return an MCP server with memlayer's tools for agents, and `get_context`.
 
-    What a model remembers is an agent's assertion: its confidence is 0.6 at the most, and it never outranks what the user said.
-    That the user said something is believed only with words of a message of the user in the session of `chat`: so only if an
-    application stores the messages of that session.
+    What a model remembers is an agent's assertion: its confidence is at most 0.6, and it never outranks what the user
+    said. A quote of the user is believed only if a message of the user in the session of `chat` has these words, so an
+    application must store the messages of that session.
 
     Args:
         chat: A conversation of the user. It says whose memory the server reads and writes.
@@ -111,7 +112,7 @@ def _signature(arguments: type[BaseModel]) -> Signature:
 
 
 def _is_list(field: FieldInfo) -> bool:
-    """Tell whether a field is a list: of one text, models leave the list out."""
+    """Return whether a field is a list: of one text, models leave the list out."""
     return get_origin(field.annotation) is list
 
 

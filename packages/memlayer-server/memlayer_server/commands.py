@@ -60,8 +60,8 @@ def serve_ui(
 ) -> None:
     """Serve a page to look through a memory: users, their records and what these rest on, their sessions.
 
-    It goes on until Ctrl-C or SIGTERM. Open the address that it prints: the token in it is for whoever may see all users.
-    MEMLAYER_UI_TOKEN sets a token that stays.
+    It goes on until Ctrl-C or SIGTERM. Open the address that it prints: give the token in it only to people who may see
+    all users. MEMLAYER_UI_TOKEN sets a token that stays.
     """
     names = allow_host or []
     token = token_of(UI_TOKEN, host, names)
@@ -155,7 +155,7 @@ def _run(command: Callable[..., None]) -> None:
     try:
         app()
     except MemlayerError as problem:
-        print(f"Error: {problem}\nHint:  {problem.hint}", file=sys.stderr)  # noqa: T201  (a command tells why it ends)
+        print(f"Error: {problem}\nHint:  {problem.hint}", file=sys.stderr)  # noqa: T201  (a command says why it ends)
         sys.exit(2 if isinstance(problem, InputError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -28,7 +28,7 @@ _HTTP = 80  # browsers leave this port out
 
 
 class Guard:
-    """Refuses a `Host` of another name (421), an `Origin` of another web page (403), and who has no token (401).
+    """Refuses a `Host` of another name (421), an `Origin` of another web page (403), and a request without a token (401).
 
     So no web page reaches the server by a name that it points at this machine, and none sends it forms.
 
@@ -37,8 +37,8 @@ class Guard:
         port: The port that it listens at.
         hosts: Names and addresses of this machine.
         other_hosts: Names by which others reach it, such as that of a proxy; with a port, or without one.
-        knows: Tells whether a request has the token.
-        advice: What whoever has none is to do.
+        knows: Returns whether a request has the token.
+        advice: What to do for somebody who has none.
         headers: Headers of every answer.
     """
 
@@ -71,7 +71,7 @@ class Guard:
 
     def _refusal(self, asked: HTTPConnection) -> PlainTextResponse | None:
         if asked.headers.get("host") not in self._hosts:
-            return PlainTextResponse("This is no name of the server.", 421)
+            return PlainTextResponse("This is not a name of the server.", 421)
         if asked.headers.get("origin") not in {None, *self._origins}:
             return PlainTextResponse("Another web page asks.", 403)
         if self._knows(asked):
@@ -80,7 +80,7 @@ class Guard:
 
 
 def is_same(text: str, secret: str) -> bool:
-    """Compare a text with a secret, in a time that tells nothing of the secret."""
+    """Compare a text with a secret, in a time that reveals nothing of the secret."""
     return secrets.compare_digest(text.encode(), secret.encode())
 
 
@@ -144,7 +144,7 @@ def serve(
     own = f"[{host}]" if ":" in host else host
     new = "" if token else secrets.token_urlsafe(32)
     for line in lines(f"http://{names[0] if host in _ANY else own}:{port}", new):
-        print(line, file=sys.stderr, flush=True)  # noqa: T201  (a command tells where it serves)
+        print(line, file=sys.stderr, flush=True)  # noqa: T201  (a command says where it serves)
     hosts = NEAR if host in _ANY else tuple(dict.fromkeys((*NEAR, own)))
     app = application(token=new or token, port=port, hosts=hosts, other_hosts=names)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE)

@@ -34,8 +34,8 @@ _HEADERS = {
 }
 _ADVICE = "This page opens with the address that `memlayer-ui` printed, with its token: http://…/?token=…"
 _SIZE = 50  # rows of one page
-_FORM, _FIELDS = 2_000_000, 50  # bytes and fields of a form at the most
-_DIGITS = 9  # of an offset at the most
+_FORM, _FIELDS = 2_000_000, 50  # bytes and fields of a form at most
+_DIGITS = 9  # of an offset at most
 _WHOLE = 20_000  # characters of one text
 _PARTS = ("records", "sessions", "search")
 _DONE = {
@@ -66,7 +66,7 @@ def ui_app(
     of another name with 421, and one of a web page of another `Origin`, or a form that is not the page's own, with 403.
 
     Args:
-        memory: The memory. All its tenants and users are shown to whoever has the token.
+        memory: The memory. All its tenants and users are shown to everybody who has the token.
         token: The token.
         port: The port that it listens at.
         hosts: Names and addresses of this machine.
@@ -205,7 +205,7 @@ class _Page:
         form = {name: values[-1].replace("\r\n", "\n") for name, values in pairs.items()}
         if not is_same(form.get("stamp", ""), self._stamp):
             raise HTTPException(
-                403, "This form is not of this page, or of an earlier start. Open the page anew."
+                403, "This form is not of this page, or of an earlier start. Open the page again."
             )
         return await run_in_threadpool(change, form)
 
@@ -239,7 +239,7 @@ class _Page:
     # --- problems
 
     def tell_error(self, request: Request, problem: Exception) -> Response:
-        """Tell an error of memlayer's with its hint."""
+        """Answer with an error of memlayer and its hint."""
         assert isinstance(problem, MemlayerError)
         found = {UnknownRecordError: 404, InputError: 400, MemlayerError: 503}
         status = next(code for kind, code in found.items() if isinstance(problem, kind))
@@ -247,7 +247,7 @@ class _Page:
         return self._render("problem.html", {}, status, title=text[:1].upper() + text[1:], hint=problem.hint)
 
     def tell_refusal(self, request: Request, problem: Exception) -> Response:
-        """Tell why a request is refused."""
+        """Answer with the reason why a request is refused."""
         assert isinstance(problem, HTTPException)
         return self._render("problem.html", {}, problem.status_code, title=problem.detail, hint="")
 
@@ -286,12 +286,12 @@ def visible(text: str) -> str:
 
 
 def _verbatim(text: str | None) -> Markup:
-    """Return a text for a form, where it must stay as it is, but for what no page can hold."""
+    """Return a text for a form, unchanged except for characters that no page can contain."""
     return escape((text or "").encode("utf-8", "replace").decode())
 
 
 def _seal(token: str, purpose: str) -> str:
-    """Return what only somebody with the token can make, for one purpose."""
+    """Return a digest that only somebody with the token can make, for one purpose."""
     return hmac.new(token.encode(), f"memlayer ui {purpose}".encode(), sha256).hexdigest()
 
 
