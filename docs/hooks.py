@@ -1,4 +1,4 @@
-"""What the site does beside MkDocs: the README is its first page, and files outside of `docs` that a page links are in it.
+"""What the site adds to MkDocs: the README is its first page, and it has the files outside of `docs` that a page links.
 
 So a link is written once, as it works between files, and leads to the right place on the site as well.
 """
@@ -28,20 +28,6 @@ def targets(file: str) -> list[str]:
     text = (ROOT / file).read_text(encoding="utf-8")
     folder = posixpath.dirname(file)
     return [posixpath.normpath(posixpath.join(folder, target)) for _, target in LINK.findall(text)]
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out of the navigation what is not written yet."""
-    config.nav = [
-        {
-            title: [one for one in pages if (ROOT / "docs" / one).exists()]
-            if isinstance(pages, list)
-            else pages
-        }
-        for part in config.nav or []
-        for title, pages in part.items()
-    ]
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
