@@ -1,6 +1,7 @@
-"""What the site adds to MkDocs: the README is its first page, and it has the files outside of `docs` that a page links.
+"""What the site adds to MkDocs: the README is its first page, files outside of `docs` that a page links are in it, and `llms.txt`.
 
-So a link is written once, as it works between files, and leads to the right place on the site as well.
+So a link is written once, as it works between files, and leads to the right place on the site as well. `llms.txt` lists the pages,
+each with its first sentence, for models that read the site.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ from pathlib import Path, PurePosixPath
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(\]\(|src=\"|srcset=\")(?!\w+:|#)([^)#\"\s]+)")
 HOME = "README.md"
+SENTENCE = re.compile(r"^[A-Za-z`][^\n]*(?:\n[^\n#|`-][^\n]*)*", re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+pages: list[Page] = []
 
 
 def place(file: str) -> str:
@@ -58,3 +63,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return link[1] + posixpath.relpath(place(target), posixpath.dirname(here) or ".")
 
     return LINK.sub(moved, markdown)
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Note the pages."""
+    pages[:] = nav.pages
+    return nav
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write `llms.txt`."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for page in pages:
+        found = SENTENCE.search(FENCE.sub("", page.markdown or ""))
+        about = " ".join(found[0].split()).partition(". ")[0] if found else ""
+        lines.append(f"- [{page.title}]({page.file.dest_uri}): {about}")
+    (Path(config.site_dir) / "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from memlayer_core.cli.commands import app
 
-__all__ = ["ROOT", "listening", "on_terminal", "run", "unprivileged", "words"]
+__all__ = ["ROOT", "line_of", "listening", "on_terminal", "printed_by", "run", "unprivileged", "words"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,6 +59,12 @@ def on_terminal(*arguments: str | Path, columns: int = 160, typed: str = "") -> 
     return code, seen.decode().replace("\r\n", "\n")
 
 
+def line_of(server: str, *arguments: str | Path) -> list[str]:
+    """Return the command line of a server: of `ui` or `mcp`."""
+    program = f"from memlayer_server.commands import {server}; {server}()"
+    return [sys.executable, "-c", program, *map(str, arguments)]
+
+
 @contextmanager
 def listening(
     command: Sequence[str], environment: Mapping[str, str], address: str
@@ -79,6 +85,15 @@ def listening(
             yield found[0], process
         finally:
             process.kill()
+
+
+def printed_by(code: str, *arguments: str | Path, **environment: str) -> str:
+    """Run a program in a process of its own, and return what it prints. It must not complain."""
+    command = [sys.executable, "-W", "ignore", "-c", code, *map(str, arguments)]
+    given = {"cwd": ROOT, "env": {**os.environ, **environment}, "timeout": 60}
+    done = subprocess.run(command, **given, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout.strip()
 
 
 def words(shown: str) -> str:

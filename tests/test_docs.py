@@ -223,9 +223,11 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_the_network(tmp_path)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     site = {page.relative_to(tmp_path / "site"): page.read_text() for page in tmp_path.rglob("*.html")}
+    listed = (tmp_path / "site" / "llms.txt").read_text()
     for page in PAGES:
         place = "index.html" if page == "README.md" else page.removeprefix("docs/").replace(".md", ".html")
         assert Path(place) in site, page
+        assert f"]({place})" in listed, page
     for page, text in site.items():
         assert not re.search(
             r"<(?:script|img|iframe|source)[^>]*https?://|<link[^>]*stylesheet[^>]*https?://", text

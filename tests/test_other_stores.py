@@ -76,6 +76,12 @@ def redis(_: Path) -> tuple[Any, Any]:
     return history, url
 
 
+def test_a_redis_without_histories_is_named(memory, tmp_path) -> None:
+    _, url = redis(tmp_path)
+    with pytest.raises(ImportStoppedError, match="begins with 'nothing:'"):
+        memory.import_from(f"{url}#nothing:", user_id="ada")
+
+
 @pytest.mark.parametrize("make", [sql, file, redis])
 def test_langchains_histories_come_back_equal_with_their_times(
     memory, tmp_path, make: Callable[..., Any]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 import tomllib
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +55,9 @@ def test_the_module_for_llamaindex_has_the_very_names_of_the_adapter(thin_module
     assert all(getattr(module, name) is getattr(adapter, name) for name in adapter.__all__)
 
 
+@pytest.mark.parametrize("page", ["README.md", "integration.md"])
 @pytest.mark.parametrize("name", sorted(THIN))
-def test_the_example_of_its_readme_runs(name, thin_modules, tmp_path, monkeypatch) -> None:
+def test_the_examples_of_its_pages_run(name, page, thin_modules, tmp_path, monkeypatch) -> None:
     pytest.importorskip("langchain", reason="the extra langchain is missing")
     from langchain_core.language_models import GenericFakeChatModel
     from llama_index.core.llms.mock import MockLLM
@@ -63,13 +66,30 @@ def test_the_example_of_its_readme_runs(name, thin_modules, tmp_path, monkeypatc
         def bind_tools(self, tools: object, **kwargs: object) -> ModelWithTools:
             return self
 
-    text = (PACKAGES / name / "README.md").read_text(encoding="utf-8")
+    text = (PACKAGES / name / page).read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    names = {"model": ModelWithTools(messages=iter(["To Tokyo."])), "llm": MockLLM(is_chat_model=True)}
+    names = {"model": ModelWithTools(messages=repeat("To Tokyo.")), "llm": MockLLM(is_chat_model=True)}
     exec(compile(code, name, "exec"), names)
     memory = names["memory"] if "memory" in names else names["session"].memory
     assert isinstance(memory, Memory)
     assert len(memory.chat(user_id="ada", session_id="monday").history()) == 2
     memory.close()
     sys.modules.pop("llama_index.memory.memlayer", None)
+
+
+def test_the_entry_of_the_mcp_registry_names_what_is_published() -> None:
+    server = PACKAGES / "memlayer-server"
+    entry, made = json.loads((server / "server.json").read_text()), project(server)
+    (package,) = entry["packages"]
+    assert f"<!-- mcp-name: {entry['name']} -->" in (server / "README.md").read_text()
+    assert (entry["version"], package["version"], package["identifier"]) == (
+        made["version"],
+        made["version"],
+        made["name"],
+    )
+    assert "memlayer-mcp" in made["scripts"]
+    assert {"memlayer-mcp", "--user"} <= {
+        one.get("value", one.get("name"))
+        for one in (*package["runtimeArguments"], *package["packageArguments"])
+    }

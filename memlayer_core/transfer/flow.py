@@ -636,7 +636,7 @@ class _Arrival:
         try:
             is_new = remember_once(self._rt, scope, text, fields, is_real=not report.dry_run)
         except InvalidRecordError as problem:
-            report.leave_out(f"a record that cannot be stored: {problem}")
+            report.leave_out(f"a record that cannot be stored: {type(problem).__name__}")
             return
         report.records += 1
         report.remembered += is_new and not report.dry_run
@@ -650,7 +650,7 @@ class _Arrival:
         try:
             put = put_of(rt, self._tenant_id, one.put)
         except InvalidItemError as problem:
-            report.leave_out(f"an item that cannot be stored: {problem}")
+            report.leave_out(f"an item that cannot be stored: {type(problem).__name__}")
             return
         report.items += 1
         report.date(one.updated_at)

@@ -53,8 +53,12 @@ class Format:
 
 
 FORMATS: Mapping[str, Format] = {
-    "chatgpt": Format([{"mapping"}], chats.chatgpt),
-    "claude": Format([{"chat_messages"}], chats.claude),
+    "chatgpt": Format(
+        [{"mapping"}, {"conversations.item.mapping"}], chats.chatgpt, inside=("conversations",)
+    ),
+    "claude": Format(
+        [{"chat_messages"}, {"conversations.item.chat_messages"}], chats.claude, inside=("conversations",)
+    ),
     "letta": Format([{"agents.item"}, {"agent_type"}, {"core_memory"}], memories.letta),
     "llamaindex": Format([{"store"}, {"chat_store_key"}], frameworks.chat_store),
     "mem0": Format([{"memory", "id"}, {"results.item.memory"}], memories.mem0, inside=("results",)),
@@ -116,9 +120,9 @@ def source_of(source: Any, name: str | None) -> Any:
         ImportStoppedError: The format is not recognized, or the source is damaged.
         InputError: There is no such file.
     """
-    if name not in (None, "memlayer", *FORMATS):
+    if name not in (None, "memlayer", "langgraph", *FORMATS):
         raise ConfigurationError(
-            f"there is no format {name!r:.80}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
+            f"there is no format {name!r:.80}", hint=f"One of: memlayer, langgraph, {', '.join(FORMATS)}."
         )
     found = None
     if name == "memlayer":
@@ -558,24 +562,28 @@ _TABLES: Sequence[tuple[set[str], str, Callable[[Any, Any], Iterator[Conversatio
 
 
 def _redis(url: str) -> Conversations:
-    """Read the lists of LangChain's `RedisChatMessageHistory`, under keys that begin as it makes them."""
+    """Read the lists of LangChain's `RedisChatMessageHistory`. What their keys begin with may stand behind a `#` in the URL."""
     try:
         import redis
     except ImportError:
         raise ConfigurationError("the client of Redis is not installed", hint="pip install redis") from None
+    place, _, begin = url.partition("#")
+    begin = begin or "message_store:"
+    password = {"password": held} if (held := os.environ.get(PASSWORD)) else {}
     try:
-        with closing(
-            redis.Redis.from_url(url, **({"password": held} if (held := os.environ.get(PASSWORD)) else {}))
-        ) as client:
-            for key in client.scan_iter(f"{_HISTORY}*", _type="list"):
-                forms = client.lrange(key, 0, -1)[::-1]
-                rows = ((key.decode().removeprefix(_HISTORY), form, None) for form in forms)
+        with closing(redis.Redis.from_url(place, **password)) as client:
+            keys = list(client.scan_iter(f"{begin}*", _type="list"))
+            for key in keys:
+                session = key.decode().removeprefix(begin)
+                rows = ((session, form, None) for form in client.lrange(key, 0, -1)[::-1])
                 yield from frameworks.histories(rows)
     except redis.RedisError as problem:
         raise StoreUnavailableError(
             f"Redis cannot be read: {type(problem).__name__}",
             hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
         ) from None
-
-
-_HISTORY = "message_store:"
+    if not keys:
+        raise ImportStoppedError(
+            f"no list in Redis has a key that begins with {begin!r:.80}",
+            hint="What the keys of your histories begin with stands behind a `#`: redis://host/0#chat:",
+        )

@@ -15,7 +15,9 @@ from tuned import Tuned
 from memlayer_core import Memory, Message, ToolCall
 from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.message import ROLES, Raw
+from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.database import Database, ensure_tables, open_database
+from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import Colour
 
 OpenWith = Callable[..., Memory]
@@ -57,6 +59,18 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
     database.write(ensure_tables, shards=4)
     yield database
     database.close()
+
+
+@pytest.fixture
+def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+    """Return a directory whose memory has a message, and a dead letter."""
+    flaky = FlakyEmbedder(HashingEmbedder())
+    flaky.failing = lambda said: "poison" in said
+    with open_at(embedder=flaky, settings=Tuned(index_delay=0, job_attempts=1)) as memory:
+        memory.chat(user_id="ada").add("user", "good")
+        memory.chat(user_id="ada").add("user", "poison")
+        assert memory.flush().dead == 1
+    return tmp_path / "memory"
 
 
 @pytest.fixture(scope="session")

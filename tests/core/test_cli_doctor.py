@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,40 +17,48 @@ from tuned import Tuned
 
 from memlayer_core import Memory
 from memlayer_core.cli import doctor
-from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.statements import to_micros
-from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and locks of POSIX")
 
 
 @pytest.fixture
-def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+def directory(open_at, tmp_path: Path) -> Path:
     with open_at(settings=INDEXED) as memory:
         memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
         memory.flush()
     return tmp_path / "memory"
 
 
-def found(*arguments: str | Path, **environment: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+Checks = dict[str, list[dict[str, str]]]
+
+
+def found(*arguments: str | Path, **environment: str) -> tuple[int, Checks]:
     """Return the exit code of `doctor`, and what it found, by what was looked at."""
     shown = run("doctor", *arguments, "--json", **environment)
-    checks: dict[str, list[dict[str, str]]] = {}
+    checks: Checks = {}
     for one in json.loads(shown.stdout):
         checks.setdefault(one["name"], []).append(one)
     return shown.exit_code, checks
 
 
-def wrong(checks: dict[str, list[dict[str, str]]]) -> set[str]:
+def change(directory: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(directory / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute(statement, values)
+
+
+def wrong(checks: Checks) -> set[str]:
     return {name for name, some in checks.items() for one in some if one["state"] == "wrong"}
 
 
-def test_a_sound_store_is_found_sound(directory: Path):
+def test_a_sound_store_is_found_sound_and_nothing_is_changed(directory: Path):
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     code, checks = found(directory)
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
     assert (code, wrong(checks)) == (0, set())
-    assert {*checks} >= {"python", "packages", "settings", "tokenizer", "embedder"}
-    assert {*checks} >= {"permissions", "disk", "journal", "lock", "queue", "chroma"}
+    looked_at = "python packages settings tokenizer embedder permissions disk journal lock queue chroma"
+    assert {*checks} >= {*looked_at.split()}
     assert "1 message(s) in 1 session(s) of 1 user(s)" in checks["journal"][0]["finding"]
     assert "hashing-1024-v1, 1024 dimensions" in checks["embedder"][0]["finding"]
     shown = run("doctor", directory)
@@ -59,7 +66,7 @@ def test_a_sound_store_is_found_sound(directory: Path):
     assert {len(line.split("\t")) for line in shown.stdout.splitlines()} == {4}
 
 
-def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch: pytest.MonkeyPatch):
+def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch):
     monkeypatch.setattr(doctor, "_LEAST", 10**18)
     code, checks = found(given_up)
     assert code == 1
@@ -70,31 +77,17 @@ def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch
     assert "--revive --once" in queue["mend"]
 
 
-@pytest.fixture
-def given_up(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
-    flaky = FlakyEmbedder(HashingEmbedder())
-    flaky.failing = lambda said: "poison" in said
-    with open_at(embedder=flaky, settings=Tuned(index_delay=0, job_attempts=1)) as memory:
-        memory.chat(user_id="ada").add("user", "poison")
-        assert memory.flush().dead == 1
-    return tmp_path / "memory"
-
-
-def test_jobs_that_nobody_does_are_told(open_at: Callable[..., Memory], tmp_path: Path):
-    with open_at(embedder=FlakyEmbedder(HashingEmbedder()), settings=Tuned(index_delay=60)) as memory:
-        memory.chat(user_id="ada").add("user", "owed")
-    assert wrong(found(tmp_path / "memory")[1]) == set()
-    with closing(sqlite3.connect(tmp_path / "memory" / "journal.sqlite3", isolation_level=None)) as journal:
-        long_ago = to_micros(datetime.now(UTC) - timedelta(hours=2))
-        journal.execute("UPDATE memlayer_jobs SET due = ?", (long_ago,))
-    _, checks = found(tmp_path / "memory")
+def test_jobs_that_nobody_does_are_told(open_at, directory: Path):
+    with open_at(settings=Tuned(index_delay=60)) as memory:
+        memory.chat(user_id="ada").remember("owed")
+    assert wrong(found(directory)[1]) == set()
+    change(directory, "UPDATE memlayer_jobs SET due = ?", to_micros(datetime.now(UTC) - timedelta(hours=2)))
+    _, checks = found(directory)
     assert wrong(checks) == {"queue"}
     assert "nobody seems to do them" in checks["queue"][0]["finding"]
 
 
-def test_a_directory_without_a_memory_is_told_but_the_first_look_is_fine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_directory_without_a_memory_is_told_but_the_first_look_is_fine(tmp_path: Path, monkeypatch):
     code, checks = found(tmp_path / "missing")
     assert (code, wrong(checks)) == (1, {"journal"})
     monkeypatch.chdir(tmp_path)
@@ -113,14 +106,13 @@ def test_a_damaged_journal_is_found(directory: Path):
 
 
 @posix
-def test_a_process_that_hangs_in_a_write_is_found(directory: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_hangs_in_a_write_is_found(directory: Path, monkeypatch):
     monkeypatch.setattr(doctor, "_PATIENCE", 0.2)
     holds = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "connection.execute('BEGIN IMMEDIATE')\n"
-        "print('held', flush=True)\n"
-        "sys.stdin.read()"
+        "print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", holds, directory / "journal.sqlite3"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -155,9 +147,8 @@ def test_files_that_cannot_be_written_or_that_others_may_read_are_found(director
     for path in (*directory.iterdir(), directory):
         path.chmod(0o500 if path.is_dir() else 0o400)
     command = unprivileged(sys.executable, "-m", "memlayer_core", "doctor", directory, "--json")
-    shown = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shown = subprocess.run(command, capture_output=True, text=True, env=env)
     directory.chmod(0o700)
     assert shown.returncode == 1, shown.stderr
     found_wrong = {one["name"]: one for one in json.loads(shown.stdout) if one["state"] == "wrong"}
@@ -167,21 +158,17 @@ def test_files_that_cannot_be_written_or_that_others_may_read_are_found(director
 def test_settings_are_checked_and_a_slip_in_a_name_is_told(directory: Path):
     assert found(directory, MEMLAYER_MAX_TOKEN="100")[1]["settings"][0]["state"] == "note"
     shown = run("doctor", directory, "--json", MEMLAYER_MAX_TOKENS="many")
-    assert shown.exit_code == 1
-    assert "max_tokens" in shown.output
+    assert (shown.exit_code, "max_tokens" in shown.output) == (1, True)
 
 
-def test_packages_that_do_not_fit_are_found_with_the_line_that_mends_them(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_packages_that_do_not_fit_are_found_with_the_line_that_mends_them(directory: Path, monkeypatch):
     versions = {"chromadb": "1.0.0", "typer": None, "langchain": "0.3"}
     real = doctor._version_of
     monkeypatch.setattr(doctor, "_version_of", lambda name: versions.get(name, real(name)))
     [packages] = found(directory)[1]["packages"]
     assert packages["state"] == "wrong"
-    assert "chromadb 1.0.0 does not fit" in packages["finding"]
-    assert "typer is missing" in packages["finding"]
-    assert "langchain 0.3 does not fit" in packages["finding"]
+    for told in ("chromadb 1.0.0 does not fit", "typer is missing", "langchain 0.3 does not fit"):
+        assert told in packages["finding"]
     assert "pip install" in packages["mend"]
     assert "'typer>=" in packages["mend"]
 
@@ -194,17 +181,14 @@ def mine(texts: list[str]) -> list[list[float]]:
     ("embedder", "state", "mend"),
     [("minilm-l6-v2", "wrong", "Go online once"), (mine, "note", "Nothing, if it is passed")],
 )
-def test_the_embedder_of_a_store_that_is_not_here_is_wrong_and_an_own_one_is_a_note(
-    open_at: Callable[..., Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, embedder, state, mend
+def test_an_embedder_that_is_not_here_is_wrong_and_an_own_one_is_a_note(
+    open_at, tmp_path: Path, monkeypatch, embedder, state, mend
 ):
     with open_at(embedder=embedder if callable(embedder) else "hashing") as memory:
         memory.chat(user_id="ada").add("user", "hello")
         memory.flush()
     if not callable(embedder):
-        with closing(
-            sqlite3.connect(tmp_path / "memory" / "journal.sqlite3", isolation_level=None)
-        ) as journal:
-            journal.execute("UPDATE memlayer_meta SET value = ? WHERE name = 'embedder'", (embedder,))
+        change(tmp_path / "memory", "UPDATE memlayer_meta SET value = ? WHERE name = 'embedder'", embedder)
     monkeypatch.setattr(doctor.minilm, "folder", lambda: tmp_path)
     [check] = found(tmp_path / "memory")[1]["embedder"]
     assert (check["state"], mend in check["mend"]) == (state, True)
@@ -233,9 +217,3 @@ def test_postgresql_is_looked_at(postgres_url: str):
     code, checks = found("--database-url", away)
     assert (code, wrong(checks)) == (1, {"journal"})
     assert "secret" not in json.dumps(checks)
-
-
-def test_doctor_changes_nothing(directory: Path):
-    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
-    found(directory)
-    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before

@@ -1,16 +1,18 @@
-"""A backup is complete and of one moment while others write."""
+"""A backup is complete and of one moment while others write; `forget` asks, and deletes what was named."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from command_line import run
+from command_line import on_terminal, run
 from projection import in_chroma, in_journal
 from tuned import Tuned
 
@@ -31,7 +33,7 @@ with Memory.open(sys.argv[1], embedder="hashing", settings=Tuned(durability="nor
 
 
 @pytest.fixture
-def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
+def directory(open_at, tmp_path: Path) -> Path:
     with open_at(settings=INDEXED) as memory:
         memory.chat(user_id="ada", session_id="long").add_messages(
             [Message("user", f"before {number}: I am allergic to peanuts. " * 20) for number in range(300)]
@@ -43,9 +45,8 @@ def directory(open_at: Callable[..., Memory], tmp_path: Path) -> Path:
 @contextmanager
 def written_to(directory: Path) -> Iterator[Callable[[], int]]:
     """Let another process write all the time. Gives a function that waits for its next message, and returns its number."""
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
-    ) as writer:
+    command = [sys.executable, "-c", WRITER, str(directory)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         lines = iter(writer.stdout)
         try:
@@ -69,42 +70,34 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(directory: Path,
                 (session,) = copy.sessions(user_id="ada")
                 texts = [message.text for message in copy.chat(user_id="ada", session_id="long").history()]
             assert len(texts) == session.messages == told["messages"]
-            assert [text.split(":")[0] for text in texts[300:]] == [
-                str(one) for one in range(len(texts) - 300)
-            ]
+            assert [text.split(":")[0] for text in texts[300:]] == [*map(str, range(len(texts) - 300))]
             assert len(texts) - 300 > before, "what was stored before it is in it"
             assert after > before, "the other process was not stopped by it"
 
 
 @pytest.mark.slow
-def test_a_backup_is_a_memory_whose_index_is_built_without_a_model(
-    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    shown = run("backup", tmp_path / "copy", directory)
+@pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
+def test_a_backup_is_its_users_own_and_its_index_is_built_without_a_model(directory, tmp_path, monkeypatch):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for end in ("", "-journal"):
+        (copy / f"journal.sqlite3.partial{end}").write_text("what a killed one left")
+    shown = run("backup", copy, directory)
+    assert shown.exit_code == 0
     assert "not copied: the first process that opens the copy builds it again" in shown.stdout
-    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == ["journal.sqlite3"]
+    (file,) = copy.iterdir()
+    assert (file.name, file.stat().st_mode & 0o777) == ("journal.sqlite3", 0o600)
     monkeypatch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
-    with Memory.open(tmp_path / "copy") as memory:
+    with Memory.open(copy) as memory:
         memory.flush()
         memory.admin.verify()
         assert in_chroma(memory) == in_journal(memory)
         assert len(in_journal(memory)) == 300
-    assert run("verify", tmp_path / "copy").exit_code == 0
+    assert run("verify", copy).exit_code == 0
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
-def test_a_backup_is_its_users_own_and_one_that_was_killed_leaves_nothing(directory: Path, tmp_path: Path):
-    (tmp_path / "copy").mkdir()
-    for end in ("", "-journal"):
-        (tmp_path / "copy" / f"journal.sqlite3.partial{end}").write_text("what a killed one left")
-    assert run("backup", tmp_path / "copy", directory).exit_code == 0
-    (file,) = (tmp_path / "copy").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.slow
-def test_a_backup_replaces_no_memory_and_needs_one(directory: Path, tmp_path: Path):
+def test_a_backup_replaces_no_memory_and_needs_a_sound_one(directory: Path, tmp_path: Path):
     run("backup", tmp_path / "copy", directory)
     before = (tmp_path / "copy" / "journal.sqlite3").read_bytes()
     for target, source in (("copy", directory), ("memory", directory), ("new", tmp_path / "nothing")):
@@ -112,23 +105,16 @@ def test_a_backup_replaces_no_memory_and_needs_one(directory: Path, tmp_path: Pa
         assert (shown.exit_code, shown.stdout) == (2, "")
         assert "Hint:" in shown.stderr
     assert (tmp_path / "copy" / "journal.sqlite3").read_bytes() == before
-    assert not (tmp_path / "new").exists()
     (tmp_path / "a file").touch()
     shown = run("backup", tmp_path / "a file", directory)
-    assert shown.exit_code == 1
-    assert "cannot be written" in shown.stderr
-
-
-@pytest.mark.slow
-def test_a_damaged_journal_becomes_no_backup(directory: Path, tmp_path: Path):
+    assert (shown.exit_code, "cannot be written" in shown.stderr) == (1, True)
     journal = directory / "journal.sqlite3"
     with journal.open("r+b") as file:
         file.seek(journal.stat().st_size // 2)
         file.write(b"\xff" * 20_000)
-    shown = run("backup", tmp_path / "copy", directory)
-    assert shown.exit_code == 1
-    assert "damaged" in shown.stderr
-    assert not (tmp_path / "copy").exists()
+    shown = run("backup", tmp_path / "new", directory)
+    assert (shown.exit_code, "damaged" in shown.stderr) == (1, True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_for_postgresql_the_tool_is_named(tmp_path: Path):
@@ -145,9 +131,7 @@ def small(instructions, text):
 """
 
 
-def test_work_with_a_model_sums_up_what_processes_without_one_left(
-    open_at: Callable[..., Memory], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_work_with_a_model_sums_up_what_processes_without_one_left(open_at, tmp_path: Path, monkeypatch):
     with open_at(settings=Tuned(index_delay=0, max_tokens=400)) as memory:
         chat = memory.chat(user_id="ada", session_id="s")
         for number in range(20):
@@ -155,15 +139,120 @@ def test_work_with_a_model_sums_up_what_processes_without_one_left(
             chat.add("assistant", "They are fine pears, and fine apples.")
             chat.context()
         memory.flush()
-    shown = run("work", tmp_path / "memory", "--once")
-    assert shown.exit_code == 0, shown.output
-    with open_at() as memory:
-        assert memory.chat(user_id="ada", session_id="s").summary() == []
     (tmp_path / "fruit.py").write_text(SMALL)
     monkeypatch.chdir(tmp_path)
-    shown = run("work", tmp_path / "memory", "--once", "--model", "fruit:small")
-    assert shown.exit_code == 0, shown.output
-    with open_at() as memory:
-        assert memory.chat(user_id="ada", session_id="s").summary()
-        assert memory.records(user_id="ada", type="episodic")
+    for model in ([], ["--model", "fruit:small"]):
+        shown = run("work", tmp_path / "memory", "--once", *model)
+        assert shown.exit_code == 0, shown.output
+        with open_at() as memory:
+            assert bool(memory.chat(user_id="ada", session_id="s").summary()) == bool(model)
+            assert bool(memory.records(user_id="ada", type="episodic")) == bool(model)
     assert run("work", tmp_path / "memory", "--once", "--model", "fruit:nothing").exit_code == 2
+
+
+# `forget` asks, deletes what was named, and tells what is left
+
+
+MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+
+
+@pytest.fixture
+def of_ada(open_at, tmp_path: Path) -> Path:
+    with open_at() as memory:
+        chat = memory.chat(user_id="ada", session_id="spring")
+        chat.add("user", "I am allergic to peanuts.", created_at=MAY)
+        chat.add("assistant", "No peanuts, then.", created_at=MAY)
+        chat.remember("Ada likes tea.", tags=["drinks"])
+        memory.chat(user_id="ada", session_id="with a bot", agent_id="bot").add("user", "Water the plants.")
+        memory.chat(user_id="ada", tenant_id="other").add("user", "Peanuts are my favourite.")
+        memory.chat(user_id="ada", session_id="long").add_messages(
+            [Message("user", f"Line {number}. " + "word " * 40) for number in range(60)]
+        )
+        memory.flush()
+    return tmp_path / "memory"
+
+
+def content(directory: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Return every row of every table."""
+    with closing(sqlite3.connect(f"file:{directory / 'journal.sqlite3'}?mode=ro", uri=True)) as journal:
+        names = [row[0] for row in journal.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: journal.execute(f'SELECT * FROM "{name}"').fetchall() for name in sorted(names)}
+
+
+@pytest.mark.slow
+def test_forget_says_what_it_deletes_and_only_then_deletes_it(of_ada: Path):
+    before = content(of_ada)
+    for typed in ("n\n", "\n"):
+        code, shown = on_terminal("forget", of_ada, "--user", "ada", typed=typed)
+        assert code != 0
+        assert "3 session(s) with 63 message(s), and the records, of user 'ada'" in " ".join(shown.split())
+        assert content(of_ada) == before
+    code, shown = on_terminal("forget", of_ada, "--user", "ada", typed="y\n")
+    assert code == 0, shown
+    assert run("inspect", of_ada, "--user", "ada").stdout == ""
+    assert "favourite" in run("search", "peanuts", of_ada, "--user", "ada", "--tenant", "other").stdout
+
+
+def test_forget_without_anybody_to_answer_or_a_scope_with_a_user_deletes_nothing(of_ada: Path):
+    before = content(of_ada)
+    shown = run("forget", of_ada, "--user", "ada", stdin="y\n")
+    assert shown.exit_code == 2
+    assert "Add `--yes`" in shown.stderr
+    for scope in ([], ["--tenant", "other"], ["--agent", "bot"], ["--user", ""]):
+        assert run("forget", of_ada, *scope, "--yes").exit_code == 2
+    shown = run("forget", of_ada, "--session", "spring", "--yes")
+    assert shown.exit_code == 1, "it is no session without a user"
+    assert content(of_ada) == before
+
+
+@pytest.mark.parametrize(
+    ("scope", "deleted"),
+    [
+        (["--user", "ada", "--session", "spring"], {"sessions": 1, "messages": 2, "records": 1}),
+        (["--user", "ada", "--agent", "bot"], {"sessions": 1, "messages": 1, "records": 0}),
+        (["--record", "ada_mem_001"], {"sessions": 0, "messages": 0, "records": 1}),
+    ],
+)
+def test_forget_deletes_what_was_named(of_ada: Path, scope: list[str], deleted: dict[str, int]):
+    told = json.loads(run("forget", of_ada, *scope, "--yes", "--json").stdout)
+    assert deleted.items() <= told["deleted"].items()
+    assert len(content(of_ada)["memlayer_messages"]) == 64 - deleted["messages"]
+    again = run("forget", of_ada, *scope, "--yes")
+    assert (again.exit_code, again.stdout) == (1, "")
+
+
+def test_forget_erases_the_files_and_says_what_is_left(of_ada: Path):
+    shown = run("forget", of_ada, "--user", "ada", "--yes")
+    assert "Left\texports, backups" in shown.stdout
+    assert "vectors" not in shown.stdout
+    assert b"allergic" not in (of_ada / "journal.sqlite3").read_bytes()
+    assert json.loads(run("inspect", of_ada, "--json").stdout)["backlog"] == {"queued": 0, "dead": 0}
+
+
+@pytest.mark.postgres
+def test_forget_works_on_postgresql(postgres_url: str):
+    with Memory.open(database_url=postgres_url, embedder="hashing") as memory:
+        for user in ("ada", "bob"):
+            memory.chat(user_id=user, session_id="a").add("user", "I am allergic to peanuts.")
+        memory.flush()
+    on_server = ["--database-url", postgres_url]
+    assert run("forget", "--user", "ada", *on_server).exit_code == 2, "nobody can answer"
+    assert "a	I am allergic" in run("inspect", "--user", "ada", *on_server).stdout, "nothing was deleted"
+    told = json.loads(run("forget", "--user", "ada", "--yes", "--json", *on_server).stdout)
+    assert told["deleted"]["messages"] == 1
+    assert run("inspect", "--user", "ada", *on_server).stdout == ""
+    assert "a	I am allergic" in run("inspect", "--user", "bob", *on_server).stdout
+
+
+def test_forget_without_the_embedder_deletes_and_says_who_erases_the_rest(open_at, tmp_path: Path):
+    def mine(texts: list[str]) -> list[list[float]]:
+        return [[1.0, len(text)] for text in texts]
+
+    with open_at("own", embedder=mine) as memory:
+        memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
+        memory.flush()
+    shown = run("forget", tmp_path / "own", "--user", "ada", "--yes")
+    assert shown.exit_code == 0
+    assert "Deleted\t1 session(s) with 1 message(s)" in shown.stdout
+    assert "a process that opens the store erases them" in shown.stdout
+    assert run("inspect", tmp_path / "own", "--user", "ada").stdout == ""

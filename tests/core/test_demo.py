@@ -13,12 +13,11 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from command_line import run
 from offline import Offline
 from rich.console import Console
-from typer.testing import CliRunner
 
 from memlayer_core import Memory
-from memlayer_core.cli.commands import app
 from memlayer_core.cli.demo import _FIRST, play
 
 MEMLAYER = Path(sys.executable).parent / "memlayer"
@@ -28,15 +27,9 @@ class Stand(Offline):
     """The demo's command, in a process without a network."""
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [MEMLAYER, "demo", "--embedder", "hashing", *arguments],
-            env=self.environment,
-            cwd=self.directory,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
-        )
+        command = [MEMLAYER, "demo", "--embedder", "hashing", *arguments]
+        where = {"env": self.environment, "cwd": self.directory, "timeout": 200}
+        return subprocess.run(command, **where, capture_output=True, text=True)
 
 
 @pytest.fixture
@@ -54,15 +47,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     return stand, ended.stdout
 
 
-@pytest.mark.slow
-def test_no_connection_is_tried(played: tuple[Stand, str]):
-    assert played[0].tried == []
-
-
-def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, str]):
-    _, shown = played
-    first = int(re.search(r"First process, pid (\d+)", shown)[1])
-    second = int(re.search(r"Second process, pid (\d+)", shown)[1])
+def test_the_first_process_was_another_one_and_was_killed_and_nothing_is_asked_of_a_network(played):
+    stand, shown = played
+    assert stand.tried == []
+    first, second = (int(re.search(rf"{one} process, pid (\d+)", shown)[1]) for one in ("First", "Second"))
     assert first != second
     assert f"Process {first} was killed ({'SIGKILL' if os.name == 'posix' else 'TerminateProcess'})" in shown
     if os.name == "posix":
@@ -71,9 +59,14 @@ def test_the_first_process_was_another_one_and_was_killed(played: tuple[Stand, s
     assert "8 messages are there" in shown
 
 
+def answers(shown: str) -> list[str]:
+    """Return what is shown of the second process for each of the two questions."""
+    told = shown.partition("With a model")[0]
+    return re.split(r"\n\n +Maya  ", told[told.index("Second process") :])[1:]
+
+
 def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(played: tuple[Stand, str]):
-    shown = played[1].partition("With a model")[0]
-    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
+    maps, nuts = answers(played[1])
     day = re.search(r"recalled  (\S+) user: Lena collects old maps, .* one of Graz, our home town\.", maps)[1]
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
     assert "assistant  A map of Graz: you said that she collects old maps." in maps
@@ -82,23 +75,31 @@ def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(play
 
 
 def test_a_fact_has_its_quote_and_a_change_leaves_what_held_before(played: tuple[Stand, str]):
-    assert "No model is called: a script stands for your model" in played[1]
-    homes = re.findall(r"home = (\w+), for she said “I live in \1” on \S+", played[1])
+    shown = played[1]
+    assert "No model is called: a script stands for your model" in shown
+    homes = re.findall(r"home = (\w+), for she said “I live in \1” on \S+", shown)
     assert homes == ["Graz", "Porto", "Graz"], "what held, what holds, and what held as of then"
-    assert played[1].count("allergy = 花生, for she said “我对花生过敏”") == 3
+    assert shown.count("allergy = 花生, for she said “我对花生过敏”") == 3
+    profile = shown.partition("Her profile")[2]
+    assert re.search(r"profile  - allergy: 花生\n +profile  - home: Porto\n", profile)
+    assert "%|" not in shown, "no bar is left behind"
 
 
 @pytest.mark.slow
-def test_a_turn_is_a_line_and_all_of_it_is_read_at_a_glance(stand: Stand):
+def test_a_turn_is_a_line_all_is_read_at_a_glance_and_cleared_up_and_no_framework_is_needed(stand: Stand):
     stand.environment["COLUMNS"] = "80"
-    shown = stand.run().stdout
+    for name in ("langchain_core", "llama_index"):
+        stand.module(name, 'raise ImportError("not here")')
+    ended = stand.run()
+    assert ended.returncode == 0, ended.stderr
+    shown = ended.stdout
     assert len(shown.splitlines()) <= 48
     for _, line in _FIRST:
-        assert shown[: shown.index("was killed")].count(line) == 1, (
-            "a turn is one line, whole at 80 columns, and told once"
-        )
+        assert shown[: shown.index("was killed")].count(line) == 1, "a turn is one whole line, told once"
     assert "next:\n  memlayer demo --why  #" in shown
     assert "tokens" not in shown
+    assert "this memory was removed" in shown
+    assert not Path(re.search(r"Memory: (\S+)", shown)[1]).exists()
 
 
 def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Path, monkeypatch):
@@ -114,9 +115,7 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
 @pytest.mark.slow
 def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
     stand.environment["COLUMNS"] = "240"  # a reason is one line
-    shown = stand.run("--why").stdout.partition("With a model")[0]
-    _, maps, nuts = re.split(r"\n\n +Maya  ", shown[shown.index("Second process") :])
-    for part in (maps, nuts):
+    for part in answers(stand.run("--why").stdout):
         total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
         costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
         assert 0 < sum(costs) <= total <= limit == 800
@@ -135,39 +134,24 @@ def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: t
     assert [step[0] for step in steps] == ["inspect", "search"]
     for step, told in zip(steps, ("summer", "Lena collects old maps"), strict=True):
         arguments = [str(stand.directory / "kept") if word == "kept" else word for word in step]
-        found = CliRunner(env={"COLUMNS": "160"}).invoke(app, arguments)
+        found = run(*arguments)
         assert told in found.stdout
 
 
 def test_a_directory_that_holds_a_memory_is_refused(played: tuple[Stand, str]):
     stand, _ = played
     before = (stand.directory / "kept" / "journal.sqlite3").read_bytes()
-    ended = CliRunner().invoke(app, ["demo", str(stand.directory / "kept")])
+    ended = run("demo", stand.directory / "kept")
     assert ended.exit_code == 2
     assert "already" in ended.stderr
     assert (stand.directory / "kept" / "journal.sqlite3").read_bytes() == before
 
 
-@pytest.mark.slow
-def test_it_runs_without_a_framework_and_clears_up(stand: Stand):
-    for name in ("langchain_core", "llama_index"):
-        stand.module(name, 'raise ImportError("not here")')
-    ended = stand.run()
-    assert ended.returncode == 0, ended.stderr
-    named = Path(re.search(r"Memory: (\S+)", ended.stdout)[1])
-    assert "this memory was removed" in ended.stdout
-    assert not named.exists()
-
-
-@pytest.mark.parametrize(
-    "arguments", [["file"], ["--model", "openai:gpt-5-mini"], ["--embedder", "word2vec"]]
-)
-def test_what_it_cannot_do_is_said_in_words(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("arguments", ["file", "--model openai:gpt-5-mini", "--embedder word2vec"])
+def test_what_it_cannot_do_is_said_in_words(arguments: str, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    ended = CliRunner().invoke(app, ["demo", *arguments])
+    ended = run("demo", *arguments.split())
     assert ended.exit_code in {1, 2}
     assert "Error" in ended.stderr
     assert "Traceback" not in ended.output
@@ -190,17 +174,10 @@ def test_each_message_is_durable_when_the_first_process_names_it(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_first_process_that_fails_is_noticed(stand: Stand):
-    stand.module(
-        "sitecustomize", "import sys\nif '-m' in sys.orig_argv: sys.modules['memlayer_core.memory'] = None"
-    )
+    broken = "import sys\nif '-m' in sys.orig_argv: sys.modules['memlayer_core.memory'] = None"
+    stand.module("sitecustomize", broken)
     ended = stand.run()
     assert ended.returncode == 1
     assert "Error: the first process ended after 0 of 8 messages" in ended.stderr
     assert "ModuleNotFoundError" in ended.stderr
     assert "Hint:" in ended.stderr
-
-
-def test_the_profile_has_what_holds_now_and_no_bar_is_left_behind(played: tuple[Stand, str]):
-    profile = played[1].partition("Her profile")[2]
-    assert re.search(r"profile  - allergy: 花生\n +profile  - home: Porto\n", profile)
-    assert "%|" not in played[1]

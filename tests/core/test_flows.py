@@ -7,9 +7,9 @@ import contextvars
 import os
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -74,12 +74,14 @@ async def test_an_error_of_a_service_can_be_handled_by_the_flow(threads) -> None
 async def test_a_service_that_others_wait_for_holds_no_thread(threads) -> None:
     """There is one thread: whoever held it would let nobody else begin."""
     waiting = asyncio.Barrier(20)
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(threads.drive(embedding(str, waiting.wait)) for _ in range(20)))
 
-    async def embed() -> None:
-        async with asyncio.timeout(10):
-            await waiting.wait()
 
-    await asyncio.gather(*(threads.drive(embedding(str, embed)) for _ in range(20)))
+async def ends(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_write_that_has_begun_is_done_whole_when_its_caller_is_cancelled(threads) -> None:
@@ -92,9 +94,7 @@ async def test_a_write_that_has_begun_is_done_whole_when_its_caller_is_cancelled
 
     task = asyncio.create_task(threads.write(flow))
     assert await asyncio.to_thread(begun.wait, 10)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await ends(task)
     go_on.set()
     await threads.write(steps.append, "three")  # behind it, in the only thread
     assert steps == ["one", "two", "three"]
@@ -109,9 +109,7 @@ async def test_a_flow_that_is_cancelled_before_it_begins_never_begins(threads) -
 
     first, second = (asyncio.create_task(threads.write(flow, name)) for name in ("first", "second"))
     await asyncio.sleep(0.01)
-    second.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await second
+    await ends(second)
     go_on.set()
     await first
     await threads.write(flow, "third")
@@ -152,9 +150,7 @@ async def test_a_cancelled_flow_goes_no_further_and_takes_back_what_it_set(where
     task = asyncio.create_task(threads.drive(flow()))
     await (asyncio.to_thread(busy.wait, 30) if where == "in a step" else reached.wait())
     await asyncio.sleep(0.1)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await ends(task)
     free.set()
     await asyncio.gather(*others)
     await asyncio.to_thread(threads.close)
@@ -164,26 +160,22 @@ async def test_a_cancelled_flow_goes_no_further_and_takes_back_what_it_set(where
 # A memory's threads
 
 
-@asynccontextmanager
-async def locked(path: Any) -> AsyncIterator[None]:
+@contextmanager
+def locked(path: Any) -> Iterator[None]:
     """Hold the lock for writing of a directory's journal."""
-    other = sqlite3.connect(path / "journal.sqlite3", isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
-    try:
+    where = path / "journal.sqlite3"
+    with closing(sqlite3.connect(where, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
         yield
-    finally:
         other.execute("ROLLBACK")
-        other.close()
 
 
-async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_the_applications_threads(
-    open_at, tmp_path
-) -> None:
+async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_other_threads(open_at, tmp_path):
     memory = await asyncio.to_thread(open_at, settings=Tuned(async_threads=2, index_delay=60))
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     chat = memory.chat(user_id="ada", session_id="s")
     await chat.aadd("user", "I like pears.")
-    async with locked(tmp_path / "memory"):
+    with locked(tmp_path / "memory"):
         waiting = [asyncio.create_task(chat.aadd("user", f"And {number}.")) for number in range(5)]
         await asyncio.sleep(0.05)
         async with asyncio.timeout(10):  # else the test waits for the lock, too
@@ -199,9 +191,8 @@ async def test_writers_that_wait_for_a_lock_hold_up_neither_readers_nor_the_appl
 async def test_a_memory_that_closes_ends_its_threads(open_at) -> None:
     memory = await asyncio.to_thread(open_at)
     await memory.chat(user_id="ada").aadd("user", "hello")
-    ours = [
-        one for one in threading.enumerate() if one.name.startswith(("memlayer-writing", "memlayer-reader"))
-    ]
+    names = ("memlayer-writing", "memlayer-reader")
+    ours = [one for one in threading.enumerate() if one.name.startswith(names)]
     assert ours
     threads = memory.runtime.threads
     await memory.aclose()

@@ -1,38 +1,54 @@
-"""The public face: what goes in comes out, in sync and async code alike."""
+"""The public face: what goes in comes out, in sync and async code alike, and a pickle names its store."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import subprocess
-import sys
+import copy
+import multiprocessing
+import pickle
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
+from typing import Any
 
 import pytest
+from command_line import printed_by
 from hypothesis import given, strategies as st
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, Scope, ToolCall
+from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreClosedError
 from memlayer_core.events import MessagesIndexed, MessagesStored
+from tests.conftest import PROMPT
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 
 
+def chat_of(memory: Memory, session_id: str = "s", **more: Any) -> Chat:
+    return memory.chat(user_id="louis", session_id=session_id, **more)
+
+
+def texts(said: Iterable[Any]) -> list[str]:
+    return [one.text for one in said]
+
+
+@pytest.fixture
+def tokyo(memory: Memory) -> Memory:
+    """Return a memory in which Louis said in May that he moved."""
+    said = Message("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
+    chat_of(memory, "may").add_messages([said, Message("assistant", "Enjoy the ramen!", created_at=MAY)])
+    memory.flush()
+    return memory
+
+
 @pytest.mark.requirement("F02", "J03", "L02")
 def test_history_is_everything_verbatim_and_in_order(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s1")
+    chat = chat_of(memory)
     chat.add("system", "Be brief.")
-    receipt = chat.add(
-        "user",
-        "I moved to Tokyo.",
-        name="Louis",
-        created_at=MAY,
-        metadata={"app": "ios"},
-        id="m1",
-    )
+    given = {"name": "Louis", "created_at": MAY, "metadata": {"app": "ios"}, "id": "m1"}
+    assert chat.add("user", "I moved to Tokyo.", **given).ids == ("m1",)
     chat.add_messages([Message("assistant", "Welcome!"), Message("user", "Thanks \0 \ud800")])
     history = chat.history()
     assert [(m.role, m.content) for m in history] == [
@@ -41,19 +57,13 @@ def test_history_is_everything_verbatim_and_in_order(memory) -> None:
         ("assistant", "Welcome!"),
         ("user", "Thanks \0 \ud800"),
     ]
-    assert receipt.ids == ("m1",)
-    assert history[1].created_at == MAY
-    assert history[1].metadata == {"app": "ios"}
-    assert history[1].name == "Louis"
+    assert {name: getattr(history[1], name) for name in given} == given
     assert all(m.id and m.created_at for m in history)
 
 
 @pytest.mark.requirement("M01", "L02", "J11")
-def test_a_context_holds_the_present_and_recalls_the_past(memory) -> None:
-    weeks_ago = memory.chat(user_id="louis", session_id="s1")
-    weeks_ago.add("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
-    weeks_ago.add("assistant", "Enjoy the ramen!", created_at=MAY)
-    now = memory.chat(user_id="louis", session_id="s2")
+def test_a_context_holds_the_present_and_recalls_the_past(tokyo) -> None:
+    now = chat_of(tokyo, "now")
     now.add("system", "Be brief.")
     now.add("user", "Remind me: when did I move to Tokyo?")
     context = now.context(token_limit=500)
@@ -64,73 +74,52 @@ def test_a_context_holds_the_present_and_recalls_the_past(memory) -> None:
     assert {piece.kind for piece in context.pieces} == {"system", "recall", "window"}
     assert all(piece.reasons for piece in context.pieces)
     assert context.tokens <= 500
-    assert [m.content for m in now.history()] == ["Be brief.", "Remind me: when did I move to Tokyo?"]
-
-
-@pytest.mark.requirement("J14", "A14")
-def test_recall_can_stand_in_the_system_message_instead(tmp_path) -> None:
-    settings = Tuned(recall_placement="system", index_delay=0)
-    with Memory.in_memory(settings=settings) as memory:
-        memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
-        chat = memory.chat(user_id="louis", session_id="s2")
-        chat.add("user", "Where is Tokyo?")
-        first, second = chat.context().messages
-        assert (first.role, second.role) == ("system", "user")
-        assert "I moved to Tokyo in May." in first.content
-        assert second.content == "Where is Tokyo?"
-        chat.add("system", "not leading any more")
-        whole = memory.chat(user_id="louis", session_id="s3")
-        whole.add("system", "Be brief.")
-        whole.add("user", "Where is Tokyo?")
-        assert [m.role for m in whole.context().messages] == ["system", "user"]
-        assert whole.context().messages[0].content.startswith('Be brief.\n\n<recalled_memory key="')
+    assert texts(now.history()) == ["Be brief.", "Remind me: when did I move to Tokyo?"]
+    (told,) = chat_of(tokyo, "new").context("Where is Tokyo?").messages
+    assert told.role == "user", "a question that is not stored yet recalls all the same"
+    assert "I moved to Tokyo" in told.content
+    assert chat_of(tokyo, "new").history() == []
 
 
 @pytest.mark.trap("layered", 4)
 @pytest.mark.requirement("J14", "A14")
-def test_a_call_may_say_where_recall_stands(memory) -> None:
-    memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
-    chat = memory.chat(user_id="louis", session_id="s2")
-    chat.add("user", "Where is Tokyo?")
-    system, asked = chat.context(placement="system").messages
-    assert "I moved to Tokyo in May." in system.content
-    assert asked.content == "Where is Tokyo?"
-
-    with pytest.raises(ConfigurationError, match="'top'"):
-        chat.context(placement="top")
+@pytest.mark.parametrize("chosen", ["setting", "call"])
+def test_recall_can_stand_in_the_system_message_instead(chosen) -> None:
+    told = {"setting": ({"recall_placement": "system"}, {}), "call": ({}, {"placement": "system"})}
+    setting, call = told[chosen]
+    with Memory.in_memory(settings=PROMPT.replace(**setting)) as memory:
+        chat_of(memory, "may").add("user", "I moved to Tokyo in May.")
+        chat = chat_of(memory)
+        chat.add("user", "Where is Tokyo?")
+        first, second = chat.context(**call).messages
+        assert (first.role, second.role, second.content) == ("system", "user", "Where is Tokyo?")
+        assert "I moved to Tokyo in May." in first.content
+        with pytest.raises(ConfigurationError, match="'top'"):
+            chat.context(placement="top")
+        whole = chat_of(memory, "whole")
+        whole.add("system", "Be brief.")
+        whole.add("user", "Where is Tokyo?")
+        first, second = whole.context(**call).messages
+        assert (first.role, second.role) == ("system", "user")
+        assert first.content.startswith('Be brief.\n\n<recalled_memory key="')
 
 
 @pytest.mark.requirement("J12")
 def test_nothing_to_recall_leaves_the_messages_as_they_are(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s1")
-    chat.add("user", "Hello")
-    context = chat.context()
-    assert [m.content for m in context.messages] == ["Hello"]
-    assert context.recall == ""
-    empty = memory.chat(user_id="nobody", session_id="s").context("anything")
-    assert empty.messages == ()
+    chat_of(memory).add("user", "Hello")
+    context = chat_of(memory).context()
+    assert (texts(context.messages), context.recall) == (["Hello"], "")
+    assert memory.chat(user_id="nobody", session_id="s").context("anything").messages == ()
 
 
-def test_a_question_that_is_not_stored_yet_recalls_all_the_same(memory) -> None:
-    memory.chat(user_id="louis", session_id="s1").add("user", "I moved to Tokyo in May.")
-    fresh = memory.chat(user_id="louis", session_id="s2")
-    (told,) = fresh.context("Where is Tokyo?").messages
-    assert told.role == "user"
-    assert "I moved to Tokyo" in told.content
-    assert fresh.history() == []
-
-
-def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s1")
-    chat.add("user", "I moved to Tokyo in May.", name="Louis", created_at=MAY)
-    memory.flush()
-    (hit,) = memory.search("Tokyo", user_id="louis", limit=10)
-    assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "s1")
+def test_search_finds_by_words_at_once_and_by_meaning_when_indexed(tokyo) -> None:
+    (hit,) = tokyo.search("Tokyo", user_id="louis", limit=10)
+    assert (hit.text, hit.speaker, hit.session_id) == ("I moved to Tokyo in May.", "Louis", "may")
     assert hit.created_at == MAY
     assert {reason.code for reason in hit.reasons} == {"words", "meaning", "user"}
     assert hit.tokens > 5
-    assert memory.search("Tokyo", user_id="louis", token_limit=5) == ()
-    assert len(memory.search("Tokyo", user_id="louis", token_limit=50)) == 1
+    assert tokyo.search("Tokyo", user_id="louis", token_limit=5) == ()
+    assert len(tokyo.search("Tokyo", user_id="louis", token_limit=50)) == 1
 
 
 @pytest.mark.requirement("L07", "M06", "M15")
@@ -140,31 +129,29 @@ def test_nobody_sees_what_another_tenant_user_or_agent_was_told(memory) -> None:
     memory.chat(user_id="louis", session_id="s", agent_id="bank").add("user", "the code is 4713")
     memory.flush()
     assert memory.search("what is the code", user_id="louis", agent_id="shop") == ()
-    mine = memory.search("what is the code", user_id="louis")
-    assert [hit.text for hit in mine] == ["the code is 4713"]
-    chat = memory.chat(user_id="louis", session_id="new", agent_id="shop")
+    assert texts(memory.search("what is the code", user_id="louis")) == ["the code is 4713"]
+    chat = chat_of(memory, "new", agent_id="shop")
     chat.add("user", "what is the code?")
-    assert [m.content for m in chat.context().messages] == ["what is the code?"]
-    session = memory.search("code", user_id="louis", agent_id="bank", session_id="other")
-    assert session == ()
+    assert texts(chat.context().messages) == ["what is the code?"]
+    assert memory.search("code", user_id="louis", agent_id="bank", session_id="other") == ()
 
 
 @pytest.mark.requirement("L10", "J10")
 def test_clearing_a_session_forgets_it_and_nothing_else(memory) -> None:
-    one, two = (memory.chat(user_id="louis", session_id=s) for s in ("s1", "s2"))
+    one, two = (chat_of(memory, session_id) for session_id in ("s1", "s2"))
     one.add("user", "pineapple one")
     two.add("user", "pineapple two")
     memory.flush()
     assert one.clear() == 1
     memory.flush()
     assert one.history() == []
-    assert [hit.text for hit in memory.search("pineapple", user_id="louis")] == ["pineapple two"]
-    assert memory.chat(user_id="louis", session_id="never").clear() == 0
+    assert texts(memory.search("pineapple", user_id="louis")) == ["pineapple two"]
+    assert chat_of(memory, "never").clear() == 0
 
 
 @pytest.mark.requirement("L09")
 def test_setting_messages_replaces_the_session_and_embeds_only_what_is_new(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s1")
+    chat = chat_of(memory)
     chat.add_messages([Message("user", "one"), Message("assistant", "two"), Message("user", "three")])
     memory.flush()
     embedded: list[int] = []
@@ -173,15 +160,7 @@ def test_setting_messages_replaces_the_session_and_embeds_only_what_is_new(memor
     assert (receipt.unchanged, receipt.stored) == (1, 1)
     memory.flush()
     assert sum(embedded) == 1
-    assert [m.content for m in chat.history()] == ["one", "two!"]
-
-
-def test_messages_of_one_session_are_listed_by_last_use(memory) -> None:
-    for name in ("a", "b", "a"):
-        memory.chat(user_id="louis", session_id=name).add("user", "hi")
-    memory.chat(user_id="eve", session_id="c").add("user", "hi")
-    sessions = memory.sessions(user_id="louis")
-    assert [(s.scope.session_id, s.messages) for s in sessions] == [("a", 2), ("b", 1)]
+    assert texts(chat.history()) == ["one", "two!"]
 
 
 @pytest.mark.requirement("F03")
@@ -192,51 +171,23 @@ def test_without_a_session_id_each_chat_is_a_new_session(memory) -> None:
 
 
 def test_times_come_back_as_the_same_moment(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
-    tokyo = timezone(timedelta(hours=9))
     moments = [
         datetime(1, 1, 1, tzinfo=UTC),
         datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
-        datetime(2026, 5, 4, 1, 2, 3, 456789, tzinfo=tokyo),
+        datetime(2026, 5, 4, 1, 2, 3, 456789, tzinfo=timezone(timedelta(hours=9))),
     ]
-    for moment in moments:
-        chat.add("user", "x", created_at=moment)
-    chat.add("user", "x", created_at=datetime(2026, 5, 4, 1, 2, 3))  # noqa: DTZ001
-    stored = [m.created_at for m in chat.history()]
-    assert stored[:3] == moments
-    assert stored[3] == datetime(2026, 5, 4, 1, 2, 3, tzinfo=UTC)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-identifiers = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1)
-messages = st.builds(
-    Message,
-    st.sampled_from(["system", "user", "assistant", "tool"]),
-    st.text(st.characters())
-    | st.lists(
-        st.fixed_dictionaries(
-            {"type": st.sampled_from(["text", "image_url", "x"])}, optional={"text": st.text()}
-        ),
-        max_size=3,
-    ).map(tuple),
-    id=st.none() | identifiers,
-    name=st.none() | identifiers,
-    tool_calls=st.lists(st.builds(ToolCall, identifiers, identifiers, st.text()), max_size=2).map(tuple),
-    tool_call_id=st.none() | identifiers,
-    created_at=st.none() | st.datetimes(timezones=st.just(UTC)),
-    metadata=st.dictionaries(st.text(), json_values, max_size=3),
-)
+    naive = datetime(2026, 5, 4, 1, 2, 3)  # noqa: DTZ001
+    for moment in (*moments, naive):
+        chat_of(memory).add("user", "x", created_at=moment)
+    assert [m.created_at for m in chat_of(memory).history()] == [*moments, naive.replace(tzinfo=UTC)]
 
 
 @pytest.mark.requirement("F18")
-@given(st.lists(messages, max_size=5, unique_by=lambda m: m.id or (m.role, str(m.content))))
-def test_any_message_comes_back_equal(given_messages) -> None:
+@given(st.data())
+def test_any_message_comes_back_equal(conversations, data) -> None:
+    given_messages = data.draw(conversations)
     with Memory.in_memory(settings=Tuned(index_delay=60)) as memory:
-        chat = memory.chat(user_id="louis", session_id="s")
+        chat = chat_of(memory)
         receipt = chat.add_messages(given_messages)
         stored = chat.history()
         assert tuple(m.id for m in stored) == receipt.ids
@@ -250,10 +201,10 @@ def test_any_message_comes_back_equal(given_messages) -> None:
 
 async def test_both_colours_work_in_a_running_loop_and_share_one_memory() -> None:
     memory = await asyncio.to_thread(Memory.in_memory)
-    chat = memory.chat(user_id="louis", session_id="s")
+    chat = chat_of(memory)
     await chat.aadd("user", "from the loop")
     await asyncio.to_thread(chat.add, "assistant", "from a thread")
-    assert [m.content for m in await chat.ahistory()] == ["from the loop", "from a thread"]
+    assert texts(await chat.ahistory()) == ["from the loop", "from a thread"]
     await memory.aclose()
 
 
@@ -270,24 +221,14 @@ def test_one_memory_serves_many_event_loops_and_threads_at_once(open_at) -> None
 
         start.wait()
         asyncio.run(turns())
-        return [m.content for m in chat.history()]
+        return texts(chat.history())
 
     with ThreadPoolExecutor(8) as pool:
         for number, contents in enumerate(pool.map(talk, range(8))):
             assert contents == [f"{number}.{turn}" for turn in range(5)]
 
 
-def test_what_was_closed_says_so(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", "hi")
-    memory.close()
-    memory.close()
-    for verb, arguments in (("add", ("user", "x")), ("history", ()), ("context", ()), ("clear", ())):
-        with pytest.raises(StoreClosedError):
-            getattr(chat, verb)(*arguments)
-
-
-def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
+def test_listeners_hear_what_happened_and_cannot_disturb_it_and_what_was_closed_says_so(memory) -> None:
     heard: list[object] = []
 
     def broken(event: object) -> None:
@@ -295,7 +236,7 @@ def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
 
     memory.listen(broken)
     stop = memory.listen(heard.append)
-    chat = memory.chat(user_id="louis", session_id="s")
+    chat = chat_of(memory)
     chat.add("user", "a secret")
     memory.flush()
     assert [type(event) for event in heard] == [MessagesStored, MessagesIndexed]
@@ -303,6 +244,11 @@ def test_listeners_hear_what_happened_and_cannot_disturb_it(memory) -> None:
     stop()
     chat.add("user", "more")
     assert len(heard) == 2
+    memory.close()
+    memory.close()
+    for verb in (partial(chat.add, "user", "x"), chat.history, chat.context, chat.clear):
+        with pytest.raises(StoreClosedError):
+            verb()
 
 
 def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch) -> None:
@@ -310,83 +256,44 @@ def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch
     assert Tuned().max_tokens == 123
     assert Tuned(max_tokens=5).max_tokens == 5
     assert Tuned().replace(recall_tokens=7).recall_tokens == 7
-    with pytest.raises(ConfigurationError, match="max_tokens"):
-        Tuned(max_tokens=0)
-    with pytest.raises(ConfigurationError, match="max_token"):
-        Tuned(max_token=5)
+    for name, wrong in (("max_tokens", 0), ("max_token", 5)):
+        with pytest.raises(ConfigurationError, match=name):
+            Tuned(**{name: wrong})
 
 
 def test_scopes_of_different_people_never_share_a_key() -> None:
-    scopes = [
-        Scope("a", "b"),
-        Scope("ab", "b"),
-        Scope("a", "b", "c"),
-        Scope("a", "c", "b"),
-        Scope("a", "b", tenant_id="c"),
-        Scope('a","b', "b"),
-        Scope("a", "b", agent_id="default"),
-        Scope.alone("b"),
-    ]
+    names = ("a", "b"), ("ab", "b"), ("a", "b", "c"), ("a", "c", "b"), ('a","b', "b"), ("a", "b", "default")
+    scopes = [*(Scope(*some) for some in names), Scope("a", "b", tenant_id="c"), Scope.alone("b")]
     assert len({scope.session_lane for scope in scopes}) == len(scopes)
 
 
-def test_pieces_show_as_html_with_every_text_escaped(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", "<script>alert('x')</script> & co", name="<b>Louis</b>")
-    memory.flush()
-    for shown in (
-        chat.context()._repr_html_(),
-        chat._repr_html_(),
-        memory.search("script", user_id="louis")._repr_html_(),
-    ):
-        assert "<script>" not in shown
-        assert "<b>Louis" not in shown
-        assert "&lt;script&gt;" in shown
-    assert "<svg" in chat.context()._repr_html_()
-
-
 def test_importing_the_core_loads_no_index_and_no_framework() -> None:
-    code = "import sys, json, memlayer_core; print(json.dumps(sorted(sys.modules)))"
     heavy = {"chromadb", "langchain_core", "llama_index", "sqlalchemy", "numpy", "onnxruntime", "tiktoken"}
-    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert not heavy & set(loaded)
-    code = "import sys, json; from memlayer_core import *; print(json.dumps(sorted(sys.modules)))"
-    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    assert not (heavy - {"numpy", "sqlalchemy"}) & set(loaded)  # verbs need these two
+    for statement, needed in (
+        ("import memlayer_core", set()),
+        ("from memlayer_core import *", {"numpy", "sqlalchemy"}),
+    ):
+        loaded = set(printed_by(f"import sys; {statement}; print(*sys.modules)").split())
+        assert heavy & loaded <= needed
 
 
-def test_a_memory_in_sqlite_loads_nothing_of_postgresql() -> None:
+def test_a_memory_in_memory_loads_nothing_of_postgresql_and_never_chroma() -> None:
     code = (
         "import sys; from memlayer_core import Memory\n"
         "with Memory.in_memory() as m:\n"
         "    c = m.chat(user_id='u'); c.add('user', 'I like pears.'); m.flush(); c.context('pears')\n"
-        "print(*(name for name in sys.modules if 'postgres' in name or 'psycopg' in name))"
+        "print(*(name for name in sys.modules if 'postgres' in name or 'psycopg' in name or name == 'chromadb'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert not done.stdout.strip()
-
-
-@pytest.mark.slow
-def test_a_memory_in_memory_never_loads_chroma() -> None:
-    code = (
-        "import sys; from memlayer_core import Memory\n"
-        "with Memory.in_memory() as m:\n"
-        "    c = m.chat(user_id='u'); c.add('user', 'hi'); m.flush(); c.context('hi')\n"
-        "print('chromadb' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert done.stdout.strip() == "False"
+    assert printed_by(code) == ""
 
 
 @pytest.mark.requirement("J01")
 def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_told(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
+    chat = chat_of(memory)
     chat.add("user", "My name is Louis, and I want to watch something with robots tonight.")
     chat.remember("The user's name is Louis.", type="profile")
     talk = " ".join(f"We spoke of the budget of department {number}." for number in range(24))
-    chat.add_messages(
-        Message("user" if number % 2 else "assistant", f"{number}. {talk}") for number in range(1, 601)
-    )
+    chat.add_messages(Message(("user", "assistant")[at % 2], f"{at + 1}. {talk}") for at in range(600))
     memory.flush()
     assert sum(memory.tokens.message(message) for message in chat.history()) > 128_000
     context = chat.context("What did I want to watch with robots?", token_limit=4000)
@@ -398,7 +305,7 @@ def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_tol
 
 def test_with_hashing_a_message_is_stored_with_its_vector_and_no_job_is_left(open_at) -> None:
     memory = open_at(settings=Tuned(index_delay=3600, durability="normal"))
-    chat = memory.chat(user_id="louis", session_id="s")
+    chat = chat_of(memory)
     chat.add_messages([Message("user", "Our kayaks are in Bergen."), Message("assistant", "Noted.")])
     assert memory.admin.status().backlog.queued == 0
     (hit, *_) = memory.search("kayaking in Bergen", user_id="louis")
@@ -423,8 +330,54 @@ def test_no_vector_of_another_embedder_is_stored_beside_those_of_a_store(open_at
     assert "embedder" in str(hashing.admin.status().problems)
     other = open_at(embedder=embedder)
     other.flush()  # who has the store's embedder makes the vector; who has another one leaves the job alone
-    assert {hit.text for hit in other.search("boat", user_id="louis")} == {
-        "The kayak is blue.",
-        "The boat is red.",
-    }
+    assert set(texts(other.search("boat", user_id="louis"))) == {"The kayak is blue.", "The boat is red."}
     assert other.admin.verify() == []
+
+
+def _say(pickled: bytes, text: str) -> list[str]:
+    """Add to a chat in another process, and return what it has."""
+    chat = pickle.loads(pickled)
+    chat.add("assistant", text)
+    said = [one.text for one in chat.history()]
+    chat.memory.close()
+    return said
+
+
+@pytest.mark.requirement("F01")
+def test_a_chat_is_loaded_in_its_open_memory(memory: Memory) -> None:
+    chat = memory.chat(user_id="ada", session_id="s", agent_id="cook", tenant_id="t", roles=["chef"])
+    chat.add("user", "My code is 7777.")
+    pickled = pickle.dumps(chat)
+    again = pickle.loads(pickled)
+    assert again.memory is memory
+    assert (again.scope, again.roles) == (chat.scope, ("chef",))
+    assert b"7777" not in pickled
+    assert copy.deepcopy(chat).memory is memory
+
+
+@pytest.mark.slow
+def test_a_chat_is_loaded_in_another_process_from_its_directory(open_at: Any) -> None:
+    chat = open_at().chat(user_id="ada", session_id="s")
+    chat.add("user", "Hello.")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(_say, (pickle.dumps(chat), "Hi.")) == ["Hello.", "Hi."]
+    assert [one.text for one in chat.history()] == ["Hello.", "Hi."]
+
+
+def test_a_closed_directory_is_opened_again_and_what_ended_with_its_process_says_so(open_at):
+    memory = open_at()
+    chat = memory.chat(user_id="ada", session_id="s")
+    chat.add("user", "Hello.")
+    pickled = pickle.dumps(chat)
+    memory.close()
+    with pytest.raises(StoreClosedError):
+        pickle.dumps(memory)
+    again = pickle.loads(pickled)
+    with again.memory as opened:
+        assert opened is not memory
+        assert [one.text for one in again.history()] == ["Hello."]
+    with Memory.in_memory() as passing:
+        pickled = pickle.dumps(passing.chat(user_id="ada"))
+    with pytest.raises(ConfigurationError, match="is not open in this process") as refused:
+        pickle.loads(pickled)
+    assert "Open the memory before you load it" in refused.value.hint

@@ -12,15 +12,7 @@ from memlayer_core.models.foreign import resolve_reranker
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.seams import (
-    Embedder,
-    LanguageModel,
-    Policy,
-    Portion,
-    Redactor,
-    Reranker,
-    TokenCounter,
-)
+from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Redactor, Reranker, TokenCounter
 from memlayer_core.testing import (
     EmbedderConformance,
     LanguageModelConformance,

@@ -7,29 +7,27 @@ import logging
 import pickle
 import re
 import typing
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape, unescape
 from io import StringIO
 
 import pytest
+from command_line import run
 from hypothesis import given, strategies as st
 from rich.console import Console
 from scripted_reader import reads
 from tuned import Tuned
-from typer.testing import CliRunner
 
 from memlayer_core import Chat, Memory, Message, ToolCall
-from memlayer_core.cli.commands import app
 from memlayer_core.cli.demo import show_context
 from memlayer_core.memory import Admin
 from memlayer_core.message import Receipt
-from memlayer_core.show import Bar, Mark, View, Viewable, ViewList, html_of, visible
+from memlayer_core.show import Bar, Mark, View, Viewable, html_of, visible
 from tests.conftest import PROMPT
 
 SIGNS = "\x1b\x00\x07\x08\r\x7f\x9b\x85\u202e\u2066\u2069\u200e\u200f\u061c\ud800"
-EVIL = f"\x1b]0;owned\x07\x1b[31m{SIGNS}red\x1b[0m"
+EVIL = f"\x1b]0;owned\x07\x1b[31m{SIGNS}red\x1b[0m<script>"
 ESCAPES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -41,30 +39,26 @@ def chat(open_at):
     return chat
 
 
-def on_a_terminal(value: object) -> str:
-    console = Console(color_system=None, width=200, file=StringIO())
+def on_a_terminal(value: object, width: int = 200) -> str:
+    console = Console(color_system=None, width=width, file=StringIO())
     console.print(value)
     return console.file.getvalue()
 
 
-def test_the_command_line_prints_remembered_text_with_escapes(chat, tmp_path) -> None:
+def test_the_command_line_prints_remembered_text_and_its_errors_with_escapes(chat, tmp_path) -> None:
     chat.memory.close()
-    where = str(tmp_path / "memory")
+    where = tmp_path / "memory"
     for command in (
-        ["inspect", where, "--user", "louis", "--session", "s"],
-        ["search", "red", where, "--user", "louis"],
+        ("inspect", where, "--user", "louis", "--session", "s"),
+        ("search", "red", where, "--user", "louis"),
+        ("inspect", tmp_path / "no\x1b[31m\u202e"),
     ):
-        shown = CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, command)
-        assert shown.exit_code == 0, shown.output
-        assert not ESCAPES.search(shown.stdout)
-        assert "\\x1b]0;owned" in shown.stdout
-        assert "\\u202e" in shown.stdout
-
-
-def test_an_error_and_a_note_of_the_command_line_are_shown_with_escapes(tmp_path) -> None:
-    shown = CliRunner(env={"NO_COLOR": "1"}).invoke(app, ["inspect", str(tmp_path / "no\x1b[31m\u202e")])
+        shown = run(*command, NO_COLOR="1")
+        assert not ESCAPES.search(shown.output)
+        if shown.exit_code == 0:
+            assert "\\x1b]0;owned" in shown.stdout
+            assert "\\u202e" in shown.stdout
     assert shown.exit_code == 2
-    assert not ESCAPES.search(shown.output)
 
 
 def test_the_demo_shows_it_with_escapes(chat) -> None:
@@ -81,24 +75,28 @@ def test_the_demo_shows_it_with_escapes(chat) -> None:
 
 def test_a_terminal_shows_what_a_notebook_shows_with_escapes(chat) -> None:
     for one in (chat, chat.context("red"), chat.memory.search("red", user_id="louis")):
-        shown = on_a_terminal(one)
-        assert not ESCAPES.search(shown)
+        page, shown = one._repr_html_(), on_a_terminal(one)
+        for text in (page, shown, repr(one)):
+            assert not ESCAPES.search(text)
+        assert "\\x1b]0;owned" in page
         assert "\\x1b]0;owned" in shown
-        assert set(re.findall(r"[a-z]{3,}", shown)) <= set(re.findall(r"[a-z]{3,}", one._repr_html_()))
+        assert "<script>" not in page
+        assert "&lt;script&gt;" in page
+        assert set(re.findall(r"[a-z]{3,}", shown)) <= set(re.findall(r"[a-z]{3,}", unescape(page)))
+    assert not ESCAPES.search(repr(chat.memory.chat(user_id="x\x1b[31m\u202e")))
+    assert "<svg" in chat.context("red")._repr_html_()
 
 
 def test_a_value_is_one_short_line_without_what_goes_without_saying(open_at, tmp_path) -> None:
     memory = open_at()
     chat = memory.chat(user_id="louis", session_id="s")
-    message = Message("user", "Hi", id="m-1", created_at=datetime(2026, 5, 4, 9, 30, tzinfo=UTC))
+    message = Message("user", "Hi", id="m-1", created_at=AT)
     assert repr(message) == "Message(role='user', content='Hi', id='m-1', created_at=2026-05-04 09:30)"
     assert repr(chat.add_messages([message])) == "Receipt(ids=('m-1',), stored=1)"
     memory.flush()
     status = memory.admin.status()
-    assert repr(status) == (
-        f"Status(store_id={status.store_id!r}, embedder='hashing-1024-v1', index='held', "
-        "backlog=Backlog(queued=0, dead=0))"
-    )
+    told = f"store_id={status.store_id!r}, embedder='hashing-1024-v1', index='held'"
+    assert repr(status) == f"Status({told}, backlog=Backlog(queued=0, dead=0))"
     directory = str(tmp_path / "memory")
     assert repr(memory) == f"Memory(path={directory!r}, embedder='hashing-1024-v1')"
     memory.close()
@@ -141,21 +139,21 @@ def test_a_view_is_text_and_never_markup() -> None:
         assert escape(text) in page
 
 
-def test_numbers_and_times_look_alike_everywhere() -> None:
-    at = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
-    view = View(columns=("a", "b", "c", "d", "e"), rows=((1234, 0.5, at, at.date(), Bar(1234, 9999)),))
-    words = ["1,234", "0.500", "2026-05-04 09:30", "2026-05-04", "1,234"]
+AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
+MAY_4 = "2026-05-04 09:30"
+
+
+def test_numbers_and_times_look_alike_everywhere_and_never_wrap() -> None:
+    view = View(columns=("a", "b", "c", "d", "e"), rows=((1234, 0.5, AT, AT.date(), Bar(1234, 9999)),))
+    words = ["1,234", "0.500", MAY_4, "2026-05-04", "1,234"]
     assert on_a_terminal(view).splitlines()[1].split() == " ".join(words).split()
     assert re.findall(r">([^<>]+)</td>", html_of(view).replace("</svg> ", "</svg>")) == words
-
-
-def test_notebooks_and_reprs_show_it_with_escapes(chat) -> None:
-    context = chat.context("red")
-    for one in (chat, context, chat.memory.search("red", user_id="louis")):
-        assert not ESCAPES.search(one._repr_html_())
-        assert not ESCAPES.search(repr(one))
-    assert "\\x1b]0;owned" in chat._repr_html_()
-    assert not ESCAPES.search(repr(chat.memory.chat(user_id="x\x1b[31m\u202e")))
+    long = View(columns=("a", "b", "c", "d"), rows=((AT, AT.date(), 1234, "long " * 20),))
+    cells = {text: style for style, text in re.findall(r'<td style="([^"]*)">([^<]*)</td>', html_of(long))}
+    assert all("white-space:nowrap" in cells[text] for text in (MAY_4, "2026-05-04", "1,234"))
+    assert "text-align:right" in cells["1,234"]
+    assert "white-space:pre-wrap" in cells["long " * 20]
+    assert MAY_4 in on_a_terminal(View(columns=("a", "b"), rows=((AT, "long " * 20),)), width=20)
 
 
 def test_logs_hold_no_remembered_text_that_commands_a_terminal(open_at, caplog) -> None:
@@ -189,17 +187,14 @@ PLAIN = {"items", "listen", "load_state", "save_state", "open", "in_memory", "ch
 """Verbs that return what is no value to look at; `chat` and `open` return what the classes below show."""
 
 
-def shown_types(hint: object) -> Iterator[object]:
-    yield from typing.get_args(hint) or (hint,)
-
-
 def test_everything_that_a_verb_returns_to_people_is_shown_as_a_table() -> None:
     seen = {}
     for kind in (Memory, Admin, Chat):
         for name, verb in inspect.getmembers(kind, inspect.isfunction):
             if name.startswith("_") or name in PLAIN or inspect.iscoroutinefunction(verb):
                 continue
-            for one in shown_types(typing.get_type_hints(verb)["return"]):
+            hint = typing.get_type_hints(verb)["return"]
+            for one in typing.get_args(hint) or (hint,):
                 if inspect.isclass(one) and one.__module__.startswith("memlayer_core"):
                     seen[f"{kind.__name__}.{name}"] = issubclass(one, Viewable)
     assert len(seen) > 25
@@ -211,13 +206,11 @@ def told(open_at):
     """A memory in which a fact was replaced, two are in conflict, one ended and one is an agent's."""
     memory = open_at(settings=Tuned(index_delay=0.0, durability="normal"), extractor=reads())
     may = memory.chat(user_id="louis", session_id="in-may")
-    may.add(
-        "user", "I moved to Tokyo, and I am allergic to nuts.", created_at=datetime(2026, 5, 4, tzinfo=UTC)
-    )
+    may.add("user", "I moved to Tokyo, and I am allergic to nuts.", created_at=AT)
     may.add("user", "I live in Oslo now.", created_at=datetime(2026, 7, 3, tzinfo=UTC))
     may.remember("Louis flew to Rome", key="trip", value="Rome", modality="used_to")
-    may.remember("Louis was born in Lyon", key="birthplace", value="Lyon", category="identity")
-    may.remember("Louis was born in Nice", key="birthplace", value="Nice", category="identity")
+    for town in ("Lyon", "Nice"):
+        may.remember(f"Louis was born in {town}", key="birthplace", value=town, category="identity")
     may.remember("\x1b]0;owned\x07 <b>Louis</b> works at Acme", source="implicit_inference")
     may.add("user", "What should I not eat?")
     memory.flush()
@@ -226,13 +219,12 @@ def told(open_at):
 
 def test_lists_are_tables_and_remain_lists(told) -> None:
     user = {"user_id": "louis"}
-    chat = told.chat(user_id="louis", session_id="in-may")
     for found, text in (
         (told.records(**user), "Louis was born in Nice"),
         (told.ledger(**user), "stored"),
         (told.admin.costs(), "learn"),
         (told.sessions(**user), "in-may"),
-        (chat.history(), "What should I not eat?"),
+        (told.chat(**user, session_id="in-may").history(), "What should I not eat?"),
     ):
         assert isinstance(found, list)
         assert found == list(found) == pickle.loads(pickle.dumps(found))
@@ -243,8 +235,9 @@ def test_lists_are_tables_and_remain_lists(told) -> None:
         assert page.count("<tr") == len(found) + 1
         assert not ESCAPES.search(page)
         assert "<b>" not in page
-    assert "<table" not in told.records(user_id="nobody")._repr_html_()
-    assert "Records: none" in told.records(user_id="nobody")._repr_html_()
+    none = told.records(user_id="nobody")
+    assert ("<table" in none._repr_html_(), "Records: none" in none._repr_html_()) == (False, True)
+    assert on_a_terminal(none).strip() == "Records: none"
 
 
 def test_what_is_wrong_with_a_record_catches_the_eye(told) -> None:
@@ -262,15 +255,11 @@ def test_what_is_wrong_with_a_record_catches_the_eye(told) -> None:
 
 
 def test_a_context_shows_what_each_part_costs_and_facts_that_cannot_all_be_true(told) -> None:
-    context = told.chat(user_id="louis", session_id="today").context(
-        "What should I not eat?", token_limit=500
-    )
+    chat = told.chat(user_id="louis", session_id="today")
+    context = chat.context("What should I not eat?", token_limit=500)
     page, shown = context._repr_html_(), on_a_terminal(context)
-    costs = {
-        kind: sum(piece.tokens for piece in context.pieces if piece.kind == kind)
-        for kind in ("profile", "recall")
-    }
-    for kind, tokens in costs.items():
+    for kind in ("profile", "recall"):
+        tokens = sum(piece.tokens for piece in context.pieces if piece.kind == kind)
         assert tokens
         assert f"{kind} {tokens}</span>" in page
         assert f"■ {kind} {tokens}" in shown
@@ -278,18 +267,6 @@ def test_a_context_shows_what_each_part_costs_and_facts_that_cannot_all_be_true(
     assert f"free {500 - context.tokens}" in page
     assert re.search("#b87a16[^>]*>facts of the profile that cannot all be true: birthplace Lyon", page)
     assert [one.code for one in context.reasons] == ["conflict"]
-
-
-def test_times_and_numbers_never_wrap_and_numbers_are_on_the_right() -> None:
-    at = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
-    page = html_of(View(columns=("a", "b", "c", "d"), rows=((at, at.date(), 1234, "long " * 20),)))
-    cells = dict(re.findall(r'<td style="([^"]*)">([^<]*)</td>', page)[i][::-1] for i in range(4))
-    assert all("white-space:nowrap" in cells[text] for text in ("2026-05-04 09:30", "2026-05-04", "1,234"))
-    assert "text-align:right" in cells["1,234"]
-    assert "white-space:pre-wrap" in cells["long " * 20]
-    drawn = Console(color_system=None, width=20, file=StringIO())
-    drawn.print(View(columns=("a", "b"), rows=((at, "long " * 20),)))
-    assert "2026-05-04 09:30" in drawn.file.getvalue()
 
 
 def test_a_long_text_is_folded_and_whole() -> None:
@@ -304,12 +281,10 @@ def test_a_long_text_is_folded_and_whole() -> None:
 def test_html_needs_nothing_from_elsewhere(told) -> None:
     """No script, no style sheet, no link, no colour that only one kind of page has."""
     page = told.records(user_id="louis")._repr_html_() + html_of(View("a", Bar(1, 2, "b", ((Mark("c"), 1),))))
-    assert not re.search(
-        "<script|<style|<link|<img|url\\(|https?:|(?<!-)color:(?:black|white|#000|#fff)", page
-    )
+    foreign = "<script|<style|<link|<img|url\\(|https?:|(?<!-)color:(?:black|white|#000|#fff)"
+    assert not re.search(foreign, page)
     assert page.count('class="memlayer"') == 2
 
 
-def test_a_list_of_nothing_and_a_mark_are_shown() -> None:
-    assert on_a_terminal(ViewList("Records")).strip() == "Records: none"
+def test_a_mark_is_shown() -> None:
     assert on_a_terminal(View(rows=((Mark("bad\x1b", "red"), True),))).split() == ["bad\\x1b", "True"]

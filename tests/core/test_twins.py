@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
-from contextlib import ExitStack
+from contextlib import chdir
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from blockbuster import blockbuster_ctx
 from message_store import DictStore
 from scripted_reader import reads
 
@@ -21,7 +20,7 @@ from memlayer_core.errors import MemlayerError
 from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.memory import Admin, Items
 from memlayer_core.session_files import JsonSession, SessionManager, Transcripts
-from tests.conftest import OURS, PROMPT
+from tests.conftest import PROMPT, Colour
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
 SAID = [
@@ -35,90 +34,91 @@ CHANGES = re.compile(
 )
 """What differs from store to store: ids that it makes, the present, keys of signed blocks and what they cost."""
 
-CALLS: dict[type, dict[str, tuple[tuple[Any, ...], dict[str, Any]]]] = {
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def call(*args: Any, **kwargs: Any) -> Call:
+    return args, kwargs
+
+
+def plain(names: str) -> dict[str, Call]:
+    """Return calls without arguments."""
+    return dict.fromkeys(names.split(), call())
+
+
+ADA = call(user_id="ada")
+PLUMS = Message("user", "And plums.", id="m3", created_at=MAY)
+FIRST = Message("user", "First.", id="m9", created_at=MAY)
+CALLS: dict[type, dict[str, Call]] = {
     Memory: {
-        "close": ((), {}),
-        "export": ((Path("export.jsonl"),), {}),
-        "flush": ((), {"timeout": 60}),
-        "forget": (("ada",), {}),
-        "import_from": ((["no export"],), {}),
-        "ledger": ((), {"user_id": "ada"}),
-        "profile": (("ada",), {}),
-        "records": ((), {"user_id": "ada"}),
-        "search": (("pears",), {"user_id": "ada"}),
-        "sessions": ((), {"user_id": "ada"}),
-        "summarize": ((SAID,), {"token_limit": 100}),
-        "users": ((), {}),
-        "why": (("ada_mem_001",), {"user_id": "ada"}),
+        **plain("close users"),
+        **dict.fromkeys(("ledger", "records", "sessions"), ADA),
+        "export": call(Path("export.jsonl")),
+        "flush": call(timeout=60),
+        "forget": call("ada"),
+        "import_from": call(["no export"]),
+        "profile": call("ada"),
+        "search": call("pears", user_id="ada"),
+        "summarize": call(SAID, token_limit=100),
+        "why": call("ada_mem_001", user_id="ada"),
     },
     Chat: {
-        "add": (("user", "And plums."), {"id": "m3", "created_at": MAY}),
-        "add_messages": (([Message("user", "And plums.", id="m3", created_at=MAY)],), {}),
-        "add_temporary": (([Message("user", "Quick!")],), {}),
-        "clear": ((), {}),
-        "context": (("What do I like?",), {"token_limit": 500}),
-        "delete_message": (("m1",), {}),
-        "edit": (("m1", "I moved to Kyoto."), {}),
-        "end": ((), {}),
-        "fork": ((), {"session_id": "other"}),
-        "history": ((), {"limit": 2}),
-        "load_state": (({"version": 1, "messages": []},), {}),
-        "recall": (("pears",), {}),
-        "reload": (("m1",), {}),
-        "reload_text": (("m1",), {}),
-        "remember": (("Ada likes plums.",), {"key": "fruit", "value": "plums", "always": True}),
-        "rename": (("Moving",), {}),
-        "resync": ((SAID[:2],), {}),
-        "revise": (("ada_mem_001", "Ada lives in Kyoto."), {}),
-        "save_state": ((), {}),
-        "summary": ((), {}),
-        "withdraw": ((["m2"],), {}),
+        **plain("clear end save_state summary"),
+        **dict.fromkeys(("delete_message", "reload", "reload_text"), call("m1")),
+        "add": call("user", "And plums.", id="m3", created_at=MAY),
+        "add_messages": call([PLUMS]),
+        "add_temporary": call([Message("user", "Quick!")]),
+        "context": call("What do I like?", token_limit=500),
+        "edit": call("m1", "I moved to Kyoto."),
+        "fork": call(session_id="other"),
+        "history": call(limit=2),
+        "load_state": call({"version": 1, "messages": []}),
+        "recall": call("pears"),
+        "remember": call("Ada likes plums.", key="fruit", value="plums", always=True),
+        "rename": call("Moving"),
+        "resync": call(SAID[:2]),
+        "revise": call("ada_mem_001", "Ada lives in Kyoto."),
+        "withdraw": call(["m2"]),
     },
     Items: {
-        "batch": (([PutItem(("docs",), "a", {"text": "pears"}), FindItems(("docs",), query="plums")],), {}),
-        "declare_user_namespace": ((("notes", "{user_id}"),), {}),
-        "forget": ((("docs",),), {}),
-        "of_user": (("ada",), {}),
-        "sweep": ((), {}),
+        "batch": call([PutItem(("docs",), "a", {"text": "pears"}), FindItems(("docs",), query="plums")]),
+        "declare_user_namespace": call(("notes", "{user_id}")),
+        "forget": call(("docs",)),
+        "of_user": call("ada"),
+        "sweep": call(),
     },
-    Admin: {
-        name: ((), {}) for name in ("costs", "maintain", "reindex", "retry_dead", "status", "verify", "warm")
-    },
-    UserMemory: {"record": ((SAID[1:],), {}), "retrieve": (("pears",), {})},
+    Admin: plain("costs maintain reindex retry_dead status verify warm"),
+    UserMemory: {"record": call(SAID[1:]), "retrieve": call("pears")},
     WindowMemory: {
-        "add": (("user", "And plums."), {"id": "m3"}),
-        "add_messages": ((SAID,), {}),
-        "clear": ((), {}),
-        "context": ((), {}),
-        "history": ((), {}),
+        **plain("clear context history"),
+        "add": call("user", "And plums.", id="m3"),
+        "add_messages": call(SAID),
     },
-    SessionManager: {"load_if_exists": ((), {}), "save_session": ((), {})},
+    SessionManager: plain("load_if_exists save_session"),
     Transcripts: {
-        "add": (("list", SAID[1:]), {}),
-        "archive": (("monday", 1), {}),
-        "count": (("monday",), {}),
-        "insert": (("monday", 0, [Message("user", "First.", id="m9", created_at=MAY)]), {}),
-        "keys": ((), {}),
-        "messages": (("monday",), {}),
-        "set": (("monday", SAID[1:2]), {}),
-        "take": (("monday",), {}),
+        **dict.fromkeys(("count", "messages", "take"), call("monday")),
+        "keys": call(),
+        "add": call("list", SAID[1:]),
+        "archive": call("monday", 1),
+        "insert": call("monday", 0, [FIRST]),
+        "set": call("monday", SAID[1:2]),
     },
 }
 
-WRONG: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
-    "Memory.search": (("pears",), {"user_id": ""}),
-    "Memory.records": ((), {"user_id": "ada", "limit": 0}),
-    "Memory.why": (("nobody",), {"user_id": "ada"}),
-    "Chat.add": (("nobody", "x"), {}),
-    "Chat.context": ((), {"token_limit": 0}),
-    "Chat.delete_message": (("m9",), {}),
-    "Chat.edit": (("m9", "x"), {}),
-    "Chat.load_state": (({},), {}),
-    "Chat.recall": (("pears",), {"limit": 0}),
-    "Chat.revise": (("nobody", "x"), {}),
-    "Items.batch": (([PutItem(("docs",), "a", "no object")],), {}),
-    "WindowMemory.add": (("nobody", "x"), {}),
-    "Transcripts.insert": (("monday", "first", SAID), {}),
+WRONG: dict[str, Call] = {
+    "Memory.search": call("pears", user_id=""),
+    "Memory.records": call(user_id="ada", limit=0),
+    "Memory.why": call("nobody", user_id="ada"),
+    "Chat.add": call("nobody", "x"),
+    "Chat.context": call(token_limit=0),
+    "Chat.delete_message": call("m9"),
+    "Chat.edit": call("m9", "x"),
+    "Chat.load_state": call({}),
+    "Chat.recall": call("pears", limit=0),
+    "Chat.revise": call("nobody", "x"),
+    "Items.batch": call([PutItem(("docs",), "a", "no object")]),
+    "WindowMemory.add": call("nobody", "x"),
+    "Transcripts.insert": call("monday", "first", SAID),
 }
 """Calls that are refused."""
 
@@ -144,20 +144,16 @@ def told(value: object) -> str:
     """Write a value without what differs from store to store."""
     if isinstance(value, list | tuple):
         value = [told(one) for one in value]
-    return CHANGES.sub(
-        "…", value.__dict__.__repr__() if type(value).__repr__ is object.__repr__ else repr(value)
-    )
+    is_bare = type(value).__repr__ is object.__repr__
+    return CHANGES.sub("…", repr(vars(value)) if is_bare else repr(value))
 
 
-def outcome_of(
-    kind: type, verb: str, call: Any, folder: Path, monkeypatch: Any, *, awaits: bool
-) -> list[str]:
+def outcome_of(kind: type, verb: str, given: Call, folder: Path, *, awaits: bool) -> list[str]:
     """Return what a verb returns or raises in a store with three messages and a fact, and what the store has then."""
-    args, kwargs = call
+    args, kwargs = given
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    with ExitStack() as stack:
-        memory = stack.enter_context(Memory.in_memory(embedder="hashing", settings=PROMPT, extractor=reads()))
+    opened = Memory.in_memory(embedder="hashing", settings=PROMPT, extractor=reads())
+    with chdir(folder), opened as memory:
         chat = memory.chat(user_id="ada", session_id="monday")
         chat.add_messages(SAID)
         chat.remember("Ada lives in Tokyo.", key="home", value="Tokyo")
@@ -176,11 +172,7 @@ def outcome_of(
             Transcripts: Transcripts(memory, user_id="ada"),
         }[kind]
         try:
-            if awaits:
-                with blockbuster_ctx(OURS):
-                    result = asyncio.run(getattr(made, f"a{verb}")(*args, **kwargs))
-            else:
-                result = getattr(made, verb)(*args, **kwargs)
+            result = Colour(awaits=awaits)(made, verb, *args, **kwargs)
         except MemlayerError as problem:
             result = (type(problem), str(problem), problem.hint)
         left = [told(result), told(window.history()), told(sorted(path.name for path in folder.iterdir()))]
@@ -188,29 +180,16 @@ def outcome_of(
             return left
         memory.flush()
         lines: list[str] = []
-        memory.export(Lines(lines))
+        memory.export(SimpleNamespace(write=lines.append, flush=lambda: None))
         return left + [CHANGES.sub("…", line) for line in lines]
 
 
-class Lines:
-    """A text file that is a list."""
-
-    def __init__(self, lines: list[str]) -> None:
-        self.lines = lines
-
-    def write(self, text: str) -> int:
-        self.lines.append(text)
-        return len(text)
-
-    def flush(self) -> None: ...
-
-
 @pytest.mark.parametrize(("kind", "verb"), TWINS)
-def test_an_async_verb_does_what_the_blocking_one_does(tmp_path, monkeypatch, kind, verb) -> None:
+def test_an_async_verb_does_what_the_blocking_one_does(tmp_path, kind, verb) -> None:
     calls = [CALLS[kind][verb], *filter(None, [WRONG.get(f"{kind.__name__}.{verb}")])]
-    for place, call in enumerate(calls):
+    for place, given in enumerate(calls):
         one, other = (
-            outcome_of(kind, verb, call, tmp_path / f"{place}{awaits}", monkeypatch, awaits=awaits)
+            outcome_of(kind, verb, given, tmp_path / f"{place}{awaits}", awaits=awaits)
             for awaits in (False, True)
         )
         assert one == other

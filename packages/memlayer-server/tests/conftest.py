@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import memlayer_server
 import pytest
+from command_line import line_of
 from tuned import Tuned
 
 import memlayer_core
@@ -34,21 +35,23 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def command() -> Callable[..., list[str]]:
-    """Return a function that makes the command line of `ui` or `mcp`."""
-
-    def make(name: str, *arguments: str | Path) -> list[str]:
-        program = f"from memlayer_server.commands import {name}; {name}()"
-        return [sys.executable, "-c", program, *map(str, arguments)]
-
-    return make
-
-
-@pytest.fixture
 def environment() -> dict[str, str]:
     """Return the environment of a command, without tokens."""
     own = {name: value for name, value in os.environ.items() if not name.endswith("_TOKEN")}
     return {**own, "PYTHONPATH": os.pathsep.join(PLACES)}
+
+
+@pytest.fixture
+def refusal(environment: dict[str, str]) -> Callable[..., str]:
+    """Return a function that returns what a command says which refuses to start."""
+
+    def refused(name: str, *arguments: str | Path, **variables: str) -> str:
+        line = line_of(name, *arguments)
+        done = subprocess.run(line, env={**environment, **variables}, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), arguments
+        return done.stderr
+
+    return refused
 
 
 def fill(memory: Memory) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import httpx2
 import pytest
-from command_line import listening
+from command_line import line_of, listening
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from memlayer_server import mcp_server
@@ -36,7 +36,6 @@ INITIALIZE = {
     },
 }
 HEADERS = {"Accept": "application/json, text/event-stream"}
-Command = Callable[..., list[str]]
 Environment = dict[str, str]
 
 
@@ -47,7 +46,7 @@ async def call(client: Client, tool: str, /, **arguments: Any) -> str:
     return text
 
 
-async def refusal(client: Client, tool: str, /, **arguments: Any) -> str:
+async def refused(client: Client, tool: str, /, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     text = result.content[0].text
     assert result.is_error, text
@@ -86,35 +85,28 @@ async def calls_each_tool(client: Client) -> None:
 # --- on stdio
 
 
-@contextmanager
-def stdio_of(command: list[str], environment: Environment) -> Iterator[Client]:
-    program, *arguments = command
-    yield Client(stdio_client(StdioServerParameters(command=program, args=arguments, env=environment)))
+def on_stdio(environment: Environment, *arguments: str | Path) -> Client:
+    program, *line = line_of("mcp", *arguments)
+    return Client(stdio_client(StdioServerParameters(command=program, args=line, env=environment)))
 
 
 @pytest.mark.slow
-async def test_the_official_client_calls_each_tool_on_stdio(
-    place: Path, command: Command, environment: Environment
-) -> None:
-    with stdio_of(command("mcp", place, "--user", "ada"), environment) as client:
-        async with client:
-            await calls_each_tool(client)
+async def test_the_official_client_calls_each_tool_on_stdio(place: Path, environment: Environment) -> None:
+    async with on_stdio(environment, place, "--user", "ada") as client:
+        await calls_each_tool(client)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bounds", "words"), [(["--tenant", "other"], "Quito"), (["--agent", "gardener"], "roses"), ([], "cello")]
+)
 async def test_a_tenant_and_an_agent_bound_what_a_server_sees(
-    place: Path, command: Command, environment: Environment
+    place: Path, environment: Environment, bounds: list[str], words: str
 ) -> None:
-    for more, words in (
-        (["--tenant", "other"], "Quito"),
-        (["--agent", "gardener"], "roses"),
-        ([], "cello"),
-    ):
-        with stdio_of(command("mcp", place, "--user", "ada", *more), environment) as client:
-            async with client:
-                told = await retrieve(client, "cello", "roses", "tuba", "lesson")
-                assert words in told
-                assert not re.search("oboe|Cairo", told)
+    async with on_stdio(environment, place, "--user", "ada", *bounds) as client:
+        told = await retrieve(client, "cello", "roses", "tuba", "lesson")
+        assert words in told
+        assert not re.search("oboe|Cairo", told)
 
 
 @pytest.mark.slow
@@ -124,10 +116,10 @@ async def test_a_tenant_and_an_agent_bound_what_a_server_sees(
     ids=["end", "Ctrl-C", "SIGTERM"],
 )
 def test_a_server_on_stdio_ends_cleanly_and_its_data_stays(
-    tmp_path: Path, command: Command, environment: Environment, number: int | None, code: int
+    tmp_path: Path, environment: Environment, number: int | None, code: int
 ) -> None:
     new = tmp_path / "new"
-    line = command("mcp", new, "--user", "ada", "--embedder", "hashing")
+    line = line_of("mcp", new, "--user", "ada", "--embedder", "hashing")
     tool = {"name": "record_to_memory", "arguments": {"thinking": "", "content": ["Ada keeps bees."]}}
     messages = [
         INITIALIZE,
@@ -173,10 +165,8 @@ async def over_http(address: str, token: str) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_the_official_client_calls_each_tool_over_http(
-    place: Path, command: Command, environment: Environment
-) -> None:
-    with serving(command("mcp", place, "--user", "ada"), environment) as (address, token, process):
+async def test_the_official_client_calls_each_tool_over_http(place: Path, environment: Environment) -> None:
+    with serving(line_of("mcp", place, "--user", "ada"), environment) as (address, token, process):
         assert len(token) > 40
         async with over_http(address, token) as client:
             await calls_each_tool(client)
@@ -186,11 +176,11 @@ async def test_the_official_client_calls_each_tool_over_http(
 
 
 @pytest.mark.slow
-def test_only_the_token_the_names_and_the_own_pages_open_a_server_over_http(
-    place: Path, command: Command, environment: Environment
+def test_only_the_token_the_names_and_the_own_pages_open_it_over_http(
+    place: Path, environment: Environment
 ) -> None:
     token = "a token of the host"
-    line = command("mcp", place, "--user", "ada", "--host", "0.0.0.0", "--allow-host", "me.example")
+    line = line_of("mcp", place, "--user", "ada", "--host", "0.0.0.0", "--allow-host", "me.example")
     with serving(line, {**environment, "MEMLAYER_MCP_TOKEN": token}) as (there, _, process):
         port = there.split(":")[2].removesuffix("/mcp")
         known = {"Authorization": f"Bearer {token}"}
@@ -211,9 +201,8 @@ def test_only_the_token_the_names_and_the_own_pages_open_a_server_over_http(
             ({**known, "Origin": "https://me.example"}, 200),
             ({**known, "Origin": f"http://localhost:{port}"}, 200),
         ):
-            answer = httpx.post(
-                f"http://127.0.0.1:{port}/mcp", json=INITIALIZE, headers={**HEADERS, **headers}
-            )
+            given = {**HEADERS, **headers}
+            answer = httpx.post(f"http://127.0.0.1:{port}/mcp", json=INITIALIZE, headers=given)
             assert answer.status_code == status, headers
             assert ("memlayer" in answer.text) == (status == 200)
         process.send_signal(signal.SIGINT)
@@ -222,33 +211,28 @@ def test_only_the_token_the_names_and_the_own_pages_open_a_server_over_http(
 
 
 @pytest.mark.slow
-def test_what_would_open_it_to_others_or_cannot_be_is_refused_in_words(
-    tmp_path: Path, command: Command, environment: Environment
+def test_what_would_open_it_to_others_or_cannot_be_is_refused(
+    tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for options, variables, words in (
-            (["--http", "--host", "192.0.2.1"], {}, "MEMLAYER_MCP_TOKEN"),
-            (["--http", "--host", "0.0.0.0"], {"MEMLAYER_MCP_TOKEN": "long"}, "--allow-host"),
-            (["--host", "::1"], {}, "Add `--http`"),
-            (["--port", "1"], {}, "Add `--http`"),
-            (["--embedder", "nothing:here"], {}, "cannot be loaded"),
-            (["--user", " "], {}, "`user_id`"),
-            (["--http", "--port", port, "--embedder", "hashing"], {}, "Choose another `--port`"),
+        for words, *options in (
+            ["MEMLAYER_MCP_TOKEN", "--http", "--host", "192.0.2.1"],
+            ["Add `--http`", "--host", "::1"],
+            ["Add `--http`", "--port", "1"],
+            ["cannot be loaded", "--embedder", "nothing:here"],
+            ["`user_id`", "--user", " "],
+            ["Choose another `--port`", "--http", "--port", port, "--embedder", "hashing"],
         ):
-            line = command("mcp", tmp_path / "new", "--user", "ada", *options)
-            done = subprocess.run(line, env={**environment, **variables}, capture_output=True, text=True)
-            assert (done.returncode, done.stdout) == (2, ""), options
-            assert words in done.stderr
-            assert "Traceback" not in done.stderr
+            assert words in refusal("mcp", tmp_path / "new", "--user", "ada", *options)
+        everywhere = ["--user", "ada", "--http", "--host", "0.0.0.0"]
+        assert "--allow-host" in refusal("mcp", tmp_path / "new", *everywhere, MEMLAYER_MCP_TOKEN="long")
 
 
 # --- the tools
 
 
-async def test_the_tools_have_the_arguments_that_an_agent_has_and_none_for_whose_memory_it_is(
-    memory: Memory,
-) -> None:
+async def test_the_tools_have_an_agents_arguments_and_none_for_whose_memory_it_is(memory: Memory) -> None:
     async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert list(tools) == TOOLS
@@ -262,9 +246,8 @@ async def test_the_tools_have_the_arguments_that_an_agent_has_and_none_for_whose
                 assert tool.input_schema.get("required") == wanted.get("required")
                 told = {key: one.get("description") for key, one in properties.items()}
                 assert told == {key: one.get("description") for key, one in wanted["properties"].items()}
-        smuggled = await client.call_tool(
-            "retrieve_from_memory", {"keywords": ["oboe"], "user_id": "eve", "user": "eve"}
-        )
+        given = {"keywords": ["oboe"], "user_id": "eve", "user": "eve"}
+        smuggled = await client.call_tool("retrieve_from_memory", given)
         assert "oboe" not in smuggled.content[0].text
 
 
@@ -290,8 +273,8 @@ async def test_users_of_two_servers_never_see_each_others_data(memory: Memory) -
         for told in (
             await retrieve(eve, "the number of the locker 4711, the cello in Oslo"),
             await call(eve, "get_context", question="What is the number of the locker? And the cello?"),
-            await refusal(eve, "forget_memory", memory_ids=[secret]),
-            await refusal(eve, "correct_memory", memory_id=secret, text="It is 1.", reason="So."),
+            await refused(eve, "forget_memory", memory_ids=[secret]),
+            await refused(eve, "correct_memory", memory_id=secret, text="It is 1.", reason="So."),
         ):
             assert not re.search("number 4711|cello lesson|Oslo|Bergen", told)
         assert "4711" in await retrieve(ada, "the number of the locker")
@@ -305,14 +288,15 @@ async def test_bad_arguments_and_errors_of_the_store_are_tool_errors_in_words(
 
     monkeypatch.setattr(Chat, "acontext", fail)
     async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
-        assert "Field required" in await refusal(client, "retrieve_from_memory")
-        assert "valid string" in await refusal(client, "get_context", question=7)
-        assert "plain, non-empty string" in await refusal(
-            client, "record_to_memory", thinking="", content=[""]
-        )
-        assert "look it up first" in await refusal(client, "forget_memory", memory_ids=["ada_mem_999"])
+        for words, tool, arguments in (
+            ("Field required", "retrieve_from_memory", {}),
+            ("valid string", "get_context", {"question": 7}),
+            ("plain, non-empty string", "record_to_memory", {"thinking": "", "content": [""]}),
+            ("look it up first", "forget_memory", {"memory_ids": ["ada_mem_999"]}),
+            ("the disk is full. Make room.", "get_context", {"question": "What?"}),
+        ):
+            assert words in await refused(client, tool, **arguments)
         assert "Nothing was looked up" in await retrieve(client, " ")
-        assert "the disk is full. Make room." in await refusal(client, "get_context", question="What?")
 
 
 async def test_a_quote_counts_only_if_the_user_said_it_in_the_session_of_the_host(memory: Memory) -> None:
@@ -330,7 +314,7 @@ async def test_a_quote_counts_only_if_the_user_said_it_in_the_session_of_the_hos
     async with Client(mcp_server(said)) as client:
         told = await record(client, fact)
         assert "in the user's own words" in told
-        assert "may not forget it" in await refusal(client, "forget_memory", memory_ids=ids(told)[:1])
+        assert "may not forget it" in await refused(client, "forget_memory", memory_ids=ids(told)[:1])
         await said.aadd("user", "Please forget that about penicillin.")
         await call(client, "forget_memory", memory_ids=ids(told)[:1], quote="Please forget that")
 

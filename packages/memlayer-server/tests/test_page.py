@@ -7,7 +7,6 @@ import html
 import re
 import shutil
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import memlayer_server
 import pytest
-from command_line import listening
+from command_line import line_of, listening
 from memlayer_server import ui_app
 from starlette.testclient import TestClient
 
@@ -80,23 +79,19 @@ def hiking_of(memory: Memory) -> str:
 # --- who may ask
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/static/app.css", "/nothing"])
-def test_nobody_sees_anything_without_the_token(memory: Memory, path: str) -> None:
-    client = client_of(memory, enters=False)
+def test_nobody_sees_or_changes_anything_without_the_token(memory: Memory) -> None:
+    client = client_of(memory, writes=True, enters=False)
     for cookie in ("", "wrong", TOKEN, TOKEN[:-1]):
         client.cookies.set("memlayer_ui_8766", cookie)
-        answer = client.get(path)
-        assert answer.status_code == 401
-        assert "ada" not in answer.text
+        for path in [*PATHS, "/static/app.css", "/nothing"]:
+            answer = client.get(path)
+            assert answer.status_code == 401
+            assert "ada" not in answer.text
+        for path in CHANGES:
+            assert client.post(path, data={"user": "ada", "what": "user"}).status_code == 401
     assert client.get("/", params={"token": "wrong"}).status_code == 401
     elsewhere = client.get("/user", params={"user": "ada", "token": TOKEN})
     assert elsewhere.status_code == 401, "it is taken at one place alone"
-
-
-@pytest.mark.parametrize("path", CHANGES)
-def test_nobody_changes_anything_without_the_token(memory: Memory, path: str) -> None:
-    client = client_of(memory, writes=True, enters=False)
-    assert client.post(path, data={"user": "ada", "what": "user"}).status_code == 401
     assert memory.sessions(user_id="ada")
 
 
@@ -152,22 +147,18 @@ def test_nothing_is_changed_unless_it_may_write(memory: Memory) -> None:
 
 
 def test_every_answer_forbids_what_is_not_of_the_page_itself(memory: Memory) -> None:
-    client, stranger = client_of(memory), client_of(memory, enters=False)
+    client, stranger = client_of(memory, writes=True), client_of(memory, enters=False)
     answers = [client.get(path) for path in [*PATHS, "/static/app.css", "/nothing", "/user?user=nobody"]]
     answers += [stranger.get("/"), client.get("/", headers={"Host": "evil.example"}), client.post("/forget")]
     for answer in answers:
         policy = answer.headers["content-security-policy"]
         assert policy.startswith("default-src 'self'; script-src 'none';")
-        assert "unsafe" not in policy
-        assert "frame-ancestors 'none'" in policy
+        assert ("unsafe" in policy, "frame-ancestors 'none'" in policy) == (False, True)
         assert answer.headers["cache-control"] == "no-store"
         assert answer.headers["referrer-policy"] == "same-origin"
-
-
-def test_no_page_has_a_style_a_script_or_an_address_of_its_own(memory: Memory) -> None:
-    for path, page in crawl(client_of(memory, writes=True), "/user?user=ada").items():
-        assert not re.search(r"<[^>]*\s(style|on\w+)=|<style|<script", page), path
-        assert not re.search(r"(src|href|action)=\"(?!/)", page), path
+    for path, page in crawl(client, "/user?user=ada").items():
+        own = r"<[^>]*\s(style|on\w+)=|<style|<script|(src|href|action)=\"(?!/)"
+        assert not re.search(own, page), path
 
 
 # --- what it shows
@@ -203,9 +194,9 @@ def test_a_record_quotes_the_words_that_it_rests_on(memory: Memory) -> None:
     fact = {"text": "Ada's lesson is on Monday.", "key": "lesson", "value": "Monday", **said}
     chat = memory.chat(user_id="ada", session_id="spring")
     record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError, None)
-    [lesson] = re.findall(r"ada_mem_\d+", record("It will matter.", [fact]))[:1]
-    page = html.unescape(client_of(memory).get("/record", params={"user": "ada", "record": lesson}).text)
-    assert "“cello lesson is on Monday”" in page
+    lesson = re.findall(r"ada_mem_\d+", record("It will matter.", [fact]))[0]
+    page = client_of(memory).get("/record", params={"user": "ada", "record": lesson}).text
+    assert "“cello lesson is on Monday”" in html.unescape(page)
 
 
 def test_the_user_of_one_page_is_never_seen_on_anothers(memory: Memory) -> None:
@@ -249,21 +240,12 @@ def test_what_belongs_to_another_user_is_not_there(memory: Memory) -> None:
     assert home_of(memory, "eve") == cairo
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/user?user=ada&offset=-1",
-        "/user?user=ada&offset=1e9",
-        "/user?user=ada&part=x",
-        "/user",
-        "/record?user=ada&record=nonsense",
-        "/session?user=ada",
-    ],
-)
-def test_an_address_that_cannot_be_used_is_told_in_words(memory: Memory, path: str) -> None:
-    answer = client_of(memory).get(path)
-    assert answer.status_code == 400
-    assert "Traceback" not in answer.text
+def test_an_address_that_cannot_be_used_is_told_in_words(memory: Memory) -> None:
+    client = client_of(memory)
+    of_ada = (f"/user?user=ada&{more}" for more in ("offset=-1", "offset=1e9", "part=x"))
+    for path in (*of_ada, "/user", "/record?user=ada&record=nonsense", "/session?user=ada"):
+        answer = client.get(path)
+        assert (answer.status_code, "Traceback" in answer.text) == (400, False), path
 
 
 def test_every_text_is_escaped(memory: Memory) -> None:
@@ -298,25 +280,22 @@ def test_lists_come_page_by_page_each_row_once(memory: Memory) -> None:
     client = client_of(memory)
 
     def rows(path: str, pattern: str) -> list[str]:
-        found: list[str] = []
-        sizes = []
+        found: list[list[str]] = []
         while path:
             page = client.get(path).text
-            some = re.findall(pattern, html.unescape(page))
-            sizes.append(len(some))
-            found += some
+            found.append(re.findall(pattern, html.unescape(page)))
             further = re.search(r'<a href="([^"]*)" rel="next"', page)
             path = html.unescape(further[1]) if further else ""
-        assert all(size == 50 for size in sizes[:-1])
-        assert len(found) == len(set(found))
-        return found
+        assert all(len(some) == 50 for some in found[:-1])
+        every = [row for some in found for row in some]
+        assert len(every) == len(set(every))
+        return every
 
     assert set(rows("/user?user=bea", r">(bea_mem_\d+)</a>")) == records
     assert rows("/session?user=bea&session=long", r">(It stands in town \d+\.)<") == texts
     assert len(rows("/user?user=bea&part=sessions", r">((?:session \d+|long))</a>")) == 61
     assert len(rows("/?find=", r"tenant=(\w+&user=[^\"]*)\"")) == 64
-    seven = {"user+7"}
-    assert set(rows("/?find=SER%207", r"&user=(user\+\d+)\"")) == seven
+    assert rows("/?find=SER%207", r"&user=(user\+\d+)\"") == ["user+7"]
     assert rows("/?find=%25", r"&user=(\w+)\"") == []  # a character like any other
 
 
@@ -405,29 +384,21 @@ def test_only_public_names_of_memlayer_are_imported() -> None:
 
 @pytest.mark.slow
 def test_what_would_open_it_to_others_or_cannot_be_is_refused_and_no_memory_is_made(
-    place: Path, command: Callable[..., list[str]], environment: dict[str, str]
+    place: Path, refusal: Callable[..., str]
 ) -> None:
-    for where, options, variables, words in (
-        (place, ["--host", "192.0.2.1"], {}, "MEMLAYER_UI_TOKEN"),
-        (place, ["--host", "0.0.0.0"], {"MEMLAYER_UI_TOKEN": "long"}, "--allow-host"),
-        (place.parent / "new", [], {}, "there is no memory in"),
-        (place.parent / "new", ["--write"], {}, "there is no memory in"),
-    ):
-        done = subprocess.run(
-            command("ui", where, *options), env={**environment, **variables}, capture_output=True, text=True
-        )
-        assert done.returncode == 2
-        assert words in done.stderr
+    assert "MEMLAYER_UI_TOKEN" in refusal("ui", place, "--host", "192.0.2.1")
+    assert "--allow-host" in refusal("ui", place, "--host", "0.0.0.0", MEMLAYER_UI_TOKEN="long")
+    for options in ([], ["--write"]):
+        assert "there is no memory in" in refusal("ui", place.parent / "new", *options)
     assert not (place.parent / "new").exists()
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.slow
 def test_the_command_prints_the_address_and_ends_cleanly(
-    place: Path, command: Callable[..., list[str]], environment: dict[str, str], number: int, code: int
+    place: Path, environment: dict[str, str], number: int, code: int
 ) -> None:
-    line = command("ui", place, "--port", "0")
-    with listening(line, environment, r"http://\S+") as (address, process):
+    with listening(line_of("ui", place, "--port", "0"), environment, r"http://\S+") as (address, process):
         where, _, token = address.partition("/?token=")
         assert where.startswith("http://127.0.0.1:")
         assert len(token) > 40
@@ -458,14 +429,12 @@ def browser() -> Iterator[Any]:
 
 @pytest.mark.slow
 def test_in_a_browser_one_looks_through_a_memory_and_mends_it(
-    place: Path, browser: Any, command: Callable[..., list[str]], environment: dict[str, str]
+    place: Path, browser: Any, environment: dict[str, str]
 ) -> None:
     with Memory.open(place, embedder="hashing") as memory:
         memory.chat(user_id="ada", session_id="spring").add("user", f"Look: {ATTACK}")
-    with listening(command("ui", place, "--write", "--port", "0"), environment, r"http://\S+") as (
-        address,
-        _,
-    ):
+    line = line_of("ui", place, "--write", "--port", "0")
+    with listening(line, environment, r"http://\S+") as (address, _):
         page, problems = browser.new_page(), list[str]()
         page.on("console", lambda line: problems.append(line.text) if line.type != "log" else None)
         page.on("pageerror", lambda problem: problems.append(str(problem)))

@@ -1,18 +1,32 @@
-"""Any model writes summaries: LangChain's, LlamaIndex's, a function, blocking or async."""
+"""Any model answers, of any framework or none; what it says of a prompt that is too long is known, and no error quotes anybody."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 from langchain_core.language_models import FakeListChatModel, FakeListLLM, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from llama_index.core.llms import CompletionResponse, MockLLM
+from sqlalchemy import text
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
-from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
-from memlayer_core.models.llm import language_model
+from memlayer_core.errors import (
+    ConfigurationError,
+    EmbedderError,
+    FlushTimeoutError,
+    InvalidMessageError,
+    MemlayerError,
+    ModelContextError,
+    ModelError,
+    in_short,
+)
+from memlayer_core.events import ContextOverflowed, Event
+from memlayer_core.models.llm import is_overflow, language_model, retry_limit
+from memlayer_core.scope import Scope
+from tests.conftest import PROMPT
 
 TOLD = "The user told of Anna0 and Bela1 and of the cats that they took to the old quarter of Lisbon."
 
@@ -27,17 +41,17 @@ def asked(given: Any) -> str:
 class Telling(MockLLM):
     """A model of LlamaIndex that says the same whatever it is asked, and tells what that cost."""
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    def complete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=TOLD, raw={"usage": {"prompt_tokens": 70, "completion_tokens": 9}})
 
 
 class Awaited(MockLLM):
     """A model of LlamaIndex that can only be awaited."""
 
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    def complete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
         raise NotImplementedError
 
-    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+    async def acomplete(self, *args: Any, **kwargs: Any) -> CompletionResponse:
         return CompletionResponse(text=TOLD)
 
 
@@ -48,6 +62,10 @@ class Made:
 
 async def later(prompt: str) -> str:
     return prompt
+
+
+async def told_later(prompt: str) -> str:
+    return TOLD
 
 
 def chat_model(*replies: AIMessage) -> GenericFakeChatModel:
@@ -85,27 +103,26 @@ GIVEN = {
 }
 
 
-@pytest.mark.parametrize("kind", GIVEN)
-def test_any_model_answers_with_a_text(kind) -> None:
-    given, answer = GIVEN[kind]
+@pytest.mark.parametrize(("given", "answer"), GIVEN.values(), ids=GIVEN)
+def test_any_model_answers_with_a_text(given, answer) -> None:
     assert asked(given) == answer
 
 
 @pytest.mark.parametrize(
-    ("problem", "kind"),
+    "problem",
     [
-        (TimeoutError("60 s"), ModelError),
-        (RuntimeError("429 Too Many Requests"), ModelError),
-        (ValueError("This model's maximum context length is 8192 tokens"), ModelContextError),
+        TimeoutError("60 s"),
+        RuntimeError("429 Too Many Requests"),
+        ValueError("This model's maximum context length is 8192 tokens"),
     ],
 )
-def test_errors_are_ours_and_tell_no_secret(problem, kind) -> None:
+def test_errors_are_ours_and_tell_no_secret(problem) -> None:
     def broken(prompt: str) -> str:
         raise type(problem)(f"{problem} (api_key=sk-verysecret123)")
 
     with pytest.raises(ModelError) as raised:
         asked(broken)
-    assert type(raised.value) is kind
+    assert type(raised.value) is (ModelContextError if "maximum" in str(problem) else ModelError)
     assert raised.value.retryable
     assert "verysecret" not in str(raised.value)
 
@@ -119,14 +136,14 @@ def test_what_is_no_model_and_what_returns_no_text_is_refused() -> None:
         asked(lambda prompt: 42)
 
 
-@pytest.mark.parametrize("framework", ["langchain", "llamaindex", "async"])
-def test_each_of_them_sums_up_what_left_the_window(framework) -> None:
-    async def told(prompt: str) -> str:
-        return TOLD
-
-    models = {"langchain": FakeListChatModel(responses=[TOLD]), "llamaindex": Awaited(), "async": told}
+@pytest.mark.parametrize(
+    "given",
+    [FakeListChatModel(responses=[TOLD]), Awaited(), told_later],
+    ids=["langchain", "llamaindex", "async"],
+)
+def test_each_of_them_sums_up_what_left_the_window(given) -> None:
     settings = Tuned(max_tokens=600, index_delay=0, recall_tokens=0, episodes=False)
-    with Memory.in_memory(summarizer=models[framework], settings=settings) as memory:
+    with Memory.in_memory(summarizer=given, settings=settings) as memory:
         chat = memory.chat(user_id="u", session_id="s")
         for name in ("Anna0 and Bela1", "Caro2"):
             trams = "The trams there are yellow and loud. " * 15
@@ -165,3 +182,176 @@ def test_a_summary_has_no_thoughts_in_front_of_it() -> None:
     talk = [Message("user", f"I am Anna, and on day {day} I saw the ship number {day}.") for day in range(60)]
     with Memory.in_memory(summarizer=lambda prompt: f"<think>Oslo?</think>{TOLD}") as memory:
         assert memory.summarize(talk, token_limit=120) == TOLD
+
+
+class ContextOverflowError(Exception):
+    """As LangChain calls it."""
+
+
+class BadRequestError(Exception):
+    """As OpenAI and Anthropic call it, with what they tell beside the text."""
+
+    def __init__(self, text: str, code: str | None = None, **fields: object) -> None:
+        super().__init__(text)
+        vars(self).update(fields, **({} if code is None else {"code": code}))
+
+
+class Answer:
+    """The HTTP response behind an error; one that is streamed has no text."""
+
+    def __init__(self, code: str) -> None:
+        self.body = {"error": {"code": code}}
+
+    @property
+    def text(self) -> str:
+        raise RuntimeError("it was not read")
+
+
+def caused(problem: Exception) -> Exception:
+    """Return an error of a framework around one of a provider."""
+    outer = RuntimeError("the workflow failed")
+    outer.__cause__ = problem
+    return outer
+
+
+WORDS = [
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+    "Error code: 413 - {'type': 'error', 'error': {'type': 'request_too_large', 'message': 'Request exceeds the maximum size'}}",
+    "The decoder prompt (length 9000) is longer than the maximum model length of 8192.",
+    "Range of input length should be [1, 6000]",
+    "The input token count (1234567) exceeds the maximum number of tokens allowed (1048576).",
+    "Unable to submit request because the input token count is 1234 but model only supports up to 1000.",
+    "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000",
+    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
+    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens",
+    "`inputs` must have less than 1024 tokens. Given: 2000",
+    "Your request exceeded model token limit: 8192",
+    "prompt token count of 70000 exceeds the limit of 64000",
+    "Request body too large for gpt-4o model. Max size: 8000 tokens.",
+    "Trying to keep the first 5000 tokens when context the overflows.",
+    "The number of tokens to keep from the initial prompt is greater than the context length",
+    "Malformed input request: expected maxLength: 50000, actual: 60000, please reformat your input",
+    "length of prompt_tokens (9000) must be less than max_seq_len (8192)",
+    "Current length is 9000 while limit is 8192",
+    "Invalid 'messages[1].content': string too long. Expected a string with maximum length 1048576",
+    "number of input tokens must be no more than 32768, got 40000",
+    "max tokens of 4096 exceeded",
+    "Total tokens of image and text exceed max message tokens",
+    "Client error '413 Payload Too Large' for url 'http://localhost'",
+    "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 45000.",
+    "litellm.ContextWindowExceededError: input_too_long",
+]
+OTHER_WORDS = [
+    "no",
+    "Rate limit reached: too many tokens per min (TPM)",
+    "ThrottlingException: Too many tokens, please wait before trying again.",
+    "max_tokens is too large: 200000. This model supports at most 4096 completion tokens",
+    "max_tokens: 10000 > 4096, which is the maximum allowed number of output tokens for this model",
+    "Range of max_tokens should be [1, 8192]",
+    "`max_tokens` must be less than or equal to `8192`",
+    "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64",
+    "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
+    "You exceeded your current quota, please check your plan",
+    "Too Many Requests: maximum number of requests exceeded",
+    "Post /api/chat: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
+    "temperature: Input should be less than or equal to 2",
+    "top_k: Input should be greater than 0",
+    "Request timed out.",
+    "Overloaded",
+    "messages: roles must alternate between user and assistant",
+    "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after",
+    "The model `gpt-9` does not exist",
+]
+TOO_LONG = [
+    ContextOverflowError("no"),
+    ModelContextError("no", hint="none"),
+    BadRequestError("no", "context_length_exceeded"),
+    caused(BadRequestError("no", "context_length_exceeded")),
+    BadRequestError("no", "1261"),
+    BadRequestError("no", status_code=413),
+    BadRequestError("Bad Request", status_code=400, response=Answer("exceed_context_size_error")),
+    *map(ValueError, WORDS),
+]
+OTHER = [
+    BadRequestError("invalid", "invalid_api_key"),
+    BadRequestError("no", status_code=400),
+    *map(ValueError, OTHER_WORDS),
+]
+
+
+@pytest.mark.requirement("A23")
+@pytest.mark.parametrize("problem", TOO_LONG, ids=str)
+def test_a_prompt_that_is_too_long_is_recognized(problem) -> None:
+    assert is_overflow(problem)
+
+
+@pytest.mark.parametrize("problem", OTHER, ids=str)
+def test_nothing_else_is_taken_for_it(problem) -> None:
+    assert not is_overflow(problem)
+    with pytest.raises(type(problem)):
+        retry_limit(lambda _: None, Scope("louis"), problem, token_limit=100, tokens=100)
+
+
+@pytest.mark.requirement("A23")
+def test_sixty_percent_are_tried_of_the_limit_or_of_what_was_refused() -> None:
+    scope, reason = Scope("louis", "s"), "the model refused it: ContextOverflowError"
+    for tokens, limit in ((9000, 4800), (1000, 600)):
+        events: list[Event] = []
+        assert retry_limit(events.append, scope, TOO_LONG[0], token_limit=8000, tokens=tokens) == limit
+        assert events == [ContextOverflowed(scope.namespace, "s", tokens, limit, reason)]
+
+
+SECRET = "my diagnosis is scurvy"
+SETTINGS = PROMPT.replace(job_attempts=2, job_backoff=0.01, max_tokens=300, session_idle_days=None)
+
+
+def embed(texts: list[str]) -> list[list[float]]:
+    raise ValueError(f"cannot embed {texts!r}")
+
+
+def answer(prompt: str) -> str:
+    raise RuntimeError(f"cannot answer {prompt!r}")
+
+
+def speak(memory: Memory) -> list[object]:
+    """Say something secret in a session whose older turns are summed up, and ask for it from another."""
+    chat, notes = memory.chat(user_id="louis", session_id="s"), []
+    for number in range(12):
+        chat.add("user", f"{SECRET}, number {number}, and so I eat as many oranges and lemons as I can find.")
+        chat.add("assistant", "Eat more of them, and see your doctor again next week about it.")
+        notes.extend(chat.context().reasons)
+    notes.extend(memory.chat(user_id="louis", session_id="t").context("What is my diagnosis?").reasons)
+    notes.extend(hit.reasons for hit in memory.search("What is my diagnosis?", user_id="louis"))
+    return notes
+
+
+def test_it_is_nowhere_but_in_the_cause(open_at, caplog) -> None:
+    caplog.set_level(logging.DEBUG, "memlayer")
+    memory = open_at(embedder=embed, summarizer=answer, settings=SETTINGS)
+    told: list[object] = []
+    memory.listen(told.append)
+    told.extend(speak(memory))
+    try:
+        memory.flush(10)
+    except FlushTimeoutError as problem:
+        told.append(problem)
+    status = memory.admin.status()
+    told.extend(status.problems.values())
+    told.extend(memory.runtime.db.read(lambda c: c.execute(text("SELECT error FROM memlayer_jobs")).all()))
+    told.extend((record.getMessage(), record.exc_text, record.exc_info) for record in caplog.records)
+    said = "\n".join(map(repr, told))
+    assert "ValueError" in said
+    assert "RuntimeError" in said
+    assert status.backlog.dead
+    for word in ("diagnosis", "scurvy", "oranges", "doctor"):
+        assert word not in said
+    with pytest.raises(EmbedderError) as raised:
+        memory.runtime.embedder.embed([SECRET])
+    assert SECRET not in str(raised.value)
+    assert SECRET in str(raised.value.__cause__)
+
+
+def test_of_errors_that_may_quote_only_the_type_is_told() -> None:
+    assert in_short(ValueError(SECRET)) == "ValueError"
+    assert in_short(InvalidMessageError(SECRET, hint="")) == "InvalidMessageError"
+    assert in_short(MemlayerError("the disk is full", hint="")) == "the disk is full"

@@ -7,14 +7,13 @@ import itertools
 import json
 import logging
 import os
-import subprocess
-import sys
 import tempfile
 from types import MappingProxyType
 
 import numpy as np
 import pytest
 import tiktoken
+from command_line import printed_by
 from hypothesis import example, given, strategies as st
 from tiktoken_ext import openai_public
 
@@ -76,23 +75,11 @@ SAMPLES = {
     "emoji": "".join(_FACES[byte % len(_FACES)] for digest in _DIGESTS[:6] for byte in digest),
 }
 COUNTS = {
-    "English prose": (43, 42),
-    "English chat": (50, 47),
-    "Chinese": (140, 98),
-    "Japanese": (110, 77),
-    "Korean": (129, 79),
-    "Russian": (108, 63),
-    "Python": (81, 82),
-    "JSON": (457, 457),
-    "indented JSON": (614, 614),
-    "URLs": (69, 69),
-    "base64": (1220, 1156),
-    "hexadecimal": (1502, 1507),
-    "numbers": (255, 255),
-    "emoji": (491, 294),
+    "cl100k_base": (43, 50, 140, 110, 129, 108, 81, 457, 614, 69, 1220, 1502, 255, 491),
+    "o200k_base": (42, 47, 98, 77, 79, 63, 82, 457, 614, 69, 1156, 1507, 255, 294),
 }
-"""Tokens of the samples by cl100k_base and by o200k_base."""
-REAL = ("cl100k_base", "o200k_base")
+"""Tokens of the samples."""
+REAL = tuple(COUNTS)
 any_text = st.text(st.characters(exclude_categories=()))
 
 
@@ -121,12 +108,16 @@ def bare(fresh, monkeypatch, tmp_path):
     return cache
 
 
+def at_hand(encoding: str) -> str:
+    if tokens.find_tables(encoding) is None:
+        pytest.skip(f"the table of {encoding} is not on this machine")
+    return encoding
+
+
 @pytest.fixture(params=REAL)
 def real(request):
     """A counter with a real table."""
-    if tokens.find_tables(request.param) is None:
-        pytest.skip(f"the table of {request.param} is not on this machine")
-    return token_counter(request.param)
+    return token_counter(at_hand(request.param))
 
 
 @pytest.fixture
@@ -136,15 +127,12 @@ def words():
 
 
 class TestEstimate:
-    @pytest.mark.parametrize("kind", SAMPLES)
-    def test_is_a_tenth_below_the_dearer_encoding_at_most_and_not_far_above_both(self, kind):
-        found = estimate(SAMPLES[kind])
-        assert 0.9 * max(COUNTS[kind]) <= found <= 1.6 * max(COUNTS[kind])
-        assert found <= 1.8 * min(COUNTS[kind])
+    def test_is_a_tenth_below_the_dearer_encoding_at_most_and_not_far_above_both(self):
+        for (kind, text), *counts in zip(SAMPLES.items(), *COUNTS.values(), strict=True):
+            assert 0.9 * max(counts) <= estimate(text) <= min(1.6 * max(counts), 1.8 * min(counts)), kind
 
-    @pytest.mark.parametrize("kind", SAMPLES)
-    def test_is_held_against_what_the_encodings_really_count(self, kind, real):
-        assert real.text(SAMPLES[kind]) == COUNTS[kind][REAL.index(real.name)]
+    def test_is_held_against_what_the_encodings_really_count(self, real):
+        assert tuple(map(real.text, SAMPLES.values())) == COUNTS[real.name]
 
     @given(any_text)
     @example(" ")
@@ -155,9 +143,8 @@ class TestEstimate:
 
     @given(any_text, any_text)
     def test_of_two_lines_is_that_of_both_give_or_take_the_line_break(self, one, other):
-        both = estimate(f"{one}\n{other}")
-        assert estimate(one) + estimate(other) - 4 <= both <= estimate(one) + estimate(other) + 2
-        assert both >= max(estimate(one), estimate(other))
+        first, second, both = map(estimate, (one, other, f"{one}\n{other}"))
+        assert max(first, second, first + second - 4) <= both <= first + second + 2
 
     def test_sees_an_uncommon_script_as_dearer_than_english(self):
         assert estimate("გამარჯობა") > 3 * estimate("greetings")
@@ -171,9 +158,7 @@ class TestChoice:
         assert not caplog.records
 
     def test_auto_is_the_newest_encoding_at_hand(self, fresh, monkeypatch):
-        if tokens.find_tables("o200k_base") is None:
-            pytest.skip("the table of o200k_base is not on this machine")
-        assert token_counter().name == "o200k_base"
+        assert token_counter().name == at_hand("o200k_base")
         monkeypatch.setattr(tokens, "find_tables", lambda name: name == "cl100k_base" or None)
         assert token_counter().name == "cl100k_base"
 
@@ -182,58 +167,49 @@ class TestChoice:
         assert token_counter(model).name == real.name
         assert token_counter(model).text("Guten Morgen") == real.text("Guten Morgen")
 
-    def test_a_model_without_its_table_is_estimated_with_one_warning_that_tells_how_to_get_it(
-        self, bare, caplog
-    ):
+    def test_a_model_without_its_table_is_estimated_with_one_warning_of_how_to_get_it(self, bare, caplog):
         assert [token_counter("gpt-4o").name for _ in range(3)] == ["estimate"] * 3
         [record] = caplog.records
         assert (record.name, record.levelno) == ("memlayer", logging.WARNING)
         for part in ("'gpt-4o'", "TIKTOKEN_CACHE_DIR", "get_encoding('o200k_base')", "llama-index-core"):
             assert part in record.getMessage()
 
-    def test_an_encoding_of_a_plugin_is_estimated_because_nobody_knows_what_it_downloads(
-        self, bare, caplog, monkeypatch
-    ):
+    def test_an_encoding_of_a_plugin_may_download_anything_and_is_estimated(self, bare, caplog, monkeypatch):
         plugins = {"house_base": lambda: pytest.fail("loaded")}
         monkeypatch.setattr(tiktoken.registry, "ENCODING_CONSTRUCTORS", plugins)
         assert token_counter("house_base").name == "estimate"
         assert "encode_ordinary" in caplog.text
 
-    def test_an_unknown_name_is_an_error_that_lists_what_is_accepted(self):
-        with pytest.raises(ConfigurationError, match="gtp-4o") as caught:
-            token_counter("gtp-4o")
-        for part in ("auto", "estimate", "gpt-4o", "cl100k_base", "o200k_base", "function"):
-            assert part in caught.value.hint
-
-    def test_what_is_no_tokenizer_is_an_error_before_it_is_called(self):
+    def test_an_unknown_name_and_what_is_no_tokenizer_are_errors_before_it_is_called(self):
         async def count(text):
             return 1
 
-        for nonsense, why in ((None, "tokenizer"), (["gpt-4o"], "tokenizer"), (count, "blocking")):
-            with pytest.raises(ConfigurationError, match=why):
+        wrong = {"gtp-4o": "gtp-4o", None: "tokenizer", ("gpt-4o",): "tokenizer", count: "blocking"}
+        for nonsense, why in reversed(wrong.items()):
+            with pytest.raises(ConfigurationError, match=why) as caught:
                 token_counter(nonsense)
+        for part in ("auto", "estimate", "gpt-4o", "cl100k_base", "o200k_base", "function"):
+            assert part in caught.value.hint
 
 
 class TestFunctions:
-    def test_a_function_may_answer_with_a_number_or_with_the_tokens(self, words):
-        assert words.text("four words are here") == 4
-        for function, count in ((len, 1), (lambda _: np.int64(3), 3), (lambda _: np.zeros(5), 5)):
-            assert token_counter(function).text("x") == count
-        assert token_counter(words) is words
-
-    def test_it_is_named_after_its_module_and_itself(self):
+    def test_a_function_answers_with_a_number_or_the_tokens_and_has_its_name(self, words):
         class Split:
             def __call__(self, text):
                 return text.split()
 
         own = f"{__name__}.{Split.__qualname__}"
         for function, name in ((len, "builtins.len"), (str.split, "builtins.str.split"), (Split(), own)):
-            assert token_counter(function).name.startswith(f"callable:{name}#")
+            counter = token_counter(function)
+            assert (counter.text("x"), counter.name.partition("#")[0]) == (1, f"callable:{name}")
+        for answer, count in ((np.int64(3), 3), (np.zeros(5), 5)):
+            assert token_counter(lambda _, answer=answer: answer).text("x") == count
+        assert words.text("four words are here") == 4
+        assert token_counter(words) is words
 
     def test_two_functions_of_one_name_that_count_differently_have_different_names(self):
         one, other, same = (token_counter(lambda text, n=n: n * len(text)) for n in (1, 2, 1))
-        assert one.name != other.name
-        assert one.name == same.name
+        assert one.name == same.name != other.name
 
     @pytest.mark.parametrize("answer", [None, -1, 1.5, True, "tokens", {"input_ids": [1, 2]}])
     def test_an_answer_that_is_no_count_is_an_error_that_names_the_function(self, answer):
@@ -266,9 +242,7 @@ class TestTables:
         assert tokens.find_tables("cl100k_base") == cache
 
     @pytest.mark.parametrize("named", ["auto", "gpt-4o", "o200k_base"])
-    def test_a_damaged_table_leads_to_the_estimate_with_a_warning_and_is_left_alone(
-        self, bare, named, caplog
-    ):
+    def test_a_damaged_table_leads_to_the_estimate_and_a_warning_and_is_left_alone(self, bare, named, caplog):
         table = bare / _table_name("o200k_base")
         table.write_bytes(b"IQ== 0\n")
         counter = token_counter(named)
@@ -277,17 +251,15 @@ class TestTables:
         assert table.read_bytes() == b"IQ== 0\n"
 
     @pytest.mark.parametrize("problem", ["went away", "bad line"])
-    def test_a_table_that_goes_away_or_cannot_be_read_leads_to_the_estimate(
-        self, bare, monkeypatch, caplog, problem
-    ):
+    def test_a_table_that_goes_or_is_broken_leads_to_the_estimate(self, bare, monkeypatch, caplog, problem):
         def fail(name):
             raise ValueError("bad line")
 
-        if problem == "bad line":
-            monkeypatch.setattr(tiktoken, "get_encoding", fail)
         monkeypatch.setattr(tokens, "find_tables", lambda name: bare)
         counter = token_counter("o200k_base")
-        if problem == "went away":
+        if problem == "bad line":
+            monkeypatch.setattr(tiktoken, "get_encoding", fail)
+        else:
             monkeypatch.setattr(tokens, "find_tables", lambda name: None)
         assert counter.text("hello there") == estimate("hello there")
         assert counter.name == "estimate"
@@ -295,9 +267,7 @@ class TestTables:
         assert "TIKTOKEN_CACHE_DIR" not in os.environ
 
     @pytest.mark.parametrize("before", [None, "/nowhere"])
-    def test_loading_needs_no_network_and_leaves_the_environment_as_it_was(
-        self, fresh, real, before, monkeypatch
-    ):
+    def test_loading_uses_no_network_and_leaves_the_environment_alone(self, fresh, real, before, monkeypatch):
         monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
         if before is not None:
             monkeypatch.setenv("TIKTOKEN_CACHE_DIR", before)
@@ -313,11 +283,11 @@ class TestTables:
         assert os.environ.get("TIKTOKEN_CACHE_DIR") == before
 
     def test_finding_the_bundled_table_imports_nothing_of_llamaindex(self):
-        code = (
-            "import sys; from memlayer_core.models.tokens import token_counter; token_counter().text('hello');"
-            "sys.exit(any(name.startswith('llama_index') for name in sys.modules))"
+        code = "import sys; from memlayer_core.models.tokens import token_counter; token_counter().text('hello');"
+        assert (
+            printed_by(f"{code} print(*(name for name in sys.modules if name.startswith('llama_index')))")
+            == ""
         )
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class TestText:
@@ -326,10 +296,9 @@ class TestText:
         assert real.text("a\ud800b \udc00") >= 3
 
     @pytest.mark.parametrize("tokenizer", ["estimate", *REAL])
-    def test_a_million_spaces_are_counted(self, tokenizer, request):
-        if tokenizer != "estimate" and tokens.find_tables(tokenizer) is None:
-            pytest.skip(f"the table of {tokenizer} is not on this machine")
-        assert 1000 < token_counter(tokenizer).text(" " * 1_000_000) < 100_000
+    def test_a_million_spaces_are_counted(self, tokenizer):
+        counter = token_counter(tokenizer if tokenizer == "estimate" else at_hand(tokenizer))
+        assert 1000 < counter.text(" " * 1_000_000) < 100_000
 
     def test_a_text_counted_in_pieces_costs_two_tokens_more_a_piece_at_most(self, real, monkeypatch):
         text = SAMPLES["English prose"][0] * 5
@@ -342,18 +311,28 @@ def block(**fields):
     return Message("user", (fields,))
 
 
-class TestMessages:
-    def test_text_costs_the_same_as_a_string_and_as_a_block_and_nothing_its_frame(self, words):
-        assert words.message(Message("user")) == tokens.MESSAGE_TOKENS
-        for message in (Message("user", "one two three"), block(type="text", text="one two three")):
-            assert words.message(message) == 3 + tokens.MESSAGE_TOKENS
+FRAME = tokens.MESSAGE_TOKENS
 
-    def test_names_calls_and_what_is_answered_are_counted(self, words):
-        message = Message("tool", "it rains", name="weather service", tool_call_id="call 1")
-        assert words.message(message) == tokens.MESSAGE_TOKENS + 2 + (tokens.NAME_TOKENS + 2) + 2
+
+class TestMessages:
+    def test_text_names_calls_and_what_is_answered_are_counted(self, words):
         call = ToolCall("id", "weather", '{"city": "Lisbon", "days": 3}')
-        expected = tokens.MESSAGE_TOKENS + tokens.CALL_TOKENS + 1 + 1 + 4
-        assert words.message(Message("assistant", tool_calls=(call,))) == expected
+        for message, cost in (
+            (Message("user"), 0),
+            (Message("user", "one two three"), 3),
+            (block(type="text", text="one two three"), 3),
+            (
+                Message("tool", "it rains", name="weather service", tool_call_id="call 1"),
+                2 + (tokens.NAME_TOKENS + 2) + 2,
+            ),
+            (Message("assistant", tool_calls=(call,)), tokens.CALL_TOKENS + 1 + 1 + 4),
+            (block(type="thinking", thinking="first second third", signature="a b c d"), 3),
+            (block(type="reasoning", reasoning="first second third", signature="a b c d"), 3),
+            (block(type="tool_result", content="it rains"), 5),  # its JSON
+        ):
+            assert words.message(message) == FRAME + cost, message
+        sentence = block(type="tool_result", content="so many words " * 200)
+        assert words.message(sentence) > 600, "a long sentence is not taken for bytes"
 
     @pytest.mark.parametrize(
         "own", [{"type": "tool_use", "id": "id"}, {"type": "function_call", "id": "fc", "call_id": "id"}]
@@ -362,22 +341,15 @@ class TestMessages:
         call = ToolCall("id", "weather")
         with_block = Message("assistant", ({**own, "name": "weather", "input": {}},), tool_calls=(call,))
         assert words.message(with_block) == words.message(Message("assistant", tool_calls=(call,)))
-        assert words.message(Message("assistant", with_block.content)) > tokens.MESSAGE_TOKENS
+        assert words.message(Message("assistant", with_block.content)) > FRAME
 
-    @pytest.mark.parametrize(
-        ("kinds", "cost"),
-        [
-            (("image", "image_url", "input_image"), tokens.IMAGE_TOKENS),
-            (("audio", "input_audio"), tokens.AUDIO_TOKENS),
-            (("video",), tokens.VIDEO_TOKENS),
-        ],
-    )
-    def test_media_cost_a_flat_sum_whatever_their_bytes_and_fetch_nothing(
-        self, words, kinds, cost, socket_disabled
-    ):
+    def test_media_cost_a_flat_sum_whatever_their_bytes_and_fetch_nothing(self, words, socket_disabled):
+        costs = {"image": tokens.IMAGE_TOKENS, "audio": tokens.AUDIO_TOKENS, "video": tokens.VIDEO_TOKENS}
         sources = ("https://example.com/it", "data:x/y;base64," + "QUJD" * 100_000, b"bytes")
+        kinds = [*costs, "image_url", "input_image", "input_audio"]
         for kind, source in itertools.product(kinds, sources):
-            assert words.message(block(type=kind, source=source)) == cost + tokens.MESSAGE_TOKENS
+            cost = next(cost for medium, cost in costs.items() if medium in kind)
+            assert words.message(block(type=kind, source=source)) == cost + FRAME
 
     def test_a_document_costs_its_text_wherever_that_is(self, words):
         text = "three words here " * 1000
@@ -401,7 +373,7 @@ class TestMessages:
             {"type": "non_standard", "value": {"document": {"format": "txt", "source": {"bytes": code}}}},
         ):
             found = words.message(block(**form))
-            assert 3000 <= found - tokens.MESSAGE_TOKENS <= 3020, form["type"]
+            assert 3000 <= found - FRAME <= 3020, form["type"]
 
     def test_a_file_that_is_no_text_costs_its_bytes_and_one_that_is_named_a_page(self, words):
         for size, pages in ((1000, 1), (5_000_000, 100)):
@@ -411,31 +383,22 @@ class TestMessages:
                 {"type": "file", "base64": code, "mime_type": "application/pdf"},
                 {"type": "input_file", "file_data": f"data:application/pdf;base64,{code}"},
             ):
-                assert words.message(block(**one)) == pages * tokens.DOCUMENT_TOKENS + tokens.MESSAGE_TOKENS
+                assert words.message(block(**one)) == pages * tokens.DOCUMENT_TOKENS + FRAME
         for one in ({"file": {"file_id": "f1"}}, {"url": "https://example.com/it"}, {"source": b"\xff"}, {}):
             found = words.message(block(type="file", **one))
-            assert found == tokens.DOCUMENT_TOKENS + tokens.MESSAGE_TOKENS
+            assert found == tokens.DOCUMENT_TOKENS + FRAME
 
     def test_an_image_costs_the_same_inside_of_a_document(self, words):
         image = {"type": "image", "source": {"type": "base64", "data": "iVBORw0KGgo=" * 100_000}}
         for kind in ("document", "tool_result", "search_result"):
             found = words.message(block(type=kind, content=[image]))
-            assert tokens.IMAGE_TOKENS <= found - tokens.MESSAGE_TOKENS <= tokens.IMAGE_TOKENS + 5
-
-    @pytest.mark.parametrize("kind", ["thinking", "reasoning"])
-    def test_thoughts_cost_their_text_and_not_their_signature(self, words, kind):
-        thought = block(type=kind, **{kind: "first second third"}, signature="a b c d")
-        assert words.message(thought) == 3 + tokens.MESSAGE_TOKENS
+            assert tokens.IMAGE_TOKENS <= found - FRAME <= tokens.IMAGE_TOKENS + 5
 
     @pytest.mark.parametrize("data", ["data:image/png;base64,iVBORw0KGgo=", "QUJD" * 200, "QUJDREVG\n" * 100])
     def test_bytes_written_as_text_inside_other_blocks_cost_a_flat_sum(self, data):
         empty, full = (block(type="tool_result", content=[{"data": one}]) for one in ("", data))
         letters = token_counter(len)
         assert letters.message(full) == letters.message(empty) + tokens.IMAGE_TOKENS
-
-    def test_other_blocks_cost_their_json_and_a_long_sentence_is_not_taken_for_bytes(self, words):
-        assert words.message(block(type="tool_result", content="it rains")) == 5 + tokens.MESSAGE_TOKENS
-        assert words.message(block(type="tool_result", content="so many words " * 200)) > 600
 
     def test_no_block_is_too_odd_to_be_counted(self):
         deep: list = []

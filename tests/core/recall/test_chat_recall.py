@@ -12,20 +12,14 @@ from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import offload_id
 
 WALK = "what did my parrot do on the long Sunday walk to the harbour?"
+BIT = "the parrot bit the postman"
 
 
 @pytest.fixture
 def chat(memory) -> Chat:
-    old = memory.chat(user_id="ada", session_id="old")
-    old.add_messages(
-        [
-            Message("user", "the parrot bit the postman"),
-            Message("assistant", "oh no"),
-            Message("user", "I like tea with milk"),
-            Message("assistant", "noted"),
-            Message("user", "my sister lives in Tokyo"),
-            Message("assistant", "nice"),
-        ]
+    said = BIT, "oh no", "I like tea with milk", "noted", "my sister lives in Tokyo", "nice"
+    memory.chat(user_id="ada", session_id="old").add_messages(
+        Message(("user", "assistant")[place % 2], text) for place, text in enumerate(said)
     )
     memory.chat(user_id="bob").add("user", "my parrot likes long walks to the harbour")
     memory.flush()
@@ -36,23 +30,17 @@ def texts(hits) -> list[str]:
     return [hit.text for hit in hits]
 
 
-def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_the_question(
-    chat, memory
-) -> None:
+def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_it(chat, memory):
+    assert BIT in texts(chat.recall("whom did the parrot bite?"))
+    told = [Message("user", BIT), Message("user", "whom did the parrot bite?")]
+    assert BIT not in texts(chat.recall(told[1].text, exclude=told)), "it is of another session"
     told = [Message("user", WALK)]
     chat.add_messages(told)
     memory.flush()
-
     assert texts(chat.recall(WALK))[0] == WALK
-    assert texts(chat.recall(WALK, exclude=told))[0] == "the parrot bit the postman"
-    assert WALK not in texts(chat.recall(WALK, exclude=told))
-
-
-def test_the_same_words_of_another_session_are_told_once(chat, memory) -> None:
-    told = [Message("user", "the parrot bit the postman"), Message("user", "whom did the parrot bite?")]
-
-    assert "the parrot bit the postman" in texts(chat.recall(told[1].text))
-    assert "the parrot bit the postman" not in texts(chat.recall(told[1].text, exclude=told))
+    found = texts(chat.recall(WALK, exclude=told))
+    assert found[0] == BIT
+    assert WALK not in found
 
 
 def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory) -> None:
@@ -60,40 +48,39 @@ def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory) 
         memory.chat(user_id="ada", session_id="walks").add("user", f"Route {number} to the tea shop.")
     memory.flush()
     asked = "do I like milk in my tea?"
-
-    assert len(memory.search(asked, user_id="ada", limit=40)) > 20
     found = texts(chat.recall(asked, limit=40))
     assert found[0] == "I like tea with milk"
-    assert len(found) < 20
+    assert len(found) < 20 < len(memory.search(asked, user_id="ada", limit=40))
     assert chat.recall("please write a poem") == ()
 
 
 def test_records_are_told_and_nothing_of_another_user(chat) -> None:
     chat.remember("Ada's parrot is called Coco.")
-
-    found = chat.recall("what is my parrot called?", limit=20)
-    assert "Ada's parrot is called Coco." in texts(found)
+    assert "Ada's parrot is called Coco." in texts(chat.recall("what is my parrot called?", limit=20))
     assert "harbour" not in str(texts(chat.recall(WALK, limit=50)))
 
 
 def test_a_session_that_stands_alone_recalls_itself(memory) -> None:
-    alone = memory.chat_of(Scope.alone("s"))
+    alone, other = (memory.chat_of(Scope.alone(name)) for name in "st")
     alone.add("user", "my parrot is called Solo")
-    memory.chat_of(Scope.alone("t")).add("user", "my parrot is called Tom")
-
+    other.add("user", "my parrot is called Tom")
+    memory.flush()
     assert texts(alone.recall("what is my parrot called?")) == ["my parrot is called Solo"]
+    told = "".join(texts(alone.context("what is my parrot called?").messages))
+    assert ("Solo" in told, "Tom" in told) == (True, False)
 
 
 def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
     assert len(chat.recall(WALK, limit=1)) == 1
     assert chat.recall(WALK, token_limit=1) == ()
-    for wrong in ({"limit": 0}, {"token_limit": 0}):
-        with pytest.raises(InvalidLimitError):
-            chat.recall(WALK, **wrong)
-    with pytest.raises(MessageTypeError):
-        chat.recall(WALK, exclude=["text"])
-    with pytest.raises(InvalidMessageError):
-        chat.recall(None)
+    for asked, more, problem in (
+        (WALK, {"limit": 0}, InvalidLimitError),
+        (WALK, {"token_limit": 0}, InvalidLimitError),
+        (WALK, {"exclude": ["text"]}, MessageTypeError),
+        (None, {}, InvalidMessageError),
+    ):
+        with pytest.raises(problem):
+            chat.recall(asked, **more)
 
 
 def test_every_line_has_a_reason_also_without_a_vector() -> None:
@@ -120,10 +107,25 @@ def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) ->
     retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, None, ValueError, None)
     context = chat.context()
     found = [
-        *(hit.text for hit in (*memory.search("parrot", user_id="louis"), *chat.recall("parrot"))),
+        *texts((*memory.search("parrot", user_id="louis"), *chat.recall("parrot"))),
         *(piece.text for piece in context.pieces if piece.kind == "recall"),
         *(old.reload_text(offload_id(old, 1)), context.recall, retrieve(["parrot"])),
     ]
     assert len(found) >= 7
     assert "Coco" in "".join(found).encode().decode()
     assert old.history()[0].text == half, "the history is word for word"
+
+
+def test_an_episode_is_not_told_beside_the_turns_of_its_session() -> None:
+    tell = '{"summary": "The user saw the zebra, the lion and the parrot in the zoo of Lisbon."}'
+    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), model=lambda _: tell) as memory:
+        chat = memory.chat(user_id="u", session_id="past")
+        for thing in ("zebra", "lion", "parrot"):
+            chat.add("user", f"I saw the {thing} in the zoo of Lisbon.")
+            chat.add("assistant", f"The {thing} of Lisbon is famous.")
+        chat.end()
+        memory.flush()
+        assert [one.type for one in memory.records(user_id="u")] == ["episodic"]
+        context = memory.chat(user_id="u", session_id="now").context("Where did I see the zebra in the zoo?")
+    told = [piece.speaker for piece in context.pieces if piece.kind == "recall"]
+    assert ("user" in told, "episodic" in told) == (True, False)

@@ -12,20 +12,19 @@ LONG = " ".join(
     f"Then there was part {number} of the talk, which went on." if number != 40 else "Her cat is named Pixel."
     for number in range(80)
 )
-
-
-def characters(text: str) -> int:
-    return len(text)
-
-
 spoken = st.lists(
     st.sampled_from(["I moved.", "猫叫皮皮。", "Why not?", "word " * 40 + "ends.", "```x = 1```", "\n"])
 )
 
 
+def told(text: str, asked: str, room: int, *cosines: float) -> str:
+    """Return the excerpt of a text for a question. A token is a character."""
+    return excerpt(text, question_terms(asked), room, len, cosines)
+
+
 @given(spoken.map(" ".join), st.integers(1, 400))
 def test_an_excerpt_keeps_its_room_and_is_one_part_of_what_was_said(text, room) -> None:
-    part = excerpt(text, question_terms("word 猫"), room, characters)
+    part = told(text, "word 猫", room)
     assert len(part) <= room
     if len(text) <= room:
         assert part == text
@@ -34,28 +33,25 @@ def test_an_excerpt_keeps_its_room_and_is_one_part_of_what_was_said(text, room) 
 
 
 def test_the_sentence_that_was_asked_for_is_in_it_with_what_stands_around_it() -> None:
-    part = excerpt(LONG, question_terms("What is the name of her cat?"), 200, characters)
+    part = told(LONG, "What is the name of her cat?", 200)
     assert "Her cat is named Pixel." in part
     assert "part 41" in part
-    assert part.startswith("… Then")
-    assert part.endswith(" …")
-    assert excerpt(LONG, (), 100, characters).startswith("Then there was part 0")
+    assert (part[:6], part[-2:]) == ("… Then", " …")
+    assert told(LONG, "", 100).startswith("Then there was part 0")
 
 
 def test_where_words_do_not_tell_the_part_that_is_nearest_in_meaning_is_told() -> None:
-    cosines = [0.1] * len(parts(LONG))
-    for place, piece in enumerate(parts(LONG)):
-        near = [*cosines[:place], 0.5, *cosines[place + 1 :]]
+    pieces = parts(LONG)
+    for place, piece in enumerate(pieces):
+        near = [0.5 if other == place else 0.1 for other in range(len(pieces))]
         room = len(piece) + 20
-        assert piece.strip() in excerpt(LONG, (), room, characters, near)
-        assert "Pixel" in excerpt(LONG, question_terms("cat named Pixel"), room, characters, near)
-    assert excerpt(LONG, (), 100, characters, [0.1, 0.5]).startswith(
-        "Then there was part 0"
-    )  # of another text
+        assert piece.strip() in told(LONG, "", room, *near)
+        assert "Pixel" in told(LONG, "cat named Pixel", room, *near)
+    assert told(LONG, "", 100, 0.1, 0.5).startswith("Then there was part 0")  # of another text
 
 
 def test_a_sentence_that_is_too_long_by_itself_is_cut_at_a_word() -> None:
-    part = excerpt("pineapple " * 100, question_terms("pineapple"), 55, characters)
+    part = told("pineapple " * 100, "pineapple", 55)
     assert len(part) <= 55
     assert set(part.removesuffix("…").split()) == {"pineapple"}
 
@@ -66,53 +62,45 @@ def test_a_long_answer_is_recalled_in_short_and_displaces_nothing(memory) -> Non
     chat.add("assistant", LONG)
     chat.add("user", "Pixel sleeps all day.")
     memory.flush()
-    (whole,) = [hit for hit in memory.search("named cat", user_id="u") if hit.speaker == "assistant"]
+    whole, short = (
+        next(hit for hit in memory.search("named cat", user_id="u", **more) if hit.speaker == "assistant")
+        for more in ({}, {"token_limit": 200})
+    )
     assert whole.text == LONG
-    short = [
-        hit for hit in memory.search("named cat", user_id="u", token_limit=200) if hit.speaker == "assistant"
-    ]
-    assert "Her cat is named Pixel." in short[0].text
-    assert short[0].tokens <= 100 + 20
-    assert "excerpt" in {reason.code for reason in short[0].reasons}
+    assert "Her cat is named Pixel." in short.text
+    assert short.tokens <= 100 + 20
+    assert "excerpt" in {reason.code for reason in short.reasons}
     context = memory.chat(user_id="u", session_id="now").context("What is her cat named?", token_limit=800)
     recalled = [piece for piece in context.pieces if piece.kind == "recall"]
-    assert "Her cat is named Pixel." in "".join(piece.text for piece in recalled)
     assert sum(piece.tokens for piece in recalled) <= 200
+    (line,) = [piece for piece in recalled if "Her cat is named Pixel." in piece.text]
+    assert (line.text[0], line.text[-1], line.message_ids) == ("…", "…", (chat.history()[0].id,))
+    assert line.tokens <= 120
     assert chat.history()[0].text == LONG
 
 
 @pytest.mark.parametrize("text", ["x" * 1_000_000, "Her cat is named Pixel. " + "y" * 1_000_000])
 def test_of_a_text_that_is_far_too_long_little_is_counted(text) -> None:
-    counted: list[int] = []
-
-    def cost(part: str) -> int:
-        counted.append(len(part))
-        return len(part)
-
-    assert len(excerpt(text, question_terms("cat"), 100, cost)) <= 100
-    assert sum(counted) < 20_000
+    counted: list[str] = []
+    assert len(excerpt(text, ("cat",), 100, lambda part: counted.append(part) or len(part))) <= 100
+    assert sum(map(len, counted)) < 20_000
 
 
 def test_a_message_of_megabytes_is_told_by_what_it_was_found_by(memory, monkeypatch) -> None:
-    looked_at: list[int] = []
-
-    def counting(text: str) -> list[str]:
-        looked_at.append(len(text))
-        return sentences(text)
-
-    monkeypatch.setattr("memlayer_core.recall.pack.sentences", counting)
-    chat = memory.chat(user_id="u", session_id="then")
-    chat.add("user", LONG + " And so on." * 200_000)
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        "memlayer_core.recall.pack.sentences", lambda text: looked_at.append(text) or sentences(text)
+    )
+    memory.chat(user_id="u", session_id="then").add("user", LONG + " And so on." * 200_000)
     memory.flush()
     (hit,) = memory.search("named cat", user_id="u", token_limit=200)
     assert "Her cat is named Pixel." in hit.text
     assert hit.text.endswith("…")
-    assert 0 < sum(looked_at) < 50_000
+    assert 0 < sum(map(len, looked_at)) < 50_000
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(1, 500), min_size=1, max_size=40))
 def test_lines_share_all_tokens_of_their_block_in_proportion(total, weights) -> None:
     parts = shares(total, weights)
     assert sum(parts) == total
-    for part, weight in zip(parts, weights, strict=True):
-        assert abs(part - total * weight / sum(weights)) <= 1
+    assert all(abs(part - total * one / sum(weights)) <= 1 for part, one in zip(parts, weights, strict=True))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,36 +39,24 @@ class Text:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def texts() -> list[Text]:
-    """Return texts that all have a word in common, of every kind and combination."""
-    messages = [
-        Text(
-            f"kayak {number}",
-            "message",
-            MAY + timedelta(days=number),
-            SESSIONS[number % 3],
-            speakers=frozenset({ROLES[number % 2], *filter(None, [NAMES[number % 5 % 3]])}),
-            metadata={"project": "apollo" if number % 4 else "gemini", "score": number % 7}
-            if number % 3
-            else {},
+def messages() -> Iterator[Text]:
+    for number in range(45):
+        whose = frozenset({ROLES[number % 2], *filter(None, [NAMES[number % 5 % 3]])})
+        metadata = (
+            {"project": "apollo" if number % 4 else "gemini", "score": number % 7} if number % 3 else {}
         )
-        for number in range(45)
-    ]
-    tags = [frozenset(), frozenset({"work"}), frozenset(TAGS)]
-    records = [
-        Text(
-            f"kayak {number}",
-            TYPES[number % 3],
-            MAY + timedelta(days=number),
-            SESSIONS[number % 2],
-            tags[number // 3 % 3],
-        )
-        for number in range(50, 77)
-    ]
-    return [*messages, *records]
+        at, session = MAY + timedelta(days=number), SESSIONS[number % 3]
+        yield Text(f"kayak {number}", "message", at, session, speakers=whose, metadata=metadata)
 
 
-STORED = texts()
+def records() -> Iterator[Text]:
+    tags = [frozenset(TAGS[:number]) for number in range(3)]
+    for number in range(50, 77):
+        kind, at = TYPES[number % 3], MAY + timedelta(days=number)
+        yield Text(f"kayak {number}", kind, at, SESSIONS[number % 2], tags[number // 3 % 3])
+
+
+STORED = [*messages(), *records()]  # all have a word in common
 
 
 def fill(memory: Memory) -> None:
@@ -99,9 +88,8 @@ def passing(one: Text, wanted: RecallFilter) -> bool:
 
 def meets(metadata: dict[str, Any], conditions: Any) -> bool:
     project, score = conditions.get("project"), conditions.get("score", {}).get("$gte")
-    return (project is None or metadata.get("project") == project) and (
-        score is None or metadata.get("score", -1) >= score
-    )
+    is_of_project = project is None or metadata.get("project") == project
+    return is_of_project and (score is None or metadata.get("score", -1) >= score)
 
 
 def some(values: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
@@ -123,9 +111,10 @@ filters = st.builds(
 ).filter(lambda one: one.since is None or one.until is None or one.since < one.until)
 
 
-@pytest.fixture(
-    scope="module", params=["scan", "index", pytest.param("postgres", marks=pytest.mark.postgres)]
-)
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
+
+
+@pytest.fixture(scope="module", params=["scan", "index", POSTGRES])
 def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Memory]:
     """Return a store that compares vectors one by one, one that asks Chroma, and one in PostgreSQL."""
     limits = QUIET.replace(exact_scan_limit=5) if request.param == "index" else QUIET
@@ -140,17 +129,14 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(wanted=filters)
-def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(
-    full: Memory, wanted: RecallFilter
-) -> None:
+def test_a_search_with_a_filter_finds_what_passes_it_and_nothing_else(full, wanted):
     hits = full.search("kayak", user_id="ada", limit=100, filter=wanted)
     every = {one.text for one in STORED if passing(one, wanted)}
     shared = not (wanted.sessions or wanted.speakers or wanted.metadata or "home" in wanted.tags) and (
         not wanted.kinds or not {"record", "semantic"}.isdisjoint(wanted.kinds)
     )
-    written = full.search("us all", user_id="ada", limit=1, filter=RecallFilter(kinds=["record"]))[
-        0
-    ].created_at
+    of_all = full.search("us all", user_id="ada", limit=1, filter=RecallFilter(kinds=["record"]))
+    written = of_all[0].created_at
     if shared and (wanted.since or written) <= written and (wanted.until is None or written < wanted.until):
         every.add("kayak of us all")
     assert {hit.text for hit in hits} == every
@@ -167,20 +153,15 @@ def test_recall_and_context_tell_nothing_that_does_not_pass(full: Memory, wanted
     assert {text.rpartition(": ")[2] for text in pieces} <= {*allowed, ""}
 
 
-HIDDEN = 300
-FEW = QUIET
-
-
-def nearness(texts: list[str]) -> list[list[float]]:
-    return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scan", [1, 1000])
 def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(tmp_path: Any, scan: int) -> None:
-    with Memory.open(tmp_path, embedder=nearness, settings=FEW.replace(exact_scan_limit=scan)) as memory:
+    def nearness(texts: list[str]) -> list[list[float]]:
+        return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
+
+    with Memory.open(tmp_path, embedder=nearness, settings=QUIET.replace(exact_scan_limit=scan)) as memory:
         chat = memory.chat(user_id="ada")
-        chat.add_messages([Message("user", f"plum {number}") for number in range(HIDDEN)])
+        chat.add_messages([Message("user", f"plum {number}") for number in range(300)])
         chat.add_messages([Message("assistant", f"mango {number}") for number in range(20)])
         memory.flush()
         wanted = RecallFilter(speakers=["assistant"])
@@ -188,28 +169,21 @@ def test_three_hundred_nearer_texts_that_do_not_pass_take_nobodys_place(tmp_path
         assert [hit.role for hit in hits] == ["assistant"] * 10
 
 
-def test_a_common_word_of_a_thousand_newer_texts_takes_nobodys_place(
-    open_with: Callable[..., Memory],
-) -> None:
-    memory = open_with(FEW)
-    old = memory.chat(user_id="ada", session_id="old")
-    old.add("user", "apricot and cranberry jam")
+def test_a_common_word_of_a_thousand_newer_texts_takes_nobodys_place(open_with: Any) -> None:
+    memory, jam = open_with(QUIET), "apricot and cranberry jam"
+    memory.chat(user_id="ada", session_id="old").add("user", jam)
     new = memory.chat(user_id="ada", session_id="new")
     new.add_messages([Message("user", f"apricot cranberry {number}") for number in range(1100)])
     wanted = RecallFilter(sessions=["old"])
     hits = memory.search("apricot cranberry", user_id="ada", limit=5, filter=wanted)
-    assert [hit.text for hit in hits] == ["apricot and cranberry jam"]
+    assert [hit.text for hit in hits] == [jam]
 
 
-def test_without_a_filter_a_context_costs_no_statement_more_and_an_empty_one_is_none(full: Memory) -> None:
+def test_an_empty_filter_is_none_and_one_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
     every = full.search("kayak", user_id="ada", limit=100)
     assert full.search("kayak", user_id="ada", limit=100, filter=RecallFilter()) == every
-
-
-def test_a_filter_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
-    assert [
-        hit.text for hit in full.search("kayak", user_id="eve", filter=RecallFilter(sessions=["spring"]))
-    ] == ["kayak of somebody else"]
+    hits = full.search("kayak", user_id="eve", filter=RecallFilter(sessions=["spring"]))
+    assert [hit.text for hit in hits] == ["kayak of somebody else"]
 
 
 @pytest.mark.parametrize(
@@ -225,36 +199,26 @@ def test_a_filter_of_another_user_finds_nothing_of_theirs(full: Memory) -> None:
         (RecallFilter(metadata=["apollo"]), "`metadata` must be a mapping"),
     ],
 )
-def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(
-    memory: Memory, wrong: Any, named: str
-) -> None:
+def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(memory, wrong, named):
     chat = memory.chat(user_id="ada")
-    for owner, verb, more in (
-        (memory, "search", {"user_id": "ada"}),
-        (chat, "recall", {}),
-        (chat, "context", {}),
-    ):
+    for verb in (partial(memory.search, user_id="ada"), chat.recall, chat.context):
         with pytest.raises(InvalidFilterError) as refused:
-            getattr(owner, verb)("kayak?", filter=wrong, **more)
+            verb("kayak?", filter=wrong)
         assert named in str(refused.value)
         assert refused.value.hint
 
 
+names = st.sampled_from(["a", "b", "a.b"])
+bounds = st.integers(-3, 3) | st.sampled_from(["a", "b", "2"])
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["a", "b", "2"]),
-    lambda inner: (
-        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "b", "a.b"]), inner, max_size=2)
-    ),
+    st.none() | st.booleans() | bounds,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2),
     max_leaves=4,
 )
-objects = st.dictionaries(st.sampled_from(["a", "b", "a.b"]), values, max_size=3)
+objects = st.dictionaries(names, values, max_size=3)
 operators = st.sampled_from(["$eq", "$ne", "$gt", "$gte", "$lt", "$lte"])
-bounds = st.integers(-3, 3) | st.sampled_from(["a", "b", "2"])
-expressions = st.dictionaries(
-    st.sampled_from(["a", "b", "a.b"]),
-    values | st.dictionaries(operators, bounds, min_size=1, max_size=2),
-    max_size=2,
-)
+conditions = values | st.dictionaries(operators, bounds, min_size=1, max_size=2)
+expressions = st.dictionaries(names, conditions, max_size=2)
 
 
 @given(value=objects, expression=expressions)

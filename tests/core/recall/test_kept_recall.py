@@ -5,17 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from clock import set_ahead
+from hypothesis import HealthCheck, given, strategies as st
 from sqlalchemy import text
 from tuned import Tuned
 
 from examples import examples
 from memlayer_core import Chat, Context, Memory, Message, RecallFilter, ToolCall
+from tests.conftest import PROMPT
 
 PEARS = "I grow pears in the garden of Lisbon."
 SWEET = "Pears of Lisbon are sweet."
@@ -25,10 +27,7 @@ ASKED = "Which pears grow in Lisbon?"
 
 @pytest.fixture
 def past(store: Memory) -> Chat:
-    chat = store.chat(user_id="louis", session_id="past")
-    chat.add("user", PEARS, id="pears")
-    store.flush()
-    return chat
+    return say(store, PEARS, id="pears")
 
 
 @pytest.fixture
@@ -36,8 +35,29 @@ def chat(store: Memory, past: Chat) -> Chat:
     return store.chat(user_id="louis", session_id="now")
 
 
+@pytest.fixture
+def told(store: Memory, chat: Chat) -> Chat:
+    """Return a chat whose model was told of pears and has called a tool; meanwhile there is more to be told."""
+    chat.add("user", ASKED, id="question")
+    assert PEARS in chat.context().recall
+    call_tool(chat)
+    learn_more(store)
+    return chat
+
+
+def say(memory: Memory, text: str, session_id: str = "past", **fields: Any) -> Chat:
+    said = memory.chat(user_id="louis", session_id=session_id)
+    said.add("user", text, **fields)
+    memory.flush()
+    return said
+
+
 def texts(context: Context) -> list[str]:
     return [f"{message.role}: {message.text}" for message in context.messages]
+
+
+def recalled(context: Context) -> list[Any]:
+    return [one for one in context.pieces if one.kind == "recall"]
 
 
 def framing(context: Context) -> int:
@@ -53,7 +73,7 @@ def call_tool(chat: Chat, number: int = 1) -> None:
 
 def learn_more(memory: Memory) -> None:
     """Say in another session what a recall for the question would have, too."""
-    memory.chat(user_id="louis", session_id="other").add("user", SWEET)
+    say(memory, SWEET, "other")
 
 
 @pytest.mark.parametrize("placement", ["user", "system"])
@@ -67,25 +87,24 @@ def test_a_model_that_calls_tools_is_told_the_same_from_call_to_call(store, chat
         later = chat.context(placement=placement)
         assert texts(later)[: len(first.messages)] == texts(first)
         assert later.recall == first.recall
-        assert [one for one in later.pieces if one.kind == "recall"] == [
-            one for one in first.pieces if one.kind == "recall"
-        ]
+        assert recalled(later) == recalled(first)
         assert framing(later) == framing(first)
 
 
 def test_where_nothing_was_recalled_nothing_is_in_the_same_run(store, chat) -> None:
     chat.add("user", "Hello!")
     assert chat.context().recall == ""
-    store.chat(user_id="louis", session_id="other").add("user", "Hello! I say hello to everybody.")
+    say(store, "Hello! I say hello to everybody.", "other")
     call_tool(chat)
     assert chat.context().recall == ""
 
 
 def test_it_is_recalled_anew_as_long_as_no_model_has_answered(store, chat) -> None:
     chat.add("user", ASKED)
-    assert PEARS in texts(chat.context())[0]
-    learn_more(store)
-    assert SWEET in texts(chat.context())[0]
+    for sweet in (False, True):
+        shown = texts(chat.context())[0]
+        assert (PEARS in shown, SWEET in shown) == (True, sweet)
+        learn_more(store)
 
 
 def test_the_next_question_recalls_its_own(store, chat) -> None:
@@ -103,7 +122,7 @@ def test_the_next_question_recalls_its_own(store, chat) -> None:
 
 def test_a_run_that_goes_on_in_another_process_recalls_anew(open_at) -> None:
     here, there = open_at(), open_at()
-    here.chat(user_id="louis", session_id="past").add("user", PEARS)
+    say(here, PEARS)
     chat = here.chat(user_id="louis", session_id="now")
     chat.add("user", ASKED)
     told = chat.context().recall
@@ -113,16 +132,22 @@ def test_a_run_that_goes_on_in_another_process_recalls_anew(open_at) -> None:
     assert chat.context().recall == told
 
 
-def test_what_is_asked_otherwise_is_recalled_for(store, chat) -> None:
-    chat.add("user", ASKED)
-    chat.context()
-    learn_more(store)
-    call_tool(chat)
-    assert chat.context("").recall == ""
-    assert SWEET in chat.context("Are pears of Lisbon sweet?").recall
-    filtered = chat.context(filter=RecallFilter(sessions=["other"]))
-    assert SWEET in filtered.recall
-    assert PEARS not in filtered.recall
+def test_what_is_asked_otherwise_or_in_a_fork_or_after_an_edit_is_recalled_for(told) -> None:
+    assert SWEET in told.fork().context().recall
+    assert SWEET not in told.context().recall
+    assert told.context("").recall == ""
+    filtered = told.context(filter=RecallFilter(sessions=["other"])).recall
+    assert (PEARS in filtered, SWEET in filtered) == (False, True)
+    assert SWEET in told.context("Are pears of Lisbon sweet?").recall
+    told.edit("question", "And the weather?")
+    assert told.context().recall == ""
+
+
+def test_a_thousand_other_sessions_take_its_place(store, told) -> None:
+    for number in range(2000):
+        other = store.chat(user_id="bob", session_id=f"s{number}").scope
+        store.runtime.temporaries.keep_recall(other, "own", None)
+    assert SWEET in told.context().recall
 
 
 def test_what_is_in_view_is_not_recalled_again(chat) -> None:
@@ -134,8 +159,7 @@ def test_what_is_in_view_is_not_recalled_again(chat) -> None:
 
 def test_it_leaves_room_for_a_larger_round(store, chat) -> None:
     for number in range(30):
-        learned = f"Pears of Lisbon, kind {number}, are sweet and yellow."
-        store.chat(user_id="louis", session_id="other").add("user", learned)
+        say(store, f"Pears of Lisbon, kind {number}, are sweet and yellow.", "other")
     chat.add("user", ASKED)
     before = chat.context(token_limit=600)
     call_tool(chat)
@@ -144,45 +168,46 @@ def test_it_leaves_room_for_a_larger_round(store, chat) -> None:
     after = chat.context(token_limit=600)
     assert before.recall
     assert after.recall in {before.recall, ""} or after.tokens <= 600
-    smaller = chat.context(token_limit=200)
-    assert len(smaller.recall) < len(before.recall)
+    assert len(chat.context(token_limit=200).recall) < len(before.recall)
+
+
+WAYS: dict[str, Callable[[Memory, Chat], object]] = {
+    "delete": lambda memory, past: past.delete_message("pears"),
+    "edit": lambda memory, past: past.edit("pears", "I grow plums."),
+    "withdraw": lambda memory, past: past.withdraw(["pears"]),
+    "clear": lambda memory, past: past.clear(),
+    "session": lambda memory, past: memory.forget(user_id="louis", session_id="past"),
+    "record": lambda memory, past: memory.forget(record_id=kept(memory)),
+    "revise": lambda memory, past: past.revise(kept(memory), "Louis grows plums."),
+    "merge": lambda memory, past: past.revise(tidied(past), merge=[kept(memory, -1)]),
+}
+
+
+def tidied(past: Chat) -> str:
+    return past.remember("Louis tidied up.").memory_id
+
+
+def kept(memory: Memory, place: int = 0) -> str:
+    return memory.records(user_id="louis")[place].memory_id
 
 
 def take_back(memory: Memory, way: str) -> None:
-    past = memory.chat(user_id="louis", session_id="past")
-    match way:
-        case "delete":
-            past.delete_message("pears")
-        case "edit":
-            past.edit("pears", "I grow plums.")
-        case "withdraw":
-            past.withdraw(["pears"])
-        case "clear":
-            past.clear()
-        case "session":
-            memory.forget(user_id="louis", session_id="past")
-        case "record":
-            memory.forget(record_id=memory.records(user_id="louis")[0].memory_id)
-        case "revise":
-            past.revise(memory.records(user_id="louis")[0].memory_id, "Louis grows plums.")
-        case "merge":
-            other = past.remember("Louis tidied up.")
-            past.revise(other.memory_id, merge=[memory.records(user_id="louis")[-1].memory_id])
+    WAYS[way](memory, memory.chat(user_id="louis", session_id="past"))
 
 
-WAYS = ["delete", "edit", "withdraw", "clear", "session", "record", "revise", "merge"]
+@pytest.fixture
+def on_server(new_postgres_url: str) -> Iterator[Callable[[], Memory]]:
+    """Return a function that opens a memory in PostgreSQL."""
+    where = {"database_url": new_postgres_url, "embedder": "hashing", "settings": PROMPT}
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(Memory.open(**where))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def processes(request: Any, open_at: Callable[..., Memory]) -> Iterator[tuple[Memory, Memory]]:
+@pytest.fixture(params=["open_at", pytest.param("on_server", marks=pytest.mark.postgres)])
+def processes(request: Any) -> tuple[Memory, Memory]:
     """Return two memories on one store, as two processes have them."""
-    if request.param == "sqlite":
-        yield open_at(), open_at()
-        return
-    where = {"database_url": request.getfixturevalue("new_postgres_url"), "embedder": "hashing"}
-    settings = Tuned(index_delay=0.0, durability="normal")
-    with Memory.open(**where, settings=settings) as one, Memory.open(**where, settings=settings) as other:
-        yield one, other
+    opened = request.getfixturevalue(request.param)
+    return opened(), opened()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
@@ -212,23 +237,15 @@ def test_what_was_taken_back_before_the_answer_is_not_told_behind_it(past, chat)
     assert not any(PEARS in one for one in texts(chat.context()))
 
 
-def test_a_question_that_was_edited_is_recalled_for_anew(store, chat) -> None:
-    chat.add("user", ASKED, id="question")
-    assert PEARS in chat.context().recall
-    call_tool(chat)
-    chat.edit("question", "And the weather?")
-    assert chat.context().recall == ""
-
-
 def test_a_forgotten_user_who_asks_the_same_again_is_told_nothing(processes) -> None:
     memory, other = processes
-    memory.chat(user_id="louis", session_id="past").add("user", PEARS)
-    for said in (PEARS, None):
+    say(memory, PEARS)
+    for is_known in (True, False):
         chat = memory.chat(user_id="louis", session_id="now")
         chat.add("user", ASKED, id="question")
-        assert (PEARS in chat.context().recall) == (said is not None)
+        assert (PEARS in chat.context().recall) == is_known
         call_tool(chat)
-        assert (PEARS in chat.context().recall) == (said is not None)
+        assert (PEARS in chat.context().recall) == is_known
         other.forget(user_id="louis")
 
 
@@ -246,34 +263,15 @@ def test_a_question_that_moved_is_told_with_what_was_recalled_for_it(past, chat)
     assert not any(PEARS in one for one in texts(chat.context()))
 
 
-def test_a_fork_recalls_for_itself(store, chat) -> None:
-    chat.add("user", ASKED)
-    chat.context()
-    call_tool(chat)
-    learn_more(store)
-    assert SWEET in chat.fork().context().recall
-    assert SWEET not in chat.context().recall
-
-
-def test_a_thousand_other_sessions_take_its_place(store, chat) -> None:
-    chat.add("user", ASKED)
-    chat.context()
-    call_tool(chat)
-    learn_more(store)
-    held = store.runtime.temporaries
-    for number in range(2000):
-        held.keep_recall(store.chat(user_id="bob", session_id=f"s{number}").scope, "own", None)
-    assert SWEET in chat.context().recall
+TOPICS = ["pears", "plums", "Lisbon", "rain", "trains"]
 
 
 @examples(25)
-@given(st.lists(st.sampled_from(["pears", "plums", "Lisbon", "rain", "trains"]), min_size=3, max_size=25))
+@given(st.lists(st.sampled_from(TOPICS), min_size=3, max_size=25))
 def test_a_prompt_changes_at_its_last_turn_alone_until_the_window_begins_anew(words) -> None:
-    chosen = Tuned(index_delay=3600, compact_to=0.5)
-    with Memory.in_memory(tokenizer="estimate", settings=chosen) as memory:
-        past = memory.chat(user_id="louis", session_id="past")
-        for word in ("pears", "plums", "Lisbon", "rain", "trains"):
-            past.add("user", f"Something that I told you of {word} in May.")
+    with Memory.in_memory(tokenizer="estimate", settings=Tuned(index_delay=3600, compact_to=0.5)) as memory:
+        for word in TOPICS:
+            say(memory, f"Something that I told you of {word} in May.")
         chat = memory.chat(user_id="louis", session_id="now")
         before: list[str] = []
         for number, word in enumerate(words):
@@ -290,11 +288,19 @@ def test_a_prompt_changes_at_its_last_turn_alone_until_the_window_begins_anew(wo
 # Whose it is
 
 
+def shared(memory: Memory, user_id: str = "louis", **more: Any) -> Chat:
+    owner = memory.chat(user_id=user_id, session_id="s")
+    owner.remember(SECRET, importance=0.9, **more)
+    memory.flush()
+    return owner
+
+
 def sold(memory: Memory, *roles: str) -> Chat:
     chat = memory.chat(user_id="bob", session_id="his", roles=roles)
     chat.add("user", "For how many coins are the pears of Lisbon sold?")
     assert SECRET in texts(chat.context())[0]
     call_tool(chat)
+    assert is_told(chat)
     return chat
 
 
@@ -303,37 +309,24 @@ def is_told(chat: Chat) -> bool:
 
 
 def test_what_only_a_role_may_be_told_is_left_out_without_it_and_comes_back_with_it(store) -> None:
-    store.chat(user_id="louis", session_id="s").remember(
-        SECRET, visibility="share", allowed_roles=["seller"], importance=0.9
-    )
-    store.flush()
+    shared(store, visibility="share", allowed_roles=["seller"])
     seller = sold(store, "seller")
-    assert is_told(seller)
     plain = store.chat(user_id="bob", session_id="his")
     assert not is_told(plain)
     assert plain.context().tokens < seller.context().tokens
     assert is_told(seller)
 
 
-def test_what_has_expired_is_told_no_longer(store, monkeypatch) -> None:
-    at = datetime.now(UTC)
-    rt = store.runtime
-    monkeypatch.setattr(store._resources, "runtime", replace(rt, now=lambda: at))
-    chat = store.chat(user_id="bob", session_id="his")
-    chat.remember(SECRET, expires_at=at + timedelta(days=1), importance=0.9)
-    store.flush()
+def test_what_has_expired_is_told_no_longer(store) -> None:
+    shared(store, "bob", expires_at=datetime.now(UTC) + timedelta(days=1))
     chat = sold(store)
-    assert is_told(chat)
-    monkeypatch.setattr(store._resources, "runtime", replace(rt, now=lambda: at + timedelta(days=2)))
+    set_ahead(store, 2)
     assert not is_told(chat)
 
 
 def test_a_record_that_is_made_private_is_told_to_nobody_else_any_more(store) -> None:
-    owner = store.chat(user_id="louis", session_id="s")
-    owner.remember(SECRET, visibility="public", importance=0.9)
-    store.flush()
+    owner = shared(store, visibility="public")
     chat = sold(store)
-    assert is_told(chat)
     owner.remember(SECRET, visibility="private")
     assert not is_told(chat)
 
@@ -343,50 +336,96 @@ def test_a_record_that_is_made_private_is_told_to_nobody_else_any_more(store) ->
 
 @pytest.mark.slow
 @pytest.mark.postgres
-def test_forgetting_races_answers(new_postgres_url) -> None:
-    settings = Tuned(index_delay=0.0, durability="normal")
-    with Memory.open(database_url=new_postgres_url, embedder="hashing", settings=settings) as memory:
-        for number in range(25):
-            memory.chat(user_id="louis", session_id="past").add("user", PEARS, id="pears")
-            chat = memory.chat(user_id="louis", session_id=f"now{number}")
-            chat.add("user", ASKED)
-            assert PEARS in chat.context().recall
-            barrier = threading.Barrier(2)
+def test_forgetting_races_answers(on_server) -> None:
+    memory = on_server()
+    for number in range(25):
+        say(memory, PEARS, id="pears")
+        chat = memory.chat(user_id="louis", session_id=f"now{number}")
+        chat.add("user", ASKED)
+        assert PEARS in chat.context().recall
+        barrier = threading.Barrier(2)
 
-            def at_once(work: Callable[[], object], barrier: threading.Barrier = barrier) -> object:
-                barrier.wait(10)
-                return work()
+        def at_once(work: Callable[[], object], barrier: threading.Barrier = barrier) -> object:
+            barrier.wait(10)
+            return work()
 
-            with ThreadPoolExecutor(2) as pool:
-                works = (lambda chat=chat: call_tool(chat), lambda: take_back(memory, "session"))
-                for one in [pool.submit(at_once, work) for work in works]:
-                    one.result(30)
-            assert not any(PEARS in one for one in texts(chat.context()))
-            memory.forget(user_id="louis")
+        with ThreadPoolExecutor(2) as pool:
+            works = (lambda chat=chat: call_tool(chat), lambda: take_back(memory, "session"))
+            for one in [pool.submit(at_once, work) for work in works]:
+                one.result(30)
+        assert not any(PEARS in one for one in texts(chat.context()))
+        memory.forget(user_id="louis")
 
 
 @pytest.mark.postgres
-def test_writes_that_wait_in_a_circle_are_done_again(new_postgres_url) -> None:
-    settings = Tuned(index_delay=0.0, durability="normal")
-    with Memory.open(database_url=new_postgres_url, embedder="hashing", settings=settings) as memory:
-        for name in ("one", "two"):
-            memory.chat(user_id="louis", session_id=name).add("user", PEARS)
-        barrier, write = threading.Barrier(2), memory.runtime.db.write
+def test_writes_that_wait_in_a_circle_are_done_again(on_server) -> None:
+    memory = on_server()
+    for name in ("one", "two"):
+        say(memory, PEARS, name)
+    barrier, write = threading.Barrier(2), memory.runtime.db.write
 
-        def turn_by_turn(names: tuple[str, str]) -> int:
-            runs = 0
+    def turn_by_turn(names: tuple[str, str]) -> int:
+        runs = 0
 
-            def work(connection: Any) -> None:
-                nonlocal runs
-                runs += 1
-                for name in names:
-                    touch = text("UPDATE memlayer_sessions SET title = title WHERE session_id = :name")
-                    connection.execute(touch, {"name": name})
-                    if runs == 1 and name == names[0]:
-                        barrier.wait(10)
+        def work(connection: Any) -> None:
+            nonlocal runs
+            runs += 1
+            for name in names:
+                touch = text("UPDATE memlayer_sessions SET title = title WHERE session_id = :name")
+                connection.execute(touch, {"name": name})
+                if runs == 1 and name == names[0]:
+                    barrier.wait(10)
 
-            write(work)
-            return runs
+        write(work)
+        return runs
 
-        with ThreadPoolExecutor(2) as pool:
-            assert sorted(pool.map(turn_by_turn, [("one", "two"), ("two", "one")])) == [1, 2]
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(turn_by_turn, [("one", "two"), ("two", "one")])) == [1, 2]
+
+
+# Whatever else is kept
+
+
+WORDS = [
+    "doctor in tokyo",
+    "a parrot called coco",
+    "the violin and the doctor",
+    "pears from porto",
+    "nothing at all",
+]
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "add", "edit", "delete", "forget"]), st.sampled_from(WORDS)),
+    max_size=8,
+)
+
+
+@pytest.mark.slow
+@examples(6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(STEPS)
+def test_who_was_asked_early_tells_what_a_new_process_tells(open_with, steps) -> None:
+    with open_with(PROMPT) as old:
+        old.forget("ada")
+        said = old.chat(user_id="ada", session_id="said")
+
+        def told(memory: Memory) -> list[object]:
+            chat = memory.chat(user_id="ada", session_id="asks")
+            recalls = [chat.context(f"Which {words}?").recall for words in WORDS]
+            return [*recalls, *([hit.text for hit in memory.search(words, user_id="ada")] for words in WORDS)]
+
+        told(old)
+        for number, (step, words) in enumerate(steps):
+            with open_with(PROMPT) as writer:  # another process writes
+                chat = writer.chat(user_id="ada", session_id="said")
+                known = said.history()
+                if step == "add" or not known:
+                    chat.add("user", f"{words}, remark {number}")
+                    chat.remember(f"A record of {words}, number {number}")
+                elif step == "edit":
+                    chat.edit(known[-1].id, f"edited: {words}")
+                elif step == "delete":
+                    chat.delete_message(known[0].id)
+                else:
+                    writer.forget(user_id="ada")
+                writer.flush(60)
+            with open_with(PROMPT) as new:
+                assert told(old) == told(new)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from projection import in_chroma, in_journal
+from tuned import Tuned
 
-from memlayer_core import Memory, Message
+from memlayer_core import Chat, Memory, Message
 from memlayer_core.models.minilm import folder, is_present
 from memlayer_core.storage.tables import namespaces, texts
 from memlayer_core.storage.terms import parts
@@ -31,8 +32,6 @@ FACT = "My sister keeps bees on her roof."
 LONG = " ".join([*FILLER, *FILLER, FACT])
 QUESTION = "Which insects does somebody look after?"
 OTHERS = ("The key is under the door.", "We had soup.", "The train is late.")
-
-INDEXES = pytest.mark.parametrize("exact_scan_limit", [10_000, 0], ids=["compared", "chroma"])
 
 
 def by_topic(some: Sequence[str]) -> list[list[float]]:
@@ -79,18 +78,31 @@ def in_index(memory: Memory) -> dict[int, int]:
     return here
 
 
-@INDEXES
-def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, exact_scan_limit) -> None:
-    memory = open_at(embedder=by_topic, settings=PROMPT.replace(exact_scan_limit=exact_scan_limit))
-    chat = memory.chat(user_id="louis", session_id="then")
-    chat.add_messages([Message("user", text) for text in (*OTHERS, LONG)])
+@pytest.fixture(params=[10_000, 0], ids=["compared", "chroma"])
+def settings(request: pytest.FixtureRequest) -> Tuned:
+    return PROMPT.replace(exact_scan_limit=request.param)
+
+
+def said(memory: Memory, *texts: str) -> Chat:
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", text) for text in texts])
     memory.flush(60)
+    return chat
+
+
+def told(memory: Memory, question: str) -> str:
+    context = memory.chat(user_id="louis", session_id="now").context(question, token_limit=4000)
+    return "".join(piece.text for piece in context.pieces if piece.kind == "recall" and FACT in piece.text)
+
+
+def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, settings) -> None:
+    memory = open_at(embedder=by_topic, settings=settings)
+    said(memory, *OTHERS, LONG)
     assert memory.search(QUESTION, user_id="louis", limit=2)[0].text == LONG
     assert memory.search(QUESTION, user_id="eve") == ()
     assert memory.search(QUESTION, user_id="louis", agent_id="another") == ()
-    context = memory.chat(user_id="louis", session_id="now").context(QUESTION, token_limit=2000)
-    (told,) = [piece for piece in context.pieces if FACT in piece.text]  # no word of the question is in it
-    assert LONG not in told.text
+    assert told(memory, QUESTION)  # no word of the question is in it
+    assert LONG not in told(memory, QUESTION)
     assert memory.admin.verify() == []
 
 
@@ -98,24 +110,18 @@ def test_minilm_finds_it_too(open_at) -> None:
     if not is_present(folder()):
         pytest.skip("MiniLM is not at hand")
     memory = open_at(embedder="minilm")
-    chat = memory.chat(user_id="louis", session_id="then")
-    others = [f"{text} Nobody minded number {number}." for number, text in enumerate(FILLER * 3)]
-    chat.add_messages([Message("user", text) for text in (*others, LONG)])
-    memory.flush(60)
+    said(memory, *(f"{text} Nobody minded number {at}." for at, text in enumerate(FILLER * 3)), LONG)
     asked = "Who in my family is a beekeeper?"
     assert memory.search(asked, user_id="louis", limit=1)[0].text == LONG
-    context = memory.chat(user_id="louis", session_id="now").context(asked, token_limit=4000)
-    assert FACT in "".join(piece.text for piece in context.pieces if piece.kind == "recall")
+    assert told(memory, asked)
 
 
-WAYS: dict[str, Callable[[Memory], Any]] = {
-    "edit": lambda memory: memory.chat(user_id="louis", session_id="s").edit(0, content="Nothing."),
-    "edit to a long one": lambda memory: memory.chat(user_id="louis", session_id="s").edit(
-        0, content=" ".join(reversed(FILLER * 2))
-    ),
-    "delete": lambda memory: memory.chat(user_id="louis", session_id="s").delete_message(0),
-    "clear": lambda memory: memory.chat(user_id="louis", session_id="s").clear(),
-    "forget": lambda memory: memory.forget(user_id="louis"),
+WAYS: dict[str, Callable[[Memory, Chat], Any]] = {
+    "edit": lambda memory, chat: chat.edit(0, content="Nothing."),
+    "edit to a long one": lambda memory, chat: chat.edit(0, content=" ".join(reversed(FILLER * 2))),
+    "delete": lambda memory, chat: chat.delete_message(0),
+    "clear": lambda memory, chat: chat.clear(),
+    "forget": lambda memory, chat: memory.forget(user_id="louis"),
 }
 
 
@@ -123,14 +129,13 @@ WAYS: dict[str, Callable[[Memory], Any]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> None:
     memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
-    memory.chat(user_id="louis", session_id="s").add("user", LONG)
     memory.chat(user_id="eve", session_id="s").add("user", "Something else.")
-    memory.flush(60)
+    chat = said(memory, LONG)
     number = len(parts(LONG))
     assert number > 2
     assert sorted(in_index(memory).values()) == [1, number]
     assert sorted(counted(memory)) == [(1, 1), (number, 1)]
-    WAYS[way](memory)
+    WAYS[way](memory, chat)
     memory.flush(60)
     in_index(memory)
     counted(memory)
@@ -144,18 +149,14 @@ def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> N
 @pytest.mark.parametrize("content", ["Nothing.", " ".join(FILLER)])
 def test_an_edit_leaves_no_old_part_in_an_index_that_is_not_compacted(open_at, content: str) -> None:
     memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", LONG)
-    memory.flush(60)
+    chat = said(memory, LONG)
     memory.runtime.index.exclusive = False  # as on a server
     chat.edit(0, content=content)
     memory.flush(60)
     assert list(in_index(memory).values()) == [len(parts(content))]
 
 
-@INDEXES
-def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, exact_scan_limit) -> None:
-    settings = PROMPT.replace(exact_scan_limit=exact_scan_limit)
+def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, settings) -> None:
     asked: list[str] = []
 
     def embed(some: Sequence[str]) -> list[list[float]]:
@@ -175,7 +176,7 @@ def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, ex
     assert {text for text in asked[before:] if text in parts(LONG)} == set()  # no model is asked again
     number = len(parts(LONG))
     assert counted(memory) == [(2 * number + 3, 5)]
-    if exact_scan_limit == 0:
+    if settings.exact_scan_limit == 0:
         assert sorted(in_index(memory).values()) == [1, 1, 1, number, number]
     assert [hit.text for hit in memory.search(QUESTION, user_id="louis", limit=1)] == [LONG]
     memory.export(tmp_path / "all.jsonl", user_id="louis")
@@ -188,8 +189,7 @@ def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, ex
 
 def test_an_old_text_gets_its_parts_when_everything_is_embedded_again(open_at) -> None:
     memory = open_at(embedder=by_topic)
-    memory.chat(user_id="louis", session_id="s").add("user", LONG)
-    memory.flush(60)
+    said(memory, LONG)
     memory.close()
     again = open_at(embedder=signs, reembed=True)
     again.flush(60)
@@ -202,8 +202,7 @@ def test_long_records_and_items_are_found_by_their_parts(open_at) -> None:
     memory.chat(user_id="louis").remember(LONG)
     memory.flush(60)
     (hit, *_) = memory.search(QUESTION, user_id="louis")
-    assert hit.kind == "record"
-    assert hit.text == LONG
+    assert (hit.kind, hit.text) == ("record", LONG)
     (record,) = memory.records(user_id="louis")
     assert record.embedding.vector.shape == (200 + len(TOPICS),)
 
@@ -216,11 +215,7 @@ def test_many_long_messages_are_embedded_a_batch_at_a_time(open_at) -> None:
         return signs(some)
 
     memory = open_at(embedder=embed, settings=PROMPT.replace(index_batch=8))
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add_messages([Message("user", f"{LONG} {number}") for number in range(8)])
-    memory.flush(60)
+    said(memory, *(f"{LONG} {number}" for number in range(8)))
     number = len(parts(LONG))
     assert counted(memory) == [(8 * number, 8)]
-    assert (
-        max(size for size in sizes if size < 100) < 8 + number
-    )  # the scale of the embedder takes more than 100
+    assert max(size for size in sizes if size < 100) < 8 + number  # its scale takes more than 100

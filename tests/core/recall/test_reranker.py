@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,21 +35,30 @@ class Judge:
         return [0.9 if self.favourite in text else 0.1 for text in texts]
 
 
-def opened(reranker: Any, **changes: Any) -> Memory:
-    memory = Memory.in_memory(reranker=reranker, settings=QUIET.replace(**changes))
-    memory.chat(user_id="ada", session_id="past").add_messages([Message("user", text) for text in KAYAKS])
+def opened(reranker: Any, texts: Sequence[str] = KAYAKS, embedder: Any = "hashing", **changes: Any) -> Memory:
+    memory = Memory.in_memory(reranker=reranker, embedder=embedder, settings=QUIET.replace(**changes))
+    memory.chat(user_id="ada", session_id="past").add_messages([Message("user", text) for text in texts])
     memory.flush()
     return memory
 
 
-def asked(do: Any, memory: Memory, verb: str) -> list[str]:
-    """Return the texts that a verb tells, in its order; those of a context are in the order of time."""
+def hits(do: Any, memory: Memory, verb: str, limit: int = 12) -> Sequence[Any]:
+    """Return what a verb tells, in its order; of a context, its pieces in the order of time."""
     if verb == "search":
-        return [hit.text for hit in do(memory, "search", QUESTION, user_id="ada", limit=12)]
+        return do(memory, "search", QUESTION, user_id="ada", limit=limit)
     chat = memory.chat(user_id="ada", session_id="now")
-    if verb == "recall":
-        return [hit.text for hit in do(chat, "recall", QUESTION, limit=12)]
-    return [piece.text for piece in do(chat, "context", QUESTION).pieces]
+    return (
+        do(chat, "recall", QUESTION, limit=limit)
+        if verb == "recall"
+        else do(chat, "context", QUESTION).pieces
+    )
+
+
+def told(*asked: Any) -> list[str]:
+    return [hit.text for hit in hits(*asked)]
+
+
+EVERY_VERB = pytest.mark.parametrize("verb", ["search", "recall", "context"])
 
 
 @pytest.mark.requirement("M20")
@@ -60,53 +70,42 @@ def test_hits_come_in_the_order_of_the_reranker_with_its_scores(do: Any, kind: s
     async def ajudge(query: str, texts: list[str]) -> list[float]:
         return judge(query, texts)
 
-    class Seam:
-        name = "mine"
-        scores = staticmethod(judge)
-        ascores = staticmethod(ajudge)
-
-    reranker = {"function": judge, "coroutine function": ajudge, "seam": Seam()}[kind]
-    with opened(reranker) as memory:
-        chat = memory.chat(user_id="ada", session_id="now")
-        hits = (
-            do(memory, "search", QUESTION, user_id="ada", limit=12)
-            if verb == "search"
-            else do(chat, "recall", QUESTION, limit=12)
-        )
-        assert hits[0].text == KAYAKS[3]
-        assert hits[0].score == 0.9
-        assert hits[0].reasons[0].code == "reranker"
-        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    seam = SimpleNamespace(name="mine", scores=judge, ascores=ajudge)
+    with opened({"function": judge, "coroutine function": ajudge, "seam": seam}[kind]) as memory:
+        first, *others = hits(do, memory, verb)
+        assert (first.text, first.score, first.reasons[0].code) == (KAYAKS[3], 0.9, "reranker")
+        assert others
+        assert {hit.score for hit in others} == {0.1}
         assert not memory.admin.status().problems
     [(query, texts)] = judge.asked
-    assert query == QUESTION
-    assert set(texts) == set(KAYAKS)
+    assert (query, set(texts)) == (QUESTION, set(KAYAKS))
 
 
-def test_at_most_fifty_are_judged_and_the_others_follow_in_the_order_of_the_ranking() -> None:
-    judge = Judge("nothing")
-    texts = [f"The kayak with number {number} is red." for number in range(80)]
-    orders = []
+def test_at_most_fifty_are_judged_and_the_others_follow_in_the_order_of_the_ranking(do: Any) -> None:
+    judge, orders = Judge("nothing"), []
     for reranker in (judge, None):
-        with Memory.in_memory(reranker=reranker, settings=QUIET) as memory:
-            memory.chat(user_id="ada").add_messages([Message("user", text) for text in texts])
-            memory.flush()
-            hits = memory.search(QUESTION, user_id="ada", limit=80)
-            orders.append([hit.text for hit in hits])
+        with opened(reranker, [f"The kayak with number {number} is red." for number in range(80)]) as memory:
+            orders.append(told(do, memory, "search", 80))
     assert orders[0] == orders[1]
     assert len(orders[0]) == 80
     [(_, judged)] = judge.asked
     assert judged == orders[1][:RERANKED]
 
 
-def test_a_long_text_is_judged_by_the_part_that_bears_on_the_question() -> None:
+def test_what_passes_a_filter_is_judged_a_long_text_by_the_part_that_bears_on_the_question() -> None:
     judge = Judge("nothing")
     with opened(judge) as memory:
         far = "Rain fell on the hills. " * 500 + "The kayak of Whitaker is red. " + "Snow lay there. " * 500
         memory.chat(user_id="ada").add("user", far)
+        records = {
+            memory.chat(user_id="ada").remember(f"The kayak of {name} is red.").text
+            for name in ("Ada", "Eve")
+        }
         memory.search(QUESTION, user_id="ada", limit=20)
         [long] = [text for text in judge.asked[0][1] if "Whitaker" in text]
         assert memory.tokens.text(long) <= 400
+        memory.search(QUESTION, user_id="ada", filter=RecallFilter(kinds=["record"]))
+    assert set(judge.asked[1][1]) == records
 
 
 def fails(*_: Any) -> list[float]:
@@ -141,43 +140,44 @@ FAILING = {
 
 
 @pytest.mark.parametrize("name", FAILING)
-@pytest.mark.parametrize("verb", ["search", "recall", "context"])
-def test_a_reranker_that_fails_leaves_the_order_with_a_problem_and_a_reason(
-    do: Any, verb: str, name: str
-) -> None:
+@EVERY_VERB
+def test_a_reranker_that_fails_leaves_the_order_with_a_problem_and_a_reason(do, verb, name):
     reranker, says = FAILING[name]
     with opened(None) as memory:
-        plain = asked(do, memory, verb)
-    assert plain
+        assert (plain := told(do, memory, verb))
     with opened(reranker, reranker_timeout=0.05 if name == "late" else 60) as memory:
-        assert asked(do, memory, verb) == plain
+        assert told(do, memory, verb) == plain
         assert says in memory.admin.status().problems["reranker"]
         assert "sk-secret" not in str(memory.admin.status())
         if verb == "search":
-            hit = memory.search(QUESTION, user_id="ada")[0]
-            assert hit.reasons[-1].code == "reranker_failed"
+            assert hits(do, memory, verb)[0].reasons[-1].code == "reranker_failed"
 
 
-def test_a_late_reranker_is_not_called_again_for_the_same_time_and_a_problem_ends_with_an_answer() -> None:
+def test_a_late_reranker_is_not_called_again_for_a_while_and_an_answer_ends_the_problem(do):
     judge = Judge("number 3 ", lambda: late.wait(60))
     with opened(judge, reranker_timeout=0.05) as memory:
-        first = memory.search(QUESTION, user_id="ada")
-        memory.runtime.reranker._deadline._seconds = 600
-        memory.runtime.reranker._deadline._late_until += 600
-        assert [hit.text for hit in memory.search(QUESTION, user_id="ada")] == [hit.text for hit in first]
+        first, deadline = told(do, memory, "search"), memory.runtime.reranker._deadline
+        deadline._seconds = 600
+        deadline._late_until += 600
+        assert told(do, memory, "search") == first
         assert len(judge.asked) == 1
         late.set()
-        memory.runtime.reranker._deadline._late_until = 0.0
-        assert memory.search(QUESTION, user_id="ada")[0].text == KAYAKS[3]
+        deadline._late_until = 0.0
+        assert told(do, memory, "search")[0] == KAYAKS[3]
         assert not memory.admin.status().problems
 
 
-@pytest.mark.parametrize("verb", ["search", "recall", "context"])
-def test_it_is_asked_outside_of_every_snapshot(do: Any, verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    inside: list[bool] = []
+@EVERY_VERB
+def test_it_and_an_embedder_elsewhere_are_asked_once_outside_of_every_snapshot(do, verb, monkeypatch):
+    inside: list[tuple[str, bool]] = []
     reading = 0
-    judge = Judge("number 3 ", lambda: inside.append(reading > 0))
-    with opened(judge) as memory:
+
+    def embed(texts: list[str]) -> list[list[float]]:
+        inside.append(("embedder", reading > 0))
+        return [[1.0, float(len(text))] for text in texts]
+
+    judge = Judge("number 3 ", lambda: inside.append(("reranker", reading > 0)))
+    with opened(judge, embedder=embed) as memory:
         read = memory.runtime.db.read
 
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -190,69 +190,35 @@ def test_it_is_asked_outside_of_every_snapshot(do: Any, verb: str, monkeypatch: 
             finally:
                 reading -= 1
 
+        inside.clear()
         monkeypatch.setattr(memory.runtime.db, "read", watched)
-        assert asked(do, memory, verb)
-    assert inside == [False]
+        assert KAYAKS[3] in "".join(told(do, memory, verb))
+    assert inside == [("embedder", False), ("reranker", False)]
 
 
-@pytest.mark.parametrize("verb", ["search", "recall", "context"])
+@EVERY_VERB
 def test_what_is_forgotten_while_it_is_asked_is_not_told(do: Any, verb: str) -> None:
     judge = Judge("number 3 ")
     with opened(judge) as memory:
         chat = memory.chat(user_id="ada", session_id="past")
         judge.act = lambda: chat.delete_message(3)
-        told = asked(do, memory, verb)
-        assert KAYAKS[3] not in told
-        assert told
-
-
-def test_an_embedder_elsewhere_and_a_reranker_are_both_asked_once(do: Any) -> None:
-    judge, questions = Judge("number 3 "), list[str]()
-
-    class Embedder:
-        identity = "elsewhere"
-
-        def embed(self, texts: list[str]) -> list[list[float]]:
-            return [[1.0, float(len(text))] for text in texts]
-
-        def embed_query(self, text: str) -> list[float]:
-            questions.append(text)
-            return [1.0, 1.0]
-
-    with Memory.in_memory(reranker=judge, embedder=Embedder(), settings=QUIET) as memory:
-        memory.chat(user_id="ada").add_messages([Message("user", text) for text in KAYAKS])
-        memory.flush()
-        questions.clear()
-        assert do(memory, "search", QUESTION, user_id="ada")[0].text == KAYAKS[3]
-    assert (len(judge.asked), len(questions)) == (1, 1)
+        found = told(do, memory, verb)
+        assert KAYAKS[3] not in found
+        assert found
 
 
 def test_whether_anything_is_told_the_ranking_decides_and_what_is_told_the_reranker(do: Any) -> None:
-    judge = Judge("paddle")
-    with opened(judge) as memory:
-        memory.chat(user_id="ada", session_id="past").add("user", "My paddle is red, of course.")
-        memory.flush()
+    judge, red = Judge("paddle"), [*KAYAKS, "My paddle is red, of course."]
+    with opened(judge, red) as memory:
         chat = memory.chat(user_id="ada", session_id="now")
         for silent in ("thanks!", "ok", "What is the capital of France?"):
             assert not do(chat, "context", silent).recall
         assert not judge.asked
-        hits = do(chat, "recall", QUESTION, limit=3)
-        assert "paddle" in hits[0].text
-    with opened(None) as memory:
-        memory.chat(user_id="ada", session_id="past").add("user", "My paddle is red, of course.")
-        memory.flush()
-        plain = memory.chat(user_id="ada", session_id="now").recall(QUESTION, limit=3)
-    assert all("paddle" not in hit.text for hit in plain)
-    assert len(plain) == len(hits)
-
-
-def test_a_filter_decides_what_is_judged() -> None:
-    judge = Judge("number 3 ")
-    with opened(judge) as memory:
-        memory.chat(user_id="ada").remember("The kayak of Whitaker is red.")
-        memory.chat(user_id="ada").remember("The kayak of Ada is red.")
-        memory.search(QUESTION, user_id="ada", filter=RecallFilter(kinds=["record"]))
-    assert len(judge.asked[0][1]) == 2
+        chosen = told(do, memory, "recall", 3)
+    with opened(None, red) as memory:
+        plain = told(do, memory, "recall", 3)
+    assert ("paddle" in chosen[0], "paddle" in "".join(plain)) == (True, False)
+    assert len(plain) == len(chosen)
 
 
 @pytest.mark.parametrize("wrong", [3, "cohere", Judge, object(), {}])
@@ -268,6 +234,6 @@ def test_an_order_loses_and_invents_nothing_and_scores_never_rise(scores: list[f
         return [scores[KAYAKS.index(text)] for text in texts]
 
     with opened(judge) as memory:
-        hits = memory.search(QUESTION, user_id="ada", limit=12)
-    assert sorted(hit.text for hit in hits) == sorted(KAYAKS)
-    assert [hit.score for hit in hits] == sorted(scores, reverse=True)
+        found = memory.search(QUESTION, user_id="ada", limit=12)
+    assert sorted(hit.text for hit in found) == sorted(KAYAKS)
+    assert [hit.score for hit in found] == sorted(scores, reverse=True)

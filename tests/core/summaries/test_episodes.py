@@ -28,6 +28,7 @@ from memlayer_core.summaries import sql as summaries
 from memlayer_core.summaries.check import EpisodeText, split_episode
 from memlayer_core.summaries.flow import write_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS
+from memlayer_core.transfer.model import Conversation
 
 QUIET = Tuned(index_delay=3600, durability="normal", job_backoff=0)
 """Nothing is done in the background before a flush asks for it."""
@@ -109,6 +110,17 @@ def test_working_memory_ends_with_the_session_and_its_episode_and_the_users_fact
     later = memory.chat(user_id="louis", session_id="later")
     assert "Lisbon" in later.context("Who moves to Lisbon with cats?").recall
     assert "allergic to nuts" in later.context("Is Louis allergic to nuts?").recall
+
+
+def test_an_imported_talk_that_is_long_over_has_an_episode_of_its_own_time(opened) -> None:
+    memory = opened(Scripted())
+    old = [replace(one, created_at=one.created_at - timedelta(days=1000)) for one in SAID]
+    memory.import_from([Conversation(messages=old, session_id="old")], user_id="louis")
+    set_ahead(memory, 0)
+    memory.flush(30)
+    (record,) = episodes(memory)
+    assert record.occurred_at == MAY - timedelta(days=1000)
+    assert memory.sessions(user_id="louis")[0].ended
 
 
 @pytest.mark.trap("layered", 2)

@@ -307,18 +307,19 @@ def test_a_flush_waits_as_long_as_the_work_goes_on(monkeypatch) -> None:
 
 
 @pytest.mark.slow
-def test_a_flush_waits_as_long_as_the_index_is_told_more(open_at, monkeypatch) -> None:
+@pytest.mark.parametrize("embedder", ["hashing", slow(0)], ids=["with the add", "by jobs"])
+def test_a_flush_waits_as_long_as_the_index_is_told_more(open_at, monkeypatch, embedder) -> None:
     write = ChromaIndex.write
 
     def slowly(index: ChromaIndex, batch: Any) -> None:
-        time.sleep(0.7)
+        time.sleep(1)
         write(index, batch)
 
-    with open_at(embedder="hashing") as memory:
+    with open_at(embedder=embedder) as memory:
         chat_of(memory).add("user", "hello")
         memory.flush()  # Chroma has begun
         monkeypatch.setattr(ChromaIndex, "write", slowly)
-        monkeypatch.setattr(worker, "_PATIENCE", 1.5)
+        monkeypatch.setattr(worker, "_PATIENCE", 3.5)
         chat_of(memory).add_messages(numbered(500))
         assert memory.flush().queued == 0  # in five batches at least
 
