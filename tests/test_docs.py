@@ -172,6 +172,11 @@ def test_the_page_about_learning_has_each_setting_with_its_default() -> None:
     assert "after twelve times" in page
 
 
+def test_the_glossary_has_each_term_once_and_is_short() -> None:
+    terms = re.findall(r"^\| \*\*(.*?)\*\*", PAGES["docs/concepts.md"], re.MULTILINE)
+    assert 30 < len(set(terms)) == len(terms) <= 40
+
+
 def test_every_setting_that_a_page_names_exists() -> None:
     for page, text in PAGES.items():
         for name in re.findall(r"`Settings\.(\w+)`|Settings\((\w+)=", text):
