@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(\]\(|src=\"|srcset=\")(?!\w+:|#)([^)#\"\s]+)")
 HOME = "README.md"
-SENTENCE = re.compile(r"^[A-Z`][^\n]*(?:\n[^\n#|`-][^\n]*)*", re.MULTILINE)
+SENTENCE = re.compile(r"^[A-Za-z`][^\n]*(?:\n[^\n#|`-][^\n]*)*", re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 pages: list[Page] = []
 
@@ -33,20 +33,6 @@ def targets(file: str) -> list[str]:
     text = (ROOT / file).read_text(encoding="utf-8")
     folder = posixpath.dirname(file)
     return [posixpath.normpath(posixpath.join(folder, target)) for _, target in LINK.findall(text)]
-
-
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out of the navigation what is not written yet."""
-    config.nav = [
-        {
-            title: [one for one in pages if (ROOT / "docs" / one).exists()]
-            if isinstance(pages, list)
-            else pages
-        }
-        for part in config.nav or []
-        for title, pages in part.items()
-    ]
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -1,4 +1,4 @@
-"""The page about the command line tells the truth: its examples run, and its tables have each command and exit code."""
+"""What the page about commands says of `memlayer` is true: its examples run, its tables have each command and exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memlayer_core.cli.app import EXIT_CODES
 from memlayer_core.cli.commands import app
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8").partition("\n## `memlayer-ui`")[0]
 COMMANDS = set(get_command(app).commands)
 
 

@@ -105,20 +105,18 @@ def readme(names: dict[str, Any]) -> None:
     assert "I am allergic to nuts" in seen[1].content  # this model repeats what it is given
 
 
-def agents_page(names: dict[str, Any]) -> None:
+def adapters_page(names: dict[str, Any]) -> None:
     assert "Hello" in str(names["answer"])  # this model repeats what it is given
 
 
-CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {"README.md": readme, "docs/agents.md": agents_page}
-"""What is true after a page's examples, beside what they assert themselves."""
+CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {"README.md": readme, "docs/adapters.md": adapters_page}
+"""What is true after a page's examples, besides what they assert themselves."""
 
 
 def test_most_pages_have_examples_and_quotes_are_quotes() -> None:
     assert len(RUNS) >= 12
-    for page in ("docs/adapters.md", "docs/recipes.md"):
-        quotes = [code for kind, code in BLOCK.findall(PAGES[page]) if kind == "python"]
-        assert len(quotes) == 4
-        assert [code for code in quotes if code not in EXAMPLES] == []
+    codes = [code for kind, code in BLOCK.findall(PAGES["docs/adapters.md"]) if kind == "python"]
+    assert len([code for code in codes if code in EXAMPLES]) == 8
 
 
 def anchors(text: str) -> set[str]:
@@ -150,15 +148,18 @@ def test_the_page_about_search_has_each_condition_and_its_numbers_are_those_of_t
     assert f"longer than {Settings().reranker_timeout:g} seconds" in page
 
 
-def test_the_page_about_agents_has_the_tools_and_the_numbers_of_the_code() -> None:
-    page = PAGES["docs/agents.md"]
-    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(AGENT_TOOLS)
+LEARNING, _, TOOLS = PAGES["docs/facts.md"].partition("## The tools of an agent\n")
+
+
+def test_the_pages_about_agents_have_the_tools_and_the_numbers_of_the_code() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", TOOLS, re.MULTILINE) == list(AGENT_TOOLS)
+    page = PAGES["docs/adapters.md"]
     assert f"longer than {Settings().long_term_timeout:g} seconds" in page
     assert f"with {RETRY_SHARE:.0%}".replace("%", " %") in page
 
 
 def test_the_page_about_learning_has_each_setting_with_its_default() -> None:
-    page, settings = PAGES["docs/learning.md"], Settings()
+    page, settings = LEARNING, Settings()
     listed = dict(re.findall(r"^\| (`.*?`) \| (.*?) \|", page, re.MULTILINE))
     rows = {name: value for names, value in listed.items() for name in re.findall(r"`(\w+)`", names)}
     wanted = [name for name in Settings.model_fields if name.startswith(("extraction_", "model_"))]
@@ -169,6 +170,11 @@ def test_the_page_about_learning_has_each_setting_with_its_default() -> None:
         assert rows[name] == (shown[value] if value is None or value is False else f"{value:,g}")
     assert f"{settings.job_attempts:d}" == "12"
     assert "after twelve times" in page
+
+
+def test_the_glossary_has_each_term_once_and_is_short() -> None:
+    terms = re.findall(r"^\| \*\*(.*?)\*\*", PAGES["docs/concepts.md"], re.MULTILINE)
+    assert 30 < len(set(terms)) == len(terms) <= 40
 
 
 def test_every_setting_that_a_page_names_exists() -> None:
@@ -192,9 +198,11 @@ def test_every_name_that_takes_the_place_of_another_exists(page) -> None:
         assert hasattr(langchain_memlayer, name) or hasattr(llamaindex_memlayer, name), name
 
 
-def test_every_page_is_in_the_navigation() -> None:
+def test_every_page_is_in_the_navigation_and_there_are_few() -> None:
     listed = re.findall(r"^ +- ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert {page.removeprefix("docs/") for page in PAGES} - {"README.md"} <= set(listed)
+    pages = {page.removeprefix("docs/") for page in PAGES} - {"README.md"}
+    assert {"index.md"} | pages == set(listed)
+    assert len([page for page in pages if not page.startswith("api/")]) <= 12
 
 
 def test_every_command_that_a_page_names_exists() -> None:
