@@ -531,7 +531,7 @@ def has_jobs(connection: sa.Connection) -> bool:
 
 PUT_OFF = "the user's limit of today is reached"
 """The error of a job that waits until the next day."""
-_IS_PUT_OFF = sa.and_(jobs.c.error.startswith(PUT_OFF), jobs.c.dead == 0)
+_IS_PUT_OFF = sa.and_(jobs.c.error.startswith(PUT_OFF), jobs.c.owner.is_(None), jobs.c.dead == 0)
 
 
 def resting(connection: sa.Connection, now: datetime) -> int:

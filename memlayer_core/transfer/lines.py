@@ -437,14 +437,14 @@ def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] 
 
 
 _OWN = re.compile(
-    rb'^(?:\xef\xbb\xbf)?\s*\{"(?:memlayer": ?"export"|session": ?\d+, ?"tenant_id"|(?:user|message|record|item|end)": ?\{)',
+    rb'^(?:\xef\xbb\xbf)?\s*\{"(?:memlayer":|session": ?\d+, ?"tenant_id"|(?:user|message|record|item|end)": ?\{)',
     re.MULTILINE,
 ).search
 
 
 def is_export(head: bytes) -> bool:
     """Tell whether a file that begins so is an export, or what is left of one."""
-    return _OWN(head) is not None or b'{"memlayer"'.startswith(head.strip())
+    return _OWN(head) is not None or b'{"memlayer":'.startswith(head.strip())
 
 
 def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None:
