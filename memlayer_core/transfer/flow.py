@@ -36,25 +36,7 @@ from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.files import LineReader
 from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
-from memlayer_core.transfer import sql
-from memlayer_core.transfer.lines import (
-    EndLine,
-    HeaderLine,
-    ItemLine,
-    Line,
-    MessageLine,
-    RecordLine,
-    SessionLine,
-    UserLine,
-    archived_because,
-    conversation_of,
-    foreign,
-    form_of,
-    is_export,
-    item_line,
-    line_of,
-    state_of,
-)
+from memlayer_core.transfer import lines, sql
 from memlayer_core.transfer.model import Conversation, ImportReport, StoredItem
 from memlayer_core.transfer.sources import Source, source_of
 
@@ -82,14 +64,14 @@ def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
         messages = [item.message for item in messages_reads.history(connection, session, 0, None)]
         return messages, _details(connection, session)
 
-    return state_of(*rt.db.read(read))
+    return lines.state_of(*rt.db.read(read))
 
 
 def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     """Replace a session by a state, in one transaction."""
 
     def write() -> Receipt:
-        messages, particulars = conversation_of(state)
+        messages, particulars = lines.conversation_of(state)
         drafts = drafts_of(rt, scope, messages)
         return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
 
@@ -120,10 +102,10 @@ def export(
     done = 0
     try:
         expected = db.read(messages_reads.count_all, tenant_id, user_id)
-        pages = _pages(db, tenant_id, user_id, HeaderLine(tenant_id, user_id, now, expected))
+        pages = _pages(db, tenant_id, user_id, lines.HeaderLine(tenant_id, user_id, now, expected))
         while page := next(pages, None):
-            done, lines = page
-            _write(target, lines)
+            done, some = page
+            _write(target, some)
             yield from _report(progress, done, expected)
         target.keep()
     except BaseException:
@@ -176,45 +158,47 @@ def _messages(db: Database, session: Session) -> Iterator[list[StoredMessage]]:
 
 
 def _pages(
-    db: Database, tenant_id: str, user_id: str | None, header: HeaderLine
-) -> Iterator[tuple[int, list[Line]]]:
+    db: Database, tenant_id: str, user_id: str | None, header: lines.HeaderLine
+) -> Iterator[tuple[int, list[lines.Line]]]:
     """Yield pages of lines, each with the number of messages up to its end."""
     yield 0, [header]
     behind = ""
     while counted := db.read(records_reads.counts, tenant_id, user_id, behind, AT_ONCE):
-        yield 0, [UserLine(tenant_id, *user) for user in counted.values()]
+        yield 0, [lines.UserLine(tenant_id, *user) for user in counted.values()]
         behind = max(counted)
     known, sessions, messages = None, 0, 0
     for session in _sessions(db, tenant_id, user_id):
         for page in _messages(db, session):
-            lines: list[Line] = []
+            some: list[lines.Line] = []
             if known is not session:  # a session without messages leaves no line
                 known, sessions = session, sessions + 1
-                lines.append(SessionLine(sessions, session.scope, db.read(_details, session)))
-            lines.extend(_message_line(sessions, one.message) for one in page)
+                some.append(lines.SessionLine(sessions, session.scope, db.read(_details, session)))
+            some.extend(_message_line(sessions, one.message) for one in page)
             messages += len(page)
-            yield messages, lines
+            yield messages, some
     records, place = 0, ("", 0)
     while kept := db.read(records_reads.pages, tenant_id, user_id, place, AT_ONCE):
         quotes = db.read(records_reads.evidence_of, [place for place, _ in kept])
-        yield messages, [RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
+        yield messages, [lines.RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
         records, place = records + len(kept), kept[-1][0]
     items = 0
     own = [Folder(tenant_id)] if user_id is None else db.read(items_sql.folders_of, tenant_id, user_id)
     for folder in own:
         last = 0
         while held := db.read(items_sql.pages, folder, last, AT_ONCE):
-            yield messages, [item_line(tenant_id, item, texts) for item, texts in held]
+            yield messages, [lines.item_line(tenant_id, item, texts) for item, texts in held]
             items, last = items + len(held), held[-1][0].number
-    yield messages, [EndLine(sessions, messages, records, items)]
+    yield messages, [lines.EndLine(sessions, messages, records, items)]
 
 
-def _message_line(session: int, message: Message) -> MessageLine:
-    return MessageLine(session, replace(message, withdrawn_at=None), message.withdrawn_at)
+def _message_line(session: int, message: Message) -> lines.MessageLine:
+    return lines.MessageLine(session, replace(message, withdrawn_at=None), message.withdrawn_at)
 
 
-def _write(target: FileWriter, lines: Sequence[Line]) -> None:
-    target.write("".join(json_text(form_of(line), ascii_only=target.ascii_only) + "\n" for line in lines))
+def _write(target: FileWriter, some: Sequence[lines.Line]) -> None:
+    target.write(
+        "".join(json_text(lines.form_of(line), ascii_only=target.ascii_only) + "\n" for line in some)
+    )
 
 
 # Imports an export, page by page. To import it twice has the same result as once.
@@ -243,20 +227,20 @@ def import_from(
         return (yield from _bring(rt, found, plan, tenant, progress, dry_run=dry_run))
     if me is not None:
         raise InputError("an export says itself who speaks", hint="Leave `me` out.")
-    lines = LineReader(found, rt.settings.import_line_bytes)
+    reader = LineReader(found, rt.settings.import_line_bytes)
     reach = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
     )
     importing = _Import(rt, tenant_id, reach if user_id is not None else None, dry_run=dry_run)
     try:
-        if user_id is not None and lines.rewind():
-            while importing.look(lines):
+        if user_id is not None and reader.rewind():
+            while importing.look(reader):
                 pass
-            lines.rewind()
-        while importing.take(lines):
+            reader.rewind()
+        while importing.take(reader):
             yield from _report(progress, importing.done.messages, importing.expected)
     finally:
-        lines.close()
+        reader.close()
     return importing.done
 
 
@@ -276,7 +260,7 @@ class _Import:
         self._folders = [] if owner is None else rt.db.read(folders_of, owner.tenant_id, owner.user_id)
         self._line = 0
         self._has_header = self._is_complete = False
-        self._session: SessionLine | None = None
+        self._session: lines.SessionLine | None = None
         self._learned: set[str] = set()
         self._drafts: dict[str, PreparedMessage] = {}
         self._versions: list[tuple[PreparedMessage, datetime, str | None]] = []
@@ -313,7 +297,7 @@ class _Import:
         except ImportStoppedError as stop:
             problem = stop
             heads = (one.encode(errors="replace") if isinstance(one, str) else one for _, one in page)
-            if not self._has_header and not is_export(
+            if not self._has_header and not lines.is_export(
                 b"\n".join(one for one in heads if isinstance(one, bytes))
             ):
                 problem = ImportStoppedError("it does not begin as an export does", hint=_NO_EXPORT)
@@ -325,12 +309,12 @@ class _Import:
         self._store()
         return bool(page)
 
-    def _read(self, text: Any) -> Line | None:
+    def _read(self, text: Any) -> lines.Line | None:
         """Return a line, if it belongs to the required user."""
-        line = line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
+        line = lines.line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
         if line is None or self._owner is None:
             return line
-        problem = foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
+        problem = lines.foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
         if problem is not None:
             raise _ForeignError(
                 problem,
@@ -339,37 +323,37 @@ class _Import:
             )
         return line
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: lines.Line) -> None:
         if self._is_complete:
             raise _stop("something follows the line that ends the export")
-        if isinstance(line, HeaderLine) is self._has_header:
+        if isinstance(line, lines.HeaderLine) is self._has_header:
             raise _stop(
                 "a second export begins" if self._has_header else "it does not begin as an export does"
             )
         match line:
-            case HeaderLine(messages=expected):
+            case lines.HeaderLine(messages=expected):
                 self._has_header, self.expected = True, expected
-            case SessionLine():
+            case lines.SessionLine():
                 self._store(is_over=True)
                 self._session = self._origin_of(line)
                 self.done.sessions += 1
-            case MessageLine(session=number, message=message, withdrawn_at=left):
+            case lines.MessageLine(session=number, message=message, withdrawn_at=left):
                 if self._session is None or self._session.number != number:
                     raise _stop(f"the message is of session {number}, whose line does not precede it")
                 self._wait(self._session, message, left)
-            case UserLine() | RecordLine() | ItemLine():
+            case lines.UserLine() | lines.RecordLine() | lines.ItemLine():
                 self._store(is_over=True)
                 self._keep(line)
-            case EndLine():
+            case lines.EndLine():
                 self._store(is_over=True)
                 done = self.done
-                if line != EndLine(done.sessions, done.messages, done.records, done.items):
+                if line != lines.EndLine(done.sessions, done.messages, done.records, done.items):
                     raise _stop(f"lines are missing: it had {line}")
                 self._is_complete = True
             case _:
                 assert_never(line)
 
-    def _origin_of(self, line: SessionLine) -> SessionLine:
+    def _origin_of(self, line: lines.SessionLine) -> lines.SessionLine:
         """Return the line of the session that a session of an earlier memlayer holds versions of, or else the same line."""
         if not line.holds_versions:
             return line
@@ -377,7 +361,7 @@ class _Import:
         self._kept_in[line.scope] = origin = self._kept_in.get(origin, origin)
         return replace(line, scope=origin)
 
-    def _wait(self, line: SessionLine, message: Message, withdrawn_at: datetime | None) -> None:
+    def _wait(self, line: lines.SessionLine, message: Message, withdrawn_at: datetime | None) -> None:
         with errors_as(ImportStoppedError):
             draft = draft_of(self._rt, line.scope, message)
         left = line.details.created_at if line.holds_versions else withdrawn_at
@@ -390,18 +374,22 @@ class _Import:
         self._drafts[named] = draft
         self._versions = [(one, at, before or named) for one, at, before in self._versions]
 
-    def _keep(self, line: UserLine | RecordLine | ItemLine) -> None:
-        self.done.records += isinstance(line, RecordLine)
-        self.done.items += isinstance(line, ItemLine)
+    def _keep(self, line: lines.UserLine | lines.RecordLine | lines.ItemLine) -> None:
+        self.done.records += isinstance(line, lines.RecordLine)
+        self.done.items += isinstance(line, lines.ItemLine)
         if self.done.dry_run:
             return
-        keep: Any = {UserLine: self._expect, RecordLine: self._remember, ItemLine: self._place}[type(line)]
+        keep: Any = {
+            lines.UserLine: self._expect,
+            lines.RecordLine: self._remember,
+            lines.ItemLine: self._place,
+        }[type(line)]
         with errors_as(ImportStoppedError):
             kept = keep(line)
         if kept:
             self._rt.wake()
 
-    def _expect(self, line: UserLine) -> int:
+    def _expect(self, line: lines.UserLine) -> int:
         """Give no other record the ids of those that follow, and delete what was deleted there. Returns how much was."""
         write, owner = self._rt.db.write, line.owner
         self._learned.add(owner.namespace)
@@ -409,9 +397,9 @@ class _Import:
         again, now = records_writes.forget_again, self._rt.now()
         return sum(write(again, owner, *gone, now) for gone in line.forgotten.items())
 
-    def _remember(self, line: RecordLine) -> bool:
+    def _remember(self, line: lines.RecordLine) -> bool:
         """Store a record; archived, if an earlier memlayer learned it by patterns, or kept it from being told."""
-        reason = archived_because(line)
+        reason = lines.archived_because(line)
         versions = [replace(version, archived_because=reason) for version in line.versions]
         ready = [prepare_record(self._rt, version) for version in versions]
         evidence = line.evidence if reason is None else ()
@@ -421,7 +409,7 @@ class _Import:
         self.done.archived += kept and reason is not None
         return kept
 
-    def _place(self, line: ItemLine) -> bool:
+    def _place(self, line: lines.ItemLine) -> bool:
         put = put_of(self._rt, line.tenant_id, line.put)
         dated = replace(put, created_at=line.created_at, updated_at=line.updated_at)
         kept = self._rt.db.write(items_sql.restore, dated, self._rt.now(), self._rt.shards)

@@ -12,28 +12,9 @@ import sqlalchemy as sa
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.check import fold
 from memlayer_core.facts.model import USER
-from memlayer_core.facts.writes import delete_records, forget_all, list_rows
 from memlayer_core.message import Receipt
+from memlayer_core.messages import reads, splice, writes
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
-from memlayer_core.messages.reads import (
-    columns_of,
-    inside,
-    list_where,
-    lock_messages,
-    lock_or_make_session,
-    lock_session,
-    session_from,
-)
-from memlayer_core.messages.splice import remove
-from memlayer_core.messages.writes import (
-    append,
-    apply,
-    delete_sessions,
-    erase_versions,
-    keys_within,
-    leave,
-    replace_list,
-)
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import texts
 from memlayer_core.storage.statements import from_micros, id_digest, is_within, take_keys, to_micros
@@ -65,28 +46,28 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
     if reach.session_id is not None:
         records_reads.forget_sessions(connection, (row.lane for row in rows))
-    within = keys_within(connection, rows)
-    lock_messages(connection, chain(*within.values()))
+    within = writes.keys_within(connection, rows)
+    reads.lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
         connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
     )
     if reach.session_id is None:
         records_reads.forget_evidence(connection, reach)
     records_reads.forget_outcomes(connection, reach)
-    gone = delete_sessions(connection, rows, within, now)
+    gone = writes.delete_sessions(connection, rows, within, now)
     others = {
         Scope.of_user(row.user_id, tenant_id=row.tenant_id)
         for row in rows
         if row.namespace != reach.namespace
     }
-    kept = [one for owner in (reach, *others) for one in list_rows(connection, owner)]
+    kept = [one for owner in (reach, *others) for one in records_writes.list_rows(connection, owner)]
     if reach.session_id is not None:
         kept = records_writes.keep_left(connection, kept, now)
-    forgotten = delete_records(connection, kept, now)
+    forgotten = records_writes.delete_records(connection, kept, now)
     heads = {(row.namespace, row.ordinal): row for row in sorted(kept, key=lambda row: row.version)}
     records_writes.reopen_facts(connection, list(heads.values()), now)
     if rows or forgotten:
-        leave(connection, {reach.namespace, *(row.namespace for row in rows)})
+        writes.leave(connection, {reach.namespace, *(row.namespace for row in rows)})
     return ForgetReport(len(rows), gone, forgotten)
 
 
@@ -95,19 +76,19 @@ def forget_speaker(connection: sa.Connection, reach: Scope, name: str, now: date
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
     touched = said = 0
     for row in rows:
-        scope, here = session_from(row).scope, messages.c.session == row.number
+        scope, here = reads.session_from(row).scope, messages.c.session == row.number
         names = connection.scalars(
             sa.select(messages.c.name).where(here, messages.c.name.is_not(None)).distinct()
         )
         theirs = messages.c.name.in_([one for one in names if fold(one) == fold(name)])
-        found = list_where(connection, scope, inside(row.number), theirs)
-        apply(connection, scope, row, remove(found, erase=True), now)
+        found = reads.list_where(connection, scope, reads.inside(row.number), theirs)
+        writes.apply(connection, scope, row, splice.remove(found, erase=True), now)
         versions = connection.scalars(sa.select(messages.c.id).where(here, ~IN_FORCE, theirs))
-        erased = erase_versions(connection, row.number, scope, list(versions), now)
+        erased = writes.erase_versions(connection, row.number, scope, list(versions), now)
         touched += bool(found or erased)
         said += len(found)
     about = sa.and_(records.c.subject == fold(name), records.c.subject != USER)
-    of_person = forget_all(connection, reach, about, now) if reach.session_id is None else ()
+    of_person = records_writes.forget_all(connection, reach, about, now) if reach.session_id is None else ()
     return ForgetReport(touched, said, len({one.ordinal for one in of_person}))
 
 
@@ -120,8 +101,8 @@ def restore(
     shards: int,
 ) -> Receipt:
     """Replace a session by a saved one: its messages, its title, and where its working memory begins."""
-    receipt = replace_list(connection, scope, drafts, now, shards, erase=True)
-    row = lock_or_make_session(connection, scope, now, shards)
+    receipt = writes.replace_list(connection, scope, drafts, now, shards, erase=True)
+    row = reads.lock_or_make_session(connection, scope, now, shards)
     begins = _behind(connection, row.number, details.last_ended_id)
     _settle(connection, row, begins, goes_on=True, title=details.title)
     return receipt
@@ -143,15 +124,15 @@ def merge(
 
     If a message differs, the export's replaces it, and its earlier version stays as one.
     """
-    before = lock_session(connection, scope)
+    before = reads.lock_session(connection, scope)
     created, updated = min(now, details.created_at or now), min(now, details.updated_at or now)
     if before is not None:
         created = min(created, from_micros(before.created_at))
         updated = max(updated, from_micros(before.updated_at))
     else:
-        lock_or_make_session(connection, scope, created, shards, forked_from=details.forked_from)
-    receipt = append(connection, scope, drafts, updated, shards)
-    row = lock_or_make_session(connection, scope, now, shards)
+        reads.lock_or_make_session(connection, scope, created, shards, forked_from=details.forked_from)
+    receipt = writes.append(connection, scope, drafts, updated, shards)
+    row = reads.lock_or_make_session(connection, scope, now, shards)
     if is_learned:
         records_reads.mark_read(connection, scope, row.number, receipt.ids)
     begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
@@ -183,7 +164,7 @@ def add_versions(
         now: The present.
         shards: Number of collections that users are spread over.
     """
-    row = lock_or_make_session(connection, scope, now, shards)
+    row = reads.lock_or_make_session(connection, scope, now, shards)
     session = row.number
     kept = sa.select(messages.c.id, messages.c.digest, messages.c.replaced_at)
     known = {tuple(one) for one in connection.execute(kept.where(messages.c.session == session, ~IN_FORCE))}
@@ -193,10 +174,10 @@ def add_versions(
         if (draft.message.id, draft.digest, to_micros(left)) not in known
     ]
     for key, (draft, left, before) in zip(take_keys(connection, len(new)), new, strict=True):
-        columns = columns_of(session, draft)
+        columns = reads.columns_of(session, draft)
         later = messages.c.created_at >= columns["created_at"]
         this = later if before is None else messages.c.id_digest == id_digest(session, before)
-        first = sa.select(sa.func.min(messages.c.position)).where(inside(session), this)
+        first = sa.select(sa.func.min(messages.c.position)).where(reads.inside(session), this)
         at = {"session": session, "position": connection.scalar(first) or row.next_position}
         connection.execute(sa.insert(messages).values(**columns, **at, key=key, replaced_at=left))
     return len(new)
@@ -206,14 +187,14 @@ def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> i
     """Return the position behind a message; 0 if the session has no such message."""
     if ended_with is None:
         return 0
-    named = inside(number), messages.c.id_digest == id_digest(number, ended_with)
+    named = reads.inside(number), messages.c.id_digest == id_digest(number, ended_with)
     position = connection.scalar(sa.select(messages.c.position).where(*named))
     return position + 1 if position is not None else 0
 
 
 def _settle(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
     """Set where working memory begins, and `more` columns. Without messages behind that, the session has ended."""
-    behind = inside(row.number), messages.c.position >= begins
+    behind = reads.inside(row.number), messages.c.position >= begins
     goes_on = goes_on and (begins == 0 or connection.scalar(sa.select(sa.exists().where(*behind))) is True)
     idle_since = row.updated_at if goes_on else None
     this = sa.update(sessions).where(sessions.c.number == row.number)
