@@ -1,4 +1,4 @@
-"""For your own tests: a suite of claims for each seam, and an embedder that fails on demand.
+"""For your own tests: a suite of claims for each seam.
 
 Subclass a suite in a test file, and give it a fixture of the name that it asks for:
 
@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
-from memlayer_core.errors import EmbedderError
 from memlayer_core.message import Message, MessageList, ToolCall
 from memlayer_core.seams import (
     Embedder,
-    FloatVector,
     LanguageModel,
     MessageStore,
     Policy,
@@ -34,53 +31,6 @@ from memlayer_core.seams import (
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 """A fixed time to use as the present."""
-
-
-class FlakyEmbedder:
-    """An embedder that fails for texts that `failing` is true of, and records all texts and queries.
-
-    Args:
-        inner: The embedder that does the work.
-    """
-
-    def __init__(self, inner: Embedder) -> None:
-        self.inner = inner
-        self.failing: Callable[[str], bool] = lambda _: False
-        self.texts: list[str] = []
-        self.queries: list[str] = []
-
-    @property
-    def identity(self) -> str:
-        """Identity of the inner embedder."""
-        return self.inner.identity
-
-    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Embed texts, or fail if `failing` is true of one of them."""
-        self.texts.extend(texts)
-        self._check(texts)
-        return self.inner.embed(texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Embed texts, or fail if `failing` is true of one of them."""
-        self.texts.extend(texts)
-        self._check(texts)
-        return await self.inner.aembed(texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Embed a question, or fail if `failing` is true of it."""
-        self.queries.append(text)
-        self._check([text])
-        return self.inner.embed_query(text)
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Embed a question, or fail if `failing` is true of it."""
-        self.queries.append(text)
-        self._check([text])
-        return await self.inner.aembed_query(text)
-
-    def _check(self, texts: Sequence[str]) -> None:
-        if any(map(self.failing, texts)):
-            raise EmbedderError("the model is away", hint="This embedder fails on demand.")
 
 
 _TEXTS = ("I moved to Tokyo.", "我搬到东京了。", "a" * 5000, "two\nlines", "🙂")

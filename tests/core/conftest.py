@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flaky import FlakyEmbedder
 from hypothesis import strategies as st
 from tuned import Tuned
 
@@ -17,7 +18,6 @@ from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.message import ROLES, Raw
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.database import Database, ensure_tables, open_database
-from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import Colour
 
 OpenWith = Callable[..., Memory]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from flaky import FlakyEmbedder
 from tuned import Tuned
 
 from memlayer_core import Memory, ToolCall
@@ -14,7 +15,6 @@ from memlayer_core.errors import ConfigurationError, RedactorError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.testing import FlakyEmbedder
 from tests.sql import postings
 
 KEY = "rumpelstiltskin"

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from flaky import FlakyEmbedder
 from hypothesis import given, strategies as st
 from projection import in_chroma, in_journal
 from sqlalchemy import inspect, text
@@ -30,7 +31,6 @@ from memlayer_core.events import SessionEnded
 from memlayer_core.message import Raw
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.messages.model import beginning
-from memlayer_core.testing import FlakyEmbedder
 from tests.conftest import INDEXED, PROMPT
 from tests.core.messages.conftest import beside
 

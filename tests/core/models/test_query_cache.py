@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from flaky import FlakyEmbedder
 from tuned import Tuned
 
 from memlayer_core import Memory
@@ -15,7 +16,6 @@ from memlayer_core.errors import EmbedderError
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.models.embed import QueryCache
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.testing import FlakyEmbedder
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 

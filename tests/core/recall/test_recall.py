@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flaky import FlakyEmbedder
 from hypothesis import given, strategies as st
 from tuned import Tuned
 
@@ -23,7 +24,7 @@ from memlayer_core.recall.pack import pack
 from memlayer_core.scope import Scope
 from memlayer_core.seams import recall_budget
 from memlayer_core.storage.terms import index_terms, possible_names, question_terms, searchable
-from memlayer_core.testing import NOON, FlakyEmbedder
+from memlayer_core.testing import NOON
 from tests.conftest import PROMPT
 
 DATA = Path(__file__).parents[3] / "benchmarks" / "data"

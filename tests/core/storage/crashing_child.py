@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from flaky import FlakyEmbedder
 from sqlalchemy import event
 from tuned import Tuned
 
@@ -21,7 +22,6 @@ from memlayer_core.chroma.directory import EmbeddedChroma
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs, outbox, postgres, vectors
-from memlayer_core.testing import FlakyEmbedder
 
 SETTINGS = Tuned(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
 

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from flaky import FlakyEmbedder
 from sql import stored_vectors
 from tuned import Tuned
 from waiting import heard, wait_for
@@ -22,7 +23,6 @@ from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.errors import EmbedderError, FlushTimeoutError, StoreUnavailableError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs
-from memlayer_core.testing import FlakyEmbedder
 
 QUICK = Tuned(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
 HURRIED = Tuned(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
