@@ -1,4 +1,4 @@
-"""Wakes threads. Unlike `threading.Event`, it is safe when a thread is interrupted."""
+"""The worker: does jobs in the background, calls language models in separate threads, and maintains the store each day."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ from memlayer_core.window.context import record
 class Bell:
     """Wakes one thread. Several rings before that thread waits wake it once.
 
-    `threading.Event` is written in Python: a thread that is interrupted inside `set` may hold its lock for ever.
+    `threading.Event` is not safe here, since it is written in Python: a thread that is interrupted inside `set` may hold
+    its lock for ever.
     """
 
     def __init__(self) -> None:
@@ -67,11 +68,11 @@ class Bell:
         return True
 
 
-# Waits for background work, and shows how much is left where somebody looks.
+# Waits for background work, and shows how much is left if somebody can see it.
 
 _PATIENCE = 60.0  # seconds without any progress before the waiting ends
 _SHOWN_AFTER = 1.0  # seconds after which a progress bar appears
-_LOOK = 0.05  # seconds between two looks
+_LOOK = 0.05  # seconds between two checks
 
 
 def wait_until_done(
@@ -87,14 +88,15 @@ def wait_until_done(
 
     Args:
         rt: What the memory works with.
-        timeout: Seconds to wait at the most; None: as long as there are fewer jobs, or texts that the index was not told.
-        has_notes: Tells whether the worker has notes that become jobs.
+        timeout: Maximum number of seconds to wait; None: as long as the number of jobs, or of texts that are missing in the
+            index, gets smaller.
+        has_notes: Returns whether the worker has notes that become jobs.
         ring: Wakes the worker.
         last_error: Returns the worker's last error.
         pause: The worker rings it after each batch.
 
     Raises:
-        FlushTimeoutError: Jobs are left after that time, or nothing progressed for a minute.
+        FlushTimeoutError: Jobs are left after that time, or there was no progress for a minute.
         StoreUnavailableError: The store was removed while it was open.
     """
     others: list[JobKind] = []  # another process has the model, or the service
@@ -105,7 +107,7 @@ def wait_until_done(
     patience = _PATIENCE if timeout is None else timeout
     deadline = time.monotonic() + patience
     fewest: int | None = None
-    marked: int | None = None  # texts that the index was not told: one job tells it all of them
+    marked: int | None = None  # texts that are missing in the index: one job writes all of them
     with _progress() as show:
         while True:
             noted = has_notes()  # read first: notes that become jobs now are in the backlog
@@ -132,7 +134,7 @@ def wait_until_done(
 
 
 def _owes_index(rt: Runtime) -> bool:
-    """Queue what the index was not told yet. Returns whether there is any."""
+    """Queue the changes that are not in the index yet. Returns whether there are any."""
     return rt.index is not None and rt.db.write(outbox.owe, rt.now(), at_once=True)
 
 
@@ -151,12 +153,12 @@ def _timeout_error(
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    """Give a function that shows how many jobs are left, on a terminal or in a notebook."""
+    """Yield a function that shows how many jobs are left, on a terminal or in a notebook."""
     watched = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
     if not watched:
         yield lambda _: None
         return
-    from tqdm import tqdm  # only where somebody looks
+    from tqdm import tqdm  # only if somebody can see it
 
     with tqdm(desc="memlayer: background jobs", delay=_SHOWN_AFTER, unit="job", leave=False) as bar:
 
@@ -183,7 +185,7 @@ def verify(rt: Runtime) -> list[str]:
 
 
 def retry_dead(rt: Runtime) -> int:
-    """Give every dead letter of the background work a new start. Returns how many there were."""
+    """Start every dead letter of the background work again. Returns how many there were."""
     revived = rt.db.write(storage_jobs.revive, rt.now())
     rt.wake()
     return revived
@@ -204,7 +206,7 @@ def erase(rt: Runtime, job: Job, pause: Callable[[float], bool]) -> None:
         pause: Waits so many seconds. Returns whether to stop; the job then stays to be done.
 
     Raises:
-        ErasureDelayError: All is done but the log, because a reader holds it.
+        ErasureDelayError: Only the log is left, because a reader holds it.
     """
     goes_on, more = False, True
     while more:
@@ -233,7 +235,7 @@ def owner_name() -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Tell whether the process of an owner is known to have died. Of another machine's, nothing is known."""
+    """Return whether the process of an owner is known to have died. Nothing is known about processes of other machines."""
     machine, *rest = owner.split("/")
     if not machine or machine != _machine():
         return False
@@ -241,12 +243,12 @@ def is_dead(owner: str) -> bool:
     try:
         os.kill(int(pid), 0)
         return _start_of(int(pid)) != start
-    except OSError as problem:  # one of another user's may not be asked
+    except OSError as problem:  # a process of another user may not be asked
         return isinstance(problem, ProcessLookupError)
 
 
 def _machine() -> str:
-    """Return what tells this machine, and the part of it in which processes have numbers, from any other; "" outside of Linux."""
+    """Return a name of this machine, and of the part in which process numbers are unique; "" on systems other than Linux."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot}.{Path('/proc/self/ns/pid').stat().st_ino}"
@@ -254,16 +256,16 @@ def _machine() -> str:
 
 
 def _start_of(pid: int) -> str:
-    """Return when a process started; "gone" if it only waits to be buried."""
+    """Return when a process started; "gone" if it has ended and only its entry is left."""
     known = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     return "gone" if known[0] in "ZX" else known[19]
 
 
-# Leases jobs and does them: what fails is tried again later, and given up after too many attempts.
+# Leases jobs and does them. A job that fails is tried again later, and given up after too many attempts.
 
 logger = logging.getLogger("memlayer")
 
-_LATER = 10  # an erasure that a reader held back is tried after so many times the usual wait: writers wait meanwhile
+_LATER = 10  # an erasure that a reader delays waits so many times longer than usual, since writers wait while it runs
 
 
 class JobRunner:
@@ -290,7 +292,7 @@ class JobRunner:
         stretch: Stretch | None = None,
         is_ready: Callable[[Runtime], bool] = lambda _: True,
     ) -> list[Job]:
-        """Lease the oldest jobs that are due, for so many seconds more than a lease usually has, if they can be done."""
+        """Lease the oldest jobs that are due, if they can be done. The lease is longer than usual by `seconds`."""
         now = rt.now()
         until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
         if not rt.db.read(storage_jobs.is_due, kinds, now, until) or not is_ready(rt):
@@ -298,7 +300,7 @@ class JobRunner:
         return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
 
     def do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
-        """Do jobs, those of one kind together; each alone where they fail together."""
+        """Do jobs, those of one kind together. If they fail together, each is tried alone."""
         lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
         for job in lost:  # each attempt ended with its process
             self._give_up(rt, job, self.last_error or "every attempt ended with its process")
@@ -334,7 +336,7 @@ class JobRunner:
             self._later(rt, jobs, problem)
 
     def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: MemlayerError) -> None:
-        """Try jobs again later that failed by no fault of theirs."""
+        """Try jobs again later whose failure had another cause."""
         if not threading.main_thread().is_alive():
             return  # the interpreter ends: the next process does the jobs
         self.note(rt, "embedder" if isinstance(problem, EmbedderMismatchError) else "index", problem)
@@ -342,7 +344,7 @@ class JobRunner:
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
 
     def note(self, rt: Runtime, source: Source, problem: Exception) -> None:
-        """Keep in mind, for `status` and `flush`, why jobs wait that are not to blame."""
+        """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
         self.last_error = errors.in_short(problem)
         rt.health.down(source, self.last_error)
 
@@ -368,14 +370,14 @@ def log_error(text: str, problem: Exception) -> None:
     logger.error("%s: %s\n%s", text, errors.in_short(problem), frames)
 
 
-# What time asks for, once a day: tells what is archived, and deletes what the settings say.
+# The daily maintenance: reports what is archived, and deletes what the settings say.
 
-_TOLD = timedelta(days=90)  # how long `memory.ledger` tells of a call
+_TOLD = timedelta(days=90)  # how long `memory.ledger` shows a call
 _PAGE = 500  # records or entries of one transaction, so that others can write in between
 
 
 def maintain(rt: Runtime, now: datetime | None = None) -> StoreMaintained:
-    """Delete what the settings say, and return what was done. To do it again changes nothing.
+    """Delete what the settings say, and return what was done. Doing it again changes nothing.
 
     Args:
         rt: What the memory works with.
@@ -389,7 +391,7 @@ def maintain(rt: Runtime, now: datetime | None = None) -> StoreMaintained:
 
 
 def maintain_journal(journal: Journal, now: datetime | None = None) -> StoreMaintained:
-    """Do `maintain` in the journal alone. What is left to erase from the index and the files is queued."""
+    """Do `maintain` in the journal alone. Jobs are queued for the index and the files."""
     moment = with_offset(now, "now") or journal.now()
     deleted = _delete_archived(journal, moment)
     entries = _prune_outcomes(journal, moment)
@@ -420,7 +422,7 @@ def _delete_archived(rt: Journal, at: datetime) -> int:
             deleted += rt.db.write(
                 records_writes.delete_archived, settings, at, days, owner, ordinals, rt.now()
             )
-        if deleted == before:  # all were used meanwhile
+        if deleted == before:  # all were used in the meantime
             break
     return deleted
 
@@ -432,11 +434,11 @@ def _prune_outcomes(rt: Journal, moment: datetime) -> int:
     return gone
 
 
-# Does the jobs that call language models in threads of their own: nothing else waits for a model.
+# Does the jobs that call language models, in separate threads: nothing else waits for a model.
 
 
 class ModelThreads:
-    """The threads that call language models, `Settings.model_concurrency` at the most.
+    """The threads that call language models: at most `Settings.model_concurrency`.
 
     A thread starts when a job is due, and ends when none is.
 
@@ -491,9 +493,9 @@ class ModelThreads:
             rt.wake()  # a job may have come since the last look
 
     def _lease(self, rt: Runtime) -> list[Job]:
-        """Lease a job; with one of kind "learn", the others of its session that are due."""
+        """Lease a job; for one of kind "learn", also the others of its session that are due."""
         seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
-        kinds: list[JobKind] = []  # of the others, another process has the model, or the service
+        kinds: list[JobKind] = []  # for the other kinds, another process has the model, or the service
         kinds += ["summarize", "episode"] if rt.summarizer is not None else []
         kinds += ["learn"] if rt.extractor is not None else []
         kinds += ["record"] if rt.long_term is not None else []
@@ -534,12 +536,12 @@ class ModelThreads:
 # The worker: it leases jobs in the background and does them. A restart loses no job and repeats no effect.
 
 _OF_INDEX: tuple[JobKind, ...] = ("audit", "compact", "copy")
-_COPIES = 60.0  # seconds that vectors wait for others: to write one costs Chroma as much as to write thirty
+_COPIES = 60.0  # seconds that vectors wait for others, since one write of many costs Chroma little more
 _COMPACTED = 256  # collections in one batch
 _ERASURE_SHARE = (
     100  # after erasing the journal's files, the worker waits this many times as long as that took
 )
-_IDLE = 1.0  # seconds between two looks for jobs of other processes
+_IDLE = 1.0  # seconds between two checks for jobs of other processes
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
 
@@ -548,8 +550,9 @@ class Worker:
     """Runs background jobs for one memory.
 
     The thread starts at the first job. Only the process that holds the vector index writes to it; it finds jobs of
-    other processes within a second. If it ends, another process takes the index. Every process embeds, erases deleted data and
-    maintains the store once a day. What calls language models has threads of its own: nothing else waits for a model.
+    other processes within a second. If it ends, another process takes the index. Every process embeds texts, erases
+    deleted data, and maintains the store once a day. Jobs that call language models have separate threads: nothing else
+    waits for a model.
 
     Args:
         owner: Name for this worker's leases, unique among all processes.
@@ -575,9 +578,9 @@ class Worker:
         self._begins = False  # until it has looked for work once
 
     def employ(self, rt: Runtime) -> None:
-        """Give the worker its runtime. It starts if earlier processes left jobs, or if a large user may ask the index."""
+        """Give the worker its runtime. It starts if earlier processes left jobs, or if a large user may need the index."""
         self._rt = rt
-        end_idle(rt)  # before anybody continues an idle session: its episode ends before that
+        end_idle(rt)  # before an idle session goes on, so that its episode ends before the new messages
         self._look_at_clock(rt)
         begin(rt)
         if rt.index is not None and rt.db.read(outbox.has_large, rt.settings.exact_scan_limit):
@@ -586,25 +589,25 @@ class Worker:
             self.wake()
 
     def _look_at_clock(self, rt: Runtime) -> None:
-        """Queue the daily job if a day is over; once an hour, or when the clock was set, it is looked up."""
+        """Queue the daily job if a day is over. This is checked once an hour, and when the clock was set."""
         now = rt.now()
         if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
             self._looked_at = now
             enqueue_daily(rt)
 
     def _look_at_outbox(self, rt: Runtime) -> None:
-        """Queue, once a minute, what the index was not told yet."""
+        """Queue, once a minute, the changes that are not in the index yet."""
         if rt.index is not None and time.monotonic() >= self._copies_at:
             self._copies_at = time.monotonic() + _COPIES
             rt.db.write(outbox.owe, rt.now())
 
     def begin(self) -> None:
-        """Begin, if that is not done yet: sooner or later there will be something to do."""
+        """Start the thread if it does not run yet: sooner or later there will be something to do."""
         if not self._started:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the worker, since there is a job. One without a runtime, of a store that is only looked at, does nothing."""
+        """Wake the worker, since there is a job. A worker without a runtime, of a store that is only read, does nothing."""
         if self._rt is None:
             return
         self._wake.ring()
@@ -617,11 +620,11 @@ class Worker:
 
     @property
     def _started(self) -> bool:
-        """Whether the thread runs. A thread whose start was interrupted does not."""
+        """Whether the thread runs. If its start was interrupted, it does not run."""
         return self._thread is not None and self._thread.ident is not None
 
     def note_recall(self, keys: Sequence[int]) -> None:
-        """Note that records were recalled. The worker writes that to the journal later."""
+        """Note that records were recalled. The worker writes it to the journal later."""
         if keys:
             self._accessed.update(keys)
             self.wake()
@@ -644,9 +647,9 @@ class Worker:
             self._flushing.discard(pause)
 
     def audit(self, *, anew: bool) -> list[IndexRebuilt]:
-        """Compare the index with the journal, or build all of it anew, and wait until it is whole. Returns what was filled again.
+        """Compare the index with the journal, or build all of it again, and wait until it is complete. Returns what was rebuilt.
 
-        Where another process holds the index, nothing is done. Another process on the same server may do it for this one.
+        If another process holds the index, nothing is done. Another process on the same server may do it for this one.
         """
         rt = self._rt
         assert rt is not None
@@ -683,7 +686,7 @@ class Worker:
             thread.join(_CLOSING)
         self._models.join(until)
         if self._rt is not None and thread is not None:
-            with suppress(StoreUnavailableError):  # then the leases end by themselves
+            with suppress(StoreUnavailableError):  # then the leases expire
                 self._rt.db.write(storage_jobs.release, self._owner, self._rt.now())
 
     def _run(self) -> None:
@@ -718,7 +721,7 @@ class Worker:
             self._begins = False
 
     def _take_over(self, rt: Runtime) -> None:
-        """End the leases of processes of this machine that died; once a second, it is looked for them."""
+        """End the leases of processes of this machine that died. This is checked once a second."""
         if time.monotonic() < self._takes_over_at:
             return
         self._takes_over_at = time.monotonic() + _IDLE
@@ -733,7 +736,7 @@ class Worker:
             rt.db.write(outbox.check, rt.now())
 
     def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
-        """Stop writing: the files at the store's path are not this store any more."""
+        """Stop writing: the files at the store's path do not belong to this store any more."""
         self._jobs.note(rt, "journal", problem)
         if rt.index is not None:
             rt.index.close()
@@ -741,7 +744,7 @@ class Worker:
     def _work_off(self, rt: Runtime) -> None:
         """Do jobs until none is ready.
 
-        Texts that come while a batch is done that is not full wait for the next batch: many small ones cost more.
+        If a batch is not full, texts that come while it is done wait for the next batch: many small batches cost more.
         """
         worked = rested = False
         self._models.start(rt)
@@ -763,12 +766,12 @@ class Worker:
             rt.db.tidy()
 
     def _done(self) -> None:
-        """Tell who waits in `flush` that jobs are done."""
+        """Wake the callers that wait in `flush`, since jobs are done."""
         for pause in list(self._flushing):
             pause.ring()
 
     def _upkeep(self, rt: Runtime) -> list[Job]:
-        """Lease the oldest other job; of those for the index one where this process has it, or can have it."""
+        """Lease the oldest other job. Jobs for the index need the index: this process must have it, or get it."""
         kinds: list[JobKind] = ["maintain"]
         if self._flushing or time.monotonic() >= self._erasures_rest_until:
             kinds.append("erase")
@@ -778,7 +781,7 @@ class Worker:
         return jobs
 
     def _has_embedder(self, rt: Runtime) -> bool:
-        """Tell whether this process has the embedder of the store. If not, another process has it, and does the work."""
+        """Return whether this process has the embedder of the store. If not, another process has it, and does the work."""
         try:
             index_flow.check_embedder(rt.db.read(layout), rt.embedder.identity)
         except EmbedderMismatchError as problem:

@@ -1,7 +1,7 @@
 """Makes records and lines of them, and decides what a repetition, a revision or a merge makes of them.
 
-What fades is never stored: it follows from the value that was given, the last use, and the present. So to compute it
-again changes nothing, and a record that is used again is as it was.
+A faded value is never stored: it is computed from the value that was given, the last use, and the present. So computing
+it twice gives the same, and a record that is used again has its full value.
 
 ::
 
@@ -9,7 +9,7 @@ again changes nothing, and a record that is used again is as it was.
     importance  x 0.5 ** (days / 90)           of episodes whose importance somebody rated
     decay_score ** (1 + days / 90)             0.5 has a half-life of 90 days, 0.95 is below 0.2 after 7 years, 1 never
 
-What is told in every context is used in every context, and does not fade.
+A record that is in every context is used each time, and does not fade.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def fold(text: str | None) -> str:
 
 
 def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datetime) -> Record:
-    """Return a checked record of a text and fields, without an id.
+    """Return a checked record with a text and fields, without an id.
 
     Raises:
         InvalidRecordError: It cannot be stored.
@@ -92,7 +92,7 @@ def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:
 
 
 def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
-    """Return a record that was remembered again: with more confidence, and never less importance.
+    """Return a record that was remembered again. Its confidence grows, and its importance never gets lower.
 
     An expired record becomes valid again; otherwise the later expiry counts. An inferred repetition of a stated record
     only adds a mention; if the stated one has expired, the record becomes inferred. A stated repetition makes an
@@ -126,7 +126,7 @@ def next_version(
 ) -> Record:
     """Return the next version of a record with changes; the existing one if nothing changes.
 
-    A new text removes the summary and the value, unless new ones are passed: of a fact, the text is then the value.
+    A new text removes the summary and the value, unless new ones are passed. The value of a fact is then the text.
 
     Args:
         existing: The record as it is.
@@ -192,7 +192,7 @@ def roles_of(roles: object) -> tuple[str, ...]:
     """Return a reader's roles, each once.
 
     Raises:
-        InvalidRecordError: They are no list of texts, or more than a hundred.
+        InvalidRecordError: They are not a list of texts, or are more than a hundred.
     """
     named = tuple(dict.fromkeys(_list_of("roles", roles)))
     for role in named:
@@ -265,7 +265,7 @@ def digest(record: Record) -> bytes:
 
 
 def about(record: Record) -> bytes | None:
-    """Return 16 bytes, equal for facts of one user and agent about the same subject and key; None if it is no fact."""
+    """Return 16 bytes, equal for facts of one user and agent about the same subject and key; None if it is not a fact."""
     if record.subject is None:
         return None
     return _digest([record.owner.namespace, record.agent_id, fold(record.subject), record.key])
@@ -286,12 +286,12 @@ _WIDTHS = ("private", "share", "public")
 
 
 def names_access(fields: Mapping[str, Any]) -> bool:
-    """Tell whether a caller's fields set the access of a record."""
+    """Return whether a caller's fields set the access of a record."""
     return not _ACCESS.isdisjoint(fields)
 
 
 def narrow_access(record: Record, access: Access) -> Record:
-    """Return the next version of a record, with access only for those whom both it and `access` allow.
+    """Return the next version of a record, with access only for readers that both it and `access` allow.
 
     A repetition never shows a record to more people; `revise` does.
     """
@@ -320,9 +320,9 @@ _PASTED = re.compile(r"^[ \t]*(```|~~~)(?s:.*?)(?:^[ \t]*\1|\Z)|^[ \t]*>.*$", re
 
 
 def place_of(quote: str, text: str) -> tuple[int, int] | None:
-    """Return the place of a quote in a text, whatever the case, the spaces and the quotation marks; None if it is not there.
+    """Return the place of a quote in a text; None if it is not there. Case, spaces and quotation marks do not matter.
 
-    Parts of words do not count. Nor does what is pasted: blocks of code, and lines that begin with `>`.
+    Parts of words do not count, nor do blocks of code and lines that begin with `>`, since they are pasted.
     """
     wanted = _folded(quote.strip(_ENDS))[0].strip()
     folded, places = _folded(_PASTED.sub(lambda piece: " " * len(piece[0]), text))
@@ -336,7 +336,7 @@ def place_of(quote: str, text: str) -> tuple[int, int] | None:
 
 
 def _joins(text: str, place: int) -> bool:
-    """Tell whether a place is inside of a word of a script that has spaces between words."""
+    """Return whether a place is inside a word, in a script that has spaces between words."""
     if not 0 < place < len(text):
         return False
     before, after = text[place - 1], text[place]
@@ -391,19 +391,19 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 CONCLUDED = "concluded by an agent"
-"""What is told of a record that nobody said."""
+"""What the profile says of a record that nobody said."""
 
 
 def is_line(record: Record) -> bool:
-    """Tell whether a record is a line `label: value`; any other is told in its own words."""
+    """Return whether a record is shown as a line `label: value`; any other is shown in its own words."""
     return record.type != "profile" and None not in (record.subject, record.key, record.value)
 
 
 def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
-    """Return what profiles are sorted by: the surest facts first (J26), of these the first said.
+    """Return the sort key of a profile: the surest facts first (J26), and of equally sure ones the first said.
 
-    Preferences come after all other facts, and records that are no lines at the end. The place changes only if the fact
-    does, so that prompts begin alike.
+    Preferences come after all other facts, and records that are not lines come last. The place changes only if the fact
+    changes, so that prompts begin alike.
     """
     ordinal = model.ordinal_of(record.memory_id)[1]
     if not is_line(record):
@@ -412,12 +412,12 @@ def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
 
 
 def place_under_key(record: Record) -> tuple[bool, float, datetime]:
-    """Return what facts of one key are sorted by: the last one is the one to tell if there can be only one."""
+    """Return the sort key of facts of one key. If only one can be shown, it is the last one."""
     return not record.is_inferred, record.confidence, record.first_observed
 
 
 def label_and_value(record: Record, *, has_day: bool) -> tuple[str, str]:
-    """Return what a line calls a fact, and its value; with the day it was said if `has_day`."""
+    """Return the label and the value of a fact's line; with the day it was said if `has_day`."""
     label = record.key or ""
     named = label if record.subject == model.USER else f"{record.subject}, {label}"
     day = f" (said on {record.date:%Y-%m-%d})" if has_day else ""
@@ -425,7 +425,7 @@ def label_and_value(record: Record, *, has_day: bool) -> tuple[str, str]:
 
 
 def disputes(records: Sequence[Record]) -> set[str]:
-    """Return the ids of facts that cannot hold together: several values of a key that has one."""
+    """Return the ids of facts that cannot be true together: several values of a key that can have only one."""
     held = [record for record in records if record.category != model.COLLECTION]
     counted = Counter((record.subject, record.key) for record in held)
     return {record.memory_id for record in held if counted[record.subject, record.key] > 1}
@@ -440,16 +440,16 @@ HALF_LIFE = timedelta(days=90)
 """Time in which an importance halves (J28 in layered agent memories)."""
 
 ACCESSES = 12
-"""Days of recall that count: what was often recalled begins to fade a year later."""
+"""Maximum number of days of recall that count: a record that was often recalled begins to fade a year later."""
 
 _NOTHING = 1e6
-"""Halvings of a share of zero: more than a clock has time for."""
+"""Halvings of a share of zero: more than any time span has."""
 
 
 def importance_halvings(record: Record) -> float | None:
     """Return how often one must be halved to get the importance; None if it does not fade.
 
-    Only the importance of episodes fades, and only where somebody rated it: a default says nothing.
+    Only the importance of episodes fades, and only if somebody rated it: a default is not a rating.
     """
     fades = record.type == "episodic" and record.is_rated
     return halvings(record.importance) if fades else None

@@ -1,4 +1,4 @@
-"""Lets a model read facts in the messages of a session: in the background, a batch in one call, and each batch once."""
+"""Lets a model find facts in the messages of a session: in the background, one call for each batch, each batch once."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
 AT_ONCE = 50
-"""Messages that a model reads at the most in the call that sums them up."""
+"""Maximum number of messages whose facts a model reads in the call that sums them up."""
 
 _SHOWN = 20  # known facts that a model is shown
-_IDLE_DAYS = 7  # until the last turns of a session are read that never ends
+_IDLE_DAYS = 7  # after so many days, the last turns of a session that has not ended are read
 _KIND = "learn"
 
 
 def queue(rt: Runtime, keys: Sequence[int]) -> None:
-    """Queue messages for the model of any process, if there ever was one: it reads several turns of a session at a time."""
+    """Queue messages for the model of any process, if there ever was a model. It reads several turns of a session at once."""
     if not keys or not (rt.extractor is not None or rt.db.read(reads.learns)):
         return
     now, settings = rt.now(), rt.settings
@@ -70,7 +70,7 @@ def queue(rt: Runtime, keys: Sequence[int]) -> None:
 
 
 def begin(rt: Runtime) -> None:
-    """Note that a model learns from now on. What was said before is read as far back as `Settings.learn_back_days` says."""
+    """Note that a model learns from now on. Earlier messages are read, too, as far back as `Settings.learn_back_days` says."""
     if rt.extractor is not None and not rt.db.read(reads.learns):
         rt.db.write(writes.begin_learning, rt.now(), rt.settings.learn_back_days)
 
@@ -78,11 +78,11 @@ def begin(rt: Runtime) -> None:
 def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
     """Do jobs of kind `"learn"`, which are about messages of one session.
 
-    The ledger tells what became of it: what was stored, what was refused and why, or that the answer could not be read.
+    The ledger says the result: what was stored, what was refused and why, or that the answer could not be read.
 
     Raises:
         ModelError: The model does not answer. The jobs are tried again.
-        RedactorError: The user's redactor fails. The same.
+        RedactorError: The user's redactor fails. The jobs are tried again.
     """
     model = rt.extractor
     batch = _batch(rt, jobs, model)
@@ -101,12 +101,12 @@ def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
         rt.health.down("learning", str(problem))
         raise
     rt.health.up("learning")
-    if not _commit(rt, batch, jobs, model.name):  # this answer was paid all the same
+    if not _commit(rt, batch, jobs, model.name):  # this answer was paid anyway
         rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
 
 
 class FactTask:
-    """Messages whose facts a model reads in the call that sums them up; what it does not answer is asked in a call of its own.
+    """Messages whose facts a model reads in the call that sums them up. Messages without an answer get another call.
 
     Args:
         rt: What the memory works with.
@@ -119,7 +119,7 @@ class FactTask:
         self._batch: _Batch | None = None
 
     def ask(self, keys: Sequence[int]) -> SideTask | None:
-        """Return what a model is asked about some messages; None if nothing is to be read in them."""
+        """Return what a model is asked about some messages; None if there is nothing to read in them."""
         rt = self._rt
         self._jobs = self._lease(keys)
         if not self._jobs:
@@ -135,7 +135,7 @@ class FactTask:
         return batch.side_task(keys)
 
     def finish(self) -> None:
-        """Store what was read. Jobs whose messages were not read are done soon, in calls of their own."""
+        """Store what was read. Jobs whose messages were not read are done soon, in separate calls."""
         rt, batch, model = self._rt, self._batch, self._rt.summarizer
         if batch is not None and batch.is_read and model is not None:
             _commit(rt, batch, self._jobs, model.name)
@@ -151,7 +151,7 @@ def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Ba
         return None
     first, most = rows[0], rt.settings.indexed_characters
     owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
-    # What a cut would part is redacted first.
+    # Texts are redacted before the cut, which could divide what the redactor looks for.
     words = {row.key: rt.own_words(owner.namespace, row.text[: 2 * most])[:most] for row in rows}
     rows = [row for row in rows if words[row.key].strip()]
     return _Batch(rt, ModelUsage(rt, model, _KIND), owner, rows, words) if rows else None
@@ -172,7 +172,7 @@ def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool
 
 
 def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
-    """Tell whether no more messages of a user are read today."""
+    """Return whether no more messages of a user are read today."""
     most = rt.settings.extraction_daily_calls
     return most is not None and storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())[0] >= most
 
@@ -226,7 +226,7 @@ class _Batch:
             self._vectors = dict(reads.vectors_of(connection, sorted(keys)))
 
     def ask(self, rows: Sequence[Any], *, tries: int) -> None:
-        """Ask the model about some of the messages: once more after an answer that cannot be read, then about each half.
+        """Ask the model about some of the messages. If its answer cannot be read, ask once more, then about each half.
 
         Raises:
             ModelError: The model does not answer.
@@ -260,7 +260,7 @@ class _Batch:
 
         def take(answer: str) -> str:
             rest, operations = split_operations(answer)
-            with suppress(AnswerError):  # then they are read in a call of their own
+            with suppress(AnswerError):  # then they are read in a separate call
                 self._take(operations_in(operations), lines, facts)
                 self.is_read = True
             return rest
@@ -274,7 +274,7 @@ class _Batch:
         return system_prompt(None if self._schema is None else self._schema.keys)
 
     def _now(self) -> datetime:
-        """Return the present where the newest message was said."""
+        """Return the present, in the time zone of the newest message."""
         return self._rt.now().astimezone(_said_at(self.rows[-1]).tzinfo)
 
     def _lines(self, rows: Sequence[Any]) -> list[Line]:
@@ -306,7 +306,7 @@ class _Batch:
     def _take(
         self, operations: Sequence[Operation | str], lines: Sequence[Line], facts: Sequence[Record]
     ) -> None:
-        """Take what the model said, as far as the messages support it."""
+        """Take the part of the answer that the messages support."""
         for operation in operations:
             if isinstance(operation, str):
                 self.refusals.append("its form is wrong")

@@ -51,10 +51,10 @@ def _recorded(record: Record, *_: object) -> Outcome:
 
 @traced("upsert_memory", "remember", _recorded)
 def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
-    """Check a record and store it; an equal one is confirmed instead. One with a key is a fact, and may replace another.
+    """Check a record and store it; an equal one is confirmed instead. A record with a key is a fact, and may replace others.
 
     Raises:
-        InvalidRecordError: It cannot be stored, or is nothing but what memory itself told.
+        InvalidRecordError: It cannot be stored, or has nothing but what a context of this memory said.
     """
     record = _remember(rt, scope, text, fields)
     announce(rt, record)
@@ -89,7 +89,7 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
 def remember_once(
     rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any], *, is_real: bool = True
 ) -> bool:
-    """Store a record, unless the user ever had one of these words; or only check it. Returns whether it is new.
+    """Store a record, unless the user ever had one with these words; or only check it. Returns whether it is new.
 
     Raises:
         InvalidRecordError: It cannot be stored.
@@ -137,7 +137,7 @@ def records(rt: Journal, reach: Scope, record_filter: RecordFilter, roles: objec
 
 
 def profile(rt: Journal, reach: Scope) -> dict[str, Record]:
-    """Return what is in force of a user by key; where several hold under one key, what is said, the surest, the last said."""
+    """Return the facts in force of a user by key. Of several under one key, a stated one counts, then the surest, then the last."""
     reader = reader_of(rt, reach, ())
     found = rt.db.read(reads.list_records, reader, RecordFilter(about=USER))
     facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
@@ -146,7 +146,7 @@ def profile(rt: Journal, reach: Scope) -> dict[str, Record]:
 
 
 def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
-    """Delete a record and all its versions, and what it had ended. The caller wakes the worker."""
+    """Delete a record, all its versions, and the facts that it had ended. The caller wakes the worker."""
     gone = rt.db.write(writes.forget_fact, reach, record_id, rt.now())
     if not gone:
         raise UnknownRecordError(
@@ -157,7 +157,7 @@ def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
 
 
 def why(rt: Runtime, reach: Scope, record_id: str) -> Why:
-    """Return what a record rests on."""
+    """Return the evidence of a record, and the records before and after it."""
     ordinal_of(record_id)
     found = rt.db.read(_why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
     if found is None:
@@ -228,7 +228,7 @@ def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
 
 
 def _prepare_version(rt: Runtime, existing: Record, record: Record) -> PreparedRecord:
-    """Prepare what a change makes of a record: another version, also if only the redactor changes it."""
+    """Prepare the result of a change: a new version, even if only the redactor changes the record."""
     draft = prepare_record(rt, record)
     if draft.record == existing or draft.record.version > existing.version:
         return draft
@@ -249,19 +249,19 @@ def _others(record_id: str, merge: object) -> list[str]:
 
 
 def announce(rt: Runtime, record: Record) -> None:
-    """Tell of a record that was stored, and wake the worker."""
+    """Publish the event of a record that was stored, and wake the worker."""
     namespace = record.owner.namespace
     rt.emit(RecordStored(namespace, record.memory_id, record.version, record.mentions))
     rt.wake()
 
 
-# What an agent says of its user, corrects and forgets: on its own authority, or with words of the user.
+# What an agent says of its user, corrects and forgets: as its own conclusion, or with a quote of the user.
 #
-# An agent that says "the user said so" is not believed: the words must stand in a message of the user in this session. Then
-# the user's words are what is remembered, and not what the agent makes of them. Otherwise it is the agent's conclusion.
+# An agent that says "the user said so" is not believed: the words must be in a message of the user in this session. Then
+# the user's words are remembered, and not the agent's version of them. Otherwise it is the agent's conclusion.
 
 _CONFIDENCE = 0.9
-"""Of what an agent quotes from a message of the user."""
+"""The confidence of what an agent quotes from a message of the user."""
 _SEARCHED = 200
 """The last messages of the user in a session, in which a quote is looked for."""
 
@@ -272,7 +272,7 @@ class Assertion:
 
     Attributes:
         text: A whole sentence.
-        key: What it is about, such as `"home"`; None: nothing that has one name.
+        key: What it is about, such as `"home"`; None: no single name fits.
         value: The value under the key; None: the whole text.
         by_user: Whether the agent says that the user said it.
         quote: The user's words; None: none are given.
@@ -289,12 +289,12 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class AssertionReport:
-    """What became of an assertion.
+    """The result of an assertion.
 
     Attributes:
         record_id: The record that it made or confirmed; None: there is none.
         by_user: Whether it is remembered as said by the user.
-        reason: Why it is not, if the agent said that it is; why there is no record; empty: there is nothing to say.
+        reason: Why it is not remembered so although the agent asked for it, or why there is no record; empty otherwise.
     """
 
     record_id: str | None
@@ -309,7 +309,7 @@ class _Quote:
     Attributes:
         message: The row of their message.
         start: Place of their first character in the message.
-        end: Place behind the last one.
+        end: Place after the last one.
     """
 
     message: Any
@@ -349,14 +349,14 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
 def correct(
     rt: Runtime, scope: Scope, record_id: str, text: str, value: str | None, reason: str, quote: str | None
 ) -> Record:
-    """Give a record a new version. What the user said is corrected only by words of the user; these are what it then says.
+    """Give a record a new version. What the user said is corrected only by words of the user; these are its new text.
 
     Args:
         rt: What the memory works with.
         scope: The session of the agent.
         record_id: The record.
-        text: What it shall say.
-        value: The new value; None: the text says it.
+        text: The new text.
+        value: The new value; None: the text is the value.
         reason: Why, for `structured["correction"]`.
         quote: Words of the user in this session.
 
@@ -416,7 +416,7 @@ def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
 
 
 def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> _Quote | str:
-    """Return words of the user in this session that hold a value; if there are none, why."""
+    """Return words of the user in this session that contain a value; if there are none, the reason."""
     if quote is None or not quote.strip():
         return _MISSING
     most = rt.settings.indexed_characters
@@ -478,7 +478,7 @@ def _enter(
 def _note(
     rt: Runtime, scope: Scope, task: Task, outcome: LedgerOutcome, reason: str, *record_ids: str
 ) -> None:
-    """Let the ledger tell what a tool's call did."""
+    """Note in the ledger what a tool's call did."""
     entry = LedgerEntry(
         task=task,
         outcome=outcome,

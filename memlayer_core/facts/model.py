@@ -43,7 +43,7 @@ USER = "user"
 COLLECTION = "collection"
 """The category of facts of which several hold at a time under one key."""
 IDENTITY = "identity"
-"""The category of what does not change, such as a birthday: only a surer statement replaces a value (J22, J23)."""
+"""The category of facts that do not change, such as a birthday: only a surer statement replaces a value (J22, J23)."""
 
 TYPES: tuple[RecordType, ...] = get_args(RecordType)
 VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
@@ -65,7 +65,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who else may see a record, besides its user. By default nobody.
+    """Who may see a record in addition to its user. By default nobody.
 
     Attributes:
         visibility: `"private"` and `"share"`: the users and roles named below. `"public"`: every user of the tenant.
@@ -79,7 +79,7 @@ class Access:
 
     @property
     def is_shared(self) -> bool:
-        """Whether anybody besides the user may see it."""
+        """Whether anybody other than the user may see it."""
         return self.visibility == "public" or bool(self.allowed_users or self.allowed_roles)
 
 
@@ -101,7 +101,7 @@ class Record(Tabular):
     """Something remembered of a user. A change makes a new version; the old version stays readable.
 
     Attributes:
-        memory_id: `"{user}_mem_{nnn}"`, with a number of its own for each record of the user.
+        memory_id: `"{user}_mem_{nnn}"`. Each record of the user has another number.
         tenant_id: The user's tenant.
         user_id: The user that it is about.
         agent_id: The agent that remembered it; None: no agent was named.
@@ -120,7 +120,7 @@ class Record(Tabular):
             `is_rated`, an episode's importance halves every 90 days, from the 30th day after the last use on.
         is_rated: Whether somebody rated the importance; otherwise it is the default, and does not fade.
         confidence: 0 to 1. All other records are recalled if it is at least 0.6. An inferred
-            record has 0.6 at the most.
+            record has at most 0.6.
         mentions: How often it was remembered.
         tags: Tags to find it by.
         source: Where it comes from. `"implicit_inference"`: an agent concluded it.
@@ -138,16 +138,17 @@ class Record(Tabular):
         access_control: Who else may see it.
         replaced_by: Id of the record that replaced this version: its own id after a change, another record's after a
             merge; None while it is in force.
-        subject: Of whom it is a fact: `"user"`, a name, or a relation such as `"sister"`; None: it is no fact.
+        subject: Of whom it is a fact: `"user"`, a name, or a relation such as `"sister"`; None: it is not a fact.
         modality: Whether a fact is stated, wanted, planned, denied, or was so in the past; None: it
-            is no fact.
-        valid_from: From when on a fact holds in the world; if nobody said when, since it was first said; None: it had ended by then.
-        valid_until: Until when it held; None: it holds, or it was never true and is corrected.
-        always: Whether it is told in every context. By default, what has a key and is stated of the user, and not concluded
-            by an agent.
+            is not a fact.
+        valid_from: Since when a fact is true in the world. If nobody said when, it is the time at which it was first said;
+            None: it had ended by then.
+        valid_until: Until when it was true; None: it is still true, or it was never true and is corrected.
+        always: Whether it is in every context. By default, a fact is if it has a key, is stated of the user, and is not
+            concluded by an agent.
         is_archived: Whether it has faded or expired, or was archived by an import, and is not recalled any more. Only
-            `memory.records` tells it.
-        archived_because: Why an import archived it: it is never told or found; None: it did not. A new text
+            `memory.records` fills it.
+        archived_because: Why an import archived it, so that it is never shown or found; None: no import did. A new text
             (`chat.revise`) puts it in force.
         embedding: Its vector. Only `memory.records` fills it; None until the record is indexed.
     """
@@ -222,7 +223,7 @@ class Record(Tabular):
         return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id).reach()
 
     def to_json(self) -> dict[str, JSON]:
-        """Return the record as a dict that `json.dumps` can write."""
+        """Return the record as a dict for `json.dumps`."""
         form = _FORM.write(self) | {"scope": self.scope}
         if self.embedding is not None:
             form["embedding"] = {"model": self.embedding.model, "vector": self.embedding.vector.tolist()}
@@ -232,13 +233,13 @@ class Record(Tabular):
     def from_json(cls, source: str | bytes | Mapping[str, JSON]) -> Record:
         """Return the record that `to_json` wrote, equal to it.
 
-        What other memory layers write has no `fact`: it was first observed when it was created.
+        Records of other memory layers have no `fact`: they count as first observed when they were created.
 
         Args:
-            source: The dict, or it as JSON text.
+            source: The dict, or its JSON text.
 
         Raises:
-            InvalidRecordError: It is no JSON, was cut off, or could not be stored as a record.
+            InvalidRecordError: It is not JSON, is cut off, or cannot be stored as a record.
         """
         form = dict(_FORM.object_of(source))
         form.pop("embedding", None)
@@ -255,7 +256,7 @@ class Record(Tabular):
             if name is not None and ordinal_of(name)[0] != record.user_id:
                 raise InvalidRecordError(
                     f"{name!r:.100} is no id of a record of {record.user_id!r:.100}",
-                    hint="A record's id is its user's, `_mem_`, and a number.",
+                    hint="A record's id is its user's id, `_mem_`, and a number.",
                 )
         return check_record(record)
 
@@ -325,7 +326,7 @@ _FORM = Form(
 
 
 def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
-    """Return a record's form with what another field of it says, too."""
+    """Return a record's form, with fields filled from other fields that say the same."""
     fact, time, access, metadata = (
         form.get(part) or {} for part in ("fact", "time", "access_control", "metadata")
     )
@@ -349,7 +350,7 @@ _ID = re.compile(r"(?s)(.+)_mem_(\d{3,15})")
 
 
 def memory_id(user_id: str, ordinal: int) -> str:
-    """Return a record's id: its user's, and its number among that user's records."""
+    """Return a record's id: its user's id, and its number among that user's records."""
     return f"{user_id}_mem_{ordinal:03d}"
 
 
@@ -357,7 +358,7 @@ def ordinal_of(record_id: object) -> tuple[str, int]:
     """Return the user of a record's id, and the number in it.
 
     Raises:
-        InvalidRecordError: It is no id of a record.
+        InvalidRecordError: It is not an id of a record.
     """
     found = _ID.fullmatch(record_id) if isinstance(record_id, str) else None
     if found is None or memory_id(found[1], int(found[2])) != record_id:
@@ -392,7 +393,7 @@ def check_record(record: Record) -> Record:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
             raise InvalidRecordError(
                 f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
-                hint="It is counted by memlayer.",
+                hint="memlayer counts it.",
             )
     structured = None if record.structured is None else _json_copy(record.structured)
     for tie in record.relations:
@@ -409,7 +410,7 @@ def check_record(record: Record) -> Record:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str | bool | None]) -> None:
-    """Check that a value is one of some.
+    """Check that a value is one of several choices.
 
     Raises:
         InvalidRecordError: It is not.
@@ -424,7 +425,7 @@ def check_text(name: str, value: object) -> None:
     """Check a text that is stored.
 
     Raises:
-        InvalidRecordError: It is no text, is empty, or cannot be stored in a database.
+        InvalidRecordError: It is not text, is empty, or cannot be stored in a database.
     """
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise InvalidRecordError(
@@ -449,7 +450,7 @@ def check_share(name: str, value: object) -> None:
 
 
 def _json_copy(value: object) -> Any:
-    """Return a copy as it will come back from the journal."""
+    """Return a copy as the journal will return it."""
     if not isinstance(value, Mapping):
         raise InvalidRecordError(
             f"`structured` must be a mapping, got {short_repr(value)}", hint="Pass a dict of JSON values."
@@ -478,7 +479,7 @@ def _with_offset(name: str, value: object) -> datetime | None:
 
 
 class RecordFields(TypedDict, total=False):
-    """Fields of a record besides its text. `Record` and `Access` explain each."""
+    """Fields of a record other than its text. `Record` and `Access` explain each."""
 
     type: RecordType
     category: str | None
@@ -538,7 +539,7 @@ class PreparedRecord:
         record: The record; a new one has no id yet.
         digest: 16 bytes that are equal for the same words of one user and agent.
         terms: Terms of its text for the word index.
-        about: 16 bytes, equal for facts of one subject and key; None: it is no fact with a key.
+        about: 16 bytes, equal for facts of one subject and key; None: it is not a fact with a key.
     """
 
     record: Record
@@ -557,13 +558,13 @@ class RecordFilter:
         tags: Only records with all of these tags.
         all_versions: Also replaced versions and archived records, but only the user's own.
         shared: Also records of other users of the tenant that this user may see.
-        as_of: Only records that held at this moment, past ones too, but only the user's own.
+        as_of: Only records that were true at this moment, past ones too, but only the user's own.
         since: Only records that were written at this moment or later.
         until: Only records that were written before this moment.
-        limit: How many records at the most; None: all of them.
+        limit: Maximum number of records; None: all of them.
         offset: How many records to skip.
-        every: Also records that are archived, have ended or not begun, but only the user's own.
-        about: Of whom: only what is asserted of them, among the user's own; None: anybody, denials too.
+        every: Also records that are archived, have ended, or have not begun, but only the user's own.
+        about: A subject: only what is stated, and not denied, of it, among the user's own records; None: all records.
     """
 
     record_id: str | None = None
@@ -580,7 +581,7 @@ class RecordFilter:
     about: str | None = None
 
 
-# Episodes: the parts of sessions that records of type `"episodic"` tell of.
+# Episodes: the parts of sessions that records of type `"episodic"` are about.
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,7 +620,7 @@ def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | Non
     return (first, last) if made and isinstance(first, str) and isinstance(last, str) else None
 
 
-# Facts: what is known of somebody, the words that it rests on, and what became of each attempt to learn something.
+# Facts: what is known of somebody, the words that it rests on, and the result of each attempt to learn something.
 
 EvidenceKind = Literal["said", "confirmed", "ended"]
 Task = Literal["learn", "record", "correct", "forget", "summarize", "maintain"]
@@ -637,7 +638,7 @@ class Evidence(Tabular):
         end: Place after the last character.
         quote: The text between them, as the redactor leaves it.
         role: Who said it.
-        kind: `"said"`: it made the record. `"confirmed"`: it says the same again. `"ended"`: it says that it holds no longer.
+        kind: `"said"`: it made the record. `"confirmed"`: it says the same again. `"ended"`: it says that it is no longer true.
         said_at: When it was said.
         model: The name of the model that read it; "agent" if an agent quoted it.
     """
@@ -671,14 +672,14 @@ class LedgerEntry(Tabular):
 
     Attributes:
         task: `"learn"`: a model read messages. `"record"`, `"correct"` or `"forget"`: an agent's tool. `"summarize"`: a model
-            summed up turns. `"maintain"`: what time asks for.
+            summed up turns. `"maintain"`: the daily maintenance.
         outcome: `"stored"`, `"nothing"` (there was nothing to store), `"refused"`, `"gave up"` (the answer could not be read),
             `"waits"` (the limit of the day is reached: it is read on the next day), or `"deleted"`.
         reason: Why, in plain words.
-        at: When.
-        session_id: The session; None: it is about none.
+        at: When it was done.
+        session_id: The session; None: it is not about a session.
         record_ids: The records that it made, changed or deleted.
-        refusals: For each statement that made no record, why.
+        refusals: For each statement that made no record, the reason.
         model: The name of the model; None: there was none.
     """
 
@@ -723,7 +724,7 @@ _COLOURS: Mapping[LedgerOutcome, Colour] = {
 
 @dataclass(frozen=True, slots=True)
 class Why(Viewable):
-    """What a record rests on.
+    """The evidence of a record, and the records before and after it.
 
     Attributes:
         record: The record.
@@ -757,9 +758,9 @@ class Claim:
 
     Attributes:
         record: The record that it would make; it has no id yet.
-        quotes: The words that say it: for each the key of its message, and the places of its first character and behind its last.
-        ends: Whether it says that something holds no longer.
-        targets: Ids of the records that it ends or replaces, where it names them.
+        quotes: The words that say it: the key of the message, the place of the first character, and the place after the last.
+        ends: Whether it says that something is no longer true.
+        targets: Ids of the records that it ends or replaces, if it names them.
         is_correction: Whether it says that these were never true.
     """
 
@@ -772,15 +773,16 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a statement.
+    """What is done with a statement.
 
     Attributes:
-        kind: `"add"`: it is a new fact; with a `until`, one of the past. `"confirm"`: the one old fact is said again.
-            `"replace"`: it takes the place of the old facts. `"end"`: the old facts end. `"conflict"`: it is stored beside
+        kind: `"add"`: it is a new fact; with an `until`, one of the past. `"confirm"`: the one old fact is said again.
+            `"replace"`: it takes the place of the old facts. `"end"`: the old facts end. `"conflict"`: it is stored next to
             the old facts, since nothing decides between them. `"refuse"`: nothing is stored.
         reason: Why, in plain words.
         old: The facts that it is about.
-        until: When the old facts, or the new one of the past, ended in the world; None: they were never true, or it holds.
+        until: When the old facts, or the new fact of the past, ended in the world; None: the old facts were never true, or the
+            new one is still true.
     """
 
     kind: Literal["add", "confirm", "replace", "end", "conflict", "refuse"]
@@ -798,9 +800,9 @@ class Line:
 
     Attributes:
         speaker: Who said it: `"user"`, `"assistant"`, or the name of somebody else.
-        text: What it says: redacted, and without what memory itself told.
+        text: What it says: redacted, and without this memory's own blocks.
         said_at: When it was said.
-        number: Its number in the prompt, from 1; None: it is there to be understood, and says nothing new.
+        number: Its number in the prompt, from 1; None: it is only shown so that the others are understood.
         key: Key of the message; 0: it has no number.
         original: The message as it is stored.
     """
@@ -885,17 +887,17 @@ class Operations(BaseModel):
 
 
 class RefusedError(Exception):
-    """An operation makes no fact. Its text is the reason, without words of anybody."""
+    """An operation makes no fact. The error's text is the reason; it quotes nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class SideTask:
-    """What a model is asked for in the call that sums up messages, besides their summary.
+    """What a model is asked for in the call that sums up messages, in addition to their summary.
 
     Attributes:
         numbers: For each message, its number, from 1; None: the task is not about it.
-        instructions: What it is to do.
-        material: What it needs besides the conversation.
+        instructions: What the model must do.
+        material: What it needs in addition to the conversation.
         take: Takes the part of an answer that is about it, and returns the rest.
     """
 

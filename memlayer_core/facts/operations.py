@@ -64,7 +64,7 @@ def fact_schema(model: object) -> FactSchema | None:
     """Return the schema of a Pydantic model; None without one.
 
     Raises:
-        ConfigurationError: It is no class of Pydantic models, or has no fields.
+        ConfigurationError: It is not a class of Pydantic models, or has no fields.
     """
     if model is None:
         return None
@@ -91,8 +91,8 @@ def _without_none(kind: Any) -> Any:
 
 _SPACE = re.compile(r"\s+")
 _LEAST = 8  # tokens of a line that are always shown
-_CONTEXT = 60  # tokens of a line without a number
-_QUOTE = 80  # characters of a known fact's value, and of its sentence
+_CONTEXT = 60  # tokens that a line without a number may have
+_QUOTE = 80  # characters that a known fact's value may have, and its sentence, too
 _ANY_KEY = "a short noun in snake_case, such as home, job, diet or allergy: the same for the same thing; null if none fits"
 _SIDE_TASK = (
     "Behind all that, at the very end, write one more JSON object on a line of its own. It is a second task, about the same "
@@ -134,7 +134,7 @@ def system_prompt(keys: Sequence[str] | None = None) -> str:
     """Return the instructions for a model.
 
     Args:
-        keys: The keys that it must use, each with what it means if that is known; None: its own.
+        keys: The keys that it must use, each with its meaning if that is known; None: it chooses the keys.
     """
     return _INSTRUCTIONS.strip().replace("KEYS", _ANY_KEY if keys is None else "one of " + ", ".join(keys))
 
@@ -145,7 +145,7 @@ def side_task_prompt(instructions: str) -> str:
 
 
 def facts_prompt(now: datetime, facts: Sequence[Record]) -> str:
-    """Return what a model needs besides the lines: the day and the known facts, whose places, from 1, are their numbers."""
+    """Return what a model needs in addition to the lines: the day, and the known facts with numbers from 1."""
     head = [f"Today is {now:%Y-%m-%d}."]
     if facts:
         head += ["Known facts:", *(f"{number}. {_fact(fact)}" for number, fact in enumerate(facts, 1))]
@@ -155,7 +155,7 @@ def facts_prompt(now: datetime, facts: Sequence[Record]) -> str:
 def prompt_of(
     now: datetime, facts: Sequence[Record], lines: Sequence[Line], budget: int, cost: Callable[[str], int]
 ) -> str:
-    """Return the prompt. Of lines that are too long for it, the beginning is shown, about as much of each.
+    """Return the prompt. If lines are too long for it, their beginnings are shown, about the same length of each.
 
     Args:
         now: The present.
@@ -177,7 +177,7 @@ def prompt_of(
 
 
 def retry_prompt(prompt: str, problem: str) -> str:
-    """Return the prompt after an answer that could not be read: the same, and what is wrong."""
+    """Return the prompt after an answer that could not be read: the same prompt, and what is wrong with the answer."""
     return f"{prompt}\n\nYour last answer could not be used: {problem}. Answer with the JSON object alone."
 
 
@@ -216,7 +216,7 @@ def _beginning(text: str, budget: int, cost: Callable[[str], int]) -> str:
     return text
 
 
-# Reads a model's answer: JSON, whatever is around it, and as much of it as can be read.
+# Reads a model's answer: its JSON, as much of it as can be read. Text around the JSON does not matter.
 
 _READ = 20_000  # characters of an answer that are read: far more than the operations of ten turns
 _MOST = 50  # operations
@@ -228,11 +228,11 @@ _FENCE = re.compile(r"^\s*```\w*\s*$", re.MULTILINE)
 
 
 class AnswerError(ValueError):
-    """An answer that has no operations to read. Its text says what is wrong, for the model."""
+    """An answer that has no operations to read. The error's text says what is wrong, for the model."""
 
 
 def operations_in(answer: str) -> list[Operation | str]:
-    """Return the operations in an answer; for each that has a wrong form, what is wrong with it.
+    """Return the operations in an answer. For an operation with a wrong form, return a text that says what is wrong.
 
     Raises:
         AnswerError: It is empty, or there is no list of operations in it.
@@ -255,7 +255,7 @@ def operations_in(answer: str) -> list[Operation | str]:
 def split_operations(answer: str) -> tuple[str, str]:
     """Return an answer without its object of operations, and that object; empty if there is none.
 
-    What cannot be read as JSON goes to the end of the answer.
+    If the object cannot be read as JSON, it is everything up to the end of the answer.
     """
     found = max(_OPERATIONS.finditer(answer), key=lambda one: one.start(), default=None)
     if found is None:
@@ -291,8 +291,8 @@ def _operation(value: Any) -> Operation | str:
 
 # Checks what a model says against what was said: an operation makes a fact only if a message supports it.
 #
-# Its numbers must be in range, its quote must stand in one of the user's messages that it names, and its dates must be dates
-# and in order. Whether the words mean what the model says is the model's to understand.
+# Its numbers must be in range, its quote must be in one of the user's messages that it names, and its dates must be dates
+# and in order. Only the model can judge whether the words mean what it says.
 
 _KEY = re.compile(r"\w[\w:]*")
 _YEAR, _MONTH, _WEEK = (re.compile(rf"\d{{4}}{rest}") for rest in ("", r"-\d{2}", r"-W\d{2}"))
@@ -306,13 +306,13 @@ def check(
     now: datetime,
     schema: FactSchema | None = None,
 ) -> Claim | None:
-    """Return the statement that an operation makes; None if it says that there is nothing.
+    """Return the statement that an operation makes; None if its `op` is `"none"`.
 
     Args:
         operation: What the model says.
         owner: Whose record it becomes.
-        lines: What it was shown.
-        facts: The known facts that it was shown, in the order of their numbers.
+        lines: The lines that the model was shown.
+        facts: The known facts that the model was shown, in the order of their numbers.
         now: The present.
         schema: The keys that facts may have; None: any.
 
@@ -387,10 +387,10 @@ def _fields(
 
 
 def _dated(record: Record, operation: Operation, line: Line) -> Record:
-    """Return a record with its times: when it was said, and when it holds in the world.
+    """Return a record with its times: when it was said, and when it is true in the world.
 
-    A period begins with its first day, and ends with its last one. What has ended in a period that still goes on ended
-    when that was said.
+    A period begins with its first day, and ends with its last one. If a fact has ended in a period that still goes on, it
+    ended when that was said.
     """
     said_at = min(line.said_at, record.created_at)  # another machine's clock may be ahead
     since, _ = _period(operation.since, line.said_at.tzinfo)
@@ -416,7 +416,7 @@ def _dated(record: Record, operation: Operation, line: Line) -> Record:
 
 
 def _period(text: str | None, zone: tzinfo | None) -> tuple[datetime | None, datetime | None]:
-    """Return when an ISO 8601 day, week, month or year begins, and when it is over, where the line was said."""
+    """Return when an ISO 8601 day, week, month or year begins and ends, in the time zone of the line."""
     if text is None or not text.strip():
         return None, None
     text = text.strip()[:10]
@@ -447,7 +447,7 @@ def _quoted(operation: Operation, own_lines: Sequence[Line], lines: Sequence[Lin
 
 
 def _place(line: Line, start: int, end: int) -> tuple[int, int]:
-    """Return the place of a quote in the message as it is stored; of one that is redacted, the whole message."""
+    """Return the place of a quote in the stored message; if that was redacted, the whole message."""
     if line.text[start:end] == line.original[start:end]:
         return start, end
     found = place_of(line.text[start:end], line.original)
@@ -455,7 +455,7 @@ def _place(line: Line, start: int, end: int) -> tuple[int, int]:
 
 
 def _find(quote: str, lines: Sequence[Line]) -> tuple[Line, int, int] | None:
-    """Return the line that a quote stands in, with its place, whatever the case, the spaces and the quotation marks."""
+    """Return the line that contains a quote, with its place. Case, spaces and quotation marks do not matter."""
     for line in lines:
         if (found := place_of(quote, line.text)) is not None:
             return line, *found

@@ -56,12 +56,12 @@ from memlayer_core.storage.tables import (
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.storage.vectors import COLUMNS, TextColumns, columns_from
 
-# How a record fades, as conditions in SQL: what `rules.decay` says, without logarithms, which SQLite may lack.
+# How a record fades, as conditions in SQL: the rules of `check`, without logarithms, which SQLite may lack.
 #
-# A row has two constants of its record: how often one must be halved to get the importance, and the decay score.
+# A row has two constants of its record: how often one must be halved to get the importance, and to get the decay score.
 
 _ALWAYS = 1e300
-"""Stands for no threshold: nothing is halved so often."""
+"""Means that there is no threshold: nothing is halved so often."""
 
 _HALF_LIFE = sa.literal_column(str(statements.micros_of(HALF_LIFE)), sa.BigInteger)
 _PATIENCE = sa.literal_column(str(statements.micros_of(PATIENCE)), sa.BigInteger)
@@ -133,7 +133,7 @@ def _on(threshold: float | None) -> float | None:
 
 
 def _limit(threshold: float | None) -> float:
-    """Return for how many microseconds the value one fades until it is at a threshold."""
+    """Return the microseconds in which a value of one fades to a threshold."""
     return (
         _ALWAYS
         if threshold is None or threshold <= 0
@@ -156,7 +156,7 @@ _BODY = (
     "is_rated",
 )
 _DATED = ("first_observed", "occurred_at", "expires_at", "valid_from", "valid_until")
-"""Times whose day is told: each keeps its distance from UTC."""
+"""Times whose day is shown: each keeps its distance from UTC."""
 _LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 
 
@@ -218,9 +218,9 @@ def _labels_of(record: Record) -> str:
 
 
 def readers_of(record: Record) -> list[str]:
-    """Return the tokens that the words of a record are filed under: whoever has one of them may find it.
+    """Return the tokens that the words of a record are filed under: a reader who has one of them may find it.
 
-    None: that of its shelf, since it is the user's alone, or public.
+    An empty list means the token of its shelf, since the record is the user's alone, or public.
     """
     access = record.access_control
     if not access.is_shared or access.visibility == "public":
@@ -353,7 +353,7 @@ _TOLD = sa.and_(
     sa.or_(records.c.valid_from.is_(None), records.c.valid_from <= _NOW),
     sa.or_(records.c.valid_until.is_(None), records.c.valid_until > _NOW),
 )
-"""The condition that records have begun too, and have not ended. All of that follows from the clock."""
+"""The condition that records have also begun, and have not ended. All of that depends on the clock alone."""
 _HELD = sa.and_(
     _TOLD,
     sa.or_(_IN_FORCE, records.c.valid_until.is_not(None)),
@@ -361,7 +361,7 @@ _HELD = sa.and_(
         records.c.valid_from.is_not(None), records.c.valid_until.is_not(None), records.c.created_at <= _NOW
     ),
 )
-"""The condition that records held at a moment, which they may have ended after. What was corrected never held."""
+"""The condition that records were true at a moment. They may have ended since. What was corrected was never true."""
 
 
 def _spaced(label: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
@@ -406,7 +406,7 @@ def _shared_query(count: int) -> Statement:
 
 _PROFILE = Statement(
     sa.select(records, sa.func.count().over().label("every"))
-    # As text, so that the database uses its partial index, which it does not with parameters.
+    # As text, since the database uses its partial index only without parameters.
     .where(OWN, sa.text("always = 1 AND replaced_by IS NULL"), _TOLD, WORTH)
     .order_by(
         records.c.type == "preference",
@@ -416,7 +416,7 @@ _PROFILE = Statement(
         records.c.number,
     )
     .limit(sa.bindparam("most"))
-    # Without statistics, SQLite may hold the index of all of a user's records for as good.
+    # Without statistics, SQLite may think that the index of all of a user's records is as good.
     .with_hint(records, "INDEXED BY memlayer_records_profile", "sqlite")
 )
 
@@ -424,10 +424,10 @@ _PROFILE = Statement(
 def profile(
     connection: sa.Connection, reader: Reader, limit: int, preferences: int
 ) -> tuple[dict[int, Record], int]:
-    """Return a user's own records that are told always by their keys, and how many there are in all.
+    """Return a user's own records that are in every context, by their keys, and how many there are in all.
 
-    At most `limit` are returned, and of preferences at most `preferences`, after all others: the most important first,
-    of equal ones the most certain, of those the oldest.
+    At most `limit` are returned. At most `preferences` of them are preferences, which come after all others. The most
+    important come first, of equal ones the most certain, of those the oldest.
     """
     rows = _PROFILE.all(connection, _profile_values(reader, limit))
     others = sum(row.type != "preference" for row in rows)
@@ -444,7 +444,7 @@ def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
 
 
 def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
-    """Return the records of these keys that the reader may see and whose importance or confidence suffices."""
+    """Return the records of these keys that the reader may see and that are important or certain enough."""
     named = grantees(reader.reach, reader.roles)
     values = {**_values(reader, named), **values_of(reader)}
     rows = _visible_query(len(named)).all(connection, list(keys), values)
@@ -489,7 +489,7 @@ def list_records(connection: sa.Connection, reader: Reader, record_filter: Recor
         user_id, ordinal = ordinal_of(record_filter.record_id)
         query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
-    # Only of the page, texts and vectors are read: a sort takes all columns with it.
+    # Texts and vectors are read for this page alone: a sort moves all columns.
     page = query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset).subquery()
     whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
@@ -539,7 +539,7 @@ def matching_keys(
 
 
 def _is_asserted(about: str) -> Any:
-    """Return the condition that records are asserted of somebody, and not denied; of the user, also that they are no facts."""
+    """Return the condition that records say something of somebody, and do not deny it; for the user, also other records."""
     asserted = sa.and_(records.c.subject == check.fold(about), records.c.modality.is_distinct_from("denies"))
     return sa.or_(asserted, records.c.subject.is_(None)) if check.fold(about) == USER else asserted
 
@@ -559,7 +559,7 @@ def replaced(connection: sa.Connection, reach: Scope, ordinal: int) -> list[Reco
 def pages(
     connection: sa.Connection, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
 ) -> list[tuple[tuple[str, int], list[Record]]]:
-    """Return a page of a tenant's or a user's records with their versions, in an order that no write changes."""
+    """Return a page of a tenant's or a user's records with their versions. No write changes their order."""
     namespace, ordinal = after
     behind = sa.or_(
         records.c.namespace > namespace,
@@ -646,7 +646,7 @@ _ROWS = (
 
 
 def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
-    """Return those of some messages that a user said: their key, id, text and time, and whose they are.
+    """Return those of some messages that a user said: the key, id, text, time and owner of each.
 
     Hidden messages, tasks of agents, replaced versions and sessions without a user are left out.
     """
@@ -658,7 +658,7 @@ def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
 
 
 def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any]:
-    """Return what the user, and nobody else, said last in a session, the newest first, in the rows of `from_users`."""
+    """Return the last messages of the user alone in a session, the newest first, as rows like those of `from_users`."""
     number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
     if number is None:
         return []
@@ -670,10 +670,10 @@ def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any
 
 
 def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[str | None]) -> set[str | None]:
-    """Return those of some names in a user's messages that are somebody else's.
+    """Return those of some names in a user's messages that are other people's.
 
-    The user's is the user's id, and what is known as the user's name; if no message has one of these, the name that was
-    first there.
+    The user's names are the user's id, and the known name of the user. If no message has one of these, the first name in
+    the messages is the user's.
     """
     if not any(names):
         return set()
@@ -702,7 +702,7 @@ def add_evidence(
     kind: EvidenceKind,
     model: str | None,
 ) -> int:
-    """Let a record rest on the words of a statement. Returns on how many messages more it rests by that."""
+    """Let a record rest on the words of a statement. Returns how many messages were added."""
     keys = [key for key, _, _ in statement.quotes]
     these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
     here = set(connection.scalars(sa.select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
@@ -735,7 +735,7 @@ def rests_on(connection: sa.Connection, namespace: str, ordinal: int, keys: Coll
 def evidence_of(
     connection: sa.Connection, places: Sequence[tuple[str, int]]
 ) -> dict[tuple[str, int], tuple[Evidence, ...]]:
-    """Return what records rest on, by their namespace and number, in the order in which it was said."""
+    """Return the evidence of records, by their namespace and number, in the order in which it was said."""
     found: dict[tuple[str, int], list[Evidence]] = {}
     for namespace in sorted({namespace for namespace, _ in places}):
         ordinals = [ordinal for one, ordinal in places if one == namespace]
@@ -757,9 +757,10 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
 
 
 def forgotten_messages(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
-    """Return the keys of those of some messages of which, or of a copy of which, nothing is read again.
+    """Return the keys of those of some messages that are not read again, nor are their copies.
 
-    `rows` are rows of `from_users`. Somebody deleted a record of such a message, or an import brought what was learned of it.
+    `rows` are rows of `from_users`. Somebody deleted a record of such a message, or an import brought what was learned
+    from it.
     """
     marked = sa.select(messages.c.id, messages.c.digest).join(evidence, evidence.c.message == messages.c.key)
     gone = {
@@ -777,7 +778,7 @@ def forgotten_messages(connection: sa.Connection, rows: Sequence[Any]) -> set[in
 
 
 def release_evidence(connection: sa.Connection, namespace: str, ordinals: Collection[int]) -> None:
-    """Let no record rest on words any more that some records rest on. The words are not read again."""
+    """Separate some records from their evidence. A mark of each message stays, so that it is not read again."""
     for some in statements.chunks(sorted(ordinals)):
         these = sa.and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
         connection.execute(sa.update(evidence).where(these).values(ordinal=None, start=0, until=0, text=None))
@@ -794,7 +795,7 @@ def note_forgotten(connection: sa.Connection, owner: Scope, numbers: Iterable[tu
 
 
 def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int) -> bool:
-    """Return whether somebody deleted the record with a number, made at a moment."""
+    """Return whether somebody deleted the record that has a number and was made at a moment."""
     this = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.said_at == at
     return connection.scalar(sa.select(sa.exists().where(*this, evidence.c.kind == _FORGOTTEN))) is True
 
@@ -802,9 +803,9 @@ def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int
 def counts(
     connection: sa.Connection, tenant_id: str, user_id: str | None, after: str, limit: int
 ) -> dict[str, tuple[str, int, dict[str, int]]]:
-    """Return a page of the users of a tenant, or the one, who ever had a record, by their namespaces, in the order of these.
+    """Return a page of the users of a tenant who ever had a record, or one of them, sorted by their namespaces.
 
-    For each: the user's id, the highest number of a record, and the ids of those that were deleted, each with the time at which
+    Each has the user's id, the highest number of a record, and the ids of the deleted records, each with the time at which
     it was made, in microseconds.
     """
     whose = [namespaces.c.tenant_id == tenant_id, namespaces.c.namespace > after, namespaces.c.records > 0]
@@ -824,7 +825,7 @@ def counts(
 
 
 def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterable[str]) -> None:
-    """Let no model read what a user says in messages that wait for their index: what they say was learned elsewhere."""
+    """Let no model read a user's messages that wait for their index: their facts were learned elsewhere."""
     waits = sa.exists().where(jobs.c.kind == "index", jobs.c.subject == messages.c.key)
     named = messages.c.id_digest.in_([statements.id_digest(number, one) for one in ids])
     said = sa.select(messages.c.key, messages.c.created_at).where(
@@ -836,7 +837,7 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
 
 
 def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
-    """Delete what a user's records rest on, or those of a user with one agent."""
+    """Delete the evidence of a user's records, or of those of a user with one agent."""
     whose = evidence.c.namespace == reach.namespace
     if reach.agent_id is not None:
         whose = sa.and_(whose, evidence.c.agent_id == reach.agent_id)
@@ -846,7 +847,7 @@ def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
 def restore_evidence(
     connection: sa.Connection, owner: Scope, ordinal: int, quotes: Sequence[Evidence]
 ) -> None:
-    """Let a record from elsewhere rest on those of its messages that are here."""
+    """Store the evidence of a record from elsewhere, for those of its messages that are here."""
     for quote in quotes:
         named = sessions.c.namespace == owner.namespace, sessions.c.session_id == quote.session_id
         numbers = connection.scalars(sa.select(sessions.c.number).where(*named)).all()
@@ -950,7 +951,7 @@ def _entry(row: Any, user_id: str) -> LedgerEntry:
 
 # What a model is shown of a conversation.
 
-_KNOWN = 500  # facts of a user that are compared with a batch, the last written ones
+_KNOWN = 500  # facts of a user that are compared with a batch: the last written ones
 
 
 def learns(connection: sa.Connection) -> bool:
@@ -961,7 +962,7 @@ def learns(connection: sa.Connection) -> bool:
 def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
     """Return the rows of the messages that jobs are about, in the order in which they were said.
 
-    Those of which somebody deleted a record are left out: their words are not read again.
+    Messages with a deleted record are left out: their words are not read again.
     """
     rows = from_users(connection, sorted(job.subject for job in jobs))
     gone = forgotten_messages(connection, rows)
@@ -969,7 +970,7 @@ def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
 
 
 def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:
-    """Return what stands directly before each of some messages of one session, by the keys of these."""
+    """Return the message directly before each of some messages of one session, by the keys of these."""
     session = messages_reads.find_by_number(connection, rows[0].session)
     if session is None:
         return {}
@@ -996,11 +997,11 @@ def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record,
 
 
 def _may_hold(record: Record, now: datetime) -> bool:
-    """Tell whether a fact holds, or will."""
+    """Return whether a fact is true now, or will be."""
     is_over = record.valid_until is not None and record.valid_until <= now
     return not (is_over or record.is_archived or record.archived_because)
 
 
 def vectors_of(connection: sa.Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:
-    """Return the stored vectors of messages, of their first parts, by their keys."""
+    """Return the stored vectors of the first parts of messages, by their keys."""
     return {entry.key: entry.vector for entry in vectors.entries_of(connection, keys)}

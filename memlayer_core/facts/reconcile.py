@@ -1,12 +1,12 @@
-"""Decides what becomes of a statement beside the facts in force about the same subject.
+"""Decides what a statement does to the facts in force about the same subject.
 
 Facts are compared by their subject, their key and their value: equal after folding case, spaces and width, or different.
-What is merely alike is a question for a model, which names the facts that its statement ends or replaces. In this order:
+A model decides about values that are only similar: it names the facts that its statement ends or replaces. In this order:
 
-1. What ends a fact ends it. The same value again confirms it.
-2. What an agent concluded never replaces or ends what the user said.
-3. A correction replaces what was never true. Otherwise the later statement counts; of a category that does not change,
-   the surer one.
+1. A statement that ends a fact ends it. The same value again confirms it.
+2. A conclusion of an agent never replaces or ends what the user said.
+3. A correction replaces what was never true. Otherwise the later statement counts, or the surer one if the category
+   does not change.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 
 
 def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decision:
-    """Decide what becomes of a statement.
+    """Decide what to do with a statement.
 
     Args:
         facts: Facts in force of the same subject and key, and those that the statement names.
         statement: The statement.
-        now: The present. What expired or ended before, and before the statement, is of the past, and takes no part; nor does
-            what has not begun when the statement begins, unless it is named.
+        now: The present. Facts that expired or ended before it, and before the statement, are of the past, and are ignored.
+            Facts that begin later than the statement are ignored, too, unless it names them.
     """
     new = statement.record
     at = max(now, new.first_observed)
@@ -64,7 +64,7 @@ def _same(one: Record, other: Record) -> bool:
 
 
 def _says(one: Record, other: Record) -> bool:
-    """Tell whether two facts say the same of the same."""
+    """Return whether two facts say the same about the same subject."""
     return fold(one.value) == fold(other.value) and one.modality == other.modality
 
 
@@ -79,7 +79,7 @@ def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
 
 
 def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Decision:
-    """Decide between values that cannot both hold."""
+    """Decide between values that cannot both be true."""
     new = statement.record
     if _is_weaker(new, old):
         return Decision("conflict", "what an agent concluded does not replace what the user said", old)

@@ -1,9 +1,9 @@
 """Writes records in SQL: remember, revise, settle, forget. Each function runs in its caller's transaction.
 
-Every write locks in this order: messages, owners, records (see `texts`). So writes to one user's records happen one after the other,
-and there is no deadlock.
+Every write locks in this order: messages, owners, records (see `texts`). So writes to one user's records happen one after
+the other, and there is no deadlock.
 
-Each version of a record has its own number, which is the key of its text: no key ever means two texts.
+Each version of a record has its own number, which is the key of its text: a key never means two texts.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def remember(
     shards: int,
     narrow: Callable[[Record], PreparedRecord] | None = None,
 ) -> Record:
-    """Store a record, and queue its index job. If a record in force has the same words, that one is confirmed instead.
+    """Store a record, and queue its index job. If a record in force has the same words, it is confirmed instead.
 
     Args:
         connection: In a transaction that writes.
@@ -109,7 +109,7 @@ def revise(
 ) -> Record:
     """Replace a record, and others that are merged into it, by the result of `change`.
 
-    A fact then says what the caller says, and rests on no words. If `change` raises, nothing is changed. If it changes
+    A fact then says what the caller says, and has no evidence. If `change` raises, nothing is changed. If it changes
     nothing, there is no new version.
 
     Raises:
@@ -149,7 +149,7 @@ def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: dat
 
 
 def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
-    """Return the rows of every version of a user's records: of one agent or one session with those below it, if it is named."""
+    """Return the rows of all versions of a user's records; only of an agent, or of a session and those below it, if named."""
     session = reach.session_id
     inside = sa.true() if session is None else statements.is_within(records.c.session_id, session)
     query = sa.select(records).where(OWN, inside).order_by(records.c.ordinal, records.c.version)
@@ -157,7 +157,7 @@ def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
 
 
 def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> int:
-    """Delete records, of which these are all versions. They are locked. Returns how many records."""
+    """Delete records. `rows` are all versions of them, and are locked. Returns how many records were deleted."""
     if not rows:
         return 0
     take_away(connection, [row for row in rows if row.replaced_by is None], now)
@@ -176,8 +176,8 @@ def _restore(
 ) -> bool:
     """Store a record that comes from elsewhere, the oldest version first. Returns whether anything was stored.
 
-    One whose words are in force here, or that is here already, as it is or further on, is left alone.
-    Where its id is another record's, it gets a new one.
+    Nothing is stored if its words are in force here, or if it is here already, in the same or a later version.
+    If another record has its id, it gets a new one.
     """
     newest = versions[-1]
     owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
@@ -191,7 +191,7 @@ def _restore(
     known = {version: bytes(row.digest) for version, row in here.items()}
     coming = {noted.record.version: noted.digest for noted in versions}
     if coming.items() <= known.items():
-        return False  # it is here, and may have gone on
+        return False  # it is here already, and may have newer versions
     if known.items() <= coming.items():
         count(connection, owner, ordinal)
         supersede(connection, list(here.values()), ordinal, now)
@@ -206,7 +206,7 @@ def _restore(
 
 
 def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) -> list[PreparedRecord]:
-    """Return the versions of a record under another id: its own names another record here."""
+    """Return the versions of a record under another id: another record has its id here."""
     former, made = versions[-1].record.memory_id, memory_id(owner.user_id, ordinal)
     return [
         replace(
@@ -222,7 +222,7 @@ def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) 
 
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
-    """Note when records were recalled, and on how many days; a later moment that is noted already stays."""
+    """Note when records were recalled, and on how many days. If a later moment is noted already, it stays."""
     at = to_micros(now)
     first_today = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at - at % _DAY)
     noted = {"last_accessed": at, "accesses": records.c.accesses + sa.case((first_today, 1), else_=0)}
@@ -234,7 +234,7 @@ def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -
 def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
     """Lock a user's records and the tenant's shared ones until the transaction ends. The user's row is created if needed.
 
-    Both are locked in the order of their names, as everywhere.
+    Both are locked in the order of their names, as in every write.
     """
     for name in sorted([owner.namespace, owner.commons.namespace]):
         if name == owner.namespace:
@@ -244,7 +244,7 @@ def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
 
 
 def note_numbers(connection: sa.Connection, owner: Scope, shards: int, ordinal: int) -> None:
-    """Let no new record of a user get a number up to one."""
+    """Let no new record of a user get this number, or a lower one."""
     texts.hold_owner(connection, owner, shards)
     count(connection, owner, ordinal)
 
@@ -283,7 +283,7 @@ def add_version(
 
 
 def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
-    """Replace versions in force by the record of this number."""
+    """Replace versions in force by the record with this number."""
     given_up = [row for row in rows if row.replaced_by is None]
     take_away(connection, given_up, now)
     for some in statements.chunks([row.number for row in given_up]):
@@ -291,7 +291,7 @@ def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now:
 
 
 def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
-    """Delete everything that finds these records."""
+    """Delete everything by which these records are found."""
     shelves: dict[str, list[int]] = {}
     for row in rows:
         shelves.setdefault(row.shelf, []).append(row.number)
@@ -326,12 +326,12 @@ def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
 
 
 def _is_free(connection: sa.Connection, digest: bytes, number: int) -> bool:
-    """Tell whether no other record in force than the one of this row has these words."""
+    """Return whether no record in force has these words, other than the one of this row."""
     return getattr(same_words(connection, digest), "number", number) == number
 
 
 def _said_before(connection: sa.Connection, draft: PreparedRecord, now: datetime) -> Any | None:
-    """Return the row of the record in force that says the same. One that has ended by now is of the past."""
+    """Return the row of the record in force that says the same; None if there is none, or it has ended by now."""
     row = same_words(connection, draft.digest)
     if row is not None and row.valid_until is not None:
         ended = statements.from_micros(row.valid_until)
@@ -347,26 +347,27 @@ def _versions(connection: sa.Connection, namespace: str, ordinal: int) -> Sequen
 
 
 def ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
-    """Return whether a user has, or had, a record of these words."""
+    """Return whether a user has, or had, a record with these words."""
     said = sa.exists().where(records.c.namespace == owner.namespace, records.c.digest == digest)
     return connection.scalar(sa.select(said)) is True
 
 
 # Episodes of ended sessions, in SQL. Each function runs in its caller's transaction.
 #
-# An end owes an episode: a row says which part of the session it tells of, and a process with a model writes it. When
-# something of that part is taken back, its record goes at once, and another one is owed of what is left.
+# When a session ends, an episode is queued: a row names the part of the session, and a process with a model writes the
+# record. If a message of that part is changed or withdrawn, the record is deleted at once, and a new one is queued for
+# the rest.
 
 
 def begin(
     connection: sa.Connection, session: Any, min_messages: int | None, until: int | None = None
 ) -> None:
-    """Owe an episode about the messages since the session began, or since its last episode, if they are enough.
+    """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
 
     Args:
         connection: In the transaction that ends the session.
         session: Its row, as it was before the end.
-        min_messages: Messages that an episode needs, without hidden and system messages; None: there will be none.
+        min_messages: Messages that an episode needs, without hidden and system messages; None: no episode is written.
         until: The position before which the episode ends; None: it ends with the last message.
     """
     if min_messages is None:
@@ -383,7 +384,7 @@ def begin(
 
 
 def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
-    """Owe an episode about the turns before a position that were just summed up, as `begin` does."""
+    """Queue an episode about the turns before a position that were just summed up, as `begin` does."""
     begin(
         connection,
         connection.execute(sa.select(sessions).where(sessions.c.number == session)).one(),
@@ -403,8 +404,8 @@ def append_episode(
 ) -> Record | None:
     """Store the episode of turns that were just summarized. Returns its record.
 
-    If turns before them are in no episode, one is owed about all of them instead; and nothing is done if they are in
-    one already. None is returned then.
+    If earlier turns are in no episode, an episode about all of them is queued instead. If these turns are in an episode
+    already, nothing is done. In both cases None is returned.
 
     Args:
         connection: In the transaction that puts the summary in force.
@@ -430,7 +431,7 @@ def append_episode(
 
 
 def find_episode(connection: sa.Connection, number: int) -> Episode | None:
-    """Return the episode of a number."""
+    """Return the episode with a number."""
     row = connection.execute(sa.select(episodes).where(episodes.c.number == number)).first()
     return _from(row) if row is not None else None
 
@@ -444,10 +445,10 @@ def store_episode(
     now: datetime,
     shards: int,
 ) -> Record | None:
-    """Store the record of an episode and strike its job off, unless its source was changed since it was read.
+    """Store the record of an episode and delete its job, unless its messages were changed since they were read.
 
-    Without a record there is nothing to tell, and there will be no episode. What models were paid is noted
-    in any case. Returns the record where one was stored.
+    Without a record, the part has nothing worth a record, and gets no episode. What models cost is noted in any case.
+    Returns the record if it was stored.
     """
     this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
@@ -470,7 +471,7 @@ def _store(
         _set(connection, job_rows, job_rows.c.id == job.id, **again)
         return None
     storage_jobs.finish(connection, [job])
-    if row is None or row.ordinal is not None:  # the session is gone, or somebody else was quicker
+    if row is None or row.ordinal is not None:  # the session is deleted, or another process was faster
         return None
     this = episodes.c.number == episode.number
     if draft is None:
@@ -484,7 +485,7 @@ def _store(
 
 
 def numbers_of(connection: sa.Connection, session: int, positions: Sequence[int]) -> list[int]:
-    """Return the numbers of the episodes that tell of any of these positions of a session."""
+    """Return the numbers of the episodes about any of these positions of a session."""
     if not positions:
         return []
     parts = connection.execute(sa.select(episodes).where(episodes.c.session == session))
@@ -492,15 +493,15 @@ def numbers_of(connection: sa.Connection, session: int, positions: Sequence[int]
 
 
 def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
-    """Delete the records of episodes whose source has changed, and owe new ones of what is left of it.
+    """Delete the records of episodes whose messages have changed, and queue new ones about what is left.
 
-    The messages are changed before: what a write locks, it locks in the order that `noting` gives.
+    The messages are changed before: every write locks in the order that `noting` gives.
     """
     if not numbers:
         return
     hit = connection.execute(sa.select(episodes).where(episodes.c.number.in_(numbers))).all()
     ordinals = {row.ordinal for row in hit} - {None}
-    # Equal words of one session are one record, and may be told by several of its episodes.
+    # Equal words of one session are one record, so several of its episodes may have the same record.
     shared = sa.and_(episodes.c.session == hit[0].session, episodes.c.ordinal.in_(ordinals))
     rows = {row.number: row for row in (*hit, *connection.execute(sa.select(episodes).where(shared)))}
     reach, these = scope.reach(), records.c.ordinal.in_(ordinals)
@@ -509,7 +510,7 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
     )
     forget_all(connection, reach, these, now)
     for row in rows.values():
-        forgotten = row.ordinal is not None and row.ordinal not in there  # by hand, and so for good
+        forgotten = row.ordinal is not None and row.ordinal not in there  # it is not written again
         if forgotten:
             continue
         if not _tells(connection, row.session, row.first, row.until):
@@ -523,12 +524,12 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
 
 
 def drop(connection: sa.Connection, session: int) -> None:
-    """Delete the episodes of a session, and the work that is owed for them: the session is deleted."""
+    """Delete the episodes of a session that is deleted, and the jobs for them."""
     _drop(connection, [row.number for row in _OF_SESSION.all(connection, {"of": session})])
 
 
 def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
-    """Note which part of its session an episode tells of, if it is in force and that is not known yet."""
+    """Note the part of its session that an episode is about, if it is in force and that is not known yet."""
     in_force = sa.and_(records.c.digest == digest, records.c.replaced_by.is_(None))
     ordinal = connection.scalar(sa.select(records.c.ordinal).where(in_force))
     known = sa.exists().where(episodes.c.session == session, episodes.c.ordinal == ordinal)
@@ -542,7 +543,7 @@ def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: b
 
 
 def _behind(connection: sa.Connection, session: Any) -> int:
-    """Return the position behind the session's episodes, in the part of it that goes on."""
+    """Return the position after the session's episodes, in its active part."""
     newest = sa.select(sa.func.coalesce(sa.func.max(episodes.c.until), -1)).where(
         episodes.c.session == session.number
     )
@@ -606,7 +607,7 @@ def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
 register(Follower(_follow, lambda connection, session, _: drop(connection, session), begin))
 
 
-# Facts in SQL: carries out what becomes of a statement. Each function runs in its caller's transaction.
+# Facts in SQL: carries out the decision about a statement. Each function runs in its caller's transaction.
 #
 # It locks in the order of `writes`: messages, owners, records.
 
@@ -621,10 +622,10 @@ def store_fact(
     model: str | None = None,
     narrow: Callable[[Record], PreparedRecord] | None = None,
 ) -> tuple[Decision, Record | None]:
-    """Carry out what becomes of a statement beside the facts in force. Returns the decision, and the record.
+    """Decide what a statement does to the facts in force, and do it. Returns the decision, and the record.
 
-    The record is the new one, or the one that it confirmed or ended; None: nothing was stored. A record that rests on
-    messages is not filed for searches: its messages are, and say it in full.
+    The record is the new one, or the one that it confirmed or ended; None: nothing was stored. A record with evidence is
+    not filed for searches, since its messages are found, and say it in full.
 
     Args:
         connection: In a transaction that writes. The messages that the statement quotes are locked.
@@ -681,7 +682,7 @@ def _known(connection: sa.Connection, draft: PreparedRecord, statement: Claim) -
 
 
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
-    """Return a fact that had ended before it was said. Where nothing says since when it held, nobody knows."""
+    """Return a fact that had ended before it was said. If nobody said when it began, it has no beginning."""
     began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
     return replace(
         record,
@@ -716,7 +717,7 @@ def _confirm(
 
 
 def _file(connection: sa.Connection, some: Sequence[tuple[int, Record]], now: datetime) -> None:
-    """File records in force for searches, those that are not yet."""
+    """File those records in force for searches that are not filed yet."""
     here = texts.existing_keys(connection, [key for key, _ in some])
     for key, record in some:
         if key not in here and record.archived_because is None:
@@ -729,7 +730,7 @@ def _file(connection: sa.Connection, some: Sequence[tuple[int, Record]], now: da
 def _close(
     connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
-    """Take facts out of force; those that hold until later end by the clock. Without `until` they were never true."""
+    """Take facts out of force. If `until` is later, they end by the clock. Without `until` they were never true."""
     closed = {"valid_until": None if until is None else to_micros(until)}
     if until is None or until <= now:
         take_away(connection, rows, now)
@@ -749,7 +750,7 @@ def _gives_way(row: Any) -> Any:
 
 
 def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: datetime) -> None:
-    """Put facts in force again whose successors are deleted; what those had given way to takes their place.
+    """Put facts in force again whose successors are deleted. If a deleted one had a successor, this one succeeds now.
 
     Args:
         connection: In a transaction that writes. The owner's records are locked.
@@ -781,7 +782,7 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
 
 
 def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
-    """Make one fact of two that say the same, since what stood between them is deleted."""
+    """Join two facts that say the same, since the fact between them is deleted."""
     every = records.c
     for row in rows:
         later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
@@ -813,17 +814,17 @@ def restore(
     now: datetime,
     shards: int,
 ) -> bool:
-    """Store a record that comes from elsewhere beside the facts in force here, with the words that it rests on.
+    """Store a record that comes from elsewhere next to the facts in force here, with its evidence.
 
-    An episode whose messages came before is tied to them again: it goes when one of them is taken back. Returns whether
-    anything was stored.
+    If the messages of an episode came before it, it is tied to them again: it is deleted when one of them is withdrawn.
+    Returns whether anything was stored.
     """
     newest = versions[-1]
     ends, session = part_of(newest.record), None
     if ends is not None:
         lane = _session_of(newest.record).session_lane
         held = sa.select(sessions.c.number).where(sessions.c.lane == lane).with_for_update()
-        session = connection.scalar(held)  # sessions are locked before records, as everywhere
+        session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)
     if ends is not None and session is not None:
         _tie(connection, session, ends, newest.digest)
@@ -851,10 +852,10 @@ def restore(
 
 
 def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> int:
-    """Delete a record with every version of it, and whatever it took in. Returns how many records there were.
+    """Delete a record with all its versions, and the records that were merged into it. Returns how many there were.
 
-    What it had ended goes with it, unless another record has taken its place since. Nothing of that is learned again, or comes
-    back from an export.
+    Facts that it had ended are deleted, too, unless another record has taken its place since. None of them is learned
+    again, or comes back from an export.
     """
     user_id, ordinal = ordinal_of(record_id)
     own = sa.and_(OWN, records.c.ordinal == ordinal, sa.literal(user_id == reach.user_id))
@@ -877,7 +878,7 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
 
 
 def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
-    """Delete a record that was deleted elsewhere. Another one that has its id here stays. Returns how many were deleted."""
+    """Delete a record that was deleted elsewhere. If its id is another record's here, that one stays. Returns how many."""
     ordinal = ordinal_of(record_id)[1]
     this = sa.select(records.c.created_at).where(OWN, records.c.ordinal == ordinal)
     here = connection.scalars(this, statements.reach_parameters(reach)).all()
@@ -889,7 +890,7 @@ def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment
 
 
 def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) -> None:
-    """Delete evidence that meets a condition, and what rests on nothing else. What that had replaced is in force again."""
+    """Delete evidence that meets a condition, and records without other evidence. Facts that these replaced are in force again."""
     rows = connection.execute(sa.select(evidence).where(condition)).all()
     if not rows:
         return
@@ -919,7 +920,7 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
 
 
 def _left(connection: sa.Connection, row: Any) -> Sequence[Any]:
-    """Return the words that a record still rests on, and says, in the order in which they were said."""
+    """Return the remaining evidence that says what a record says, in the order in which it was said."""
     these = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
     told = evidence.c.kind != "ended", evidence.c.text.is_not(None)
     query = sa.select(evidence).where(*these, *told)
@@ -927,7 +928,7 @@ def _left(connection: sa.Connection, row: Any) -> Sequence[Any]:
 
 
 def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[Any], now: datetime) -> bool:
-    """Let a record say what is left of the words that it rested on, since then. Returns False if another one says that already."""
+    """Let a record say what its remaining evidence says, from that time on. Returns False if another record says that already."""
     for one in versions:
         record = reads.record_of(one)
         told = replace(record, raw=rest[0].text if rest else record.value or record.raw, summary=None)
@@ -946,7 +947,7 @@ def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[A
 
 
 def keep_left(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
-    """Let records of a session that is forgotten say what other sessions say. Returns the rows of those that none says."""
+    """Let records of a forgotten session say what other sessions say. Returns the rows of those that no other session says."""
     gone: list[Any] = []
     for _, some in groupby(rows, key=lambda row: (row.namespace, row.ordinal)):
         versions = list(some)
@@ -961,7 +962,7 @@ def keep_left(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> 
 
 
 def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
-    """Return what those of some messages say on which a record rests."""
+    """Return what some messages say, those of them that are evidence of a record."""
     columns = messages.c.text, messages.c.role, messages.c.created_at
     query = (
         sa.select(messages.c.key, *columns).join(evidence, evidence.c.message == messages.c.key).distinct()
@@ -975,7 +976,7 @@ def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[An
 
 @contextmanager
 def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
-    """Take back what rests on messages that change. They are read anew."""
+    """Take back the records whose evidence is in messages that change. The messages are read again."""
     before = _words(connection, change.keys)
     yield
     now_there = _words(connection, list(before))
@@ -985,7 +986,7 @@ def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
 
 
 def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
-    """Take back what rests on a session, as it is deleted."""
+    """Take back the records whose evidence is in a session that is deleted."""
     withdraw_evidence(
         connection,
         evidence.c.message.in_(sa.select(messages.c.key).where(ever_inside(session))),
@@ -994,7 +995,7 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
 
 
 def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordError:
-    """Return the error of an application whose statement is not stored."""
+    """Return the error for an application whose statement is not stored."""
     return InvalidRecordError(
         f"nothing was stored of `{draft.record.key}`: {decision.reason}",
         hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
@@ -1003,11 +1004,11 @@ def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordErro
 
 # Counts and deletes archived records of all users, in SQL. Each function runs in its caller's transaction.
 #
-# A record is archived when it has faded or expired: nothing has to be written for that.
+# A record is archived when it has faded or expired. Nothing is written for that.
 
 _EXPIRED = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= sa.bindparam("now"))
 _ARCHIVED = sa.and_(_IN_FORCE, sa.or_(_EXPIRED, sa.and_(sa.not_(KEPT), sa.bindparam("now") >= USED)))
-"""The condition that records were archived at a moment, and were not used since."""
+"""The condition that records were archived at a moment, and have not been used since."""
 
 
 def count_archived(connection: sa.Connection, settings: Settings, at: datetime) -> tuple[int, int]:
@@ -1021,7 +1022,7 @@ def count_archived(connection: sa.Connection, settings: Settings, at: datetime) 
 def find_archived(
     connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int
 ) -> list[tuple[Scope, list[int]]]:
-    """Return numbers of records that are archived for some days at a moment, by their owners; at most `limit`."""
+    """Return the numbers of records that have been archived for some days at a moment, by their owners; at most `limit`."""
     query = sa.select(records).where(_ARCHIVED).order_by(records.c.number).limit(limit)
     found: dict[Scope, list[int]] = {}
     for row in connection.execute(query, _values(settings, at, days)):
@@ -1040,13 +1041,13 @@ def delete_archived(
 ) -> int:
     """Delete records, unless they were used meanwhile, with the facts that they had replaced. Returns how many.
 
-    What they rest on is not learned again. The ledger tells of each record that was deleted.
+    Their evidence is not learned again. The ledger names each record that was deleted.
 
     Args:
         connection: In a transaction that writes.
         settings: Its thresholds count.
         at: The moment that counts.
-        days: For how many days they must have been archived then.
+        days: How many days they must have been archived by then.
         owner: Whose records they are.
         ordinals: Their numbers.
         now: The present, for jobs.
@@ -1072,7 +1073,7 @@ def delete_archived(
 def _with_predecessors(
     connection: sa.Connection, owner: Scope, heads: Iterable[Any], *conditions: Any
 ) -> set[int]:
-    """Return the numbers of records and of all that they replaced under a condition: else that would be in force again."""
+    """Return the numbers of records, and of all that they replaced, since these would be in force again without them."""
     every = found = {row.ordinal for row in heads}
     while found:
         before = sa.select(records.c.ordinal).where(
@@ -1108,15 +1109,15 @@ class LeaseLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is written of a batch.
+    """What is written about a batch.
 
     Attributes:
-        jobs: The jobs that are done with it.
+        jobs: The jobs that it completes.
         rows: The rows of the messages that were read.
         statements: What they state, each with its record.
-        refusals: For each statement that makes no fact, why.
-        problem: Why some messages could not be read; empty: all were.
-        costs: What the model was paid.
+        refusals: For each statement that makes no fact, the reason.
+        problem: Why some messages could not be read; empty: all were read.
+        costs: What the model cost.
         model: The model's name.
     """
 
@@ -1143,7 +1144,7 @@ def begin_learning(connection: sa.Connection, now: datetime, days: float) -> Non
 
 
 _FEW = 3
-"""Turns of a session for which a model is not asked before the session ends, or the user begins another one."""
+"""Fewer turns of a session than this wait until the session ends, or the user begins another one."""
 
 
 def queue(
@@ -1156,8 +1157,8 @@ def queue(
 ) -> None:
     """Queue jobs of kind `"learn"` for those of some messages that a user said.
 
-    All that wait in a session wait until there are as many as `turns`; three and more wait until `later`, fewer until the
-    session ends, at the latest until `ended`. What waits in the user's other sessions is due now.
+    The messages of a session wait until there are `turns` of them. Three or more wait at most until `later`. Fewer wait
+    until the session ends, at most until `ended`. Messages that wait in the user's other sessions are due now.
     """
     rows = reads.from_users(connection, keys)
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
@@ -1165,7 +1166,7 @@ def queue(
         namespace, subjects = told[0].namespace, [row.key for row in told]
         storage_jobs.enqueue_once(connection, "learn", subjects, ended, namespace)
         begins = sa.select(sessions.c.memory_start).where(sessions.c.number == session).with_for_update()
-        start = connection.scalar(begins) or 0  # nobody ends the session meanwhile
+        start = connection.scalar(begins) or 0  # locked, so nobody ends the session meanwhile
         is_over = any(row.position < start for row in told)
 
         def due(count: int, rest: datetime = now if is_over else ended) -> datetime:
@@ -1176,7 +1177,7 @@ def queue(
 
 
 def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
-    """Let what waits in a session that ends be read."""
+    """Make the messages that wait in a session due, since it ends."""
     storage_jobs.gather(
         connection, "learn", Stretch(session.number, 0, LAST), lambda _: statements.from_micros(0)
     )
@@ -1186,7 +1187,7 @@ register(Follower(_follow_facts, _drop_facts, _hurry_rest))
 
 
 def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
-    """Lock messages, and return the keys of those that still say what they said when they were read."""
+    """Lock messages, and return the keys of those that did not change since they were read."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
     digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys)}

@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
 
 Progress = Callable[[int, int], object]
-"""Called after each page with the number of messages that are done, and the number to expect."""
+"""Called after each page with the number of messages that are done, and the expected number."""
 
 AT_ONCE = 200
-"""Messages, sessions or lines of a page: no more of them are held in memory."""
+"""Number of messages, sessions or lines of a page: never more of them are held in memory."""
 
 
 def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     receipt = write()
     rt.temporaries.clear(scope)
     announce(rt, scope, receipt)
-    rt.wake()  # the old messages have to leave the index
+    rt.wake()  # the old messages must be removed from the index
     return receipt
 
 
@@ -93,7 +93,7 @@ def export(
 ) -> Asking[int]:
     """Write the sessions and records of a user, or all data of a tenant, line by line.
 
-    Each page is read from where the last one ended, so writes in between hide nothing and repeat nothing.
+    Each page begins where the last one ended, so writes in between hide nothing and repeat nothing.
 
     Returns:
         How many messages were written.
@@ -115,7 +115,7 @@ def export(
 
 
 def _report(progress: Progress | None, count: int, expected: int) -> Asking[None]:
-    """Tell a caller how far it is, in the event loop if there is one. A flow can be cancelled there, between two pages."""
+    """Report the progress to the caller, in the event loop if there is one. A flow can be cancelled there, between two pages."""
     told = progress or (lambda *_: None)
 
     async def tell() -> None:
@@ -146,7 +146,7 @@ def _sessions(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Ses
 
 
 def _messages(db: Database, session: Session) -> Iterator[list[StoredMessage]]:
-    """Yield a session's messages and versions in pages, each version in front of the message that it stands before."""
+    """Yield a session's messages and versions in pages. Each version comes before the message that follows it."""
     after = 0
     while after < LAST:
         page = db.read(messages_reads.history, session, after, AT_ONCE)
@@ -170,7 +170,7 @@ def _pages(
     for session in _sessions(db, tenant_id, user_id):
         for page in _messages(db, session):
             some: list[lines.Line] = []
-            if known is not session:  # a session without messages leaves no line
+            if known is not session:  # a session without messages has no line
                 known, sessions = session, sessions + 1
                 some.append(lines.SessionLine(sessions, session.scope, db.read(_details, session)))
             some.extend(_message_line(sessions, one.message) for one in page)
@@ -201,11 +201,11 @@ def _write(target: FileWriter, some: Sequence[lines.Line]) -> None:
     )
 
 
-# Imports an export, page by page. To import it twice has the same result as once.
+# Imports an export, page by page. Importing it twice has the same result as once.
 
 
 class Ownership(NamedTuple):
-    """Whose an import is: see `Memory.import_from`."""
+    """Who gets what is imported: see `Memory.import_from`."""
 
     user_id: str | None = None
     tenant_id: str | None = None
@@ -215,10 +215,10 @@ class Ownership(NamedTuple):
 def import_from(
     rt: Runtime, source: Any, name: str | None, owner: Ownership, progress: Progress | None, dry_run: bool
 ) -> Asking[ImportReport]:
-    """Import an export, or what another program wrote. To import it twice has the same result as once.
+    """Import an export, or what another program wrote. Importing it twice has the same result as once.
 
     Raises:
-        ImportStoppedError: It cannot be read; of an export, the message says at which line, and how much was imported.
+        ImportStoppedError: It cannot be read. For an export, the error names the line, and how much was imported.
     """
     user_id, tenant_id, me = owner
     found = source_of(source, name)
@@ -226,7 +226,7 @@ def import_from(
         plan, tenant = _Plan(user_id, me), "default" if tenant_id is None else tenant_id
         return (yield from _bring(rt, found, plan, tenant, progress, dry_run=dry_run))
     if me is not None:
-        raise InputError("an export says itself who speaks", hint="Leave `me` out.")
+        raise InputError("an export already says who speaks", hint="Leave `me` out.")
     reader = LineReader(found, rt.settings.import_line_bytes)
     reach = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
@@ -245,7 +245,7 @@ def import_from(
 
 
 class _ForeignError(ImportStoppedError):
-    """A line belongs to another user than the one that is required."""
+    """A line does not belong to the required user."""
 
 
 class _Import:
@@ -267,9 +267,9 @@ class _Import:
         self._kept_in: dict[Scope, Scope] = {}
 
     def look(self, source: LineReader) -> bool:
-        """Check to whom the next page belongs, and store nothing. Returns whether more is to be checked.
+        """Check who owns the lines of the next page, and store nothing. Returns whether the check goes on.
 
-        A line that cannot be read ends the check: it will stop the import, too.
+        A line that cannot be read ends the check, since it will stop the import, too.
         """
         page = source.read(AT_ONCE)
         for number, text in page:
@@ -354,7 +354,7 @@ class _Import:
                 assert_never(line)
 
     def _origin_of(self, line: lines.SessionLine) -> lines.SessionLine:
-        """Return the line of the session that a session of an earlier memlayer holds versions of, or else the same line."""
+        """Return the line of a session. If an earlier memlayer kept versions in it, return their own session's line."""
         if not line.holds_versions:
             return line
         origin = line.scope.other_session(line.details.forked_from or "")
@@ -390,7 +390,7 @@ class _Import:
             self._rt.wake()
 
     def _expect(self, line: lines.UserLine) -> int:
-        """Give no other record the ids of those that follow, and delete what was deleted there. Returns how much was."""
+        """Reserve the ids of the records that follow, and delete records that were deleted there. Returns how many."""
         write, owner = self._rt.db.write, line.owner
         self._learned.add(owner.namespace)
         write(records_writes.note_numbers, owner, self._rt.shards, line.records)
@@ -398,7 +398,7 @@ class _Import:
         return sum(write(again, owner, *gone, now) for gone in line.forgotten.items())
 
     def _remember(self, line: lines.RecordLine) -> bool:
-        """Store a record; archived, if an earlier memlayer learned it by patterns, or kept it from being told."""
+        """Store a record. It is archived if an earlier memlayer learned it by patterns, or kept it out of contexts."""
         reason = lines.archived_because(line)
         versions = [replace(version, archived_because=reason) for version in line.versions]
         ready = [prepare_record(self._rt, version) for version in versions]
@@ -417,7 +417,7 @@ class _Import:
         return kept
 
     def _store(self, *, is_over: bool = False) -> None:
-        """Store what waits. A version waits for the message that it stands in front of, until its session is over."""
+        """Store what waits. A version waits for the message that follows it, or for the end of its session."""
         drafts, self._drafts = list(self._drafts.values()), {}
         ready = [one for one in self._versions if is_over or one[2] is not None]
         self._versions = [one for one in self._versions if not is_over and one[2] is None]
@@ -449,18 +449,18 @@ _NO_EXPORT = (
 )
 
 
-# Imports what other programs wrote, conversation by conversation. To import it twice has the same result as once.
+# Imports what other programs wrote, conversation by conversation. Importing it twice has the same result as once.
 
-_WITH_VECTORS = 1000  # messages of a conversation up to which the vectors of all of them are held in memory
+_WITH_VECTORS = 1000  # if a conversation has more messages, not all of its vectors are held in memory
 
 
 def _bring(
     rt: Runtime, source: Source, plan: _Plan, tenant_id: str, progress: Progress | None, *, dry_run: bool
 ) -> Asking[ImportReport]:
-    """Import conversations. What can be read twice is read as a whole first, so that nothing is written of what is refused.
+    """Import conversations. A source that can be read twice is checked as a whole first: if it is refused, nothing is written.
 
     Raises:
-        ImportStoppedError: Nobody knows whose they are, or who of the speakers is the user; or they are damaged.
+        ImportStoppedError: It is not known whose they are, or which speaker is the user; or they are damaged.
     """
     arrival = _Arrival(rt, plan, tenant_id, ImportReport(source_format=source.name, dry_run=dry_run))
     if source.is_repeatable:
@@ -476,11 +476,11 @@ def _bring(
 
 
 class _Plan:
-    """Whose conversations are imported, and who of their speakers is the user.
+    """Who gets the imported conversations, and which of their speakers is the user.
 
     Args:
-        user_id: The user to whom they are to belong; None: each has the user that it names.
-        me: Name of the speaker who is the user; None: who has no name.
+        user_id: The user who gets them; None: each belongs to the user that it names.
+        me: Name of the speaker who is the user; None: the speaker without a name.
 
     Attributes:
         messages: How many messages there are, if that is known.
@@ -493,7 +493,7 @@ class _Plan:
         self._speakers: dict[str, str] = {}
 
     def note(self, one: Conversation) -> None:
-        """Note whose a conversation is, and who speaks."""
+        """Note who owns a conversation, and who speaks in it."""
         self.messages += len(one.messages)
         if one.messages or one.records:
             self._users.add(one.user_id)
@@ -503,37 +503,37 @@ class _Plan:
             self._unnamed += message.role == "user" and message.name is None
 
     def check(self) -> None:
-        """Refuse what nobody can place, before anything is written.
+        """Refuse conversations without a clear user, before anything is written.
 
         Raises:
-            ImportStoppedError: Nobody says whose it is, or who of the speakers is the user.
+            ImportStoppedError: It is not known whose they are, or which speaker is the user.
         """
         named, people = sorted(one for one in self._users if one is not None), list(self._speakers.values())
         if self.user_id is not None and len(named) > 1 and self.user_id not in named:
             raise ImportStoppedError(
                 f"it is of the users {_some(named)}, and not of {self.user_id!r}",
-                hint="Leave `user_id` out: each gets their own. Or name one of them.",
+                hint="Leave `user_id` out: each user gets their own. Or name one of them.",
             )
         if self._me is not None and fold(self._me) not in self._speakers:
             raise ImportStoppedError(
                 f"nobody in it is called {self._me!r:.80}",
-                hint=f"Those who speak are: {_some(people) or 'without names'}.",
+                hint=f"The speakers are: {_some(people) or 'without names'}.",
             )
         if self._me is None and len(people) > 1 and not self._unnamed:
             raise ImportStoppedError(
                 f"several people speak in it: {_some(people)}",
-                hint="Say who of them is the user: `me=…`, or on the command line `--me NAME`. The others stay others.",
+                hint="Name the one who is the user: `me=…`, or on the command line `--me NAME`. The others keep their names.",
             )
         if None in self._users:
             self.owner_of(None)
 
     def owner_of(self, user_id: str | None) -> str | None:
-        """Return the user of a conversation that names one, or none; None if it is not of the one that was asked for.
+        """Return the user who gets a conversation; None if it belongs to another one. `user_id` is the user that it names.
 
-        Where all of it names one user, that user may have had another id there.
+        If all conversations name the same user, that user may have had another id there.
 
         Raises:
-            ImportStoppedError: Nobody says whose it is.
+            ImportStoppedError: It is not known whose it is.
         """
         if self.user_id is None and user_id is None:
             raise ImportStoppedError(
@@ -544,7 +544,7 @@ class _Plan:
         return self.user_id if user_id in (None, self.user_id) or self._users - {None} == {user_id} else None
 
     def spoken(self, message: Message) -> Message:
-        """Return a message as its speaker's: the user has no name, others keep theirs."""
+        """Return a message with its speaker's name; the user has none."""
         if self._me is None or message.role != "user" or fold(message.name or "") != fold(self._me):
             return message
         return replace(message, name=None)
@@ -662,7 +662,7 @@ def _forgotten(report: ForgetReport, what: Erasure) -> Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
-    """Whose data is deleted: see `Memory.forget`."""
+    """What is deleted: see `Memory.forget`."""
 
     user_id: str | None = None
     session_id: str | None = None
@@ -673,7 +673,7 @@ class Erasure:
 
     @property
     def reach(self) -> Scope:
-        """The scope of it.
+        """The scope of the data.
 
         Raises:
             InvalidScopeError: No user, session or record is named.
@@ -691,7 +691,7 @@ class Erasure:
 
 @traced("delete_memory", "forget", _forgotten)
 def forget(rt: Runtime, what: Erasure) -> ForgetReport:
-    """Delete a record, a session, everything of a user or of a user with one agent, or what a speaker said there."""
+    """Delete a record, a session, everything of a user or of a user with one agent, or what one speaker said there."""
     if what.record_id is None:
         rt.temporaries.forget(what.reach)
     gone = forget_in_journal(rt, what)
@@ -701,9 +701,9 @@ def forget(rt: Runtime, what: Erasure) -> ForgetReport:
 
 
 def forget_in_journal(journal: Journal, what: Erasure) -> ForgetReport:
-    """Do `forget` in the journal alone. What is left to erase from the index and the files is queued."""
+    """Do `forget` in the journal alone. Jobs are queued for the index and the files."""
     if what.record_id is not None and what.speaker is not None:
-        raise InvalidScopeError("a record and a speaker are named", hint="Delete one behind the other.")
+        raise InvalidScopeError("a record and a speaker are named", hint="Delete them in two calls.")
     if what.record_id is not None:
         owner = what.user_id if what.user_id is not None else ordinal_of(what.record_id)[0]
         reach = Scope.of_user(owner, tenant_id=what.tenant_id, agent_id=what.agent_id)

@@ -7,7 +7,7 @@
      "timestamp": "2026-05-04T12:00:00Z",
      "version": 1}
 
-A message may have the other fields of `Message.to_json` beside these two, so that it comes back equal.
+A message may also have the other fields of `Message.to_json`, so that it comes back equal.
 
 ::
 
@@ -20,10 +20,11 @@ A message may have the other fields of `Message.to_json` beside these two, so th
     {"item": {"tenant_id": "default", "labels": ["users"], "key": "k", "value": {…}, …}}
     {"end": {"sessions": 1, "messages": 1, "records": 1}}
 
-A user's line tells how many records were ever counted, and which of them were forgotten: an import gives no other record their
-ids, brings none of these back, and lets no model read the user's messages again. A message names its session's line, so that it never goes to another session if a line is lost; one with a time `withdrawn_at` was withdrawn or replaced then. A record's line has
-all its versions, and the `evidence` that it rests on. The export of a user has the items in the namespaces of that user. Without records or items, the
-last line has no number of them.
+A user's line says how many records were ever counted, and which of them were forgotten. An import gives their ids to no
+other record, brings no forgotten record back, and lets no model read the user's messages again. A message names its
+session's line, so that it never goes to another session if a line is lost. A message with a time `withdrawn_at` was
+withdrawn or replaced then. A record's line has all its versions, and its `evidence`. The export of a user has the items
+in the namespaces of that user. Without records or items, the last line has no number of them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _IN_STATES = ("title", "ended_with", "forked_from")
 
 
 def _name(key: str) -> Codec:
-    """Return how a title or an id is written and read."""
+    """Return the codec of a title or an id."""
 
     def read(name: object) -> object:
         with errors.errors_as(InvalidStateError):
@@ -80,7 +81,7 @@ DETAILS = Form(
     },
     is_open=True,
 )
-"""What states and exports say of a session, besides its scope."""
+"""What states and exports say of a session, in addition to its scope."""
 
 
 def state_of(messages: Iterable[Message], details: SessionDetails) -> dict[str, Any]:
@@ -93,11 +94,11 @@ def conversation_of(state: object) -> tuple[list[Message], SessionDetails]:
     """Return the checked messages of a state, and the session's details.
 
     Args:
-        state: One without a `version` is of version 1.
+        state: A state without a `version` is of version 1.
 
     Raises:
-        InvalidStateError: It is no state, of another version, or one of its messages cannot be stored; the error names
-            the message's place.
+        InvalidStateError: It is not a state, is of another version, or one of its messages cannot be stored; the error
+            names the message's place.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("messages"), list | tuple):
         raise InvalidStateError(
@@ -118,7 +119,7 @@ def session_text(session_id: str, components: Mapping[str, Any], now: datetime) 
     """Return the text of a session file.
 
     Raises:
-        InvalidStateError: A component's state is no JSON.
+        InvalidStateError: A component's state is not JSON.
     """
     document = {
         "sessionId": session_id,
@@ -139,12 +140,12 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
     """Return the states in the text of a session file, by their component's name.
 
     Args:
-        text: A file without a `version` is one of version 1.
-        what: What it is called in an error.
-        session_id: Whose it must be.
+        text: The text. A file without a `version` is of version 1.
+        what: What an error calls the file.
+        session_id: The session that it must belong to.
 
     Raises:
-        InvalidStateError: It is cut off, no session file, of another version or of another session.
+        InvalidStateError: It is cut off, is not a session file, or is of another version or another session.
     """
     document = parse_json(text, what, InvalidStateError)
     if not isinstance(document, dict) or not isinstance(document.get("components"), dict):
@@ -156,7 +157,7 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
     if document.get("sessionId") != session_id:
         raise InvalidStateError(
             f"{what} is of the session {document.get('sessionId')!r:.80}, and {session_id!r:.80} is asked for",
-            hint="Each session has a file of its own: this one was copied or renamed, or the path is shared.",
+            hint="Each session has its own file: this one was copied or renamed, or the path is shared.",
         )
     return dict(document["components"])
 
@@ -165,7 +166,7 @@ def check_version(version: object, current: int, what: str, error: type[Memlayer
     """Check a version.
 
     Raises:
-        MemlayerError: Of the type `error`; it names both versions.
+        MemlayerError: It is another version. The error has the type `error`, and names both versions.
     """
     if isinstance(version, bool) or version != current:
         raise error(
@@ -185,7 +186,7 @@ def _form(message: Message) -> dict[str, Any]:
 
 
 def _message(form: Any) -> Message:
-    """Return the message of a form; a lone block of text is plain text unless it says otherwise."""
+    """Return the message of a form. A single block of text is plain text unless it says otherwise."""
     if not isinstance(form, Mapping):
         return Message.from_json(form)
     fields = dict(form)
@@ -210,8 +211,8 @@ class HeaderLine:
     """The first line.
 
     Attributes:
-        tenant_id: The tenant whose data it is.
-        user_id: The user whose data it is; None: it is of the whole tenant.
+        tenant_id: The tenant who owns the data.
+        user_id: The user who owns the data; None: it is the data of the whole tenant.
         exported_at: When the export began.
         messages: How many messages there were then; more or fewer may follow.
     """
@@ -230,8 +231,8 @@ class UserLine:
         tenant_id: The user's tenant.
         user_id: The user.
         records: The highest number of a record.
-        forgotten: Ids of records that were deleted, and when each was made, in microseconds since 1970: elsewhere another record
-            may have its id.
+        forgotten: Ids of records that were deleted, each with the time at which it was made, in microseconds since 1970. In
+            another store, another record may have the same id.
     """
 
     tenant_id: str
@@ -253,8 +254,8 @@ class SessionLine:
         number: The session's number in this file.
         scope: The session's scope.
         details: Its title, times and state.
-        holds_versions: Whether its messages were withdrawn or replaced in the session that it is a fork of: earlier memlayers
-            kept them so.
+        holds_versions: Whether its messages were withdrawn or replaced in the session that it is a fork of. Earlier versions
+            of memlayer kept them in such forks.
     """
 
     number: int
@@ -270,7 +271,7 @@ class MessageLine:
     Attributes:
         session: The number of its session.
         message: The message, with an id.
-        withdrawn_at: When it was withdrawn or replaced; None: the session says it.
+        withdrawn_at: When it was withdrawn or replaced; None: it is in the session.
     """
 
     session: int
@@ -316,7 +317,7 @@ class ItemLine:
         value: Its value.
         created_at: When it was first stored.
         updated_at: When it was last stored.
-        texts: Texts that it is found by; None: its whole value.
+        texts: Texts by which it is found; None: its whole value.
         ttl: How long it lives after it was last put or read; None: it does not expire.
     """
 
@@ -331,7 +332,7 @@ class ItemLine:
 
     @property
     def put(self) -> PutItem:
-        """What puts the item."""
+        """The values that store the item."""
         return PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
 
 
@@ -400,9 +401,9 @@ def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
 
 
 def archived_because(line: RecordLine) -> str | None:
-    """Return why a record must stay out of every context; None if it may be told.
+    """Return why a record must stay out of every context; None if it may be shown.
 
-    What earlier versions of memlayer learned by patterns has evidence of which no model is named.
+    Evidence without a model's name is from earlier versions of memlayer, which learned by patterns.
     """
     if (reason := line.versions[-1].archived_because) is not None:
         return reason
@@ -412,9 +413,9 @@ def archived_because(line: RecordLine) -> str | None:
 
 
 def foreign(line: Line, user_id: str, tenant_id: str, folders: Sequence[Folder] = ()) -> str | None:
-    """Return why a line concerns others than one user of a tenant; None if it does not. `folders` are the user's own.
+    """Return why a line is not about one user of a tenant alone; None if it is. `folders` are the user's own.
 
-    A message belongs to the session that it names. A shared record concerns others, too.
+    A message belongs to the session that it names. A shared record is about others, too.
     """
     match line:
         case UserLine(user_id=user):
@@ -443,7 +444,7 @@ _OWN = re.compile(
 
 
 def is_export(head: bytes) -> bool:
-    """Tell whether a file that begins so is an export, or what is left of one."""
+    """Return whether a file with this beginning is an export, or a part of one."""
     return _OWN(head) is not None or b'{"memlayer":'.startswith(head.strip())
 
 
@@ -452,18 +453,18 @@ def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None
 
     Args:
         text: The line.
-        tenant_id: Replaces the tenant that it names; None: it does not.
-        limit: Most bytes or characters of a line.
+        tenant_id: Replaces the tenant that it names; None: that tenant stays.
+        limit: Maximum number of bytes or characters of a line.
 
     Raises:
-        ImportStoppedError: It is no line of an export that this version reads.
+        ImportStoppedError: It is not a line of an export that this version can read.
     """
     if not isinstance(text, str | bytes):
         raise ImportStoppedError(f"got {short_repr(text)}", hint="Lines are text.")
     if len(text) > limit:
         raise ImportStoppedError(
             f"it is longer than {limit:,} bytes",
-            hint="Is this file an export? `memory.export` writes lines that are shorter.",
+            hint="Is this file an export? `memory.export` writes shorter lines.",
         )
     if not text.strip():
         return None
@@ -504,7 +505,7 @@ def _user_line(line: UserLine, tenant_id: str | None) -> UserLine:
     are_moments = all(isinstance(made, int) and abs(made) < 2**62 for made in line.forgotten.values())
     if not are_moments or any(ordinal_of(one)[0] != line.user_id for one in ids):
         raise ImportStoppedError(
-            f"{line!r:.200} is no count of a user's records", hint="An export is written by `memory.export`."
+            f"{line!r:.200} does not count a user's records", hint="An export is written by `memory.export`."
         )
     return moved
 

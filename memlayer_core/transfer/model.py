@@ -1,4 +1,4 @@
-"""What an import takes in, and what it tells."""
+"""What an import reads, and what it reports."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class StoredItem:
     """A value under a key, as another store has it.
 
     Attributes:
-        put: What stores it.
-        created_at: When it was first stored; None: it is not known.
-        updated_at: When it was last stored; None: it is not known.
+        put: The values that store it.
+        created_at: When it was first stored; None: this is not known.
+        updated_at: When it was last stored; None: this is not known.
     """
 
     put: PutItem
@@ -36,11 +36,11 @@ class Conversation:
     """A conversation of another program, or what that program knows of a user. `Memory.import_from` takes an iterable of them.
 
     Attributes:
-        messages: Its messages in order, each with the time at which it was said, if that is known. A message without an id gets
-            one that is made of what it says, so that a second import finds it.
+        messages: Its messages in order, each with the time at which it was said, if that is known. If a message has no id, it
+            gets one that is made of its content, so that a second import finds it.
         session_id: Its id there. None: an id is made of its first messages.
         title: Its title.
-        user_id: Whose it is. None: the source does not say.
+        user_id: The user who owns it. None: the source does not say.
         records: Texts to remember, each with fields as for `Chat.remember`.
         items: Values under keys, as LangGraph's stores have them.
         left_out: How many messages the reader left out, by the reason.
@@ -64,9 +64,9 @@ class Conversation:
         return cls(messages=[one for one in every if isinstance(one, Message)], left_out=left, **more)
 
     def named(self, place: str = "") -> Self:
-        """Return it with ids for the session and the messages that have none, made of what they say and of `place`.
+        """Return it with ids for the session and for messages without one, made of their content and of `place`.
 
-        A conversation that went on keeps the id of its session, since that is made of its first messages.
+        A conversation that has grown keeps the id of its session, since that is made of its first messages.
         """
         keys = [repr((message.created_at, digest(message).hex())) for message in self.messages]
         session = self.session_id or _id(place, *keys[:_FIRST])
@@ -80,7 +80,7 @@ class Conversation:
         return replace(self, session_id=session, messages=messages)
 
 
-_FIRST = 3  # messages that tell two conversations apart
+_FIRST = 3  # messages by which two conversations differ
 
 
 def _id(*parts: str) -> str:
@@ -96,17 +96,17 @@ class ImportReport(Report):
         messages: Messages in it.
         stored: Messages that are new.
         unchanged: Messages that were stored before, equal and under the same id.
-        replaced: Messages that replaced another one of the same id.
+        replaced: Messages that replaced another one with the same id.
         records: Records in it.
         remembered: Records that were stored: new ones, and ones with newer versions.
-        archived: Those of them that are kept out of every context: `memory.records(every=True)` finds them, with the reason.
+        archived: Those of them that stay out of every context: `memory.records(every=True)` finds them, with the reason.
         items: Items in it.
         placed: Items that were stored: new ones, and ones with a newer value.
         source_format: Name of the format, such as `"chatgpt"`.
         left_out: How many messages, records or items were left out, by the reason.
-        without_time: Messages whose time the source does not tell: they get one between their neighbours.
-        since: Time of the oldest message or record; None: there is none with a time.
-        until: Time of the newest one.
+        without_time: Messages whose time the source does not say: they get one between their neighbours.
+        since: Time of the oldest message or record; None: none of them has a time.
+        until: Time of the newest message or record.
         dry_run: Whether nothing was written.
     """
 
@@ -144,7 +144,7 @@ class ImportReport(Report):
         return f"{said}; nothing was written" if self.dry_run else said
 
     def _view(self) -> View:
-        """Show what is not nothing."""
+        """Show the values that are not empty."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         cells = [
             (name.replace("_", " "), cell) for name, cell in values.items() if cell and name != "left_out"
@@ -160,10 +160,10 @@ class ImportReport(Report):
         self.replaced += receipt.replaced
 
     def leave_out(self, why: str, count: int = 1) -> None:
-        """Count what is left out."""
+        """Count something that is left out."""
         self.left_out[why] = self.left_out.get(why, 0) + count
 
     def date(self, *moments: datetime | None) -> None:
-        """Count moments into the span of time."""
+        """Extend the span of time to these moments."""
         told = [one for one in map(with_offset, (*moments, self.since, self.until)) if one is not None]
         self.since, self.until = min(told, default=None), max(told, default=None)

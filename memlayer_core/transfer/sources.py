@@ -42,8 +42,8 @@ class Format:
     Attributes:
         signs: Sets of fields; a file that has all of one of these sets is of this format.
         parse: Makes conversations of one JSON value; None: the values are messages.
-        message: Makes a message of one.
-        inside: Field of a lone object that holds the values.
+        message: Makes a message of one value.
+        inside: The field that holds the values if the file is a single object.
     """
 
     signs: Sequence[set[str]]
@@ -74,7 +74,7 @@ FORMATS: Mapping[str, Format] = {
     "sharegpt": Format([{"conversations.item.from"}, {"from", "value"}]),
     "table": Format([{name} for name in lists.NAMES["content"]]),
 }
-"""What can be imported from files, by the name of the format; what is recognized first stands in front."""
+"""The formats of files, by their names, in the order in which they are tried."""
 
 Conversations: TypeAlias = Generator[Conversation, None, None]
 _MAGIC = {
@@ -85,10 +85,10 @@ _MAGIC = {
 _OTHERS: Sequence[tuple[str, set[str]]] = (
     ("a session file of memlayer, which `SessionManager` loads", {"sessionId", "components"}),
 )
-_HEAD = 2**18  # bytes that tell the format
-_RATIO = 100  # of an archive's file to its packed size, at the most
-_BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may stand in front of JSON
-_LONGEST = 2**27  # bytes of a cell, as of a line of an export
+_HEAD = 2**18  # bytes at the beginning, by which the format is recognized
+_RATIO = 100  # maximum size of an archive's file, divided by its packed size
+_BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may come before JSON
+_LONGEST = 2**27  # maximum number of bytes of a cell, as of a line of an export
 _DELIMITERS = ",;\t|"
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 
@@ -99,7 +99,7 @@ class Source:
 
     Attributes:
         name: Name of its format, or of several.
-        open: Reads it, from its beginning.
+        open: Reads it from the beginning.
         is_repeatable: Whether it can be read again.
     """
 
@@ -109,7 +109,7 @@ class Source:
 
 
 def source_of(source: Any, name: str | None) -> Any:
-    """Return how to read what another program wrote, as a `Source`; what may be an export of memlayer is returned as it is.
+    """Return a `Source` that reads what another program wrote. If it may be an export of memlayer, return it as it is.
 
     Args:
         source: A path of a file, an archive or a folder, the URL of a database, an open file, or conversations.
@@ -142,7 +142,7 @@ def source_of(source: Any, name: str | None) -> Any:
 
 
 def _given(source: Iterable[Any]) -> Any:
-    """Return conversations that the caller made as a `Source`; lines as they are."""
+    """Return a caller's conversations as a `Source`; return lines as they are."""
     head = list(islice(source, 1))
     again = source if isinstance(source, Collection) else chain(head, source)
     if not head or not isinstance(head[0], Conversation):
@@ -153,11 +153,11 @@ def _given(source: Iterable[Any]) -> Any:
 # Files.
 
 _Files = Sequence[tuple[str, Callable[[], Any]]]
-"""Files, each with its name without an ending, and what opens it, as a context."""
+"""Files, each with its name without an ending, and a function that opens it as a context."""
 
 
 class _Loan(io.RawIOBase):
-    """An open file of somebody else, from a place on: what closes this leaves that open."""
+    """A caller's open file, from a place on. If this is closed, the caller's file stays open."""
 
     def __init__(self, file: IO[bytes], start: int) -> None:
         self._file = file
@@ -195,7 +195,7 @@ def _of_path(path: Path, name: str | None) -> Source | None:
 
 
 def _chosen(names: Iterable[str]) -> list[str]:
-    """Return the files of a folder or an archive that hold conversations: of the exports of chats, only those."""
+    """Return the files of a folder or an archive that hold conversations. Exports of chats have other files, too."""
     files = sorted(one for one in names if PurePosixPath(one).suffix in (".json", ".jsonl", ".csv"))
     chosen = [one for one in files if PurePosixPath(one).name.startswith("conversations")] or files
     if not chosen:
@@ -204,14 +204,14 @@ def _chosen(names: Iterable[str]) -> list[str]:
 
 
 def _of_archive(path: Path, name: str | None) -> Source | None:
-    """Read an archive where it is: nothing in it is ever written to a path that it names."""
+    """Read an archive without unpacking it: nothing is ever written to a path that it names."""
     with _explained(path.name), zipfile.ZipFile(path) as archive:
         sizes = {one.filename: one for one in archive.infolist() if not one.is_dir()}
     chosen = _chosen(sizes)
     for one in chosen:
         if sizes[one].file_size > _RATIO * max(sizes[one].compress_size, 1):
             raise ImportStoppedError(
-                f"{one!r:.80} is packed to less than a hundredth of its size, as no conversation is",
+                f"{one!r:.80} is packed to less than a hundredth of its size, unlike any conversation",
                 hint="If you trust the archive, unpack it yourself, and import the file.",
             )
 
@@ -235,7 +235,7 @@ def _of_files(files: _Files, name: str | None) -> Source | None:
 
 @contextmanager
 def _opened(opener: Callable[[], Any]) -> Iterator[io.BufferedReader]:
-    """Open a file. One that is a JSON text inside of a JSON text, as LlamaIndex writes it, is unwrapped."""
+    """Open a file. If it is a JSON text inside a JSON text, as LlamaIndex writes it, it is unwrapped."""
     with opener() as raw:
         file = io.BufferedReader(raw, _HEAD)
         if file.peek(_HEAD).lstrip(_BLANK).startswith(b'"{'):
@@ -247,7 +247,7 @@ def _recognized(head: bytes) -> str:
     """Return the name of a file's format by its beginning.
 
     Raises:
-        ImportStoppedError: It is none of them; the error says what it looks like.
+        ImportStoppedError: It has none of the formats. The error says what it looks like.
     """
     names = _names_in(head)
     if found := next(
@@ -268,11 +268,11 @@ def _recognized(head: bytes) -> str:
 
 
 def _names_in(head: bytes) -> set[str]:
-    """Return the fields at the beginning of a file, and those inside of them with dots between the names."""
+    """Return the fields at the beginning of a file, and those inside them with dots between the names."""
     if head.lstrip(_BLANK)[:1] not in (b"[", b"{"):
         return {one.strip().lower() for one in _columns(io.StringIO(_decoded(head).partition("\n")[0]))[1]}
     names = set[str]()
-    with suppress(ijson.JSONError):  # the beginning of a file ends somewhere
+    with suppress(ijson.JSONError):  # the beginning of a file may end anywhere
         for prefix, _, _ in ijson.parse(io.BytesIO(head.lstrip(_BLANK)), buf_size=4096, multiple_values=True):
             names.add(prefix.removeprefix("item."))
     return names - {"", "item"}
@@ -298,7 +298,7 @@ def _read_files(files: _Files, name: str) -> Conversations:
 
 
 def _in_text(one: Conversation) -> Conversation:
-    """Return a conversation whose ids are texts, as some programs have numbers."""
+    """Return a conversation whose ids are texts: some programs have numbers."""
     session, user, title = (
         str(value) if value else None for value in (one.session_id, one.user_id, one.title)
     )
@@ -319,7 +319,7 @@ def _explained(stem: str) -> Iterator[None]:
 
 
 def _values(file: io.BufferedReader, form: Format) -> Iterator[Any]:
-    """Yield the values of a file: of an array, of lines, of a table, or of an array inside of a lone object."""
+    """Yield the values of a file: of an array, of lines, of a table, or of an array inside a single object."""
     head = file.peek(_HEAD)
     blank = len(head) - len(head.lstrip(_BLANK))
     file.read(blank)
@@ -343,7 +343,7 @@ def _table(file: IO[bytes], head: bytes) -> Iterator[Mapping[str, str]]:
 
 
 def _columns(text: IO[str]) -> tuple[str, list[str]]:
-    """Read the first line of a table. Returns what stands between its cells, and the names of its columns."""
+    """Read the first line of a table. Returns what separates its cells, and the names of its columns."""
     line = text.readline()
     delimiter = max(_DELIMITERS, key=line.count)
     return delimiter, next(csv.reader([line], delimiter=delimiter), [])
@@ -358,10 +358,10 @@ def _decoded(head: bytes) -> str:
 
 
 def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:
-    """Yield the conversations of messages: those of each session, of each value that holds some, and those without a session."""
+    """Yield conversations: of each value that holds messages, of each session, and of the messages without a session."""
     lone: list[Any] = []
     message = partial(_message, message)
-    with closing(sqlite3.connect("")) as kept:  # a file that nobody else sees, and that ends with the process
+    with closing(sqlite3.connect("")) as kept:  # a private file, which is deleted when the process ends
         kept.execute("create table kept (session integer, form text)")
         sessions: dict[tuple[str, str], int] = {}
         for value in values:
@@ -385,7 +385,7 @@ def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[C
 
 
 def _message(parse: Callable[[Any], Any], row: Any) -> Any:
-    """Return the message of a row, or why it is left out."""
+    """Return the message of a row, or the reason why it is left out."""
     try:
         return parse(row)
     except _UNREADABLE:
@@ -400,7 +400,7 @@ def _conversation(about: Mapping[str, Any], messages: Iterable[Any]) -> Conversa
 
 
 def _in_order(messages: Iterable[Any]) -> list[Any]:
-    """Return messages in the order of their times, if each has one: some programs write the newest one first."""
+    """Return messages in the order of their times, if each has a time: some programs write the newest one first."""
     every = list(messages)
     times = [_START if isinstance(one, str) else with_offset(one.created_at) for one in every]
     known = [at for at in times if at is not None]
@@ -415,11 +415,11 @@ def _in_order(messages: Iterable[Any]) -> list[Any]:
 
 
 def _database(url: str) -> Source:
-    """Return the tables of a database that are known, as a source.
+    """Return the known tables of a database as a source.
 
     Raises:
         InputError: The URL cannot be used.
-        ImportStoppedError: It has no table that is known.
+        ImportStoppedError: It has no known table.
     """
     if url.startswith(("redis://", "rediss://", "unix://")):
         return Source("langchain", partial(_redis, url))
@@ -429,7 +429,7 @@ def _database(url: str) -> Source:
         place = sa.make_url(url)
     except sa.exc.ArgumentError:
         raise InputError(
-            "this is no URL of a database", hint="Such as postgresql://user@host/name."
+            "this is not a URL of a database", hint="Such as postgresql://user@host/name."
         ) from None
     with _engine(place) as engine:
         kinds = _kinds(engine)
@@ -464,7 +464,7 @@ def _engine(place: sa.URL) -> Iterator[sa.Engine]:
 
 
 def _kinds(engine: sa.Engine) -> list[tuple[str, Callable[[Any], Iterator[Conversation]]]]:
-    """Return what can be read of a database, each with the name of its format."""
+    """Return the functions that can read a database, each with the name of its format."""
     import sqlalchemy as sa
 
     inspector = sa.inspect(engine)
@@ -491,7 +491,7 @@ def _read_database(place: sa.URL) -> Conversations:
 
 
 def _select(connection: Any, table: Any, names: Sequence[str], order: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows of a table page by page; of a column that it has not, None."""
+    """Yield the rows of a table, page by page. A missing column gives None."""
     import sqlalchemy as sa
 
     columns = [table.c[name] if name in table.c else sa.null() for name in names]
@@ -525,13 +525,13 @@ _SAVED = """
 
 
 def _checkpoints(table: Any, connection: Any) -> Iterator[Conversation]:
-    """Read the checkpoints of graphs, not those of the graphs inside of them."""
+    """Read the checkpoints of graphs, without those of the graphs inside them."""
     rows = _saved(connection) if connection.dialect.name == "postgresql" else _whole(table, connection)
     return frameworks.checkpoints(rows)
 
 
 def _saved(connection: Any) -> Iterator[Any]:
-    """Yield PostgreSQL's checkpoints, whose messages are in a table of their own, once for each list of messages."""
+    """Yield PostgreSQL's checkpoints, once for each list of messages. Their messages are in a separate table."""
     import sqlalchemy as sa
 
     before = None
@@ -558,11 +558,11 @@ _TABLES: Sequence[tuple[set[str], str, Callable[[Any, Any], Iterator[Conversatio
     ({"prefix", "key", "value"}, "langgraph store", _items),
     ({"key", "timestamp", "role", "data"}, "llamaindex", _memories),
 )
-"""Tables of the frameworks, by the columns that tell them."""
+"""Tables of the frameworks, by the columns that identify them."""
 
 
 def _redis(url: str) -> Conversations:
-    """Read the lists of LangChain's `RedisChatMessageHistory`. What their keys begin with may stand behind a `#` in the URL."""
+    """Read the lists of LangChain's `RedisChatMessageHistory`. The URL may have the beginning of their keys after a `#`."""
     try:
         import redis
     except ImportError:
@@ -585,5 +585,5 @@ def _redis(url: str) -> Conversations:
     if not keys:
         raise ImportStoppedError(
             f"no list in Redis has a key that begins with {begin!r:.80}",
-            hint="What the keys of your histories begin with stands behind a `#`: redis://host/0#chat:",
+            hint="Write the beginning of your histories' keys after a `#`: redis://host/0#chat:",
         )

@@ -1,4 +1,4 @@
-"""Deletes everything of a scope, and takes in an exported session, in SQL. Each function runs in its caller's transaction."""
+"""Deletes everything of a scope, and imports a session, in SQL. Each function runs in its caller's transaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from memlayer_core.storage.tables import IN_FORCE, messages, records, sessions
 
 
 def sessions_of(reach: Scope) -> sa.Select[Any]:
-    """Return the query of the sessions in a scope, in the order of their numbers; of a session, also of those below it."""
+    """Return the query of the sessions in a scope, sorted by their numbers; for a session, also of those below it."""
     whose = sessions.c.namespace == reach.namespace
     if reach.reach().session_id is not None:  # without a user, each stands alone
         whose = sessions.c.user_id == sa.literal(ALONE) + sessions.c.session_id
@@ -120,9 +120,9 @@ def merge(
 ) -> Receipt:
     """Add the messages of an export that a session does not have. Its own title and end stay.
 
-    If `is_learned`, no model reads them again: the export has what was learned of its user.
+    If `is_learned`, no model reads them again, since the export has the facts of its user.
 
-    If a message differs, the export's replaces it, and its earlier version stays as one.
+    If a message differs, the export's message replaces it, and the earlier one stays as a version.
     """
     before = reads.lock_session(connection, scope)
     created, updated = min(now, details.created_at or now), min(now, details.updated_at or now)
@@ -154,13 +154,13 @@ def add_versions(
     now: datetime,
     shards: int,
 ) -> int:
-    """Store what a session said before, as far as it is not here. Returns how many were stored.
+    """Store earlier versions of a session's messages that are not here yet. Returns how many were stored.
 
     Args:
         connection: In a transaction that writes.
         scope: The session.
-        versions: Each with the time at which it was withdrawn or replaced, and the id of the message that it stands in front of;
-            None: it stands in front of the first one that is not older.
+        versions: Each with the time at which it was withdrawn or replaced, and the id of the message that follows it; None: the
+            first message that is not older follows it.
         now: The present.
         shards: Number of collections that users are spread over.
     """
@@ -184,7 +184,7 @@ def add_versions(
 
 
 def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> int:
-    """Return the position behind a message; 0 if the session has no such message."""
+    """Return the position after a message; 0 if the session has no such message."""
     if ended_with is None:
         return 0
     named = reads.inside(number), messages.c.id_digest == id_digest(number, ended_with)
@@ -193,7 +193,7 @@ def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> i
 
 
 def _settle(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
-    """Set where working memory begins, and `more` columns. Without messages behind that, the session has ended."""
+    """Set where working memory begins, and `more` columns. Without messages from there on, the session has ended."""
     behind = reads.inside(row.number), messages.c.position >= begins
     goes_on = goes_on and (begins == 0 or connection.scalar(sa.select(sa.exists().where(*behind))) is True)
     idle_since = row.updated_at if goes_on else None

@@ -1,4 +1,4 @@
-"""Reads the exports of ChatGPT and Claude: one JSON object a conversation."""
+"""Reads the exports of ChatGPT and Claude: one JSON object for each conversation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chatgpt(one: Mapping[str, Any]) -> Conversation:
 
 
 def _newest(nodes: Mapping[str, Any]) -> str | None:
-    """Return the node that was written last, of those that nothing follows."""
+    """Return the last written node of those without a follower."""
     ends = [name for name, node in nodes.items() if not node.get("children")]
     return max(
         ends, key=lambda name: (nodes[name].get("message") or {}).get("create_time") or 0, default=None
@@ -84,7 +84,7 @@ def _of_chatgpt(form: Mapping[str, Any]) -> Message | str:
 
 
 def _text_in(part: Any) -> str:
-    """Return the text of a part; of a picture or a file, what kind of thing it is."""
+    """Return the text of a part; for a picture or a file, its kind."""
     if not isinstance(part, Mapping):
         return part if isinstance(part, str) else ""
     names = ("text", "result", "content", "summary", "user_profile", "user_instructions")
@@ -94,7 +94,7 @@ def _text_in(part: Any) -> str:
 
 
 def claude(one: Mapping[str, Any]) -> Conversation:
-    """Read a conversation of Claude; where it has branches, the one that ends with its current leaf.
+    """Read a conversation of Claude; if it has branches, the one that ends with its current leaf.
 
     Calls of tools, their results and thoughts become messages that no model sees. The text of an attachment is part of the
     message that it was attached to.
@@ -112,7 +112,7 @@ def claude(one: Mapping[str, Any]) -> Conversation:
 
 
 def _of_claude(form: Mapping[str, Any]) -> Iterator[Message]:
-    """Yield the messages of one: calls, results and thoughts are hidden ones of their own, the text comes behind them."""
+    """Yield the messages of one form: calls, results and thoughts as separate hidden messages, then the text."""
     named, at = form.get("uuid"), moment_of(form.get("created_at"))
     blocks = form.get("content") or [{"type": "text", "text": form.get("text")}]
     calls = list[ToolCall]()
@@ -128,7 +128,7 @@ def _of_claude(form: Mapping[str, Any]) -> Iterator[Message]:
 
 
 def _inner(block: Mapping[str, Any], place: int, calls: list[ToolCall]) -> Message | None:
-    """Return the message of a call, a result or a thought; None for a text. `calls` are those that wait for a result."""
+    """Return the message of a call, a result or a thought; None for a text. `calls` are the calls without a result yet."""
     name = block.get("name") or "tool"
     match block.get("type"):
         case "tool_use":

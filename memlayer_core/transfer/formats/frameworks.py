@@ -1,6 +1,6 @@
 """Reads what LangChain, LangGraph and LlamaIndex store.
 
-No object is made of what a file names: a message is read as a dict, and so is an object inside of a message.
+No object of a class that a file names is ever made: a message is read as a dict, and so is an object inside a message.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def langchain_message(form: Any) -> Message | str:
 
 
 def _tagged(value: Any) -> Any:
-    """Return JSON in the form in which a framework's own dump is stored."""
+    """Return JSON in the form of a framework's own dump."""
     return codec.write(value, dump=str).value
 
 
@@ -98,7 +98,7 @@ def histories(rows: Iterable[tuple[Any, Any, Any]]) -> Iterator[Conversation]:
 
 
 def _timed(one: Message | str, at: Any) -> Message | str:
-    """Return a message with the time of its row, if it tells none itself."""
+    """Return a message with the time of its row, if it has no time."""
     if isinstance(one, str) or one.created_at is not None:
         return one
     return replace(one, created_at=moment_of(at))
@@ -129,7 +129,7 @@ def unpack(kind: str, data: bytes) -> Any:
         ) from None
 
     def plain(_: int, inner: bytes) -> Any:
-        """Return what an object was made of: behind the names of its module and class."""
+        """Return the fields of an object, which come after the names of its module and class."""
         found = ormsgpack.unpackb(inner, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
         is_named = isinstance(found, list | tuple) and len(found) > _FIELDS and isinstance(found[1], str)
         return found[_FIELDS] if is_named else found
@@ -137,11 +137,11 @@ def unpack(kind: str, data: bytes) -> Any:
     return ormsgpack.unpackb(data, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-_FIELDS = 2  # where the fields of an object stand
+_FIELDS = 2  # place of an object's fields
 
 
 def checkpoints(rows: Iterable[tuple[str, Any, Sequence[Any], str | None]]) -> Iterator[Conversation]:
-    """Read the checkpoints of LangGraph's threads: the messages of the last one, each with the time at which it was there first.
+    """Read the checkpoints of LangGraph's threads: the messages of the last one, each with the time of its first checkpoint.
 
     Args:
         rows: The thread, the time, the messages, and the user or None; thread by thread, the oldest first.
@@ -164,7 +164,7 @@ def _name_of(message: Message) -> str:
 
 
 def stored_items(rows: Iterable[tuple[str, str, Any, Any, Any]]) -> Iterator[Conversation]:
-    """Read the rows of a LangGraph store: its namespace with dots, the key, the value, and when it was made and changed."""
+    """Read the rows of a LangGraph store: the namespace with dots, the key, the value, and when it was made and changed."""
     for folder, key, value, created, updated in rows:
         put = PutItem(tuple(folder.split(".")), key, _loaded(value))
         times = (with_offset(moment_of(at)) for at in (created, updated))

@@ -41,7 +41,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "message_id", "uuid"),
     "title": ("title", "session_title"),
 }
-"""The names that a field of a message may have in a table, the more usual ones first; upper and lower case are equal."""
+"""The names that a field of a message may have in a table, the most usual ones first; upper and lower case are equal."""
 
 _ROLES: Mapping[str, Role] = {
     **{role: role for role in ROLES},
@@ -56,7 +56,7 @@ _LISTS = ("messages", "conversations", "conversation", "input", "output", "items
 
 
 def role_of(name: object) -> Role:
-    """Return the role that another program's name of it means; who has a name of their own is a user."""
+    """Return the role that another program's name means. A speaker with any other name is a user."""
     return _ROLES.get(str(name).strip().lower(), "user")
 
 
@@ -76,8 +76,8 @@ def field_of(row: Mapping[str, Any], what: str) -> Any:
 def message_of(row: Any) -> Message | str:
     """Return the message of a row; or, as a text, why it is left out.
 
-    A row may be a message of OpenAI's Chat Completions, an item of its Responses, a message of ShareGPT, or any row with a content.
-    Who has a name and no role is a user of that name.
+    A row may be a message of OpenAI's Chat Completions, an item of its Responses, a message of ShareGPT, or any row with
+    content. A speaker with a name and no role is a user of that name.
     """
     if not isinstance(row, Mapping):
         return "not a message"
@@ -102,7 +102,7 @@ def _with_id(message: Message, row: Mapping[str, Any]) -> Message:
 
 
 def _item(row: Mapping[str, Any]) -> Message | str | None:
-    """Return the message of an item of OpenAI's Responses that is no message itself; None for any other row."""
+    """Return the message of an item of OpenAI's Responses that is not a message itself; None for any other row."""
     match row:
         case {"type": "function_call" | "custom_tool_call", "name": str(name)}:
             arguments = row.get("arguments", row.get("input")) or "{}"

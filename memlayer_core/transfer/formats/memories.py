@@ -17,7 +17,7 @@ from memlayer_core.transfer.model import Conversation
 
 
 def mem0(one: Mapping[str, Any]) -> Conversation:
-    """Read a memory of mem0, as its `get_all` returns them. What was changed last counts as said then."""
+    """Read a memory of mem0, as its `get_all` returns it. The time of its last change counts as the time it was said."""
     more = {name: one[name] for name in ("metadata", "agent_id", "run_id") if one.get(name)}
     fields = _fields(one.get("updated_at") or one.get("created_at"))
     fields |= {"tags": [str(tag) for tag in one.get("categories") or ()], "structured": more or None}
@@ -25,7 +25,7 @@ def mem0(one: Mapping[str, Any]) -> Conversation:
 
 
 def zep(one: Mapping[str, Any]) -> Conversation:
-    """Read a fact of Zep, with the time in which it holds."""
+    """Read a fact of Zep, with the time in which it is true."""
     fields = _fields(one.get("created_at"))
     fields |= {
         "valid_from": _moment(one.get("valid_at")),
@@ -61,9 +61,10 @@ _SAY = "send_message"  # the tool with which an agent speaks to its user
 
 
 def _of_letta(form: Mapping[str, Any], spoken_calls: Container[Any]) -> Iterator[Message | str]:
-    """Yield the messages of one, or why it is left out.
+    """Yield the messages of one form, or the reason why it is left out.
 
-    Letta wraps what a user says into JSON, beside events of its own. What an agent says to the user may be the argument of a tool.
+    Letta writes a user's message as JSON, and its own events, too. An agent's words to the user may be the argument of a
+    tool's call.
     """
     content = form.get("content") if form.get("content") is not None else form.get("text")
     message = message_of({**form, "content": content, "name": None, "tool_calls": list(_calls(form))})
@@ -90,7 +91,7 @@ def _of_letta(form: Mapping[str, Any], spoken_calls: Container[Any]) -> Iterator
 
 
 def _calls(form: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the calls of tools in OpenAI's form, which older files have without its outer part."""
+    """Yield the calls of tools in OpenAI's form. Older files have only the inner part of it."""
     for call in form.get("tool_calls") or ():
         function = call.get("function") or call
         yield {
