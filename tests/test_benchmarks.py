@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import small_model
+import talks
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 
@@ -204,3 +206,21 @@ def parrot(instructions, prompt):
         )
     assert mute["costs"]["calls"] == 2 * len(languages) * (1 + 2 + 1 + 2)
     assert mute["costs"]["gave_up"] == 0
+
+
+def test_small_model_says_what_is_missing_and_counts_what_became_of_each_call():
+    """Two bad models stand for the small one: one talks, and one quotes what nobody said."""
+    command = [sys.executable, str(FOLDER / "small_model.py"), "--quick"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("SKIPPED")
+    talk = next(one for one in talks.read_talks(small_model.TALKS) if one.name == small_model.TALK)
+    lie = json.dumps({"operations": [{"op": "add", "value": "x", "quote": "never said", "messages": [1]}]})
+    for answer, outcome in (("Sure! Here is a story.", "learn: gave up"), (lie, "learn: refused")):
+        row = small_model.measured(lambda *_, said=answer: said, talk.turns[:24])
+        assert row["calls"] > 0
+        assert outcome in row["outcomes"]
+        assert [row[what] for what in ("unknown outcomes", "left", "without evidence", "records")] == [
+            0,
+            0,
+            0,
+            0,
+        ]
