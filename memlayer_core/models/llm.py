@@ -7,7 +7,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -246,9 +246,9 @@ def language_model(model: Any, seconds: float | None = None, task: str = "`model
             hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
         )
     if hasattr(model, "invoke") and hasattr(model, "ainvoke"):
-        return LanguageModel(_name(model), partial(_langchain, model), seconds=seconds)
+        return LanguageModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
     if hasattr(model, "complete") and hasattr(model, "acomplete"):
-        return LanguageModel(_name(model), partial(_llamaindex, model), seconds=seconds)
+        return LanguageModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
     if callable(model):
         return LanguageModel(_name(model), _function(model), seconds=seconds)
     raise ConfigurationError(
@@ -265,21 +265,66 @@ def _name(model: Any) -> str:
     return getattr(model, "__qualname__", None) or type(model).__name__
 
 
-def _langchain(model: Any, instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
+_REFUSALS = frozenset({400, 404, 405, 415, 422, 500, 501})
+"""HTTP status codes with which servers refuse a form of the answer that they do not know."""
+
+
+class _Ways:
+    """Ways to ask a model, the strictest form of the answer first. A form that the server refuses is not asked for again."""
+
+    def __init__(self) -> None:
+        self._refused = 0
+
+    def ask(self, ways: Sequence[Callable[[], Any]]) -> Any:
+        """Return the answer of the first way that the server accepts. The last one asks for no form."""
+        for number in range(min(self._refused, len(ways) - 1), len(ways)):
+            try:
+                return ways[number]()
+            except Exception as problem:
+                status = _status_of(problem)
+                is_form = status in _REFUSALS or isinstance(
+                    problem, NotImplementedError | TypeError | ValueError
+                )
+                if number == len(ways) - 1 or not is_form or is_overflow(problem):
+                    raise
+                logger.info("a form of the answer is refused: %s", type(problem).__name__)
+                if status is not None and status < 500:  # noqa: PLR2004  (a server's fault may pass)
+                    self._refused = number + 1
+        raise AssertionError("the last way returns or raises")
+
+
+def _status_of(problem: BaseException) -> int | None:
+    """Return the HTTP status code that an error has, or its cause."""
+    places = (problem, getattr(problem, "response", None), problem.__cause__, problem.__context__)
+    codes = (getattr(one, "status_code", None) for one in places)
+    return next((code for code in codes if isinstance(code, int)), None)
+
+
+def _langchain(
+    model: Any, ways: _Ways, instructions: str, text: str, schema: type[BaseModel] | None
+) -> Reply:
     prompt = [("system", instructions), ("human", text)]
-    if schema is not None and _calls_tools(model):
-        found = model.with_structured_output(schema, include_raw=True).invoke(prompt, config=_INTERNAL)
-        answer, parsed = found["raw"], found["parsed"]
-        if parsed is not None:
-            return Reply(parsed.model_dump_json(), *_counts(getattr(answer, "usage_metadata", None) or {}))
-        if calls := [one["args"] for one in (*answer.tool_calls, *answer.invalid_tool_calls)]:
-            said = calls[0] if isinstance(calls[0], str) else json.dumps(calls[0], ensure_ascii=False)
-            return Reply(said, *_counts(answer.usage_metadata or {}))
-    else:
-        answer = model.invoke(prompt, config=_INTERNAL)
+
+    def held(**how: Any) -> Any:
+        return model.with_structured_output(schema, include_raw=True, **how).invoke(prompt, config=_INTERNAL)
+
+    def free() -> Any:
+        return {"raw": model.invoke(prompt, config=_INTERNAL), "parsed": None}
+
+    is_held = schema is not None and _calls_tools(model)
+    found = ways.ask([held, partial(held, method="json_mode"), free] if is_held else [free])
+    answer, parsed = found["raw"], found["parsed"]
     if isinstance(answer, str):
         return Reply(answer)
     usage = getattr(answer, "usage_metadata", None) or {}
+    if parsed is not None:
+        return Reply(parsed.model_dump_json(), *_counts(usage))
+    calls = (
+        (*getattr(answer, "tool_calls", ()), *getattr(answer, "invalid_tool_calls", ())) if is_held else ()
+    )
+    if arguments := [one["args"] for one in calls]:
+        said = arguments[0] if isinstance(arguments[0], str) else json.dumps(arguments[0], ensure_ascii=False)
+        return Reply(said, *_counts(usage))
     said = answer.text
     return Reply(said() if callable(said) and not isinstance(said, str) else str(said), *_counts(usage))
 
@@ -294,15 +339,19 @@ def _counts(usage: Any) -> tuple[int | None, int | None]:
     return usage.get("input_tokens"), usage.get("output_tokens")
 
 
-def _llamaindex(model: Any, instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
+def _llamaindex(
+    model: Any, ways: _Ways, instructions: str, text: str, schema: type[BaseModel] | None
+) -> Reply:
     prompt = f"{instructions}\n\n{text}"
-    answer = None
-    if schema is not None and getattr(getattr(model, "metadata", None), "is_function_calling_model", False):
-        try:
-            answer = _complete(model.as_structured_llm(schema), prompt)
-        except ValueError as problem:  # it called no function, although it had to: it may answer in words
-            logger.info("%s cannot be held to a schema: %s", type(model).__name__, type(problem).__name__)
-    answer = answer if answer is not None else _complete(model, prompt)
+
+    def held() -> Any:
+        return _complete(model.as_structured_llm(schema), prompt)
+
+    free = partial(_complete, model, prompt)
+    is_held = schema is not None and getattr(
+        getattr(model, "metadata", None), "is_function_calling_model", False
+    )
+    answer = ways.ask([held, free] if is_held else [free])
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
         answer.text or "",

@@ -12,6 +12,7 @@ import pytest
 from clock import set_ahead
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, ChatMessage as OtherMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
 from scripted import Scripted, speaking
@@ -438,6 +439,62 @@ MODELS: dict[str, Callable[[], Any]] = {
         response_generator=lambda _, **__: ChatMessage("Sure!", role="assistant")
     ),
 }
+
+
+class RefusedFormError(Exception):
+    """What a client raises that a server answers with a status code."""
+
+    def __init__(self, status_code: int) -> None:
+        super().__init__("response_format.type: json_schema is not supported")
+        self.status_code = status_code
+
+
+class Picky(GenericFakeChatModel):
+    """A chat model of LangChain whose server refuses forms of an answer, and notes what it was asked for."""
+
+    refusals: dict[str, int]
+    asked: list[str]
+
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    def with_structured_output(self, schema: Any, *, method: str = "json_schema", **_: Any) -> Any:
+        def answer(_: Any) -> Any:
+            self.asked.append(method)
+            if method in self.refusals:
+                raise RefusedFormError(self.refusals[method])
+            return {"raw": AIMessage(json.dumps(TOLD)), "parsed": None}
+
+        return RunnableLambda(answer)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "first", "second"),
+    [
+        ({"json_schema": 400}, ["json_schema", "json_mode"], ["json_mode"]),
+        ({"json_schema": 500}, ["json_schema", "json_mode"], ["json_schema", "json_mode"]),
+        ({"json_schema": 422, "json_mode": 400}, ["json_schema", "json_mode"], []),
+    ],
+)
+def test_a_server_that_refuses_a_schema_is_asked_for_json_and_then_in_words(
+    opened, refusals, first, second
+) -> None:
+    words = [AIMessage(json.dumps(TOLD)) for _ in range(2)]
+    model = Picky(messages=iter(words), refusals=refusals, asked=[])
+    memory = opened(model)
+    say(memory, "I own a red boat.")
+    assert (known(memory)["user", "boat"], model.asked) == ("red", first)
+    say(memory, "As I said, I own a red boat.")
+    assert model.asked == first + second
+    assert memory.admin.status().problems == {}
+
+
+def test_a_server_that_is_away_is_not_asked_in_other_forms(opened) -> None:
+    model = Picky(messages=iter([]), refusals={"json_schema": 503}, asked=[])
+    memory = opened(model, QUICK.replace(job_attempts=1))
+    say(memory, "I own a red boat.")
+    assert set(model.asked) == {"json_schema"}
+    assert memory.records(user_id="louis") == []
 
 
 @pytest.mark.parametrize("model", MODELS)
