@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC
@@ -137,3 +139,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run the tests of a module in both colours, if its async verbs await what others wrote."""
     if "do" in metafunc.fixturenames and getattr(metafunc.module, "ASKS_OTHERS", False):
         metafunc.parametrize("do", ["sync", "async"], indirect=True)
+
+
+@pytest.fixture
+def collected() -> Iterator[None]:
+    """Let the collector close what an interrupt left open: Python 3.13 warns of it, else in a later test."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()

@@ -26,6 +26,8 @@ from memlayer_core.testing import NOON
 from tests.conftest import PROMPT
 from tests.drafts import draft
 
+pytestmark = pytest.mark.usefixtures("collected")
+
 
 def test_sqlite_waits_for_the_disk_unless_told_otherwise(tmp_path: Path) -> None:
     for durability, expected in (("full", 2), ("normal", 1)):
@@ -195,19 +197,14 @@ def test_whatever_ends_a_shared_commit_is_raised_to_everybody_and_later_writes_w
     database.close()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:unclosed database"
-)  # Python 3.13 names connections that the collector closes
 def test_interrupted_reads_use_up_no_connections(open_at) -> None:
     database = open_at().runtime.db
     for _ in range(50):
         with pytest.raises(Ended):
             database.read(end)
     assert database.read(lambda c: c.scalar(text("SELECT 7"))) == 7
-    gc.collect()
 
 
-@pytest.mark.filterwarnings("ignore:unclosed database")
 def test_a_memory_that_nobody_closed_is_let_go_of_by_the_thread_that_writes(open_at, tmp_path) -> None:
     memory = Memory.open(tmp_path / "memory", embedder="hashing", settings=PROMPT)
     memory.chat(user_id="louis", session_id="s").add("user", "kept")
@@ -222,5 +219,3 @@ def test_a_memory_that_nobody_closed_is_let_go_of_by_the_thread_that_writes(open
         database.write(lambda _: None)
     (message,) = open_at().chat(user_id="louis", session_id="s").history()
     assert message.text == "kept"
-    del database
-    gc.collect()

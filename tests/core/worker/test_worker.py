@@ -24,6 +24,8 @@ from memlayer_core.errors import EmbedderError, FlushTimeoutError, StoreUnavaila
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs
 
+pytestmark = pytest.mark.usefixtures("collected")
+
 QUICK = Tuned(index_delay=0, job_backoff=0.01, job_attempts=3, durability="normal")
 HURRIED = Tuned(index_delay=0, durability="normal", embedder_timeout=0.05, lease_seconds=0.05)
 MODELS = Tuned(index_delay=0, durability="normal", max_messages=2)
