@@ -58,6 +58,7 @@ def letta(one: Mapping[str, Any]) -> Iterator[Conversation]:
 
 
 _SAY = "send_message"  # the tool with which an agent speaks to its user
+_EVENTS = ("heartbeat", "login", "system_alert", "system_message")
 
 
 def _of_letta(form: Mapping[str, Any], spoken_calls: Container[Any]) -> Iterator[Message | str]:
@@ -73,9 +74,9 @@ def _of_letta(form: Mapping[str, Any], spoken_calls: Container[Any]) -> Iterator
         return
     spoken = [call for call in message.tool_calls if call.name == _SAY]
     wrapped = _object(message.text) if message.role == "user" else {}
-    if wrapped.get("type") not in (None, "user_message") or message.tool_call_id in spoken_calls:
+    if wrapped.get("type") in _EVENTS or message.tool_call_id in spoken_calls:
         yield "an event, which nobody said"
-    elif wrapped:
+    elif wrapped.get("type") == "user_message":
         yield replace(message, content=str(wrapped.get("message") or ""))
     elif not spoken:
         yield message

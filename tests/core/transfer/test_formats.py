@@ -359,6 +359,15 @@ def test_what_other_memories_know_becomes_records_with_their_times(store, write)
     assert "Rome" in str(store.records(user_id="ada", every=True, as_of=datetime(2023, 6, 1, tzinfo=UTC)))
 
 
+def test_json_that_a_user_pasted_into_letta_stays_what_the_user_said(store, write) -> None:
+    pasted = [{"id": "m", "role": "user", "content": '{"type": "button", "size": 3}'}]
+    report = store.import_from(
+        write({**LETTA["agents"][0], "agent_type": "x", "messages": pasted}), user_id="ada"
+    )
+    assert told(history(store, "agent-0")) == 'user: {"type": "button", "size": 3}'
+    assert report.left_out == {}
+
+
 def test_an_old_talk_ends_nothing_newer(open_with, write) -> None:
     with open_with(Tuned(index_delay=0, extraction_idle_seconds=0), extractor=reads()) as memory:
         memory.chat(user_id="ada", session_id="new").add("user", "I live in Oslo.")
