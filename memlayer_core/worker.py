@@ -11,7 +11,6 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import groupby
 from pathlib import Path
@@ -111,8 +110,7 @@ def wait_until_done(
     with _progress() as show:
         while True:
             noted = has_notes()  # read first: notes that become jobs now are in the backlog
-            backlog = rt.db.read(storage_jobs.backlog, others)
-            backlog = replace(backlog, queued=backlog.queued - rt.db.read(storage_jobs.put_off, rt.now()))
+            backlog = rt.db.read(storage_jobs.backlog, others, rt.now())
             if not noted and not backlog.queued and not _owes_index(rt):
                 return backlog
             if timeout is None and (fewest is None or backlog.queued < fewest):

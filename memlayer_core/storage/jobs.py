@@ -531,7 +531,12 @@ def has_jobs(connection: sa.Connection) -> bool:
 
 PUT_OFF = "the user's limit of today is reached"
 """The error of a job that waits until the next day."""
-_IS_PUT_OFF = sa.and_(jobs.c.error.startswith(PUT_OFF), jobs.c.owner.is_(None), jobs.c.dead == 0)
+_IS_PUT_OFF = sa.and_(
+    jobs.c.kind == "learn",
+    sa.func.coalesce(jobs.c.error, "").startswith(PUT_OFF),
+    jobs.c.owner.is_(None),
+    jobs.c.dead == 0,
+)
 
 
 def resting(connection: sa.Connection, now: datetime) -> int:
@@ -540,20 +545,18 @@ def resting(connection: sa.Connection, now: datetime) -> int:
     return connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
 
 
-def put_off(connection: sa.Connection, now: datetime) -> int:
-    """Return how many messages are read on the next day."""
-    waiting = jobs.c.kind == "learn", _IS_PUT_OFF, jobs.c.due > to_micros(now)
-    return connection.scalar(sa.select(sa.func.count()).where(*waiting)) or 0
+def backlog(
+    connection: sa.Connection, besides: Sequence[JobKind] = (), today: datetime | None = None
+) -> Backlog:
+    """Return how many jobs are queued and dead.
 
-
-def backlog(connection: sa.Connection, besides: Sequence[JobKind] = ()) -> Backlog:
-    """Return how many jobs are queued and dead, of other kinds than `besides`."""
-    counted = {
-        row.dead: row.number
-        for row in connection.execute(
-            sa.select(jobs.c.dead, sa.func.count().label("number"))
-            .where(jobs.c.kind.not_in(besides))
-            .group_by(jobs.c.dead)
-        )
-    }
+    Args:
+        connection: In a transaction.
+        besides: Kinds of jobs that are not counted.
+        today: The present. With it, jobs that wait for the next day are not counted.
+    """
+    query = sa.select(jobs.c.dead, sa.func.count().label("number")).where(jobs.c.kind.not_in(besides))
+    if today is not None:
+        query = query.where(~sa.and_(_IS_PUT_OFF, jobs.c.due > to_micros(today)))
+    counted = {row.dead: row.number for row in connection.execute(query.group_by(jobs.c.dead))}
     return Backlog(queued=counted.get(0, 0), dead=counted.get(1, 0))

@@ -584,7 +584,7 @@ class _Arrival:
         for text, fields in one.records:
             self._remember(scope, text, fields)
         if one.messages:
-            self._store(scope, one.named())
+            self._store(scope, one.placed().named())
 
     def _store(self, owner: Scope, one: Conversation) -> None:
         rt, report = self._rt, self.report

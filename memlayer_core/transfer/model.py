@@ -63,24 +63,32 @@ class Conversation:
         left = Counter(one for one in every if isinstance(one, str)) + Counter(left_out or {})
         return cls(messages=[one for one in every if isinstance(one, Message)], left_out=left, **more)
 
-    def named(self, place: str = "") -> Self:
-        """Return it with ids for the session and for messages without one, made of their content and of `place`.
+    def placed(self, place: str = "") -> Self:
+        """Return it with an id for the session: its own, or one that is made of `place` and its first messages.
 
-        A conversation that has grown keeps the id of its session, since that is made of its first messages.
+        A conversation that has grown keeps that id.
         """
-        keys = [repr((message.created_at, digest(message).hex())) for message in self.messages]
-        session = self.session_id or _id(place, *keys[:_FIRST])
+        if self.session_id is not None or not self.messages:
+            return self
+        return replace(self, session_id=_id(place, *map(_key, self.messages[:_FIRST])))
+
+    def named(self) -> Self:
+        """Return it with an id for each message: its own, or one that is made of its content."""
         taken, messages = set[str](), list[Message]()
-        for message, key in zip(self.messages, keys, strict=True):
-            same = (_id(session, key, str(number)) for number in count())
+        for message in self.messages:
+            same = (_id(self.session_id or "", _key(message), str(number)) for number in count())
             own = () if message.id is None else (message.id,)
             named = next(one for one in chain(own, same) if one not in taken)
             taken.add(named)
             messages.append(replace(message, id=named))
-        return replace(self, session_id=session, messages=messages)
+        return replace(self, messages=messages)
 
 
 _FIRST = 3  # messages by which two conversations differ
+
+
+def _key(message: Message) -> str:
+    return repr((message.created_at, digest(message).hex()))
 
 
 def _id(*parts: str) -> str:
@@ -146,12 +154,10 @@ class ImportReport(Report):
     def _view(self) -> View:
         """Show the values that are not empty."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        cells = [
-            (name.replace("_", " "), cell) for name, cell in values.items() if cell and name != "left_out"
-        ]
-        left = [(f"left out: {why}", count) for why, count in self.left_out.items()]
-        told = [("dry run", "nothing was written")] if self.dry_run else []
-        return View(rows=(*(cell for cell in cells if cell[0] != "dry run"), *left, *told))
+        del values["left_out"], values["dry_run"]
+        cells = [(name.replace("_", " "), cell) for name, cell in values.items() if cell]
+        cells += [(f"left out: {why}", count) for why, count in self.left_out.items()]
+        return View(rows=tuple(cells), notes=("nothing was written",) if self.dry_run else ())
 
     def count(self, receipt: Receipt) -> None:
         """Count messages that were stored."""

@@ -82,14 +82,12 @@ _MAGIC = {
     b"PK\x03\x04": "zip",
     b"\x1f\x8b": "a gzip archive: unpack it first",
 }
-_OTHERS: Sequence[tuple[str, set[str]]] = (
-    ("a session file of memlayer, which `SessionManager` loads", {"sessionId", "components"}),
-)
 _HEAD = 2**18  # bytes at the beginning, by which the format is recognized
 _RATIO = 100  # maximum size of an archive's file, divided by its packed size
 _BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may come before JSON
 _LONGEST = 2**27  # maximum number of bytes of a cell, as of a line of an export
 _DELIMITERS = ",;\t|"
+_START = datetime.min.replace(tzinfo=UTC)
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
 
 
@@ -254,15 +252,16 @@ def _recognized(head: bytes) -> str:
         (name for name, one in FORMATS.items() if any(signs <= names for signs in one.signs)), None
     ):
         return found
-    known = [what for what, signs in _OTHERS if signs <= names]
-    known += ["HTML"] if b"<html" in head.lower() else []
     is_json = head.lstrip(_BLANK)[:1] in (b"[", b"{")
     if is_json and len(head) < _HEAD:  # the whole file: is it damaged?
         with _explained(""):
             list(ijson.basic_parse(io.BytesIO(head.lstrip(_BLANK)), multiple_values=True))
-    known.append(f"JSON with the fields {', '.join(sorted(names)[:8])}" if is_json else "text")
+    kind = f"JSON with the fields {', '.join(sorted(names)[:8])}" if is_json else "text"
+    kind = "HTML" if b"<html" in head.lower() else kind
+    if {"sessionId", "components"} <= names:
+        kind = "a session file of memlayer, which `SessionManager` loads"
     raise ImportStoppedError(
-        f"it looks like {known[0]}",
+        f"it looks like {kind}",
         hint=f"{_PAGE} A format is named with `source_format`: {', '.join(FORMATS)}.",
     )
 
@@ -283,25 +282,25 @@ def _read_files(files: _Files, name: str) -> Conversations:
     for stem, opened in files:
         with _explained(stem), _opened(opened) as file:
             values = _values(file, form)
-            if form.parse is None:
-                yield from (one.named(stem) for one in _of_rows(values, form.message))
-                continue
-            for value in values:
-                try:
-                    made = form.parse(value)
-                    some = [made] if isinstance(made, Conversation) else list(made)
-                except _UNREADABLE as problem:
-                    some = [
-                        Conversation(left_out={f"not of the format {name} ({type(problem).__name__})": 1})
-                    ]
-                yield from map(_in_text, some)
+            made = _of_rows(values, form.message) if form.parse is None else _of_values(values, form.parse)
+            yield from (_in_text(one).placed(stem) for one in made)
+
+
+def _of_values(values: Iterable[Any], parse: Callable[[Any], Any]) -> Iterator[Conversation]:
+    """Yield the conversations of each value."""
+    for value in values:
+        try:
+            made = parse(value)
+            some = [made] if isinstance(made, Conversation) else list(made)
+        except _UNREADABLE as problem:
+            some = [Conversation(left_out={f"not of this format ({type(problem).__name__})": 1})]
+        yield from some
 
 
 def _in_text(one: Conversation) -> Conversation:
     """Return a conversation whose ids are texts: some programs have numbers."""
-    session, user, title = (
-        str(value) if value else None for value in (one.session_id, one.user_id, one.title)
-    )
+    named = (one.session_id, one.user_id, one.title)
+    session, user, title = (None if value in (None, "") else str(value) for value in named)
     return replace(one, session_id=session, user_id=user, title=title)
 
 
@@ -393,9 +392,9 @@ def _message(parse: Callable[[Any], Any], row: Any) -> Any:
 
 
 def _conversation(about: Mapping[str, Any], messages: Iterable[Any]) -> Conversation:
-    named = {what: lists.field_of(about, what) for what in ("session", "user", "title")}
-    session, user, title = (None if one is None else str(one) for one in named.values())
-    session = session or (str(about["id"]) if lists.rows_in(about) is not None and about.get("id") else None)
+    session, user, title = (lists.field_of(about, what) for what in ("session", "user", "title"))
+    if session is None and lists.rows_in(about) is not None:
+        session = about.get("id")
     return Conversation.of(messages, session_id=session, user_id=user, title=title)
 
 
@@ -433,7 +432,8 @@ def _database(url: str) -> Source:
         ) from None
     with _engine(place) as engine:
         kinds = _kinds(engine)
-    return Source(", ".join(sorted({name for name, _ in kinds})), partial(_read_database, place))
+    names = ", ".join(sorted({name for name, _ in kinds}))
+    return Source(names, partial(_read_database, place, [read for _, read in kinds]))
 
 
 @contextmanager
@@ -455,12 +455,17 @@ def _engine(place: sa.URL) -> Iterator[sa.Engine]:
     try:
         yield engine
     except sa.exc.DBAPIError as problem:
-        raise StoreUnavailableError(
-            f"{place} cannot be read: {type(problem.orig).__name__}",
-            hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
-        ) from None
+        raise _unavailable(place, problem.orig) from None
     finally:
         engine.dispose()
+
+
+def _unavailable(place: object, problem: object) -> StoreUnavailableError:
+    """Return the error for a database that cannot be read. It has no password."""
+    return StoreUnavailableError(
+        f"{place} cannot be read: {type(problem).__name__}",
+        hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
+    )
 
 
 def _kinds(engine: sa.Engine) -> list[tuple[str, Callable[[Any], Iterator[Conversation]]]]:
@@ -484,9 +489,9 @@ def _kinds(engine: sa.Engine) -> list[tuple[str, Callable[[Any], Iterator[Conver
     return found
 
 
-def _read_database(place: sa.URL) -> Conversations:
+def _read_database(place: sa.URL, reads: Sequence[Callable[[Any], Iterator[Conversation]]]) -> Conversations:
     with _engine(place) as engine, engine.connect() as connection:
-        for _, read in _kinds(engine):
+        for read in reads:
             yield from read(connection)
 
 
@@ -513,8 +518,6 @@ def _items(table: Any, connection: Any) -> Iterator[Conversation]:
     names = ("prefix", "key", "value", "created_at", "updated_at")
     return frameworks.stored_items(_select(connection, table, names, ("prefix", "key")))
 
-
-_START = datetime.min.replace(tzinfo=UTC)
 
 _SAVED = """
     SELECT c.thread_id, c.checkpoint ->> 'ts', b.version, b.type, b.blob, c.metadata ->> 'user_id'
@@ -578,10 +581,7 @@ def _redis(url: str) -> Conversations:
                 rows = ((session, form, None) for form in client.lrange(key, 0, -1)[::-1])
                 yield from frameworks.histories(rows)
     except redis.RedisError as problem:
-        raise StoreUnavailableError(
-            f"Redis cannot be read: {type(problem).__name__}",
-            hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
-        ) from None
+        raise _unavailable("Redis", problem) from None
     if not keys:
         raise ImportStoppedError(
             f"no list in Redis has a key that begins with {begin!r:.80}",
