@@ -281,7 +281,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a memory's directory. The directory need not exist.
 
     Raises:
-        ConfigurationError: It is not a path, is a URL, or is empty. An empty path would be the current directory.
+        ConfigurationError: It is not a path, is a URL, is empty, or is SQLite's name for a database in memory.
     """
     url = _URL.match(os.fspath(path).strip()) if isinstance(path, str | os.PathLike) else None
     if url is not None:  # what follows may hold a password
@@ -291,9 +291,10 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
             hint=f"Pass it as `{given}=…`"
             + ("; for SQLite give a directory." if url[1].lower().startswith("sqlite") else "."),
         )
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", ":memory:"):
         raise ConfigurationError(
-            f"a memory's directory cannot be {path!r:.80}", hint='Pass a path, such as "./memory".'
+            f"a memory's directory cannot be {path!r:.80}",
+            hint='Pass a path, such as "./memory"; `Memory.in_memory()` needs none.',
         )
     return Path(path).expanduser().resolve()
 

@@ -234,11 +234,11 @@ def _of_files(files: _Files, name: str | None) -> Source | None:
 @contextmanager
 def _opened(opener: Callable[[], Any]) -> Iterator[io.BufferedReader]:
     """Open a file. If it is a JSON text inside a JSON text, as LlamaIndex writes it, it is unwrapped."""
-    with opener() as raw:
-        file = io.BufferedReader(raw, _HEAD)
+    with opener() as raw, io.BufferedReader(raw, _HEAD) as file:
         if file.peek(_HEAD).lstrip(_BLANK).startswith(b'"{'):
-            file = io.BufferedReader(io.BytesIO(json.loads(file.read()).encode()), _HEAD)
-        yield file
+            yield io.BufferedReader(io.BytesIO(json.loads(file.read()).encode()), _HEAD)
+        else:
+            yield file
 
 
 def _recognized(head: bytes) -> str:

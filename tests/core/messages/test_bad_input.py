@@ -176,7 +176,7 @@ def test_opening_nothing_says_what_can_be_opened() -> None:
     assert "in_memory" in refused.value.hint
 
 
-@pytest.mark.parametrize("nowhere", ["", 5, b"memory"])
+@pytest.mark.parametrize("nowhere", ["", 5, b"memory", ":memory:"])
 def test_a_directory_that_is_no_path_is_refused_and_nothing_is_made(nowhere, tmp_path, monkeypatch) -> None:
     """An empty path would be whatever directory the process is in."""
     monkeypatch.chdir(tmp_path)

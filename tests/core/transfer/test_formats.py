@@ -269,6 +269,9 @@ def test_each_format_is_recognized_and_a_second_import_changes_nothing(
         source = write(text, "conversations-000.json").parent
     with source.open("rb") if shape == "open file" else io.BytesIO() as opened:
         source = opened if shape == "open file" else source
+        tried = store.import_from(source, user_id="ada", dry_run=True)
+        assert (tried.messages > 0, store.sessions(user_id="ada")) == (True, [])
+        opened.seek(0)
         first = store.import_from(source, user_id="ada")
         opened.seek(0)
         again = store.import_from(source, user_id="ada")
@@ -299,9 +302,11 @@ def test_without_a_current_node_the_newest_end_is_taken_and_circles_end(store, w
     )
     circle = chatgpt(node("u", "root", "user", "Round"), conversation_id="c2", last="u")
     circle["mapping"]["root"] |= {"parent": "u"}
-    store.import_from(write([talk, circle]), user_id="ada")
+    older = {**talk, "conversation_id": "c3", "current_node": "b"}
+    store.import_from(write([talk, circle, older]), user_id="ada")
     assert told(history(store, "c1")) == "user: Hi|assistant: Yo"
     assert told(history(store, "c2")) == "user: Round"
+    assert told(history(store, "c3")) == "user: Hi|assistant: No", "the branch that is shown, not the newest"
 
 
 def test_claudes_calls_without_ids_have_the_results_of_their_own(store, write) -> None:
@@ -345,7 +350,10 @@ def test_a_table_goes_to_its_sessions_in_the_order_of_its_times(store, tmp_path,
 
 
 def test_what_other_memories_know_becomes_records_with_their_times(store, write) -> None:
-    report = store.import_from(write({"results": [MEM0], "relations": []}), user_id="ada")
+    path = write({"results": [MEM0], "relations": []})
+    assert store.import_from(path, user_id="ada", dry_run=True).records == 1
+    assert store.records(user_id="ada", every=True) == []
+    report = store.import_from(path, user_id="ada")
     assert (report.source_format, report.remembered) == ("mem0", 1)
     store.import_from(write({"edges": [ZEP]}), user_id="ada")
     store.import_from(write(LETTA), user_id="ada")
@@ -357,6 +365,11 @@ def test_what_other_memories_know_becomes_records_with_their_times(store, write)
     assert found["Kind"].subject == "Bot"
     assert "Ada lives in Rome" not in {one.text for one in store.records(user_id="ada")}, "it has ended"
     assert "Rome" in str(store.records(user_id="ada", every=True, as_of=datetime(2023, 6, 1, tzinfo=UTC)))
+
+
+def test_a_chat_store_that_is_written_as_a_text_is_unwrapped(store, write) -> None:
+    store.import_from(write(json.dumps(json.dumps(STORE))), user_id="ada")
+    assert told(history(store, "s1")) == "user: Hi"
 
 
 def test_json_that_a_user_pasted_into_letta_stays_what_the_user_said(store, write) -> None:
@@ -419,11 +432,15 @@ def test_forgetting_a_speaker_takes_their_words_in_every_session_and_leaves_the_
         [Message("user", "Bob again.", name="Bob", id="b"), Message("user", "And me.", name="Bo")]
     )
     chat.edit("b", content="Bob once more.")
+    chat.add_messages([Message("user", "Bob takes this back.", name="Bob", id="c")])
+    chat.withdraw(["c"])
     store.chat(user_id="eve", session_id="s").add_messages([Message("user", "Another Bob.", name="Bob")])
     chat.remember("Bob is vegan", subject="Bob", key="diet", value="vegan")
     chat.remember("Likes tea")
     gone = store.forget("ada", speaker="Bob")
-    assert (gone.sessions, gone.messages, gone.records) == (2, 2, 1)
+    assert (gone.sessions, gone.messages, gone.records) == (2, 2, 1), (
+        "what was withdrawn is no message any more"
+    )
     left = [
         one
         for session in store.sessions(user_id="ada")
@@ -441,6 +458,9 @@ def test_nobodys_file_is_refused_and_a_file_of_several_users_is_not_mixed(store,
     with pytest.raises(ImportStoppedError, match="does not say whose it is"):
         store.import_from(write(OPENAI))
     rows = [{**row, "user": user} for row, user in zip(ROWS, ("ada", "bob", "ada"), strict=True)]
+    with pytest.raises(ImportStoppedError, match="does not say whose it is"):
+        store.import_from(write([*rows, {**ROWS[0], "session": "c"}]))
+    assert store.sessions(user_id="ada") == []
     with pytest.raises(ImportStoppedError, match="of the users 'ada', 'bob', and not of 'eve'"):
         store.import_from(write(rows), user_id="eve")
     report = store.import_from(write(rows), user_id="bob")
