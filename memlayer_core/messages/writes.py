@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
-from memlayer_core.messages.align import TELLING, Alignment, Digest, align, count_known, digest_of
+from memlayer_core.messages.align import TELLING, Alignment, align, count_known, digest_of
 from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
@@ -559,7 +559,6 @@ def resync(
     connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
-    incoming: Sequence[Digest],
     now: datetime,
     shards: int,
     *,
@@ -572,7 +571,6 @@ def resync(
         connection: In a transaction that writes.
         scope: The session.
         drafts: The list.
-        incoming: Digests of these messages, in the same order, to compare them with stored ones.
         now: The present.
         shards: Number of collections that users are spread over.
         replace_all: Whether a list without any message of the history replaces it, and a list that ends inside the
@@ -580,7 +578,7 @@ def resync(
         replaceable: Returns whether a stored message may be replaced that is not in the list.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    past, alignment = _align(connection, scope, row, drafts, incoming, replaceable, ends=replace_all)
+    past, alignment = _align(connection, scope, row, drafts, replaceable, ends=replace_all)
     in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
@@ -604,7 +602,6 @@ def _align(
     scope: Scope,
     row: Any,
     drafts: Sequence[PreparedMessage],
-    incoming: Sequence[Digest],
     replaceable: Callable[[Message], bool],
     *,
     ends: bool,
@@ -615,6 +612,7 @@ def _align(
     Only if the list continues far back, all messages from there on are read.
     """
     here = reads.inside(row.number)
+    incoming = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]
     size = _PAGE + 2 * len(incoming)
     newest = sa.select(messages.c.position).where(here).order_by(messages.c.position.desc())
     first = connection.scalar(newest.limit(1).offset(size - 1)) or 0

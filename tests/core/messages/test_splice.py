@@ -158,7 +158,7 @@ class Conversation:
         if final and {*roles} <= {"system"} and not len(present) == len(sent) == len(roles):
             splice = messages_splice.start_over(present, sent, lambda _: True)
         options = {"replace_all": final, "replaceable": lambda _: True}
-        return splice, lambda: self.write(messages_writes.resync, sent, incoming, NOON, SHARDS, **options)
+        return splice, lambda: self.write(messages_writes.resync, sent, NOON, SHARDS, **options)
 
     def edit(self, drawn: Drawn) -> Planned:
         stored = drawn.present[drawn.place]
