@@ -862,9 +862,13 @@ _WIDER, _WIDEST = 4, 64  # factors of the limit: at each step, and at most
 
 
 def search_wider(
-    search: Callable[[int, int | None], Asking[Sequence[Hit]]],
+    rt: Runtime,
+    scope: Scope,
+    query: str,
     convert: Callable[[Hit], T],
-    passes: Callable[[T], bool] | None,
+    condition: RecallFilter | Callable[[T], bool] | None,
+    *,
+    roles: Sequence[str],
     limit: int,
     token_limit: int | None,
 ) -> Asking[list[T]]:
@@ -873,24 +877,27 @@ def search_wider(
     Hits that do not pass do not count against the token limit.
 
     Args:
-        search: Finds so many hits within a token limit, the best first; fewer where there are no more.
+        rt: What the memory works with.
+        scope: Whose memory.
+        query: The question.
         convert: Makes the caller's object of a hit.
-        passes: Returns whether to keep an object; None: all pass.
+        condition: What the search finds, or whether to keep an object; None: all pass.
+        roles: The roles in which the user asks.
         limit: How many to return at most.
         token_limit: Tokens that they may cost together.
 
     Raises:
         InvalidLimitError: A limit below one.
     """
-    if passes is None:
-        found = yield from search(limit, token_limit)
+    if condition is None or isinstance(condition, RecallFilter):
+        found = yield from search(rt, scope, query, limit, token_limit, roles, condition)
         return [convert(hit) for hit in found]
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
     most = limit
     while True:
-        hits = yield from search(most, None)
-        passed = [(hit.tokens, one) for hit in hits if passes(one := convert(hit))]
+        hits = yield from search(rt, scope, query, most, None, roles, None)
+        passed = [(hit.tokens, one) for hit in hits if condition(one := convert(hit))]
         if len(passed) >= limit or len(hits) < most or most >= limit * _WIDEST:
             break
         most *= _WIDER
