@@ -172,12 +172,6 @@ def split_request(request: ModelRequest[Any]) -> ModelMessages:
     return ModelMessages(tuple(thread), edits, tuple(extra[0]), tuple(extra[1]))
 
 
-def snapshot_in(request: ModelRequest[Any]) -> ThreadSnapshot | None:
-    """Return the snapshot of a request's thread; a new request may have no state."""
-    state: Mapping[str, Any] = request.state or {}
-    return state.get("memlayer") if "messages" in state else None
-
-
 def cost(tokens: TokenCounter, request: ModelRequest[Any], extra: Sequence[BaseMessage]) -> int:
     """Count the tokens of a call without the conversation: system prompt, tools, and messages for this call only."""
     system = [] if request.system_message is None else [request.system_message]
@@ -341,16 +335,16 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        begin, change = self._begin(*self._thread(runtime, state), state["messages"])
+        begin, change = self._begin(self._thread(runtime, state), state["messages"])
         if change is not None:
             change()
         return begin
 
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        thread, before = await asyncio.to_thread(self._thread, runtime, state)
+        thread = await asyncio.to_thread(self._thread, runtime, state)
         # In the event loop: LangGraph copies the same list there, which takes many times as long.
-        begin, change = self._begin(thread, before, state["messages"])
+        begin, change = self._begin(thread, state["messages"])
         if change is not None:
             await self._memory.runtime.threads.write(change)
         return begin
@@ -386,15 +380,15 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return self._finish(*self._thread(runtime, state), state["messages"])
+        return self._finish(self._thread(runtime, state), state["messages"])
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        thread, before = await asyncio.to_thread(self._thread, runtime, state)
-        end = snapshot_at_end(state["messages"], before)
+        thread = await asyncio.to_thread(self._thread, runtime, state)
+        end = snapshot_at_end(state["messages"], thread.snapshot)
         if end is not None:
             return {"memlayer": end}
-        return await self._memory.runtime.threads.write(self._finish, thread, before, state["messages"])
+        return await self._memory.runtime.threads.write(self._finish, thread, state["messages"])
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
@@ -402,20 +396,19 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         own_snapshot(chat, runtime, getattr(runtime, "state", None))
         return chat
 
-    def _thread(
-        self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False
-    ) -> tuple[Thread, ThreadSnapshot | None]:
-        """Return the conversation of a run, and the snapshot in its state, if it is of this memory."""
+    def _thread(self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False) -> Thread:
+        """Return the conversation of a run, with the snapshot in its state, if it is of this memory."""
         chat = self._run_scope.chat(self._memory, runtime)
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
         trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
-        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime)), snapshot
+        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime))
 
     def _begin(
-        self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
+        self, thread: Thread, messages: Sequence[BaseMessage]
     ) -> tuple[dict[str, Any], Callable[[], None] | None]:
         """Return the new snapshot, and a function that applies the changes between two runs; None if nothing changed."""
+        before = thread.snapshot
         snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is None or change is None or may_be_trimming(messages, before):
             return {"memlayer": snapshot}, None
@@ -426,9 +419,9 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     ) -> Asking[_Call]:
         most = self._limit if limit is None else limit
         runtime = request.runtime or get_runtime()
-        chat, snapshot = self._thread(runtime, request.state or {}, in_call=True)
+        chat = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
-        warn_of_summaries(incoming.thread, snapshot)
+        warn_of_summaries(incoming.thread, chat.snapshot)
         newest = before or store_new_messages(chat, incoming.thread)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= most:
@@ -488,21 +481,18 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
-        snapshot = snapshot_in(call.original)
-        if snapshot is not None:
+        if chat.snapshot is not None:
             removals = {*call.removals, *(m.id for m in response.result if isinstance(m, RemoveMessage))}
             update["memlayer"] = snapshot_after_call(
-                call.original.state["messages"], snapshot, removals, answer
+                call.original.state["messages"], chat.snapshot, removals, answer
             )
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
-    def _finish(
-        self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
-    ) -> dict[str, Any]:
-        end = snapshot_at_end(messages, before)
+    def _finish(self, thread: Thread, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        end = snapshot_at_end(messages, thread.snapshot)
         if end is None:
             store_new_messages(thread, messages)
-            end = with_trims(*take_snapshot(messages, before, in_run=False, owner=owner_of(thread)))
+            end = with_trims(*take_snapshot(messages, thread.snapshot, in_run=False, owner=owner_of(thread)))
         return {"memlayer": end}
 
 

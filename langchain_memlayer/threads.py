@@ -26,8 +26,8 @@ from memlayer_core.message import SYSTEM_ROLES, TASK
 
 # A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
 #
-# The snapshot is part of the checkpoint, also after forks and time travel. It has one digest, which nearly always
-# agrees, and twelve characters for each message, which distinguish removed and edited messages if the digest differs.
+# The snapshot is part of the checkpoint, also after forks and time travel. It has twelve characters for each message,
+# which distinguish removed and edited messages.
 
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
@@ -38,7 +38,6 @@ class ThreadSnapshot(TypedDict):
 
     Attributes:
         lineage: The line of checkpoints; equal for all that begin with the same message.
-        digest: Digest of all messages.
         seen: Twelve characters for each message.
         active: Whether a run has begun and not ended.
         ended: Whether an earlier run of the thread has ended.
@@ -48,7 +47,6 @@ class ThreadSnapshot(TypedDict):
     """
 
     lineage: str
-    digest: str
     seen: str
     active: bool
     ended: bool
@@ -77,7 +75,7 @@ def take_snapshot(
 ) -> tuple[ThreadSnapshot, Change | None]:
     """Return a snapshot of a thread's messages, and how they differ from the previous one.
 
-    New messages at the end do not count as a difference. If nothing differs, it costs one digest, at any length.
+    New messages at the end do not count as a difference.
 
     Args:
         messages: The messages that the state has or will have.
@@ -86,32 +84,30 @@ def take_snapshot(
         owner: What `owner_of` returns, if there is no previous snapshot. Answers then contain it, if somebody else
             keeps the list: an application without a checkpointer, or a graph around the agent.
     """
-    seen, pending = (previous["seen"], previous["pending"]) if previous is not None else ("", "")
-    count = len(seen) // _WIDTH
-    head = _digest(messages[:count])
-    change, known = None, set[str]()
-    if previous is not None and head.hexdigest() != previous["digest"]:
-        change, known = _compare(seen, messages), {*_ids(seen, _WIDTH)}
-        count, seen, head = 0, "", _digest(())
-    head.update(_serialize(messages[count:]))
-    entries = [*map(_entry, messages[count:])]
-    new = entries[_stored_before(messages, owner) :] if previous is None else entries
+    entries = [*map(_entry, messages)]
+    seen = "".join(entries)
+    change, pending = None, ""
+    if previous is None:
+        new = entries[_stored_before(messages, owner) :]
+    else:
+        if not seen.startswith(previous["seen"]):
+            change = _compare(previous["seen"], messages, entries)
+        known, pending = {*_ids(previous["seen"], _WIDTH)}, previous["pending"]
+        new = [one for one in entries if one[:_ID] not in known]
     snapshot = ThreadSnapshot(
         lineage=_lineage(messages) if previous is None else previous["lineage"],
-        digest=head.hexdigest(),
-        seen=seen + "".join(entries),
+        seen=seen,
         active=in_run,
         ended=not in_run or (previous is not None and previous["ended"]),
         trims=previous is not None and previous["trims"],
-        pending=pending + "".join(id for one in new if (id := one[:_ID]) not in known) if in_run else "",
+        pending=pending + "".join(one[:_ID] for one in new) if in_run else "",
         owner=owner if previous is None else previous["owner"],
     )
     return snapshot, change
 
 
-def _compare(checksums: str, messages: Sequence[BaseMessage]) -> Change:
+def _compare(checksums: str, messages: Sequence[BaseMessage], entries: Sequence[str]) -> Change:
     previous = [checksums[at : at + _WIDTH] for at in range(0, len(checksums), _WIDTH)]
-    entries = [_entry(message) for message in messages]
     ids, contents = Counter(entry[:_ID] for entry in previous), {*previous}
     removals = ids - Counter(entry[:_ID] for entry in entries)
     edits = (
@@ -129,8 +125,6 @@ def snapshot_after_call(
     answer: Sequence[BaseMessage],
 ) -> ThreadSnapshot:
     """Return the snapshot of the state after a call of the model, when all messages are stored."""
-    if not removals:
-        return {**with_trims(*take_snapshot([*messages, *answer], previous, in_run=True)), "pending": ""}
     snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
     rest = [message for message in messages if message.id not in removals]
     return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "pending": ""}
@@ -230,32 +224,12 @@ def _lineage(messages: Sequence[BaseMessage]) -> str:
     return hashlib.blake2b((first or "").encode(), digest_size=8).hexdigest()
 
 
-def _digest(messages: Sequence[BaseMessage]) -> hashlib.blake2b:
-    return hashlib.blake2b(_serialize(messages), digest_size=16)
-
-
-def _serialize(messages: Sequence[BaseMessage]) -> bytes:
-    parts: list[str] = []
-    for message in messages:  # three times a turn, over all messages: a function for each costs twice as much
-        fields = message.__dict__
-        content = fields["content"]
-        parts.append(fields["id"] or "")
-        parts.append(content if content.__class__ is str else repr(content))
-        if calls := fields.get("tool_calls"):
-            parts.append(repr(calls))
-    parts.append("")
-    return "\x1f".join(parts).encode("utf-8", "surrogatepass")
-
-
-def _text(message: BaseMessage) -> str:
+def _entry(message: BaseMessage) -> str:
     fields = vars(message)  # an attribute of a model costs several times as much
     content, calls = fields["content"], fields.get("tool_calls")
     text = content if isinstance(content, str) else repr(content)
-    return f"{text}\x1d{calls}" if calls else text
-
-
-def _entry(message: BaseMessage) -> str:
-    return f"{_id_checksum(message.id or '')}{_checksum(_text(message)) & 0xFFFF:04x}"
+    said = f"{text}\x1d{calls}" if calls else text
+    return f"{_id_checksum(fields['id'] or '')}{_checksum(said) & 0xFFFF:04x}"
 
 
 def _id_checksum(message_id: str) -> str:
@@ -363,6 +337,7 @@ class Thread(Chat):
         self, chat: Chat, snapshot: ThreadSnapshot | None, *, trims: bool = False, is_task: bool = False
     ) -> None:
         super().__init__(chat.memory, chat.scope, chat.roles)
+        self.snapshot = snapshot
         self._lineage = None if snapshot is None else snapshot["lineage"]
         self._has_history = snapshot is not None and snapshot["ended"]
         marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
@@ -560,14 +535,9 @@ def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newes
 
 def _overlap(history: Sequence[Message], messages: Sequence[Message]) -> int:
     """Return how many of the first messages are the last ones of a history."""
-    for count in range(min(len(history), len(messages)), 0, -1):
-        if all(map(_is_same, history[-count:], messages[:count])):
-            return count
-    return 0
-
-
-def _is_same(old: Message, new: Message) -> bool:
-    return _compared(old) == _compared(new)
+    old, new = [*map(_compared, history)], [*map(_compared, messages)]
+    lengths = range(min(len(old), len(new)), 0, -1)
+    return next((count for count in lengths if old[-count:] == new[:count]), 0)
 
 
 def _compared(message: Message) -> tuple[object, ...]:

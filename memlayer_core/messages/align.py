@@ -32,10 +32,11 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import takewhile
+from operator import eq
 from typing import TypeVar
 
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMessage
@@ -62,14 +63,10 @@ def in_common(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) 
 
 def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
     """Align a subsequence, as near to the end as possible. If `after` is none, the dict is empty."""
-    pairs: dict[int, int] = {}
-    to = len(before)
-    for at in reversed(range(len(after))):
-        to = next((place for place in reversed(range(to)) if before[place] == after[at]), -1)
-        if to < 0:
-            return {}
-        pairs[at] = to
-    return pairs
+    found = find_in_order(before[::-1], after[::-1])
+    if len(found) < len(after):
+        return {}
+    return {len(after) - 1 - at: len(before) - 1 - to for at, to in enumerate(found)}
 
 
 def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
@@ -444,45 +441,25 @@ def _matches_by_words(
     return {at: left.pop() for at in reversed(incoming_places) if (left := places.get(incoming[at].words))}
 
 
-# Compares two lists: what to remove so that one becomes the other, and how much of one is in the other.
+# Finds the beginning of a list in another one.
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def to_remove(present: Sequence[T], target: Sequence[U], same: Callable[[T, U], bool]) -> list[T]:
-    """Return the items to remove so that the rest is the beginning of the target.
+def find_in_order(past: Sequence[T], incoming: Sequence[U], same: Callable[[T, U], bool] = eq) -> list[int]:
+    """Return the places in the past of a list's first items, in that order, with any others in between.
 
-    As much as possible stays, so that it is neither written nor indexed again.
-
-    Args:
-        present: The list as it is.
-        target: The list as it should become; its new items come behind those that stay.
-        same: Returns whether two items are equal.
+    It ends at the first item that is new: a conversation that begins like an old one is another one.
     """
-    leaving: list[T] = []
-    at = 0
-    for item in target:
-        found = next((place for place in range(at, len(present)) if same(present[place], item)), None)
+    places: list[int] = []
+    for item in incoming:
+        behind = range(places[-1] + 1 if places else 0, len(past))
+        found = next((place for place in behind if same(past[place], item)), None)
         if found is None:
             break
-        leaving += present[at:found]
-        at = found + 1
-    return [*leaving, *present[at:]]
-
-
-def count_known(past: Sequence[Hashable], incoming: Sequence[Hashable]) -> int:
-    """Return how many of a list's first items are in the past, in that order, with any others in between.
-
-    Everything behind the first new item is new, too: a conversation that begins like an old one is another one.
-    """
-    at = 0
-    for count, item in enumerate(incoming):
-        found = next((place for place in range(at, len(past)) if past[place] == item), None)
-        if found is None:
-            return count
-        at = found + 1
-    return len(incoming)
+        places.append(found)
+    return places
 
 
 def is_instruction(message: Message) -> bool:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
-from memlayer_core.messages.align import TELLING, Alignment, align, count_known, digest_of
+from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_in_order
 from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
@@ -815,7 +815,7 @@ def hear(
     past = _among(connection, row.number, told, first)
     if first and told[0] not in past:
         past = _among(connection, row.number, told, 0)
-    known = count_known(past, told)
+    known = len(find_in_order(past, told))
     receipt = append(connection, scope, drafts[known:], now, shards, verbatim=True)
     return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
 
@@ -862,11 +862,8 @@ def replace_list(
         erase: Whether no versions of the messages that leave are stored.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset", "position")]
-    present = connection.execute(
-        sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.position)
-    )
-    splice = messages_splice.rewrite([reads.head_of(one, scope) for one in present], drafts, erase=erase)
+    present = reads.list_where(connection, scope, reads.inside(row.number))
+    splice = messages_splice.rewrite(present, drafts, erase=erase)
     apply(connection, scope, row, splice, now)
     if part is not None:
         begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))

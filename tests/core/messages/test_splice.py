@@ -21,7 +21,7 @@ from memlayer_core.messages import (
     splice as messages_splice,
     writes as messages_writes,
 )
-from memlayer_core.messages.align import align, count_known, digest_of
+from memlayer_core.messages.align import align, digest_of, find_in_order
 from memlayer_core.messages.model import PreparedMessage, Session, SessionDetails
 from memlayer_core.messages.splice import Splice, loses
 from memlayer_core.storage import words
@@ -129,7 +129,7 @@ class Conversation:
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
-        splice = messages_splice.append(drawn.known, drawn.sent[count_known(*digests) :], verbatim=True)
+        splice = messages_splice.append(drawn.known, drawn.sent[len(find_in_order(*digests)) :], verbatim=True)
         return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS)
 
     def insert(self, drawn: Drawn) -> Planned:
