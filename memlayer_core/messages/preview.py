@@ -202,9 +202,9 @@ def _in_pair(text: str, at: int) -> bool:
 def _truncate_json(value: Any, characters: int) -> str:
     """Write JSON with one limit for all lists and one for all strings, each as large as fits, the lists first."""
 
-    def largest(write: Callable[[int], str], least: int) -> int:
-        sizes = range(least + 1, characters)
-        return least + bisect_right(sizes, characters, key=lambda size: len(write(size)))
+    def largest(write: Callable[[int], str], minimum: int) -> int:
+        sizes = range(minimum + 1, characters)
+        return minimum + bisect_right(sizes, characters, key=lambda size: len(write(size)))
 
     limit = _LEGIBLE
     elements = largest(lambda size: _to_json(_shorter_lists(value, size, limit), limit), 0)

@@ -164,10 +164,10 @@ def apply(
             placed = zip(named, drafts, positions, strict=True)
             _STORE.run(connection, *(_new_row(row.number, *one) for one in placed))
     if before:
-        _find_anew(connection, scope, row, splice, before, now)
+        texts.remove(connection, scope.namespace, list(before), now)
     if splice.removals or between or any(edits[key].tokens < before[key].tokens for key in edits):
         reads.unmark(connection, row.number)
-    _make_findable(connection, scope, row, fresh, now)
+    _make_findable(connection, scope, row, [*splice.replacements, *fresh], now)
     if keys is not None:
         return positions
     lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
@@ -292,9 +292,7 @@ def erase_versions(
 
 
 _LOCKED = statements.rows_by(
-    sa.select(
-        *(messages.c[name] for name in ("key", "position", "role", "text", "tokens"))
-    ).with_for_update(),
+    sa.select(*(messages.c[name] for name in ("key", "position", "role", "tokens"))).with_for_update(),
     messages.c.key,
 )
 
@@ -321,43 +319,16 @@ def _change(connection: sa.Connection, session: int, splice: Splice, now: dateti
         connection.execute(this.values(reads.columns_of(session, draft)))
 
 
-def _find_anew(
-    connection: sa.Connection,
-    scope: Scope,
-    row: Any,
-    splice: Splice,
-    before: Mapping[int, Any],
-    now: datetime,
-) -> None:
-    """Let searches find what changed messages say now, and not what they said before."""
-    edits = dict(splice.replacements)
-    as_before = {  # their vectors are as good as before
-        key
-        for key, draft in edits.items()
-        if draft.search_text and searchable(draft.message.text) == before[key].text
-    }
-    texts.remove(connection, scope.namespace, [key for key in before if key not in as_before], now)
-    if as_before:
-        words.delete(connection, sorted(as_before))
-        enqueue_erasure(connection, now)
-    _make_findable(connection, scope, row, splice.replacements, now, as_before)
-
-
 def _make_findable(
     connection: sa.Connection,
     scope: Scope,
     row: Any,
-    fresh: Sequence[tuple[int, PreparedMessage]],
+    drafts: Sequence[tuple[int, PreparedMessage]],
     now: datetime,
-    same: Collection[int] = (),
 ) -> None:
-    """File messages in both indexes, some of which kept their vectors."""
-    found = {key: draft for key, draft in fresh if draft.search_text}
-    ready = {
-        key: draft.embedding
-        for key, draft in found.items()
-        if draft.embedding is not None and key not in same
-    }
+    """File messages in both indexes."""
+    found = {key: draft for key, draft in drafts if draft.search_text}
+    ready = {key: draft.embedding for key, draft in found.items() if draft.embedding is not None}
     number = vectors.add(connection, "message", scope, ready, now, row.number) if ready else None
     if number is None:
         ready = {}
@@ -753,9 +724,8 @@ def archive_list(
     found = list_messages(connection, reads.session_from(row), "active", count, 0)
     if found:
         behind = found[-1].position + 1
-        session_ended(connection, row, min_messages, behind)
         _begin_at(connection, row.number, behind, now)
-        reads.unmark(connection, row.number)
+        session_ended(connection, row, min_messages, behind)
     return found
 
 
@@ -868,7 +838,6 @@ def replace_list(
     if part is not None:
         begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))
         _begin_at(connection, row.number, begins, now)
-        reads.unmark(connection, row.number)
     return splice.receipt
 
 
@@ -888,7 +857,7 @@ def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime)
     goes_on = sa.exists().where(reads.inside(number), messages.c.position >= place)
     idle = sa.case((goes_on, sa.func.coalesce(sessions.c.idle_since, statements.to_micros(now))), else_=None)
     begun = sa.update(sessions).where(sessions.c.number == number)
-    connection.execute(begun.values(memory_start=place, idle_since=idle))
+    connection.execute(begun.values(memory_start=place, idle_since=idle, windows=None))
 
 
 # Titles, ends and deletion of whole sessions, in SQL. Each function runs in its caller's transaction.
@@ -930,12 +899,7 @@ def end_session(
     row = reads.lock_session(connection, scope)
     if row is None or (row.idle_since is None and row.memory_start >= behind_all(row.next_position)):
         return None
-    connection.execute(
-        sa.update(sessions)
-        .where(sessions.c.number == row.number)
-        .values(memory_start=behind_all(row.next_position), idle_since=None)
-    )
-    reads.unmark(connection, row.number)
+    _begin_at(connection, row.number, behind_all(row.next_position), now)
     session_ended(connection, row, min_messages)
     return reads.session_from(row)
 

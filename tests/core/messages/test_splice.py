@@ -129,7 +129,9 @@ class Conversation:
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
-        splice = messages_splice.append(drawn.known, drawn.sent[len(find_in_order(*digests)) :], verbatim=True)
+        splice = messages_splice.append(
+            drawn.known, drawn.sent[len(find_in_order(*digests)) :], verbatim=True
+        )
         return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS)
 
     def insert(self, drawn: Drawn) -> Planned:
