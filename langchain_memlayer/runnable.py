@@ -240,13 +240,15 @@ class Exchange:
     prompt: list[BaseMessage]
     input: Any
 
-    def smaller_limit(self, problem: Exception | None) -> int:
-        """Return the token limit to call once more with; anything but an overflow is raised again."""
-        assert problem is not None
-        emit, tokens = self.chat.memory.runtime.emit, self.context.tokens
-        return retry_limit(
-            emit, self.chat.scope, problem, token_limit=self.context.token_limit, tokens=tokens
-        )
+
+Overflow = tuple[Exchange, Exception]
+"""A call that failed, and the error, which may say that its context was too long."""
+
+
+def _smaller_limit(call: Exchange, problem: Exception) -> int:
+    """Return the token limit to call once more with; anything but an overflow is raised again."""
+    emit, limit, tokens = call.chat.memory.runtime.emit, call.context.token_limit, call.context.tokens
+    return retry_limit(emit, call.chat.scope, problem, token_limit=limit, tokens=tokens)
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:
@@ -465,7 +467,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         try:
             output = self.bound.invoke(call.input, config, **kwargs)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = self._open(value, config, call, problem)
+            call = self._open(value, config, (call, problem))
             output = self.bound.invoke(call.input, config, **kwargs)
         self._close(call, lambda: output)
         return output
@@ -481,7 +483,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         try:
             output = await self.bound.ainvoke(call.input, config, **kwargs)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = await self._aopen(value, config, call, problem)
+            call = await self._aopen(value, config, (call, problem))
             output = await self.bound.ainvoke(call.input, config, **kwargs)
         await write(self._close, call, lambda: output)
         return output
@@ -503,7 +505,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:
             if begun:
                 raise
-            calls.append(self._open(value, config, calls[-1], problem))
+            calls.append(self._open(value, config, (calls[-1], problem)))
             yield from self.bound.stream(calls[-1].input, config, **kwargs)
 
     async def _astream(
@@ -523,37 +525,23 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:
             if begun:
                 raise
-            calls.append(await self._aopen(value, config, calls[-1], problem))
+            calls.append(await self._aopen(value, config, (calls[-1], problem)))
             async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
                 yield chunk
 
-    def _open(
-        self,
-        value: Any,
-        config: RunnableConfig,
-        before: Exchange | None = None,
-        problem: Exception | None = None,
-    ) -> Exchange:
-        """Read the runnable's input; a shorter one if the call `before` failed because its context was too long."""
-        return drive(self._read(self._histories.history_of(config), value, before, problem))
+    def _open(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
+        """Read the runnable's input; a shorter one if the context of a call was too long."""
+        return drive(self._read(self._histories.history_of(config), value, overflow))
 
-    async def _aopen(
-        self,
-        value: Any,
-        config: RunnableConfig,
-        before: Exchange | None = None,
-        problem: Exception | None = None,
-    ) -> Exchange:
+    async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
         """Do `_open` without blocking the event loop."""
         history = _checked(await self._histories.ahistory_of(config))
         threads = history.chat.memory.runtime.threads  # raises if the memory is closed
-        return await threads.drive(self._read(history, value, before, problem))
+        return await threads.drive(self._read(history, value, overflow))
 
-    def _read(
-        self, history: Any, value: Any, before: Exchange | None, problem: Exception | None
-    ) -> Asking[Exchange]:
+    def _read(self, history: Any, value: Any, overflow: Overflow | None) -> Asking[Exchange]:
         chat, policy = _checked(history).chat, history.policy
-        limit = history.token_limit if before is None else before.smaller_limit(problem)
+        limit = history.token_limit if overflow is None else _smaller_limit(*overflow)
         messages = self._keys.input_messages(value)
         incoming = translate_batch(messages)
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
