@@ -178,7 +178,8 @@ class Keys:
         _, answer = self.output_messages(whole, prompt)
         if not any(one.text or getattr(one, "tool_calls", ()) for one in answer):
             return []
-        return [*answer[:-1], mark_interrupted(answer[-1])]
+        metadata = {**answer[-1].response_metadata, INTERRUPTED: True}
+        return [*answer[:-1], answer[-1].model_copy(update={"response_metadata": metadata})]
 
 
 def _is_message(value: object) -> bool:
@@ -201,11 +202,6 @@ def _json(value: object) -> str:
         return to_json(value, serialize_unknown=True, inf_nan_mode="constants").decode()
     except ValueError:  # a circular reference
         return repr(value)
-
-
-def mark_interrupted(message: BaseMessage) -> BaseMessage:
-    """Return a copy of a message that is marked as interrupted."""
-    return message.model_copy(update={"response_metadata": {**message.response_metadata, INTERRUPTED: True}})
 
 
 def tool_messages(steps: Any) -> list[BaseMessage]:

@@ -88,12 +88,6 @@ def follow(connection: sa.Connection, change: Change) -> Iterator[None]:
         yield
 
 
-def session_deleted(connection: sa.Connection, number: int, now: datetime) -> None:
-    """Delete what rests on a session."""
-    for follower in _FOLLOWERS:
-        follower.delete(connection, number, now)
-
-
 def session_ended(
     connection: sa.Connection, row: Any, min_messages: int | None, until: int | None = None
 ) -> None:
@@ -161,8 +155,13 @@ def apply(
     with follow(connection, Change(scope, row.number, list(before), spoken, now)):
         _change(connection, row.number, splice, now)
         if fresh:
+            here = {"session": row.number, "replaced_at": None}
             placed = zip(named, drafts, positions, strict=True)
-            _STORE.run(connection, *(_new_row(row.number, *one) for one in placed))
+            rows = (
+                {**reads.columns_of(row.number, draft), **here, "key": key, "position": position}
+                for key, draft, position in placed
+            )
+            _STORE.run(connection, *rows)
     if before:
         texts.remove(connection, scope.namespace, list(before), now)
     if splice.removals or between or any(edits[key].tokens < before[key].tokens for key in edits):
@@ -184,11 +183,6 @@ def apply(
     if splice.erasures:
         erase_versions(connection, row.number, scope, splice.erasures, now)
     return positions
-
-
-def _new_row(session: int, key: int, draft: PreparedMessage, position: int) -> dict[str, Any]:
-    at = {"key": key, "session": session, "position": position, "replaced_at": None}
-    return {**reads.columns_of(session, draft), **at}
 
 
 def _positions_of(
@@ -957,7 +951,8 @@ def delete_sessions(
 ) -> int:
     """Delete sessions. They and their owners are locked. Returns the number of their messages."""
     for row in rows:
-        session_deleted(connection, row.number, now)
+        for follower in _FOLLOWERS:
+            follower.delete(connection, row.number, now)
         _DELETE_MESSAGES.run(connection, {"of": row.number})
         texts.remove(connection, row.namespace, keys_of[row.number], now)
         reads.unmark(connection, row.number)
