@@ -22,7 +22,6 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -366,11 +365,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
             InvalidMessageError: The input or the output cannot be read or stored.
             StoreError: The memory cannot be read or written.
         """
-        return self._call_with_config(self._invoke, input, config, **kwargs)
+        return self._call_with_config(cast("Any", self._invoke), input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Answer with memory, as `invoke` does."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+        return await self._acall_with_config(cast("Any", self._ainvoke), input, config, **kwargs)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Answer with memory in chunks, and store question and answer at the end.
@@ -452,13 +451,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         """Return the runnable's output as a pydantic model."""
         return self.bound.get_output_schema(config)
 
-    def _invoke(
-        self,
-        value: Any,
-        run_manager: CallbackManagerForChainRun,  # its part of the config is what counts
-        config: RunnableConfig,
-        **kwargs: Any,
-    ) -> Any:
+    def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = self._open(value, config)
         try:
             output = self.bound.invoke(call.input, config, **kwargs)
@@ -468,13 +461,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         self._close(call, lambda: output)
         return output
 
-    async def _ainvoke(
-        self,
-        value: Any,
-        run_manager: AsyncCallbackManagerForChainRun,
-        config: RunnableConfig,
-        **kwargs: Any,
-    ) -> Any:
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = await self._aopen(value, config)
         try:
             output = await self.bound.ainvoke(call.input, config, **kwargs)
@@ -485,12 +472,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         return output
 
     def _stream(
-        self,
-        calls: list[Exchange],
-        inputs: Iterator[Any],
-        run_manager: CallbackManagerForChainRun,
-        config: RunnableConfig,
-        **kwargs: Any,
+        self, calls: list[Exchange], inputs: Iterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         value, begun = next(inputs), False
         calls.append(self._open(value, config))
@@ -505,12 +487,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
             yield from self.bound.stream(calls[-1].input, config, **kwargs)
 
     async def _astream(
-        self,
-        calls: list[Exchange],
-        inputs: AsyncIterator[Any],
-        run_manager: AsyncCallbackManagerForChainRun,
-        config: RunnableConfig,
-        **kwargs: Any,
+        self, calls: list[Exchange], inputs: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         value, begun = await anext(inputs), False
         calls.append(await self._aopen(value, config))
