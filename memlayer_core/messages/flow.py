@@ -414,17 +414,14 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
 def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
     """Emit what was stored, and wake the worker."""
     if receipt.stored or receipt.replaced:
-        _emit_stored(rt, scope, receipt.stored, receipt.unchanged, receipt.replaced)
+        namespace, session_id = scope.namespace, scope.session_id or ""
+        rt.emit(MessagesStored(namespace, session_id, receipt.stored, receipt.unchanged, receipt.replaced))
         if not rt.embeds_at_once or rt.extractor is not None:
             rt.wake()
             return
         new = receipt.stored + receipt.replaced
         rt.emit(MessagesIndexed(messages=new, embedded=new))
         (rt.wake if receipt.replaced else rt.begin_work)()
-
-
-def _emit_stored(rt: Runtime, scope: Scope, *counts: int) -> None:
-    rt.emit(MessagesStored(scope.namespace, scope.session_id or "", *counts))
 
 
 # Sessions as plain lists of messages, as the chat stores of frameworks use them.
@@ -705,7 +702,8 @@ def resync(
     if synced.answered:
         rt.temporaries.finish_call(scope)
     if synced.stored or synced.superseded:
-        _emit_stored(rt, scope, synced.stored, synced.unchanged, synced.superseded)
+        namespace, session_id = scope.namespace, scope.session_id or ""
+        rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))
         rt.wake()
     return synced
 
@@ -731,7 +729,7 @@ def _place(place: object) -> str | int:
     """Return a message's id or place, checked."""
     try:
         if isinstance(place, int):
-            check.check_whole_number("place", place if place >= 0 else -1 - place)
+            check.index("place", place)
             return place
         identifier("id", place)
     except InputError as problem:

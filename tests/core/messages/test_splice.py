@@ -129,9 +129,8 @@ class Conversation:
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
-        splice = messages_splice.append(
-            drawn.known, drawn.sent[len(find_in_order(*digests)) :], verbatim=True
-        )
+        new = drawn.sent[len(find_in_order(*digests)) :]
+        splice = messages_splice.append(drawn.known, new, verbatim=True)
         return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS)
 
     def insert(self, drawn: Drawn) -> Planned:
