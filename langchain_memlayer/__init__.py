@@ -65,22 +65,10 @@ _HOMES = {
     "with_memory": "runnable",
 }
 
-__all__ = [
-    "MemlayerChatMessageHistory",
-    "MemlayerMiddleware",
-    "MemlayerRetriever",
-    "MemlayerStore",
-    "RunnableWithMemory",
-    "allow_classes",
-    "create_memory_tools",
-    "create_summarizer",
-    "from_core",
-    "reload_tool",
-    "to_core",
-    "with_memory",
-]
-if find_spec("langchain_classic") is not None:  # an extra of its own; `import *` imports every listed name
-    __all__ += ["MemlayerConversationMemory"]
+_HAS_CLASSIC = (
+    find_spec("langchain_classic") is not None
+)  # an extra of its own; `import *` imports every listed name
+__all__ = [name for name in _HOMES if _HAS_CLASSIC or _HOMES[name] != "classic"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,28 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 
-from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool
-from memlayer_core import Chat, Memory, RecallFilter
-from memlayer_core.errors import ConfigurationError, MissingExtraError
-from memlayer_core.integration import Limits, limits, memory_of
+from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
+from memlayer_core import Chat, Memory, RecallFilter, Scope
+from memlayer_core.errors import ConfigurationError, InvalidScopeError, MissingExtraError
+from memlayer_core.integration import Limits, limits, memory_of, roles_of
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
 try:
     from langchain.tools import ToolRuntime
-
-    from langchain_memlayer.threads import DirectCall, RunScope
+    from langgraph.config import get_config
 except ImportError as problem:
     raise MissingExtraError(
         f"the memory tools need langchain, which cannot be imported: {problem}",
         hint="pip install 'memlayer-core[langchain]'",
     ) from problem
 
+
+# The ids of an agent's runs: LangGraph knows the thread, and the application knows the user.
+
+_TOOLS = "tools"  # the node in which `create_agent` runs its tools, each call in its own task
+
+
+@dataclass(frozen=True, slots=True)
+class DirectCall:
+    """A call of a tool outside of LangGraph. It has a config and nothing else."""
+
+    config: RunnableConfig
+    context: None = None
+    execution_info: None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunScope:
+    """The ids of an agent's conversations. An id that is a function is called with the `Runtime` of each run.
+
+    Attributes:
+        user_id: The user. None: the user who is logged in to LangGraph Server, else the field `user_id` of the run's
+            context, or of its `configurable`. If a run has none, its session stands alone: it recalls nothing from
+            other sessions, and they recall nothing from it.
+        session_id: The session; None, or a function that returns None: `default_session`.
+        tenant_id: The user's tenant.
+        agent_id: Only sessions with this agent are searched.
+        roles: The roles in which the user speaks.
+
+    Raises:
+        InvalidScopeError: An id is empty or cannot be stored.
+        InvalidRecordError: `roles` is neither a function nor a list of texts.
+    """
+
+    user_id: str | Callable[[Any], str] | None = None
+    session_id: str | Callable[[Any], str] | None = None
+    tenant_id: str | Callable[[Any], str] = "default"
+    agent_id: str | None = None
+    roles: Iterable[str] | Callable[[Any], Iterable[str]] = ()
+
+    def __post_init__(self) -> None:
+        def constant(value: Any, default: str) -> Any:
+            return default if value is None or callable(value) else value
+
+        tenant, user = constant(self.tenant_id, "default"), constant(self.user_id, "anybody")
+        Scope(user, constant(self.session_id, "any"), self.agent_id, tenant)
+        if not callable(self.roles):  # each run reads them, and an iterator can be read only once
+            object.__setattr__(self, "roles", roles_of(self.roles))
+
+    def chat(self, memory: Memory, runtime: Any) -> Chat:
+        """Return the conversation of a run.
+
+        Args:
+            memory: The memory that stores it.
+            runtime: The `Runtime` of a hook, the `ToolRuntime` of a tool, or a `DirectCall` outside of LangGraph.
+
+        Raises:
+            InvalidScopeError: The run names no thread, or another user than the one who logged in; or an id cannot be stored.
+        """
+
+        def value_of(option: Any) -> Any:
+            return option(runtime) if callable(option) else option
+
+        session = value_of(self.session_id)
+        if session is None:
+            session = default_session(runtime)
+        tenant, user = value_of(self.tenant_id), value_of(self.user_id)
+        if self.user_id is None:
+            user = _user(runtime)
+        if self.user_id is None and user is None:
+            scope = Scope.alone(session, tenant_id=tenant, agent_id=self.agent_id)
+        else:
+            scope = Scope(user, session, self.agent_id, tenant)
+        return memory.chat_of(scope, roles=value_of(self.roles))
+
+
+def default_session(runtime: Any) -> str:
+    """Return a run's thread; for an agent inside another graph, the thread and the agent's place in the graph.
+
+    If a tool calls an agent, each call has its own session: calls begin without a history, and may run at the same
+    time. An agent that is a node of a graph continues in the same session from run to run.
+
+    Raises:
+        InvalidScopeError: The run names no thread.
+    """
+    info = runtime.execution_info
+    if (thread := thread_id(runtime)) is None:
+        raise InvalidScopeError(
+            "the run names no thread, so its conversation is unknown",
+            hint='Pass `config={"configurable": {"thread_id": "…"}}` to the agent or tool, or set `session_id=…`.',
+        )
+    outer = info.checkpoint_ns.split("|")[:-1] if info is not None else []
+    return "/".join([str(thread), *map(_place, outer)])
+
+
+def thread_id(runtime: Any) -> str | None:
+    """Return a run's thread, if it names one."""
+    info = runtime.execution_info
+    thread: str | None = info.thread_id if info is not None else None
+    return _part(runtime, "configurable").get("thread_id") if thread is None else thread
+
+
+def is_task(runtime: Any) -> bool:
+    """Return whether a tool calls the agent of a run: LangGraph names the node, also if the call has its own thread."""
+    info, told = runtime.execution_info, _part(runtime, "metadata").get("checkpoint_ns")
+    outer = [] if info is None else info.checkpoint_ns.split("|")[:-1]
+    return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(told).split("|")))
+
+
+def _place(task: str) -> str:
+    node, _, _ = task.partition(":")
+    return task if node == _TOOLS else node
+
+
+def _user(runtime: Any) -> str | None:
+    context = runtime.context
+    is_mapping = isinstance(context, Mapping)
+    user = context.get("user_id") if is_mapping else getattr(context, "user_id", None)
+    server, configurable = getattr(runtime, "server_info", None), _part(runtime, "configurable")
+    login = None if server is None else server.user
+    return user_of(configurable, user, configurable.get("user_id"), login=login)
+
+
+def _part(runtime: Any, name: Literal["configurable", "metadata"]) -> Mapping[str, Any]:
+    config = runtime.config if hasattr(runtime, "config") else get_config()
+    part: Mapping[str, Any] = config.get(name) or {}
+    return part
+
+
+# The tools.
 
 _NONE: Any = None  # LangGraph fills in a parameter that is annotated with the bare class
 

@@ -360,7 +360,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     @property
     def messages(self) -> list[BaseMessage]:
         """The whole transcript, in a new list at every read. Setting it replaces the transcript."""
-        return _all_from_core(self._chat.history())
+        return [from_core(message) for message in self._chat.history()]
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
@@ -464,10 +464,6 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._chat!r})"
-
-
-def _all_from_core(messages: Sequence[Message]) -> list[BaseMessage]:
-    return [from_core(message) for message in messages]
 
 
 def compose_messages(context: Context, other_parts: object = ()) -> list[BaseMessage]:

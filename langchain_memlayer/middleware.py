@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cache, partial
+from itertools import islice
 from operator import is_
-from typing import Annotated, Any, NotRequired, ParamSpec, TypeVar
+from typing import Annotated, Any, NotRequired, ParamSpec, TypedDict, TypeVar
+from zlib import crc32
 
-from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    RemoveMessage,
+    SystemMessage,
+    ToolMessage,
+)
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer.history import compose_messages
-from langchain_memlayer.messages import fresh_answers, is_summary, to_core
+from langchain_memlayer.messages import VISIBLE, fresh_answers, is_summary, to_core
 from langchain_memlayer.summarizer import is_own_summary
-from memlayer_core import Chat, Context, Memory
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MissingExtraError
+from memlayer_core import Chat, Context, Memory, Message
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 from memlayer_core.integration import (
     Asking,
     LanguageModelLike,
@@ -33,7 +45,9 @@ from memlayer_core.integration import (
     memory_of,
     registry,
     retry_limit,
+    sign_of,
 )
+from memlayer_core.message import SYSTEM_ROLES, TASK
 from memlayer_core.seams import TokenCounter
 from memlayer_core.tools import Mode, check_mode
 
@@ -50,27 +64,7 @@ try:
     from langgraph.runtime import Runtime, get_runtime
     from langgraph.types import Command
 
-    from langchain_memlayer.agent_tools import agent_tools
-    from langchain_memlayer.threads import (
-        Change,
-        Newest,
-        RunScope,
-        Thread,
-        ThreadSnapshot,
-        all_to_core,
-        contains,
-        is_task,
-        own_snapshot,
-        owner_of,
-        removed_ids,
-        snapshot_after_call,
-        snapshot_at_end,
-        store_new_messages,
-        take_snapshot,
-        was_shortened,
-        with_owner,
-        with_trims,
-    )
+    from langchain_memlayer.agent_tools import RunScope, agent_tools, is_task, thread_id
 except ImportError as problem:
     raise MissingExtraError(
         f"MemlayerMiddleware needs langchain, which cannot be imported: {problem}",
@@ -78,9 +72,400 @@ except ImportError as problem:
     ) from problem
 
 
-# Applies to the memory what was removed or edited in an agent's state between two runs.
-
 logger = logging.getLogger("memlayer")
+
+# A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
+#
+# The snapshot is part of the checkpoint, also after forks and time travel. It has twelve characters for each message,
+# which distinguish removed and edited messages.
+
+_LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
+_TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
+_OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
+_ID = 8  # characters of an id's checksum
+_WIDTH = 12  # with the checksum of the content
+
+
+class ThreadSnapshot(TypedDict):
+    """The messages of a thread as `MemlayerMiddleware` saw them last; plain JSON.
+
+    Attributes:
+        lineage: The line of checkpoints; equal for all that begin with the same message.
+        seen: Twelve characters for each message.
+        active: Whether a run has begun and not ended.
+        ended: Whether an earlier run of the thread has ended.
+        trims: Whether messages were removed during an earlier run.
+        pending: Eight characters for each message that the memory has not stored yet, as far as the snapshot knows.
+        owner: Whose thread it is, and whose memory has stored it: see `owner_of`.
+    """
+
+    lineage: str
+    seen: str
+    active: bool
+    ended: bool
+    trims: bool
+    pending: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a thread's messages differ from an earlier snapshot.
+
+    Attributes:
+        removals: How many messages are missing, by the checksums of their ids.
+        edits: Messages with a new content under the same id.
+        remainder: How many messages are still there.
+    """
+
+    removals: Counter[str]
+    edits: tuple[BaseMessage, ...]
+    remainder: int
+
+
+def take_snapshot(
+    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None, *, in_run: bool, owner: str = ""
+) -> tuple[ThreadSnapshot, Change | None]:
+    """Return a snapshot of a thread's messages, and how they differ from the previous one.
+
+    New messages at the end do not count as a difference.
+
+    Args:
+        messages: The messages that the state has or will have.
+        previous: The last snapshot of the thread; None if there is none.
+        in_run: Whether the run continues. At its end, the memory has stored all messages.
+        owner: What `owner_of` returns, if there is no previous snapshot. Answers then contain it, if somebody else
+            keeps the list: an application without a checkpointer, or a graph around the agent.
+    """
+    entries = [*map(_entry, messages)]
+    seen = "".join(entries)
+    change, pending = None, ""
+    if previous is None:
+        new = entries[_stored_before(messages, owner) :]
+    else:
+        if not seen.startswith(previous["seen"]):
+            change = _compare(previous["seen"], messages, entries)
+        known, pending = {*_ids(previous["seen"], _WIDTH)}, previous["pending"]
+        new = [one for one in entries if one[:_ID] not in known]
+    snapshot = ThreadSnapshot(
+        lineage=_lineage(messages) if previous is None else previous["lineage"],
+        seen=seen,
+        active=in_run,
+        ended=not in_run or (previous is not None and previous["ended"]),
+        trims=previous is not None and previous["trims"],
+        pending=pending + "".join(one[:_ID] for one in new) if in_run else "",
+        owner=owner if previous is None else previous["owner"],
+    )
+    return snapshot, change
+
+
+def _compare(checksums: str, messages: Sequence[BaseMessage], entries: Sequence[str]) -> Change:
+    previous = [checksums[at : at + _WIDTH] for at in range(0, len(checksums), _WIDTH)]
+    ids, contents = Counter(entry[:_ID] for entry in previous), {*previous}
+    removals = ids - Counter(entry[:_ID] for entry in entries)
+    edits = (
+        message
+        for message, entry in zip(messages, entries, strict=True)
+        if entry[:_ID] in ids and entry not in contents
+    )
+    return Change(removals, tuple(edits), ids.total() - removals.total())
+
+
+def snapshot_after_call(
+    messages: Sequence[BaseMessage],
+    previous: ThreadSnapshot,
+    removals: Collection[str | None],
+    answer: Sequence[BaseMessage],
+) -> ThreadSnapshot:
+    """Return the snapshot of the state after a call of the model, when all messages are stored."""
+    snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
+    rest = [message for message in messages if message.id not in removals]
+    return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "pending": ""}
+
+
+def snapshot_at_end(
+    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None
+) -> ThreadSnapshot | None:
+    """Return the snapshot of the state at the end of a run; None if there may be messages to store first."""
+    if previous is None or previous["pending"]:
+        return None
+    snapshot, change = take_snapshot(messages, previous, in_run=False)
+    is_equal = change is None and len(snapshot["seen"]) == len(previous["seen"])
+    return snapshot if is_equal else None
+
+
+def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapshot:
+    """Return the snapshot, with `trims` set if messages were removed during a run."""
+    return {**snapshot, "trims": True} if change is not None and change.removals else snapshot
+
+
+def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
+    """Return whether a message is in a snapshot."""
+    return _id_checksum(message.id or "") in {*_ids(snapshot["seen"], _WIDTH)}
+
+
+def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
+    """Return whether messages were removed at the front since a snapshot, without reading all messages."""
+    seen, first = snapshot["seen"], messages[0].id if messages else None
+    return len(messages) * _WIDTH < len(seen) or (bool(seen) and _id_checksum(first or "") != seen[:_ID])
+
+
+def _ids(entries: str, width: int = _ID) -> Iterable[str]:
+    """Return the checksums of ids in the texts of a snapshot."""
+    return (entries[at : at + _ID] for at in range(0, len(entries), width))
+
+
+def owner_of(chat: Chat) -> str:
+    """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
+    return chat.scope.other_session("any").namespace + sign_of(chat)(chat.scope.session_lane)
+
+
+def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:
+    """Return copies of answers that say who has stored them, and what stands in front of them."""
+    owner = {_OWNER: owner_of(chat)}
+    return [
+        message.model_copy(update={"response_metadata": {**message.response_metadata, **owner}})
+        for message in messages
+    ]
+
+
+def _stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
+    """Return how many messages an owner has stored, as the last answer of that owner says."""
+    backwards = reversed(range(len(messages)))
+    return next((at + 1 for at in backwards if messages[at].response_metadata.get(_OWNER) == owner), 0)
+
+
+def own_snapshot(
+    chat: Chat, runtime: Any, state: object, *, reads_answers: bool = False
+) -> ThreadSnapshot | None:
+    """Return the snapshot in the state of a run, if this session of this memory has stored what it says.
+
+    Args:
+        chat: The conversation of the run.
+        runtime: The run's `Runtime`.
+        state: The state; None if the run has none.
+        reads_answers: Whether answers say whose thread it is, if no snapshot does.
+
+    Raises:
+        InvalidScopeError: The thread is of another user.
+    """
+    values = state if isinstance(state, Mapping) else {}
+    snapshot: ThreadSnapshot | None = values.get("memlayer") if "messages" in values else None
+    owner, owners = owner_of(chat), set[str]()
+    if snapshot is not None:
+        owners = {snapshot["owner"]}
+    elif reads_answers:
+        owners = {one.response_metadata.get(_OWNER, owner) for one in values.get("messages", ())}
+    if any(one[:-_ID] != owner[:-_ID] for one in owners):
+        raise InvalidScopeError(
+            f"the thread {thread_id(runtime) or chat.session_id!r} is of another user than this run",
+            hint="Give each user threads of their own. A group is one user id for all who speak in it, and agents of one "
+            "user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
+            "theirs.",
+        )
+    return snapshot if owners == {owner} else None
+
+
+def _lineage(messages: Sequence[BaseMessage]) -> str:
+    """Return a name that is equal for all threads that begin with the same message."""
+    first = messages[0].id if messages else None
+    return hashlib.blake2b((first or "").encode(), digest_size=8).hexdigest()
+
+
+def _entry(message: BaseMessage) -> str:
+    fields = vars(message)  # an attribute of a model costs several times as much
+    content, calls = fields["content"], fields.get("tool_calls")
+    text = content if isinstance(content, str) else repr(content)
+    said = f"{text}\x1d{calls}" if calls else text
+    return f"{_id_checksum(fields['id'] or '')}{_checksum(said) & 0xFFFF:04x}"
+
+
+def _id_checksum(message_id: str) -> str:
+    return f"{_checksum(message_id):08x}"
+
+
+def _checksum(text: str) -> int:
+    return crc32(text.encode("utf-8", "surrogatepass"))
+
+
+# A conversation as an agent's list sees it, and what of the list the history does not have.
+
+
+class Thread(Chat):
+    """A conversation as one line of an agent's checkpoints sees it.
+
+    Other processes with their own checkpoints may write to the same conversation. This line's list does not have
+    their messages, and they stay where they are.
+
+    Args:
+        chat: The conversation.
+        snapshot: The snapshot in the agent's state; None: there is none.
+        trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
+            because a run that fails leaves no other trace.
+        is_task: Whether a tool calls the agent: the question is then not from the user.
+    """
+
+    def __init__(
+        self, chat: Chat, snapshot: ThreadSnapshot | None, *, trims: bool = False, is_task: bool = False
+    ) -> None:
+        super().__init__(chat.memory, chat.scope, chat.roles)
+        self.snapshot = snapshot
+        self._lineage = None if snapshot is None else snapshot["lineage"]
+        self._has_history = snapshot is not None and snapshot["ended"]
+        marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
+        self._marks: dict[str, Any] = {name: mark for name, mark in marks.items() if mark is not None}
+        self._since: datetime | None = None
+        self.stored = Counter[str]()  # as the snapshot says, by the checksums of ids
+        if snapshot is not None:
+            self.stored = Counter(_ids(snapshot["seen"], _WIDTH)) - Counter(_ids(snapshot["pending"]))
+
+    def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
+        """Return copies of messages whose metadata names this line of checkpoints."""
+        return [replace(one, metadata={**one.metadata, **self._marks}) for one in messages]
+
+    def was_trimmed(self, history: Sequence[Message]) -> bool:
+        """Return whether messages were removed from the list in the run that stored this line's last message."""
+        last = self._last(history)
+        return last is not None and last.metadata.get(_TRIMMED) is True
+
+    def _last(self, history: Sequence[Message]) -> Message | None:
+        """Return this line's last message."""
+        return next((m for m in reversed(history) if m.metadata.get(_LINEAGE) == self._lineage), None)
+
+    def translate(
+        self, messages: Sequence[BaseMessage], newest: Sequence[Message], ids: Collection[str | None]
+    ) -> list[Message]:
+        """Translate messages of the list, without those that were deleted, and as somebody edited them.
+
+        What the snapshot says was stored and the history does not have was deleted or withdrawn. But it may be stored
+        under another id; and if the thread went back, the line that it left may have superseded it: then it comes back.
+
+        Args:
+            messages: The whole list, or its end.
+            newest: The history's last messages.
+            ids: The ids of the whole list.
+        """
+        incoming = self.with_lineage(all_to_core(messages))
+        stored, history, told = self.stored.copy(), newest, list[Message]()
+        there = {message.id for message in newest}
+        if any(one.id not in there and _id_checksum(one.id or "") in stored for one in incoming):
+            history = self.history(all_versions=True)
+        in_force = {one.id: one for one in history if one.withdrawn_at is None}
+        last = self._last([*in_force.values()])
+        superseded = {one.id for one in history} if last is not None and last.id not in ids else set()
+        others = [_compared(one)[1:] for one in in_force.values() if one.id not in ids]
+        for message in incoming:
+            checksum, held = _id_checksum(message.id or ""), in_force.get(message.id)
+            is_stored = stored[checksum] > 0
+            stored[checksum] -= is_stored
+            if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
+                told.append(held)
+            elif (
+                not is_stored
+                or held is not None
+                or message.id in superseded
+                or _compared(message)[1:] in others
+            ):
+                told.append(message)
+        return told
+
+    def replaceable(self, message: Message) -> bool:
+        """Return whether this line may remove a message that the history has and its list does not have."""
+        if not self._has_history:
+            return True
+        lineage = message.metadata.get(_LINEAGE)
+        if lineage == self._lineage:
+            self._since = min(filter(None, (self._since, message.created_at)), default=None)
+        elif lineage and self._since and message.created_at and message.created_at > self._since:
+            _warn_of_others()
+        return lineage == self._lineage
+
+
+@cache
+def _warn_of_others() -> None:
+    """Warn once in a process."""
+    logger.warning(
+        "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
+        "give the agents of several processes a shared checkpointer, or none"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest message of a thread that a model may see.
+
+    Attributes:
+        message: The message, as the thread has it.
+        stored_id: Its id in the history.
+        is_new: Whether messages were stored just now. If not, the thread may have gone back to this message.
+        is_alone: Whether nothing that was said before stands in front of it in the list.
+    """
+
+    message: Message
+    stored_id: str
+    is_new: bool
+    is_alone: bool
+
+
+def store_new_messages(chat: Thread, thread: Sequence[BaseMessage]) -> Newest | None:
+    """Store messages that the history does not have. Returns the newest message that a model may see.
+
+    Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
+    compared, and a call costs the same at any length of the thread. If the history ends with the first ones of them,
+    the others are added. Otherwise they are synced, and the whole thread is if the history does not end with them, as
+    after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
+    """
+    answers = (at for at in reversed(range(len(thread))) if _answers(thread[at]))
+    tail = thread[next(islice(answers, 1, None), 0) :]
+    newest = chat.history(-max(1, len(tail)))
+    is_near = tail and tail[0].id in {message.id for message in newest}
+    messages = tail if is_near else thread
+    if newest or chat.stored:
+        messages = [message for message in messages if not is_summary(message)]
+    incoming = chat.translate(messages, newest, {message.id for message in thread})
+    known = _overlap(newest, incoming)
+    if known and all(message.role in {"user", "tool"} for message in incoming[known:]):
+        receipt = chat.add_messages(incoming[known:], verbatim=True)
+        if receipt.stored == len(incoming) - known:
+            ids = [*(message.id or "" for message in newest[-known:]), *receipt.ids]
+            return _newest(incoming, ids, receipt.stored)
+    report = chat.resync(incoming, replaceable=chat.replaceable)
+    return _newest(incoming, report.ids, report.stored)
+
+
+def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
+    """Translate messages."""
+    return [to_core(message) for message in messages]
+
+
+def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newest | None:
+    """Return the newest message of a list with these ids in the history, where so many (`news`) are new."""
+    talk = (
+        (message, stored_id, news > 0 and stored_id == message.id)
+        for message, stored_id in zip(reversed(messages), reversed(ids), strict=False)
+        if message.role not in SYSTEM_ROLES and message.is_told
+    )
+    newest, before = next(talk, None), next(talk, None)
+    return None if newest is None else Newest(*newest, is_alone=before is None or before[2])
+
+
+def _overlap(history: Sequence[Message], messages: Sequence[Message]) -> int:
+    """Return how many of the first messages are the last ones of a history."""
+    old, new = [*map(_compared, history)], [*map(_compared, messages)]
+    lengths = range(min(len(old), len(new)), 0, -1)
+    return next((count for count in lengths if old[-count:] == new[:count]), 0)
+
+
+def _compared(message: Message) -> tuple[object, ...]:
+    calls, answers = message.tool_calls, message.tool_call_id
+    return message.id, message.role, message.name, message.content, calls, answers, message.model_visible
+
+
+def _answers(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False
+
+
+# Applies to the memory what was removed or edited in an agent's state between two runs.
 
 
 def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
@@ -103,7 +488,7 @@ def apply_changes(
     thread_ids = {message.id for message in messages}
     missing = [one for one in stored_ids if one not in thread_ids]
     if change.remainder or previous["active"]:
-        missing = removed_ids(change.removals, missing)
+        missing = [one for one in missing if _id_checksum(one) in change.removals]
     chat.withdraw(missing)
     edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
     chat.add_messages(chat.with_lineage(edits), verbatim=True)
@@ -170,12 +555,6 @@ def split_request(request: ModelRequest[Any]) -> ModelMessages:
         else:
             extra[bool(thread)].append(message)
     return ModelMessages(tuple(thread), edits, tuple(extra[0]), tuple(extra[1]))
-
-
-def snapshot_in(request: ModelRequest[Any]) -> ThreadSnapshot | None:
-    """Return the snapshot of a request's thread; a new request may have no state."""
-    state: Mapping[str, Any] = request.state or {}
-    return state.get("memlayer") if "messages" in state else None
 
 
 def cost(tokens: TokenCounter, request: ModelRequest[Any], extra: Sequence[BaseMessage]) -> int:
@@ -341,16 +720,16 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        begin, change = self._begin(*self._thread(runtime, state), state["messages"])
+        begin, change = self._begin(self._thread(runtime, state), state["messages"])
         if change is not None:
             change()
         return begin
 
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        thread, before = await asyncio.to_thread(self._thread, runtime, state)
+        thread = await asyncio.to_thread(self._thread, runtime, state)
         # In the event loop: LangGraph copies the same list there, which takes many times as long.
-        begin, change = self._begin(thread, before, state["messages"])
+        begin, change = self._begin(thread, state["messages"])
         if change is not None:
             await self._memory.runtime.threads.write(change)
         return begin
@@ -386,15 +765,15 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return self._finish(*self._thread(runtime, state), state["messages"])
+        return self._finish(self._thread(runtime, state), state["messages"])
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        thread, before = await asyncio.to_thread(self._thread, runtime, state)
-        end = snapshot_at_end(state["messages"], before)
+        thread = await asyncio.to_thread(self._thread, runtime, state)
+        end = snapshot_at_end(state["messages"], thread.snapshot)
         if end is not None:
             return {"memlayer": end}
-        return await self._memory.runtime.threads.write(self._finish, thread, before, state["messages"])
+        return await self._memory.runtime.threads.write(self._finish, thread, state["messages"])
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
@@ -402,20 +781,19 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         own_snapshot(chat, runtime, getattr(runtime, "state", None))
         return chat
 
-    def _thread(
-        self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False
-    ) -> tuple[Thread, ThreadSnapshot | None]:
-        """Return the conversation of a run, and the snapshot in its state, if it is of this memory."""
+    def _thread(self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False) -> Thread:
+        """Return the conversation of a run, with the snapshot in its state, if it is of this memory."""
         chat = self._run_scope.chat(self._memory, runtime)
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
         trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
-        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime)), snapshot
+        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime))
 
     def _begin(
-        self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
+        self, thread: Thread, messages: Sequence[BaseMessage]
     ) -> tuple[dict[str, Any], Callable[[], None] | None]:
         """Return the new snapshot, and a function that applies the changes between two runs; None if nothing changed."""
+        before = thread.snapshot
         snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
         if before is None or change is None or may_be_trimming(messages, before):
             return {"memlayer": snapshot}, None
@@ -426,9 +804,9 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     ) -> Asking[_Call]:
         most = self._limit if limit is None else limit
         runtime = request.runtime or get_runtime()
-        chat, snapshot = self._thread(runtime, request.state or {}, in_call=True)
+        chat = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
-        warn_of_summaries(incoming.thread, snapshot)
+        warn_of_summaries(incoming.thread, chat.snapshot)
         newest = before or store_new_messages(chat, incoming.thread)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= most:
@@ -488,21 +866,18 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
-        snapshot = snapshot_in(call.original)
-        if snapshot is not None:
+        if chat.snapshot is not None:
             removals = {*call.removals, *(m.id for m in response.result if isinstance(m, RemoveMessage))}
             update["memlayer"] = snapshot_after_call(
-                call.original.state["messages"], snapshot, removals, answer
+                call.original.state["messages"], chat.snapshot, removals, answer
             )
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
-    def _finish(
-        self, thread: Thread, before: ThreadSnapshot | None, messages: Sequence[BaseMessage]
-    ) -> dict[str, Any]:
-        end = snapshot_at_end(messages, before)
+    def _finish(self, thread: Thread, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        end = snapshot_at_end(messages, thread.snapshot)
         if end is None:
             store_new_messages(thread, messages)
-            end = with_trims(*take_snapshot(messages, before, in_run=False, owner=owner_of(thread)))
+            end = with_trims(*take_snapshot(messages, thread.snapshot, in_run=False, owner=owner_of(thread)))
         return {"memlayer": end}
 
 

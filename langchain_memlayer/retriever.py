@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
@@ -11,7 +11,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import Asking, drive, memory_of, roles_of, search_flow, search_wider
+from memlayer_core.integration import Asking, drive, memory_of, roles_of, search_wider
 from memlayer_core.message import JSON
 
 
@@ -122,34 +122,20 @@ class MemlayerRetriever(BaseRetriever):
         return await threads.drive(self._search(query, self.k if k is None else k))
 
     def _search(self, query: str, k: int) -> Asking[list[Document]]:
-        scope = self._scope()
-        wanted = self.filter if isinstance(self.filter, RecallFilter) else None
+        return search_wider(
+            self.memory.runtime,
+            self._scope(),
+            query,
+            _document,
+            self._condition(),
+            roles=self.roles,
+            limit=k,
+            token_limit=self.token_limit,
+        )
 
-        def search(limit: int, token_limit: int | None) -> Asking[Sequence[Hit]]:
-            return search_flow(
-                self.memory,
-                query,
-                user_id=scope.user_id,
-                tenant_id=scope.tenant_id,
-                agent_id=scope.agent_id,
-                session_id=scope.session_id,
-                roles=self.roles,
-                limit=limit,
-                token_limit=token_limit,
-                filter=wanted,
-            )
-
-        return search_wider(search, _document, _predicate(self.filter), k, self.token_limit)
-
-
-def _predicate(
-    condition: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None,
-) -> Callable[[Document], bool] | None:
-    if condition is None or isinstance(condition, RecallFilter):
-        return None
-    if callable(condition):
-        return condition
-    return lambda document: condition.items() <= document.metadata.items()
+    def _condition(self) -> RecallFilter | Callable[[Document], bool] | None:
+        wanted = self.filter
+        return (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted
 
 
 def _document(hit: Hit) -> Document:

@@ -22,7 +22,6 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackManagerForChainRun, CallbackManagerForChainRun
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -178,7 +177,8 @@ class Keys:
         _, answer = self.output_messages(whole, prompt)
         if not any(one.text or getattr(one, "tool_calls", ()) for one in answer):
             return []
-        return [*answer[:-1], mark_interrupted(answer[-1])]
+        metadata = {**answer[-1].response_metadata, INTERRUPTED: True}
+        return [*answer[:-1], answer[-1].model_copy(update={"response_metadata": metadata})]
 
 
 def _is_message(value: object) -> bool:
@@ -201,11 +201,6 @@ def _json(value: object) -> str:
         return to_json(value, serialize_unknown=True, inf_nan_mode="constants").decode()
     except ValueError:  # a circular reference
         return repr(value)
-
-
-def mark_interrupted(message: BaseMessage) -> BaseMessage:
-    """Return a copy of a message that is marked as interrupted."""
-    return message.model_copy(update={"response_metadata": {**message.response_metadata, INTERRUPTED: True}})
 
 
 def tool_messages(steps: Any) -> list[BaseMessage]:
@@ -240,13 +235,15 @@ class Exchange:
     prompt: list[BaseMessage]
     input: Any
 
-    def smaller_limit(self, problem: Exception | None) -> int:
-        """Return the token limit to call once more with; anything but an overflow is raised again."""
-        assert problem is not None
-        emit, tokens = self.chat.memory.runtime.emit, self.context.tokens
-        return retry_limit(
-            emit, self.chat.scope, problem, token_limit=self.context.token_limit, tokens=tokens
-        )
+
+Overflow = tuple[Exchange, Exception]
+"""A call that failed, and the error, which may say that its context was too long."""
+
+
+def _smaller_limit(call: Exchange, problem: Exception) -> int:
+    """Return the token limit to call once more with; anything but an overflow is raised again."""
+    emit, limit, tokens = call.chat.memory.runtime.emit, call.context.token_limit, call.context.tokens
+    return retry_limit(emit, call.chat.scope, problem, token_limit=limit, tokens=tokens)
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:
@@ -368,11 +365,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
             InvalidMessageError: The input or the output cannot be read or stored.
             StoreError: The memory cannot be read or written.
         """
-        return self._call_with_config(self._invoke, input, config, **kwargs)
+        return self._call_with_config(cast("Any", self._invoke), input, config, **kwargs)
 
     async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         """Answer with memory, as `invoke` does."""
-        return await self._acall_with_config(self._ainvoke, input, config, **kwargs)
+        return await self._acall_with_config(cast("Any", self._ainvoke), input, config, **kwargs)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Answer with memory in chunks, and store question and answer at the end.
@@ -454,45 +451,28 @@ class RunnableWithMemory(Runnable[Any, Any]):
         """Return the runnable's output as a pydantic model."""
         return self.bound.get_output_schema(config)
 
-    def _invoke(
-        self,
-        value: Any,
-        run_manager: CallbackManagerForChainRun,  # its part of the config is what counts
-        config: RunnableConfig,
-        **kwargs: Any,
-    ) -> Any:
+    def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = self._open(value, config)
         try:
             output = self.bound.invoke(call.input, config, **kwargs)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = self._open(value, config, call, problem)
+            call = self._open(value, config, (call, problem))
             output = self.bound.invoke(call.input, config, **kwargs)
         self._close(call, lambda: output)
         return output
 
-    async def _ainvoke(
-        self,
-        value: Any,
-        run_manager: AsyncCallbackManagerForChainRun,
-        config: RunnableConfig,
-        **kwargs: Any,
-    ) -> Any:
+    async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = await self._aopen(value, config)
         try:
             output = await self.bound.ainvoke(call.input, config, **kwargs)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = await self._aopen(value, config, call, problem)
+            call = await self._aopen(value, config, (call, problem))
             output = await self.bound.ainvoke(call.input, config, **kwargs)
         await write(self._close, call, lambda: output)
         return output
 
     def _stream(
-        self,
-        calls: list[Exchange],
-        inputs: Iterator[Any],
-        run_manager: CallbackManagerForChainRun,
-        config: RunnableConfig,
-        **kwargs: Any,
+        self, calls: list[Exchange], inputs: Iterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> Iterator[Any]:
         value, begun = next(inputs), False
         calls.append(self._open(value, config))
@@ -503,16 +483,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:
             if begun:
                 raise
-            calls.append(self._open(value, config, calls[-1], problem))
+            calls.append(self._open(value, config, (calls[-1], problem)))
             yield from self.bound.stream(calls[-1].input, config, **kwargs)
 
     async def _astream(
-        self,
-        calls: list[Exchange],
-        inputs: AsyncIterator[Any],
-        run_manager: AsyncCallbackManagerForChainRun,
-        config: RunnableConfig,
-        **kwargs: Any,
+        self, calls: list[Exchange], inputs: AsyncIterator[Any], config: RunnableConfig, **kwargs: Any
     ) -> AsyncIterator[Any]:
         value, begun = await anext(inputs), False
         calls.append(await self._aopen(value, config))
@@ -523,37 +498,23 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:
             if begun:
                 raise
-            calls.append(await self._aopen(value, config, calls[-1], problem))
+            calls.append(await self._aopen(value, config, (calls[-1], problem)))
             async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
                 yield chunk
 
-    def _open(
-        self,
-        value: Any,
-        config: RunnableConfig,
-        before: Exchange | None = None,
-        problem: Exception | None = None,
-    ) -> Exchange:
-        """Read the runnable's input; a shorter one if the call `before` failed because its context was too long."""
-        return drive(self._read(self._histories.history_of(config), value, before, problem))
+    def _open(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
+        """Read the runnable's input; a shorter one if the context of a call was too long."""
+        return drive(self._read(self._histories.history_of(config), value, overflow))
 
-    async def _aopen(
-        self,
-        value: Any,
-        config: RunnableConfig,
-        before: Exchange | None = None,
-        problem: Exception | None = None,
-    ) -> Exchange:
+    async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
         """Do `_open` without blocking the event loop."""
         history = _checked(await self._histories.ahistory_of(config))
         threads = history.chat.memory.runtime.threads  # raises if the memory is closed
-        return await threads.drive(self._read(history, value, before, problem))
+        return await threads.drive(self._read(history, value, overflow))
 
-    def _read(
-        self, history: Any, value: Any, before: Exchange | None, problem: Exception | None
-    ) -> Asking[Exchange]:
+    def _read(self, history: Any, value: Any, overflow: Overflow | None) -> Asking[Exchange]:
         chat, policy = _checked(history).chat, history.policy
-        limit = history.token_limit if before is None else before.smaller_limit(problem)
+        limit = history.token_limit if overflow is None else _smaller_limit(*overflow)
         messages = self._keys.input_messages(value)
         incoming = translate_batch(messages)
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):

@@ -354,8 +354,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         Returns:
             The message; None if there is none.
         """
-        messages = await self._lists.atake(key, idx, 1, part="active")
-        return from_core(messages[0]) if messages else None
+        return _first(await self._lists.atake(key, idx, 1, part="active"))
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of a status, or all of them, and their index entries."""

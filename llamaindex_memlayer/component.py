@@ -69,29 +69,57 @@ def register(memory: Memory) -> None:
             _memories.add(memory)
 
 
-def find_memory(store_id: str | None, path: str | None) -> Memory:
-    """Return the memory that a dump names, as `memlayer_core.memory.find_memory` does."""
-    memory = registry.find_memory(store_id, path)
-    register(memory)
-    return memory
+# The base classes of LlamaIndex components that are stored in a memory: their ids, and how a dump finds the memory.
 
 
-def open_at(path: str | os.PathLike[str], *, embedder: Any = None, tokenizer: Any = None) -> Memory:
-    """Return this process's memory at a path, as `memlayer_core.memory.open_at` does."""
-    memory = registry.open_at(path, embedder=embedder, tokenizer=tokenizer)
-    register(memory)
-    return memory
+class MemoryComponent(BaseModel):
+    """A component whose contents are stored in a memory. Its dumps name the store and contain no message.
 
+    `memory` is optional here, unlike in the other classes: a dump of a component names its memory, and is restored
+    without one. It has no length and no truth value, and a copy of it is the same object: LlamaIndex evaluates
+    `memory or …`, and copies everything in a workflow's state.
 
-# Dumps and restores components that are stored in a memory.
-
-
-class Reconnection(BaseModel):
-    """A LlamaIndex component whose contents are stored in a memory. Its dumps name the store and contain no message.
-
-    It has no length and no truth value, and a copy of it is the same object: LlamaIndex evaluates `memory or …`, and
-    copies everything in a workflow's state.
+    Attributes:
+        user_id: The user; None: each session stands alone.
+        tenant_id: The user's tenant.
+        agent_id: Only sessions with this agent; None: sessions without an agent.
+        path: The directory of the memory; None if it has none.
     """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    user_id: str | None = None
+    tenant_id: str = "default"
+    agent_id: str | None = None
+    path: str | None = None
+    _memory: Memory = PrivateAttr()
+
+    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
+        """Connect to a memory.
+
+        Args:
+            memory: The memory that stores it. Without it: the memory at `path`, the open memory that a dump names,
+                or a new one that ends with the process.
+            **fields: The attributes of this class, or the result of `to_dict`.
+
+        Raises:
+            ConfigurationError: `memory` is not a `Memory`, or the memory that a dump names is not open here.
+            InvalidScopeError: An id is empty or cannot be stored.
+        """
+        fields.pop("class_name", None)
+        store_id = fields.pop("store_id", None)
+        if fields.get("path") is not None:
+            fields["path"] = str(directory_at(fields["path"]))
+        super().__init__(**fields)
+        ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
+        Scope.of_session("anything", **ids)  # type: ignore[arg-type]  # checks the ids
+        if memory is not None:
+            memory_of(memory)
+        elif store_id is not None or self.path is not None:
+            memory = registry.find_memory(store_id, self.path)
+        else:
+            memory = Memory.in_memory()
+        self._connect(memory)
 
     @classmethod
     def class_name(cls) -> str:
@@ -151,61 +179,6 @@ class Reconnection(BaseModel):
     def __reduce__(self) -> tuple[Callable[[dict[str, Any]], Self], tuple[dict[str, Any]]]:
         return type(self).from_dict, (self.to_dict(),)
 
-    def _current_memory(self) -> Memory:
-        raise NotImplementedError
-
-
-# The base classes of LlamaIndex components that are stored in a memory: their ids, and how a dump finds the memory.
-
-
-class MemoryComponent(Reconnection):
-    """A component whose contents are stored in a memory.
-
-    `memory` is optional here, unlike in the other classes: a dump of a component names its memory, and is restored
-    without one.
-
-    Attributes:
-        user_id: The user; None: each session stands alone.
-        tenant_id: The user's tenant.
-        agent_id: Only sessions with this agent; None: sessions without an agent.
-        path: The directory of the memory; None if it has none.
-    """
-
-    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
-
-    user_id: str | None = None
-    tenant_id: str = "default"
-    agent_id: str | None = None
-    path: str | None = None
-    _memory: Memory = PrivateAttr()
-
-    def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory.
-
-        Args:
-            memory: The memory that stores it. Without it: the memory at `path`, the open memory that a dump names,
-                or a new one that ends with the process.
-            **fields: The attributes of this class, or the result of `to_dict`.
-
-        Raises:
-            ConfigurationError: `memory` is not a `Memory`, or the memory that a dump names is not open here.
-            InvalidScopeError: An id is empty or cannot be stored.
-        """
-        fields.pop("class_name", None)
-        store_id = fields.pop("store_id", None)
-        if fields.get("path") is not None:
-            fields["path"] = str(directory_at(fields["path"]))
-        super().__init__(**fields)
-        ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
-        Scope.of_session("anything", **ids)  # type: ignore[arg-type]  # checks the ids
-        if memory is not None:
-            memory_of(memory)
-        elif store_id is not None or self.path is not None:
-            memory = find_memory(store_id, self.path)
-        else:
-            memory = Memory.in_memory()
-        self._connect(memory)
-
     @property
     def memory(self) -> Memory:
         """The memory that stores it."""
@@ -246,7 +219,7 @@ class MemoryComponent(Reconnection):
                 hint="An open memory has all three already: pass them to `Memory.open(…)`.",
             )
         if memory is None and path is not None:
-            memory = open_at(path, **options)
+            memory = registry.open_at(path, **options)
         elif memory is None:
             memory = Memory.in_memory(**options)
         return cls(memory=memory, path=None if path is None else os.fspath(path), **fields)

@@ -127,10 +127,8 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         **block_kwargs: Any,  # whatever a caller of `Memory.aget` passes to its blocks
     ) -> str:
         """Store new messages, and return the pieces that are relevant to the newest question."""
-        return await self._get(messages or [], session_id or self.session_id)
-
-    async def _get(self, messages: Sequence[ChatMessage], session: str) -> str:
-        queue = await self._threads.read(_translate, messages, session)
+        session = session_id or self.session_id
+        queue = await self._threads.read(_translate, messages or [], session)
         chat = self._chat(session)
         complete = queue[: max((at for at, one in enumerate(queue, 1) if one.role != "user"), default=0)]
         if self.accept_short_term_memory:  # a message after the last answer may be only `Memory`'s query

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 from urllib.parse import quote
 
@@ -18,7 +18,6 @@ from memlayer_core.integration import (
     drive,
     memory_of,
     roles_of,
-    search_flow,
     search_wider,
 )
 
@@ -95,30 +94,23 @@ class MemlayerRetriever(BaseRetriever):
         return await threads.drive(self._search(query_bundle.query_str))
 
     def _search(self, query: str) -> Asking[list[NodeWithScore]]:
-        wanted = self._filters if isinstance(self._filters, RecallFilter) else None
-
-        def search(limit: int, token_limit: int | None) -> Asking[Sequence[Hit]]:
-            return search_flow(
-                self._memory,
-                query,
-                user_id=self._scope.user_id,
-                tenant_id=self._scope.tenant_id,
-                agent_id=self._scope.agent_id,
-                session_id=self._scope.session_id,
-                roles=self._roles,
-                limit=limit,
-                token_limit=token_limit,
-                filter=wanted,
-            )
-
-        return search_wider(search, _node, _predicate(self._filters), self._limit, self._token_limit)
+        return search_wider(
+            self._memory.runtime,
+            self._scope,
+            query,
+            _node,
+            _condition(self._filters),
+            roles=self._roles,
+            limit=self._limit,
+            token_limit=self._token_limit,
+        )
 
 
-def _predicate(
+def _condition(
     filters: RecallFilter | MetadataFilters | None,
-) -> Callable[[NodeWithScore], bool] | None:
+) -> RecallFilter | Callable[[NodeWithScore], bool] | None:
     if filters is None or isinstance(filters, RecallFilter):
-        return None
+        return filters
 
     def passes(node: NodeWithScore) -> bool:
         return build_metadata_filter_fn(lambda _: node.metadata, filters)(node.node_id)

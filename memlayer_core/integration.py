@@ -10,7 +10,7 @@ from memlayer_core.chat import context_flow, sign_of
 from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
-from memlayer_core.memory import memory_of, search_flow
+from memlayer_core.memory import memory_of
 from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
@@ -54,7 +54,6 @@ __all__ = [
     "retry_limit",
     "roles_of",
     "said_at",
-    "search_flow",
     "search_wider",
     "shorten_block",
     "sign_of",

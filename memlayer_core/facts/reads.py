@@ -982,8 +982,8 @@ def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, Sto
     )
     these = sa.select(messages.c.key, before.scalar_subquery().label("at"))
     found = connection.execute(these.where(messages.c.key.in_([row.key for row in rows]))).all()
-    at = [row.at for row in found if row.at is not None]
-    stored = {one.position: one for one in messages_reads.read(connection, session, at)}
+    there = inside(session.number), messages.c.position.in_([row.at for row in found])
+    stored = {one.position: one for one in messages_reads.list_where(connection, session.scope, *there)}
     return {row.key: stored[row.at] for row in found if row.at in stored}
 
 

@@ -32,10 +32,11 @@ import hashlib
 import json
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import takewhile
+from operator import eq
 from typing import TypeVar
 
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMessage
@@ -62,14 +63,10 @@ def in_common(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) 
 
 def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
     """Align a subsequence, as near to the end as possible. If `after` is none, the dict is empty."""
-    pairs: dict[int, int] = {}
-    to = len(before)
-    for at in reversed(range(len(after))):
-        to = next((place for place in reversed(range(to)) if before[place] == after[at]), -1)
-        if to < 0:
-            return {}
-        pairs[at] = to
-    return pairs
+    found = find_in_order(before[::-1], after[::-1])
+    if len(found) < len(after):
+        return {}
+    return {len(after) - 1 - at: len(before) - 1 - to for at, to in enumerate(found)}
 
 
 def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
@@ -240,21 +237,21 @@ def align(
     heard = [
         to for to, one in enumerate(past) if one.talk and not one.permanent and (with_tools or not one.tools)
     ]
-    open_past = _without(heard, named.values())
-    open_sent = _without([at for at, one in enumerate(incoming) if one.talk], named)
+    said = [at for at, one in enumerate(incoming) if one.talk]
+    rest = _Rest(past, incoming, _without(heard, named.values()), _without(said, named), complete)
 
-    same = _common(past, incoming, open_past, open_sent, line, complete=complete)
-    if final and complete and not line and _repeats(past, incoming, open_past, open_sent):
-        same = dict(zip(open_sent, open_past, strict=False))
-    sure = bool(line) or _is_sure(past, incoming, open_past, open_sent, same, complete=complete)
-    if not sure and not _is_likely(past, incoming, open_past, open_sent, same):
+    same = rest.in_common(line)
+    if final and complete and not line and rest.repeats():
+        same = dict(zip(rest.theirs, rest.ours, strict=False))
+    sure = bool(line) or rest.are_sure(same)
+    if not sure and not rest.are_likely(same):
         same = {}
     same = dict(sorted({**line, **same}.items()))
     edited = {at: to for at, to in named.items() if past[to].words != incoming[at].words}
     exchanged: dict[int, int] = {}
     if sure:
-        gaps = _without(open_past, same.values()), _without(open_sent, same)
-        exchanged = _edits(past, incoming, *gaps, same, sparse=sparse, complete=complete)
+        gaps = replace(rest, ours=_without(rest.ours, same.values()), theirs=_without(rest.theirs, same))
+        exchanged = gaps.edits(same, sparse)
     edited |= exchanged
     known = {**named, **same, **exchanged}
     found, again = _outside_conversation(past, incoming, known)
@@ -313,24 +310,67 @@ def _in_rising_order(by_id: Mapping[int, int], incoming: Digests) -> dict[int, i
     return line
 
 
-def _common(
-    past: Digests,
-    incoming: Digests,
-    past_places: Places,
-    incoming_places: Places,
-    line: Mapping[int, int],
-    *,
-    complete: bool,
-) -> dict[int, int]:
-    """Return matches by words, in rising order, between the matches by id."""
-    same: dict[int, int] = {}
-    for number, (theirs, ours) in enumerate(
-        _stretches(incoming_places, past_places, [*line.items(), (len(incoming), len(past))])
-    ):
-        before, after = [past[to].words for to in ours], [incoming[at].words for at in theirs]
-        pairs = in_common(before, after, prefix=complete and not number)
-        same.update((theirs[at], ours[to]) for at, to in pairs.items())
-    return dict(sorted(same.items()))
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """The messages of both lists that no id matches.
+
+    Attributes:
+        past: The history.
+        incoming: The list.
+        ours: Their places in the history.
+        theirs: Their places in the list.
+        complete: Whether `past` is the whole history.
+    """
+
+    past: Digests
+    incoming: Digests
+    ours: Places
+    theirs: Places
+    complete: bool
+
+    def in_common(self, line: Mapping[int, int]) -> dict[int, int]:
+        """Return matches by words, in rising order, between the matches by id."""
+        same: dict[int, int] = {}
+        ends = [*line.items(), (len(self.incoming), len(self.past))]
+        for number, (theirs, ours) in enumerate(_stretches(self.theirs, self.ours, ends)):
+            before, after = [self.past[to].words for to in ours], [self.incoming[at].words for at in theirs]
+            pairs = in_common(before, after, prefix=self.complete and not number)
+            same.update((theirs[at], ours[to]) for at, to in pairs.items())
+        return dict(sorted(same.items()))
+
+    def are_sure(self, same: Mapping[int, int]) -> bool:
+        """Return whether the matches cannot be chance."""
+        begins = self.complete and bool(same) and self.theirs[0] in same
+        if begins and self.incoming[self.theirs[0]].words == self.past[self.ours[0]].words:
+            return True
+        times = Counter(one.words for one in self.past)
+        single = [self.past[to] for to in same.values() if times[self.past[to].words] == 1]
+        return len(single) > 1 or sum(one.characters for one in single) >= TELLING
+
+    def repeats(self) -> bool:
+        """Return whether the history begins with the list, and has no other words behind it."""
+        before = [self.past[to].words for to in self.ours]
+        after = [self.incoming[at].words for at in self.theirs]
+        return bool(after) and before[: len(after)] == after and {*before} == {*after}
+
+    def are_likely(self, same: Mapping[int, int]) -> bool:
+        """Return whether to accept uncertain matches: the list begins with them, so that they supersede nothing."""
+        if not same or list(same) != list(self.theirs[: len(same)]):
+            return False
+        if self.ours[-1] in same.values():
+            return True
+        times = Counter(one.words for one in self.past)
+        again = Counter(self.incoming[at].words for at in self.theirs)
+        return len(same) == len(self.theirs) and any(times[words] <= again[words] for words in again)
+
+    def edits(self, same: Mapping[int, int], sparse: int) -> dict[int, int]:
+        """Return which messages of the list replace which of the past, between two messages in common."""
+        exchanged: dict[int, int] = {}
+        for number, (theirs, ours) in enumerate(_stretches(self.theirs, self.ours, list(same.items()))):
+            bounded = bool(ours) and (self.complete or number > 0) and ours[0] >= sparse
+            if bounded and [self.past[to].role for to in ours] == [self.incoming[at].role for at in theirs]:
+                exchanged.update(zip(theirs, ours, strict=True))
+        return exchanged
 
 
 def _stretches(
@@ -342,65 +382,6 @@ def _stretches(
         last, stop = bisect_left(incoming_places, at), bisect_left(past_places, to)
         yield incoming_places[first:last], past_places[start:stop]
         first, start = last, stop
-
-
-def _is_sure(
-    past: Digests,
-    incoming: Digests,
-    past_places: Places,
-    incoming_places: Places,
-    same: Mapping[int, int],
-    *,
-    complete: bool,
-) -> bool:
-    """Return whether the matches cannot be chance."""
-    if (
-        complete
-        and same
-        and incoming_places[0] in same
-        and incoming[incoming_places[0]].words == past[past_places[0]].words
-    ):
-        return True
-    times = Counter(one.words for one in past)
-    telling = [past[to].characters for to in same.values() if times[past[to].words] == 1]
-    return len(telling) > 1 or sum(telling) >= TELLING
-
-
-def _repeats(past: Digests, incoming: Digests, past_places: Places, incoming_places: Places) -> bool:
-    """Return whether the history begins with the list, and has no other words behind it."""
-    before, after = [past[to].words for to in past_places], [incoming[at].words for at in incoming_places]
-    return bool(after) and before[: len(after)] == after and {*before} == {*after}
-
-
-def _is_likely(
-    past: Digests, incoming: Digests, past_places: Places, incoming_places: Places, same: Mapping[int, int]
-) -> bool:
-    """Return whether to accept uncertain matches: the list begins with them, so that they supersede nothing."""
-    if not same or list(same) != list(incoming_places[: len(same)]):
-        return False
-    if past_places[-1] in same.values():
-        return True
-    times, again = Counter(one.words for one in past), Counter(incoming[at].words for at in incoming_places)
-    return len(same) == len(incoming_places) and any(times[words] <= again[words] for words in again)
-
-
-def _edits(
-    past: Digests,
-    incoming: Digests,
-    past_places: Places,
-    incoming_places: Places,
-    same: Mapping[int, int],
-    *,
-    sparse: int,
-    complete: bool,
-) -> dict[int, int]:
-    """Return which messages of the list replace which of the past, between two messages in common."""
-    edited: dict[int, int] = {}
-    for number, (theirs, ours) in enumerate(_stretches(incoming_places, past_places, list(same.items()))):
-        bounded = bool(ours) and (complete or number > 0) and ours[0] >= sparse
-        if bounded and [past[to].role for to in ours] == [incoming[at].role for at in theirs]:
-            edited.update(zip(theirs, ours, strict=True))
-    return edited
 
 
 def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[int | None]:
@@ -444,45 +425,25 @@ def _matches_by_words(
     return {at: left.pop() for at in reversed(incoming_places) if (left := places.get(incoming[at].words))}
 
 
-# Compares two lists: what to remove so that one becomes the other, and how much of one is in the other.
+# Finds the beginning of a list in another one.
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def to_remove(present: Sequence[T], target: Sequence[U], same: Callable[[T, U], bool]) -> list[T]:
-    """Return the items to remove so that the rest is the beginning of the target.
+def find_in_order(past: Sequence[T], incoming: Sequence[U], same: Callable[[T, U], bool] = eq) -> list[int]:
+    """Return the places in the past of a list's first items, in that order, with any others in between.
 
-    As much as possible stays, so that it is neither written nor indexed again.
-
-    Args:
-        present: The list as it is.
-        target: The list as it should become; its new items come behind those that stay.
-        same: Returns whether two items are equal.
+    It ends at the first item that is new: a conversation that begins like an old one is another one.
     """
-    leaving: list[T] = []
-    at = 0
-    for item in target:
-        found = next((place for place in range(at, len(present)) if same(present[place], item)), None)
+    places: list[int] = []
+    for item in incoming:
+        behind = range(places[-1] + 1 if places else 0, len(past))
+        found = next((place for place in behind if same(past[place], item)), None)
         if found is None:
             break
-        leaving += present[at:found]
-        at = found + 1
-    return [*leaving, *present[at:]]
-
-
-def count_known(past: Sequence[Hashable], incoming: Sequence[Hashable]) -> int:
-    """Return how many of a list's first items are in the past, in that order, with any others in between.
-
-    Everything behind the first new item is new, too: a conversation that begins like an old one is another one.
-    """
-    at = 0
-    for count, item in enumerate(incoming):
-        found = next((place for place in range(at, len(past)) if past[place] == item), None)
-        if found is None:
-            return count
-        at = found + 1
-    return len(incoming)
+        places.append(found)
+    return places
 
 
 def is_instruction(message: Message) -> bool:

@@ -30,7 +30,6 @@ from memlayer_core.message import (
     is_task,
 )
 from memlayer_core.messages import check, reads, writes
-from memlayer_core.messages.align import digest_of
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
 from memlayer_core.messages.preview import (
     ELLIPSIS,
@@ -290,14 +289,29 @@ def remember(
         verbatim: Store a system message even if it equals the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
     """
-    receipt = _append(rt, scope, messages, verbatim, answers)
-    announce(rt, scope, receipt)
+    write = writes.append if rt.long_term is None else partial(_append_round, rt)
+    options: dict[str, Any] = {"verbatim": verbatim, "answers": answers, "new_id": rt.new_id}
+    receipt = _store(rt, scope, messages, write, one_is_new=True, **options)
+    if receipt.answered:
+        rt.temporaries.finish_call(scope)
     return receipt
 
 
-def rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
-    """Check messages, make them the whole session, and wake the worker."""
-    receipt = _rewrite(rt, scope, messages)
+def _store(
+    rt: Runtime,
+    scope: Scope,
+    messages: object,
+    write: Callable[..., Receipt],
+    *args: object,
+    one_is_new: bool = False,
+    may_be_empty: bool = False,
+    **options: object,
+) -> Receipt:
+    """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
+    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=one_is_new))
+    if not drafts and not may_be_empty:
+        return Receipt((), stored=0)
+    receipt = rt.db.write(write, scope, drafts, rt.now(), rt.shards, *args, **options)
     announce(rt, scope, receipt)
     return receipt
 
@@ -321,26 +335,6 @@ def clear(rt: Runtime, scope: Scope) -> int:
     return gone
 
 
-def _append(rt: Runtime, scope: Scope, messages: object, verbatim: bool, answers: Collection[str]) -> Receipt:
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=True))
-    if not drafts:
-        return Receipt((), stored=0)
-    write = writes.append if rt.long_term is None else partial(_append_round, rt)
-    receipt = rt.db.write(
-        write,
-        scope,
-        drafts,
-        rt.now(),
-        rt.shards,
-        verbatim=verbatim,
-        answers=answers,
-        new_id=rt.new_id,
-    )
-    if receipt.answered:
-        rt.temporaries.finish_call(scope)
-    return receipt
-
-
 def _append_round(
     rt: Runtime,
     connection: Connection,
@@ -362,11 +356,6 @@ def _is_answer(message: Message) -> bool:
     """Return whether a message ends a round: a model's answer that calls no tool."""
     is_last = message.role == "assistant" and not message.tool_calls
     return is_last and message.model_visible and not is_task(message)
-
-
-def _rewrite(rt: Runtime, scope: Scope, messages: object) -> Receipt:
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
-    return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, erase=True)
 
 
 def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
@@ -425,15 +414,8 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
 def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
     """Emit what was stored, and wake the worker."""
     if receipt.stored or receipt.replaced:
-        rt.emit(
-            MessagesStored(
-                scope.namespace,
-                scope.session_id or "",
-                receipt.stored,
-                receipt.unchanged,
-                receipt.replaced,
-            )
-        )
+        namespace, session_id = scope.namespace, scope.session_id or ""
+        rt.emit(MessagesStored(namespace, session_id, receipt.stored, receipt.unchanged, receipt.replaced))
         if not rt.embeds_at_once or rt.extractor is not None:
             rt.wake()
             return
@@ -489,41 +471,13 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
     if place is not None:
         check.index("place", place)
 
-    def write() -> Receipt:
-        drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=True))
-        if not drafts:
-            return Receipt((), stored=0)
-        return rt.db.write(writes.insert_into_list, scope, drafts, rt.now(), rt.shards, place)
-
-    receipt = write()
-    announce(rt, scope, receipt)
-    return receipt
-
-
-def add_unknown(rt: Runtime, scope: Scope, messages: object) -> Receipt:
-    """Store the messages of a list that the session does not have yet."""
-
-    def write() -> Receipt:
-        drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
-        if not drafts:
-            return Receipt((), stored=0)
-        return rt.db.write(writes.hear, scope, drafts, rt.now(), rt.shards)
-
-    receipt = write()
-    announce(rt, scope, receipt)
-    return receipt
+    return _store(rt, scope, messages, writes.insert_into_list, place, one_is_new=True)
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
 def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
     """Make a session exactly these messages; the others become versions."""
-
-    def write() -> Receipt:
-        drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
-        return rt.db.write(writes.replace_list, scope, drafts, rt.now(), rt.shards, part)
-
-    receipt = write()
-    announce(rt, scope, receipt)
+    receipt = _store(rt, scope, messages, writes.replace_list, part, may_be_empty=True)
     rt.wake()  # the old messages have to leave the index
     return receipt
 
@@ -732,11 +686,21 @@ def resync(
     """Make a session agree with a list."""
     _check_replace(replace, replaceable, erase)
     if replace == "nothing" or erase:
-        receipt = (rewrite if erase else add_unknown)(rt, scope, messages)
+        write = partial(writes.replace_list, erase=True) if erase else writes.hear
+        receipt = _store(rt, scope, messages, write, may_be_empty=erase)
         return SyncReport(
             receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
         )
-    synced = _sync(rt, scope, messages, replace == "all", replaceable or _anything)
+    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
+    if not drafts and replace != "all":
+        return SyncReport((), stored=0)
+    options: dict[str, Any] = {
+        "replace_all": replace == "all",
+        "replaceable": replaceable or (lambda _: True),
+    }
+    synced = rt.db.write(writes.resync, scope, drafts, rt.now(), rt.shards, **options)
+    if synced.answered:
+        rt.temporaries.finish_call(scope)
     if synced.stored or synced.superseded:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))
@@ -761,37 +725,11 @@ def _check_replace(replace: object, replaceable: object, erase: object) -> None:
         )
 
 
-def _anything(_: Message) -> bool:
-    return True
-
-
-def _sync(
-    rt: Runtime, scope: Scope, messages: object, replace_all: bool, replaceable: Callable[[Message], bool]
-) -> SyncReport:
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
-    if not drafts and not replace_all:
-        return SyncReport((), stored=0)
-    sent = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]  # before the write lock
-    synced = rt.db.write(
-        writes.resync,
-        scope,
-        drafts,
-        sent,
-        rt.now(),
-        rt.shards,
-        replace_all=replace_all,
-        replaceable=replaceable,
-    )
-    if synced.answered:
-        rt.temporaries.finish_call(scope)
-    return synced
-
-
 def _place(place: object) -> str | int:
     """Return a message's id or place, checked."""
     try:
         if isinstance(place, int):
-            check.check_whole_number("place", place if place >= 0 else -1 - place)
+            check.index("place", place)
             return place
         identifier("id", place)
     except InputError as problem:

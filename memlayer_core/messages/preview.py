@@ -6,9 +6,10 @@ import inspect
 import json
 import re
 import sys
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from os.path import commonprefix
 from typing import Any
@@ -199,29 +200,18 @@ def _in_pair(text: str, at: int) -> bool:
 
 
 def _truncate_json(value: Any, characters: int) -> str:
-    def too_long(elements: int) -> bool:
-        return len(_share_space(value, characters, elements, _LEGIBLE)) > characters
+    """Write JSON with one limit for all lists and one for all strings, each as large as fits, the lists first."""
 
-    if not too_long(sys.maxsize):
-        return _share_space(value, characters, sys.maxsize, _LEGIBLE)
-    if too_long(0):
-        return _share_space(value, characters, 0, 0)
-    elements = bisect_left(range(1, characters), True, key=too_long)
-    return _share_space(value, characters, elements, _LEGIBLE)
+    def largest(write: Callable[[int], str], minimum: int) -> int:
+        sizes = range(minimum + 1, characters)
+        return minimum + bisect_right(sizes, characters, key=lambda size: len(write(size)))
 
-
-def _share_space(value: Any, characters: int, elements: int, minimum: int) -> str:
-    """Write JSON with lists of at most `elements` elements; its strings share the rest of the limit equally."""
-    value = _shorter_lists(value, elements, minimum)
-    whole = _to_json(value)
-    widths = sorted(len(_string(text)) for text in _strings(value))
-    room = characters - len(whole) + sum(widths)
-    for place, width in enumerate(widths):
-        share = room // (len(widths) - place)
-        if width > share:
-            return _to_json(value, max(share, minimum))
-        room -= width
-    return whole
+    limit = _LEGIBLE
+    elements = largest(lambda size: _to_json(_shorter_lists(value, size, limit), limit), 0)
+    shorter = _shorter_lists(value, elements, limit)
+    if len(_to_json(shorter, limit)) > characters:
+        shorter, limit = _shorter_lists(value, 0, 0), 0
+    return _to_json(shorter, largest(partial(_to_json, shorter), limit))
 
 
 def _shorter_lists(value: Any, elements: int, minimum: int) -> Any:
@@ -242,15 +232,6 @@ def _shorter_lists(value: Any, elements: int, minimum: int) -> Any:
     if noted or any(length > len(note) + 2 for length in lengths):
         return [*kept, note]
     return [*kept, *rest]
-
-
-def _strings(value: Any) -> Iterator[str]:
-    """Yield the strings in JSON that can be truncated: no keys."""
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _strings(inner)
-    elif isinstance(value, str) and not isinstance(value, _Verbatim):
-        yield value
 
 
 def _to_json(value: Any, limit: int = sys.maxsize) -> str:

@@ -56,12 +56,6 @@ def columns_of(session: int, draft: PreparedMessage) -> dict[str, Any]:
     }
 
 
-def entry_of(row: Any) -> Entry:
-    """Return the entry of a row without its message: what that calls and answers is not known."""
-    links: Mapping[str, Any] = parse_exact(row.links) if row.links else {}
-    return Entry(row.position, row.role, row.tokens, hidden=links.get("hidden", False))
-
-
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
     """Return the message of a row, equal to what went in."""
     at = statements.from_micros(row.created_at, row.utc_offset)
@@ -84,13 +78,6 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
         raw=Raw(*raw) if raw else None,
     )
     return StoredMessage(row.key, scope, message, row.tokens, row.counter, bytes(row.digest), row.position)
-
-
-def head_of(row: Any, scope: Scope) -> StoredMessage:
-    """Return what a comparison needs of a message: the key, the id, the time, the digest. It has no content."""
-    at = statements.from_micros(row.created_at, row.utc_offset)
-    message = Message("user", "", id=row.id, created_at=at)
-    return StoredMessage(row.key, scope, message, 0, "", bytes(row.digest), row.position)
 
 
 def _links(message: Message) -> str | None:
@@ -295,20 +282,13 @@ _SPAN = sa.and_(
     inside(sa.bindparam("of")), messages.c.position.between(sa.bindparam("first"), sa.bindparam("last"))
 )
 _newest_first = messages.c.position.desc()
-_entry = sa.select(messages.c.position, messages.c.role, messages.c.tokens, messages.c.links).where(_SPAN)
 _NAMED_POSITIONS = ListStatement(
     lambda digests: sa.select(messages.c.id, messages.c.key, messages.c.position).where(
         messages.c.id_digest.in_(digests), IN_FORCE
     )
 )
-_TAIL = Statement(_entry.order_by(_newest_first).limit(sa.bindparam("most")))
 _whole = sa.select(messages).where(_SPAN).order_by(messages.c.position)
 _FULL = Statement(_whole)
-_AT = ListStatement(
-    lambda positions: sa.select(messages).where(
-        inside(sa.bindparam("of")), messages.c.position.in_(positions)
-    )
-)
 _LAST = Statement(sa.select(messages).where(_SPAN).order_by(_newest_first).limit(sa.bindparam("most")))
 _of_key = messages.alias("of_key")
 _UP_TO = Statement(  # a message, and those in front of it
@@ -419,18 +399,10 @@ def _span(session: Any, first: int = 0, last: int = LAST) -> dict[str, int]:
     return {"of": session.number, "first": first, "last": last}
 
 
-def tail(
-    connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
-) -> list[Entry]:
-    """Return a session's last entries from position `first` on, those in front of `before`, the newest first."""
-    span = _span(session, first, LAST if before is None else before - 1)
-    return [entry_of(row) for row in _TAIL.all(connection, {**span, "most": limit})]
-
-
 def tail_messages(
     connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[tuple[Entry, StoredMessage]]:
-    """Return the same with the messages."""
+    """Return a session's last messages from position `first` on, those in front of `before`, the newest first."""
     span = _span(session, first, LAST if before is None else before - 1)
     rows = _LAST.all(connection, {**span, "most": limit})
     return [
@@ -473,12 +445,6 @@ def last_question(connection: sa.Connection, session: Session) -> StoredMessage 
     """Return the user's last message in working memory that a model may see."""
     row = _QUESTION.first(connection, _span(session, session.memory_start))
     return stored_of(row, session.scope) if row is not None else None
-
-
-def read(connection: sa.Connection, session: Session, positions: Sequence[int]) -> list[StoredMessage]:
-    """Return those messages of a session that are at some positions, in their order."""
-    rows = _AT.all(connection, positions, {"of": session.number})
-    return sorted((stored_of(row, session.scope) for row in rows), key=lambda one: one.position)
 
 
 def read_keys(connection: sa.Connection, session: Session, keys: Sequence[int]) -> list[StoredMessage]:

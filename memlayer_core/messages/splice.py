@@ -8,7 +8,7 @@ from typing import Any
 
 from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import Message, Receipt, StoredMessage
-from memlayer_core.messages.align import Alignment, digest_of, is_instruction, to_remove
+from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction
 from memlayer_core.messages.model import PreparedMessage
 
 
@@ -144,7 +144,7 @@ def rewrite(present: Sequence[StoredMessage], drafts: Sequence[PreparedMessage],
     """Make a session exactly these messages. As much as possible stays, so that it is not written again.
 
     Args:
-        present: All messages of the session, in order. Their content is not needed.
+        present: All messages of the session, in order.
         drafts: The list.
         erase: Whether to store no versions of what leaves.
     """
@@ -155,9 +155,10 @@ def rewrite(present: Sequence[StoredMessage], drafts: Sequence[PreparedMessage],
             _id(before) == _id(draft) or {_id(before), _id(draft)}.isdisjoint(named)
         )
 
-    removals = tuple(one.key for one in to_remove(present, drafts, can_stay))
-    leaving = {*removals}
-    staying = [one for one in present if one.key not in leaving]
+    places = find_in_order(present, drafts, can_stay)
+    staying = [present[place] for place in places]
+    keys = {one.key for one in staying}
+    removals = tuple(one.key for one in present if one.key not in keys)
     fresh = drafts[len(staying) :]
     return Splice(
         removals=removals,

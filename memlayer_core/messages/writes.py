@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
-from memlayer_core.messages.align import TELLING, Alignment, Digest, align, count_known, digest_of
+from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_in_order
 from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
@@ -88,12 +88,6 @@ def follow(connection: sa.Connection, change: Change) -> Iterator[None]:
         yield
 
 
-def session_deleted(connection: sa.Connection, number: int, now: datetime) -> None:
-    """Delete what rests on a session."""
-    for follower in _FOLLOWERS:
-        follower.delete(connection, number, now)
-
-
 def session_ended(
     connection: sa.Connection, row: Any, min_messages: int | None, until: int | None = None
 ) -> None:
@@ -161,13 +155,18 @@ def apply(
     with follow(connection, Change(scope, row.number, list(before), spoken, now)):
         _change(connection, row.number, splice, now)
         if fresh:
+            here = {"session": row.number, "replaced_at": None}
             placed = zip(named, drafts, positions, strict=True)
-            _STORE.run(connection, *(_new_row(row.number, *one) for one in placed))
+            rows = (
+                {**reads.columns_of(row.number, draft), **here, "key": key, "position": position}
+                for key, draft, position in placed
+            )
+            _STORE.run(connection, *rows)
     if before:
-        _find_anew(connection, scope, row, splice, before, now)
+        texts.remove(connection, scope.namespace, list(before), now)
     if splice.removals or between or any(edits[key].tokens < before[key].tokens for key in edits):
         reads.unmark(connection, row.number)
-    _make_findable(connection, scope, row, fresh, now)
+    _make_findable(connection, scope, row, [*splice.replacements, *fresh], now)
     if keys is not None:
         return positions
     lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
@@ -184,11 +183,6 @@ def apply(
     if splice.erasures:
         erase_versions(connection, row.number, scope, splice.erasures, now)
     return positions
-
-
-def _new_row(session: int, key: int, draft: PreparedMessage, position: int) -> dict[str, Any]:
-    at = {"key": key, "session": session, "position": position, "replaced_at": None}
-    return {**reads.columns_of(session, draft), **at}
 
 
 def _positions_of(
@@ -292,9 +286,7 @@ def erase_versions(
 
 
 _LOCKED = statements.rows_by(
-    sa.select(
-        *(messages.c[name] for name in ("key", "position", "role", "text", "tokens"))
-    ).with_for_update(),
+    sa.select(*(messages.c[name] for name in ("key", "position", "role", "tokens"))).with_for_update(),
     messages.c.key,
 )
 
@@ -321,43 +313,16 @@ def _change(connection: sa.Connection, session: int, splice: Splice, now: dateti
         connection.execute(this.values(reads.columns_of(session, draft)))
 
 
-def _find_anew(
-    connection: sa.Connection,
-    scope: Scope,
-    row: Any,
-    splice: Splice,
-    before: Mapping[int, Any],
-    now: datetime,
-) -> None:
-    """Let searches find what changed messages say now, and not what they said before."""
-    edits = dict(splice.replacements)
-    as_before = {  # their vectors are as good as before
-        key
-        for key, draft in edits.items()
-        if draft.search_text and searchable(draft.message.text) == before[key].text
-    }
-    texts.remove(connection, scope.namespace, [key for key in before if key not in as_before], now)
-    if as_before:
-        words.delete(connection, sorted(as_before))
-        enqueue_erasure(connection, now)
-    _make_findable(connection, scope, row, splice.replacements, now, as_before)
-
-
 def _make_findable(
     connection: sa.Connection,
     scope: Scope,
     row: Any,
-    fresh: Sequence[tuple[int, PreparedMessage]],
+    drafts: Sequence[tuple[int, PreparedMessage]],
     now: datetime,
-    same: Collection[int] = (),
 ) -> None:
-    """File messages in both indexes, some of which kept their vectors."""
-    found = {key: draft for key, draft in fresh if draft.search_text}
-    ready = {
-        key: draft.embedding
-        for key, draft in found.items()
-        if draft.embedding is not None and key not in same
-    }
+    """File messages in both indexes."""
+    found = {key: draft for key, draft in drafts if draft.search_text}
+    ready = {key: draft.embedding for key, draft in found.items() if draft.embedding is not None}
     number = vectors.add(connection, "message", scope, ready, now, row.number) if ready else None
     if number is None:
         ready = {}
@@ -559,7 +524,6 @@ def resync(
     connection: sa.Connection,
     scope: Scope,
     drafts: Sequence[PreparedMessage],
-    incoming: Sequence[Digest],
     now: datetime,
     shards: int,
     *,
@@ -572,7 +536,6 @@ def resync(
         connection: In a transaction that writes.
         scope: The session.
         drafts: The list.
-        incoming: Digests of these messages, in the same order, to compare them with stored ones.
         now: The present.
         shards: Number of collections that users are spread over.
         replace_all: Whether a list without any message of the history replaces it, and a list that ends inside the
@@ -580,7 +543,7 @@ def resync(
         replaceable: Returns whether a stored message may be replaced that is not in the list.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    past, alignment = _align(connection, scope, row, drafts, incoming, replaceable, ends=replace_all)
+    past, alignment = _align(connection, scope, row, drafts, replaceable, ends=replace_all)
     in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
@@ -604,7 +567,6 @@ def _align(
     scope: Scope,
     row: Any,
     drafts: Sequence[PreparedMessage],
-    incoming: Sequence[Digest],
     replaceable: Callable[[Message], bool],
     *,
     ends: bool,
@@ -615,6 +577,7 @@ def _align(
     Only if the list continues far back, all messages from there on are read.
     """
     here = reads.inside(row.number)
+    incoming = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]
     size = _PAGE + 2 * len(incoming)
     newest = sa.select(messages.c.position).where(here).order_by(messages.c.position.desc())
     first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
@@ -755,9 +718,8 @@ def archive_list(
     found = list_messages(connection, reads.session_from(row), "active", count, 0)
     if found:
         behind = found[-1].position + 1
-        session_ended(connection, row, min_messages, behind)
         _begin_at(connection, row.number, behind, now)
-        reads.unmark(connection, row.number)
+        session_ended(connection, row, min_messages, behind)
     return found
 
 
@@ -817,7 +779,7 @@ def hear(
     past = _among(connection, row.number, told, first)
     if first and told[0] not in past:
         past = _among(connection, row.number, told, 0)
-    known = count_known(past, told)
+    known = len(find_in_order(past, told))
     receipt = append(connection, scope, drafts[known:], now, shards, verbatim=True)
     return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
 
@@ -864,16 +826,12 @@ def replace_list(
         erase: Whether no versions of the messages that leave are stored.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    columns = [messages.c[name] for name in ("key", "id", "digest", "created_at", "utc_offset", "position")]
-    present = connection.execute(
-        sa.select(*columns).where(reads.inside(row.number)).order_by(messages.c.position)
-    )
-    splice = messages_splice.rewrite([reads.head_of(one, scope) for one in present], drafts, erase=erase)
+    present = reads.list_where(connection, scope, reads.inside(row.number))
+    splice = messages_splice.rewrite(present, drafts, erase=erase)
     apply(connection, scope, row, splice, now)
     if part is not None:
         begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))
         _begin_at(connection, row.number, begins, now)
-        reads.unmark(connection, row.number)
     return splice.receipt
 
 
@@ -893,7 +851,7 @@ def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime)
     goes_on = sa.exists().where(reads.inside(number), messages.c.position >= place)
     idle = sa.case((goes_on, sa.func.coalesce(sessions.c.idle_since, statements.to_micros(now))), else_=None)
     begun = sa.update(sessions).where(sessions.c.number == number)
-    connection.execute(begun.values(memory_start=place, idle_since=idle))
+    connection.execute(begun.values(memory_start=place, idle_since=idle, windows=None))
 
 
 # Titles, ends and deletion of whole sessions, in SQL. Each function runs in its caller's transaction.
@@ -935,12 +893,7 @@ def end_session(
     row = reads.lock_session(connection, scope)
     if row is None or (row.idle_since is None and row.memory_start >= behind_all(row.next_position)):
         return None
-    connection.execute(
-        sa.update(sessions)
-        .where(sessions.c.number == row.number)
-        .values(memory_start=behind_all(row.next_position), idle_since=None)
-    )
-    reads.unmark(connection, row.number)
+    _begin_at(connection, row.number, behind_all(row.next_position), now)
     session_ended(connection, row, min_messages)
     return reads.session_from(row)
 
@@ -998,7 +951,8 @@ def delete_sessions(
 ) -> int:
     """Delete sessions. They and their owners are locked. Returns the number of their messages."""
     for row in rows:
-        session_deleted(connection, row.number, now)
+        for follower in _FOLLOWERS:
+            follower.delete(connection, row.number, now)
         _DELETE_MESSAGES.run(connection, {"of": row.number})
         texts.remove(connection, row.namespace, keys_of[row.number], now)
         reads.unmark(connection, row.number)

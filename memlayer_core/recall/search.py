@@ -814,9 +814,8 @@ def recall(
         found = find(connection, rt, covered, question, wanted)
         session = messages_reads.find(connection, scope)
         seen = _visible_end(connection, session, known)
-        first = min(
-            (one.position for one in seen), default=session.next_position if session is not None else 0
-        )
+        end = session.next_position if session is not None else 0
+        first = min((one.position for one in seen), default=end)
         lines, most = choose(
             connection,
             rt,
@@ -858,13 +857,17 @@ def _visible_end(
 
 # Searches for more hits as long as too few of them pass the caller's filter.
 
-_WIDER, _WIDEST = 4, 64  # factors of the limit: at each step, and at most
+_WIDTHS = (1, 4, 16, 64)  # times the limit, until enough hits pass
 
 
 def search_wider(
-    search: Callable[[int, int | None], Asking[Sequence[Hit]]],
+    rt: Runtime,
+    scope: Scope,
+    query: str,
     convert: Callable[[Hit], T],
-    passes: Callable[[T], bool] | None,
+    condition: RecallFilter | Callable[[T], bool] | None,
+    *,
+    roles: Sequence[str],
     limit: int,
     token_limit: int | None,
 ) -> Asking[list[T]]:
@@ -873,27 +876,27 @@ def search_wider(
     Hits that do not pass do not count against the token limit.
 
     Args:
-        search: Finds so many hits within a token limit, the best first; fewer where there are no more.
+        rt: What the memory works with.
+        scope: Whose memory.
+        query: The question.
         convert: Makes the caller's object of a hit.
-        passes: Returns whether to keep an object; None: all pass.
+        condition: What the search finds, or whether to keep an object; None: all pass.
+        roles: The roles in which the user asks.
         limit: How many to return at most.
         token_limit: Tokens that they may cost together.
 
     Raises:
         InvalidLimitError: A limit below one.
     """
-    if passes is None:
-        found = yield from search(limit, token_limit)
+    if condition is None or isinstance(condition, RecallFilter):
+        found = yield from search(rt, scope, query, limit, token_limit, roles, condition)
         return [convert(hit) for hit in found]
-    if token_limit is not None:
-        at_least_one("token_limit", token_limit)
-    most = limit
-    while True:
-        hits = yield from search(most, None)
-        passed = [(hit.tokens, one) for hit in hits if passes(one := convert(hit))]
-        if len(passed) >= limit or len(hits) < most or most >= limit * _WIDEST:
+    _check_limits(limit, token_limit)
+    for most in (limit * width for width in _WIDTHS):
+        hits = yield from search(rt, scope, query, most, None, roles, None)
+        passed = [(hit.tokens, one) for hit in hits if condition(one := convert(hit))]
+        if len(passed) >= limit or len(hits) < most:
             break
-        most *= _WIDER
     chosen = passed[:limit]
     if token_limit is not None:
         chosen = [chosen[place] for place in pack((cost for cost, _ in chosen), token_limit)]

@@ -597,8 +597,8 @@ def _has_gap(connection: Connection, session: Session, behind: int, first: int) 
     """Return whether visible messages lie between the summary and the window."""
     if behind >= first:
         return False
-    between = messages_reads.tail(connection, session, first, _LOOKED_AT, behind)
-    return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry in between)
+    between = messages_reads.tail_messages(connection, session, first, _LOOKED_AT, behind)
+    return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry, _ in between)
 
 
 def first_of(view: WindowView, first: int) -> int:

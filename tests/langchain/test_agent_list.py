@@ -26,7 +26,7 @@ from langgraph.types import Command
 from tuned import Tuned
 
 from examples import examples
-from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware, threads
+from langchain_memlayer import MemlayerMiddleware, create_summarizer, middleware
 from memlayer_core import Memory
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.seams import MaxRounds
@@ -571,7 +571,7 @@ def test_an_interrupted_run_goes_on_and_removals_after_it_are_obeyed(short) -> N
 @pytest.fixture
 def told(caplog) -> Iterator[Any]:
     """Let what is said once in a process be said again."""
-    threads._warn_of_others.cache_clear()
+    middleware._warn_of_others.cache_clear()
     middleware._warn_of_summary.cache_clear()
     with caplog.at_level(logging.WARNING, "memlayer"):
         yield lambda word: [record for record in caplog.records if word in record.getMessage()]
@@ -632,14 +632,14 @@ def test_summaries_that_are_paid_for_and_not_told_are_warned_of_once(memory, tol
 
 def test_the_mark_is_small_plain_and_cheap() -> None:
     said: list[Any] = [HumanMessage("word " * 100, id=f"id-{number}") for number in range(1000)]
-    mark, change = threads.take_snapshot(said, None, in_run=False)
+    mark, change = middleware.take_snapshot(said, None, in_run=False)
     assert change is None
     assert len(str(mark)) < 13_000
     assert {type(value) for value in mark.values()} == {str, bool}
     more = [*said, HumanMessage("new", id="new")]
     started = time.process_time()
     for _ in range(50):
-        again, change = threads.take_snapshot(more, mark, in_run=True)
+        again, change = middleware.take_snapshot(more, mark, in_run=True)
         assert change is None
     assert (time.process_time() - started) / 50 < 0.004
     assert again["seen"].startswith(mark["seen"])

@@ -542,17 +542,17 @@ def test_a_run_without_any_message_asks_the_model_all_the_same(run, memory) -> N
 
 
 def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memory, monkeypatch) -> None:
-    from langchain_memlayer import threads
+    from langchain_memlayer import middleware
 
     translated: list[int] = []
-    real = threads.all_to_core
+    real = middleware.all_to_core
 
     def counting(messages: Any) -> Any:
         made = real(messages)
         translated.append(len(made))
         return made
 
-    monkeypatch.setattr(threads, "all_to_core", counting)
+    monkeypatch.setattr(middleware, "all_to_core", counting)
     agent = saved_agent(memory, Scripted())
     for number in range(12):
         out = run(agent, f"question {number}")["messages"]

@@ -21,7 +21,7 @@ from memlayer_core.messages import (
     splice as messages_splice,
     writes as messages_writes,
 )
-from memlayer_core.messages.align import align, count_known, digest_of
+from memlayer_core.messages.align import align, digest_of, find_in_order
 from memlayer_core.messages.model import PreparedMessage, Session, SessionDetails
 from memlayer_core.messages.splice import Splice, loses
 from memlayer_core.storage import words
@@ -129,7 +129,8 @@ class Conversation:
 
     def hear(self, drawn: Drawn) -> Planned:
         digests = [one.digest for one in drawn.present], [one.digest for one in drawn.sent]
-        splice = messages_splice.append(drawn.known, drawn.sent[count_known(*digests) :], verbatim=True)
+        new = drawn.sent[len(find_in_order(*digests)) :]
+        splice = messages_splice.append(drawn.known, new, verbatim=True)
         return splice, lambda: self.write(messages_writes.hear, drawn.sent, NOON, SHARDS)
 
     def insert(self, drawn: Drawn) -> Planned:
@@ -158,7 +159,7 @@ class Conversation:
         if final and {*roles} <= {"system"} and not len(present) == len(sent) == len(roles):
             splice = messages_splice.start_over(present, sent, lambda _: True)
         options = {"replace_all": final, "replaceable": lambda _: True}
-        return splice, lambda: self.write(messages_writes.resync, sent, incoming, NOON, SHARDS, **options)
+        return splice, lambda: self.write(messages_writes.resync, sent, NOON, SHARDS, **options)
 
     def edit(self, drawn: Drawn) -> Planned:
         stored = drawn.present[drawn.place]

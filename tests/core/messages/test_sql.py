@@ -48,12 +48,11 @@ def test_a_session_of_any_tenant_user_or_agent_is_its_own_and_so_are_its_ids(db)
 def test_the_last_entries_come_first_and_page_by_page(db):
     append(db, LOUIS, *drafts(*(str(n) for n in range(10))))
     session = db.read(messages_reads.find, LOUIS)
-    first = db.read(messages_reads.tail, session, None, 4)
-    second = db.read(messages_reads.tail, session, first[-1].position, 4)
-    positions = [entry.position for entry in (*first, *second)]
+    first = db.read(messages_reads.tail_messages, session, None, 4)
+    second = db.read(messages_reads.tail_messages, session, first[-1][0].position, 4)
+    positions = [entry.position for entry, _ in (*first, *second)]
     assert positions == sorted(set(positions), reverse=True)
-    read = db.read(messages_reads.read, session, [entry.position for entry in second])
-    assert [item.message.text for item in read] == ["2", "3", "4", "5"]
+    assert [item.message.text for _, item in second] == ["5", "4", "3", "2"]
 
 
 def moved(connection, mark):

@@ -23,7 +23,7 @@ from memlayer_core.errors import (
     MessageTypeError,
 )
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.align import count_known, to_remove
+from memlayer_core.messages.align import find_in_order
 from memlayer_core.messages.model import STEP, WindowStart
 from memlayer_core.session_files import Transcripts
 from memlayer_core.storage.tables import messages
@@ -56,8 +56,7 @@ def kept_apart(store: Memory, user_id: str = "ada") -> list[str]:
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
 def test_what_stays_of_a_list_is_the_beginning_of_the_one_that_is_wanted(present, wanted) -> None:
     places = list(enumerate(present))
-    leaving = to_remove(places, wanted, lambda place, item: place[1] == item)
-    staying = [item for item in places if item not in leaving]
+    staying = [places[at] for at in find_in_order(places, wanted, lambda place, item: place[1] == item)]
 
     assert [item for _, item in staying] == wanted[: len(staying)]
     if present[: len(wanted)] == wanted or wanted[: len(present)] == present:
@@ -70,12 +69,12 @@ def test_what_stays_of_a_list_is_the_beginning_of_the_one_that_is_wanted(present
 @examples(60)
 @given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=8))
 def test_a_list_that_was_heard_once_is_known_from_then_on(past, told) -> None:
-    known = count_known(past, told)
+    known = len(find_in_order(past, told))
     after = [*past, *told[known:]]
 
-    assert count_known(after, told) == len(told)
-    assert all(count_known(after, told[first:]) == len(told) - first for first in range(len(told)))
-    assert count_known([*after, 5], [*told, 5, 6]) == len(told) + 1
+    assert len(find_in_order(after, told)) == len(told)
+    assert all(len(find_in_order(after, told[first:])) == len(told) - first for first in range(len(told)))
+    assert len(find_in_order([*after, 5], [*told, 5, 6])) == len(told) + 1
 
 
 class Lists(RuleBasedStateMachine):
