@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
-from memlayer_core.message import JSON, Block, Message, MessageList, Receipt, Role, ToolCall
+from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages.check import check_messages, new_message
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.foreign import TokenizerLike
 from memlayer_core.runtime import Asking, adrive, ask, drive
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Limits, MessageStore
+from memlayer_core.seams import Limits, MessageList, MessageStore
 from memlayer_core.settings import Settings
 from memlayer_core.window import fit
 from memlayer_core.window.fit import ListWindow, Policies
