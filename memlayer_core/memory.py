@@ -18,7 +18,7 @@ from pydantic import InstanceOf
 from memlayer_core import worker
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
-from memlayer_core.events import EventBus, Listener, StoreMaintained
+from memlayer_core.events import EventBus, Listener, StoreMaintained, WordsRepaired
 from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
@@ -39,7 +39,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
-from memlayer_core.storage import jobs, vectors
+from memlayer_core.storage import jobs, texts, vectors
 from memlayer_core.storage.files import FileWriter
 from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
@@ -223,7 +223,12 @@ class Admin:
             JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
-        repaired = worker.verify(self._memory.runtime)
+        rt = self._memory.runtime
+        rt.db.check_file()
+        repaired = ["words"] if rt.db.write(texts.repair_words, rt.own_words) else []
+        rt.db.check()
+        if repaired:
+            rt.emit(WordsRepaired())
         rebuilt = self._memory._resources.worker.audit(anew=False)  # noqa: SLF001  (of this file)
         return repaired + [f"collection {shard}" for event in rebuilt for shard in event.shards]
 
@@ -245,7 +250,10 @@ class Admin:
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
-        return worker.retry_dead(self._memory.runtime)
+        rt = self._memory.runtime
+        revived = rt.db.write(jobs.revive, rt.now())
+        rt.wake()
+        return revived
 
     aretry_dead = async_write(retry_dead)
     """Do `retry_dead` without blocking the event loop."""
