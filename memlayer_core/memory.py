@@ -34,7 +34,7 @@ from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.opening import Parts, Resources, Status, check_parts, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
+from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive, flow_of
 from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
@@ -322,24 +322,6 @@ class Admin:
     """Do `status` without blocking the event loop."""
 
 
-def search_flow(
-    memory: "Memory",
-    query: str,
-    *,
-    user_id: str,
-    tenant_id: str = "default",
-    agent_id: str | None = None,
-    session_id: str | None = None,
-    limit: int = 10,
-    token_limit: int | None = None,
-    roles: Sequence[str] = (),
-    filter: RecallFilter | None = None,
-) -> Asking[Hits]:
-    """Do `Memory.search` as a part of another flow."""
-    scope = Scope(user_id, session_id, agent_id, tenant_id)
-    return recall_search.search(memory.runtime, scope, query, limit, token_limit, roles, filter)
-
-
 class Memory(Viewable):
     """A durable memory for any number of tenants, users and sessions. `open` or `in_memory` makes one.
 
@@ -354,6 +336,8 @@ class Memory(Viewable):
         self._closed = False
         self._resources = opener(self._bus)
         register(self)
+
+    _drive = staticmethod(drive)
 
     @property
     def _threads(self) -> Threads:
@@ -517,21 +501,12 @@ class Memory(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        flow = search_flow(
-            self,
-            query,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            session_id=session_id,
-            limit=limit,
-            token_limit=token_limit,
-            roles=roles,
-            filter=filter,
+        scope = Scope(user_id, session_id, agent_id, tenant_id)
+        return self._drive(
+            recall_search.search(self.runtime, scope, query, limit, token_limit, roles, filter)
         )
-        return drive(flow)
 
-    asearch = async_drive(search, search_flow)
+    asearch = async_drive(search)
     """Do `search` without blocking the event loop."""
 
     def records(
@@ -824,22 +799,10 @@ class Memory(Viewable):
         flow = transfer_flow.export(
             rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
-        return drive(flow)
+        return self._drive(flow)
 
-    async def aexport(
-        self,
-        target: str | os.PathLike[str] | TextFile,
-        *,
-        user_id: str | None = None,
-        tenant_id: str = "default",
-        progress: Progress | None = None,
-    ) -> int:
-        """Do `export` without blocking the event loop."""
-        rt, out = self.runtime, FileWriter(target)
-        flow = transfer_flow.export(
-            rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
-        )
-        return await rt.threads.drive(flow)
+    aexport = async_drive(export)
+    """Do `export` without blocking the event loop."""
 
     def import_from(
         self,
@@ -886,23 +849,11 @@ class Memory(Viewable):
             StoreUnavailableError: The source cannot be read.
         """
         whose = transfer_flow.Ownership(user_id, tenant_id, me)
-        return drive(transfer_flow.import_from(self.runtime, source, source_format, whose, progress, dry_run))
+        flow = transfer_flow.import_from(self.runtime, source, source_format, whose, progress, dry_run)
+        return self._drive(flow)
 
-    async def aimport_from(
-        self,
-        source: str | os.PathLike[str] | Iterable[str | bytes] | Conversations,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        source_format: str | None = None,
-        me: str | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        """Do `import_from` without blocking the event loop."""
-        rt, whose = self.runtime, transfer_flow.Ownership(user_id, tenant_id, me)
-        flow = transfer_flow.import_from(rt, source, source_format, whose, progress, dry_run)
-        return await rt.threads.drive(flow, writes=True)
+    aimport_from = async_drive(import_from, writes=True)
+    """Do `import_from` without blocking the event loop."""
 
     def flush(self, timeout: float | None = None) -> Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.
@@ -1028,6 +979,9 @@ class Memory(Viewable):
         _inherited.append(self._resources)
         self._resources.disown()
         self._resources = self._opener(self._bus)
+
+
+search_flow = flow_of(Memory.search)
 
 
 def memory_of(value: object) -> Memory:
