@@ -335,7 +335,8 @@ class Memory(Viewable):
         self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
-        register(self)
+        with _lock:
+            _memories.add(self)
 
     _drive = staticmethod(drive)
 
@@ -1035,12 +1036,6 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
-
-
-def register(memory: Memory) -> None:
-    """Register a memory while it is in use."""
-    with _lock:
-        _memories.add(memory)
 
 
 def find_memory(store_id: str | None, path: str | None) -> Memory:

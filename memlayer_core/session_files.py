@@ -10,10 +10,10 @@
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 from urllib.parse import quote
 
 from memlayer_core.chat import Chat
@@ -340,7 +340,7 @@ class SessionManager:
         session = self._file_store()
         states = {}
         for name, component in self._components.items():
-            states[name] = yield ask(component.save_state, _async_twin(component, "asave_state"))
+            states[name] = yield ask(component.save_state, getattr(component, "asave_state", None))
         session.save(self.session_id, states, datetime.now(UTC))
 
     def _load_if_exists(self) -> Asking[bool]:
@@ -351,7 +351,7 @@ class SessionManager:
             if name not in states:
                 continue
             try:
-                yield ask(component.load_state, _async_twin(component, "aload_state"), states[name])
+                yield ask(component.load_state, getattr(component, "aload_state", None), states[name])
             except InvalidStateError as problem:
                 raise InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
         return True
@@ -394,7 +394,3 @@ class ChatState:
     async def aload_state(self: _HasChat, state: Mapping[str, JSON]) -> None:
         """Do `load_state` without blocking the event loop."""
         await self.chat.aload_state(state)
-
-
-def _async_twin(component: Component, name: str) -> Callable[..., Awaitable[Any]] | None:
-    return getattr(component, name, None)
