@@ -126,18 +126,7 @@ class MemlayerRetriever(BaseRetriever):
         wanted = self.filter if isinstance(self.filter, RecallFilter) else None
 
         def search(limit: int, token_limit: int | None) -> Asking[Sequence[Hit]]:
-            return search_flow(
-                self.memory,
-                query,
-                user_id=scope.user_id,
-                tenant_id=scope.tenant_id,
-                agent_id=scope.agent_id,
-                session_id=scope.session_id,
-                roles=self.roles,
-                limit=limit,
-                token_limit=token_limit,
-                filter=wanted,
-            )
+            return search_flow(self.memory.runtime, scope, query, limit, token_limit, self.roles, wanted)
 
         return search_wider(search, _document, _predicate(self.filter), k, self.token_limit)
 

@@ -99,16 +99,7 @@ class MemlayerRetriever(BaseRetriever):
 
         def search(limit: int, token_limit: int | None) -> Asking[Sequence[Hit]]:
             return search_flow(
-                self._memory,
-                query,
-                user_id=self._scope.user_id,
-                tenant_id=self._scope.tenant_id,
-                agent_id=self._scope.agent_id,
-                session_id=self._scope.session_id,
-                roles=self._roles,
-                limit=limit,
-                token_limit=token_limit,
-                filter=wanted,
+                self._memory.runtime, self._scope, query, limit, token_limit, self._roles, wanted
             )
 
         return search_wider(search, _node, _predicate(self._filters), self._limit, self._token_limit)

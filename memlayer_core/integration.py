@@ -10,7 +10,7 @@ from memlayer_core.chat import context_flow, sign_of
 from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
-from memlayer_core.memory import memory_of, search_flow
+from memlayer_core.memory import memory_of
 from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
@@ -18,7 +18,7 @@ from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
-from memlayer_core.recall.search import search_wider
+from memlayer_core.recall.search import search as search_flow, search_wider
 from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState, Transcripts

@@ -34,7 +34,7 @@ from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.opening import Parts, Resources, Status, check_parts, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive, flow_of
+from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
@@ -980,9 +980,6 @@ class Memory(Viewable):
         _inherited.append(self._resources)
         self._resources.disown()
         self._resources = self._opener(self._bus)
-
-
-search_flow = flow_of(Memory.search)
 
 
 def memory_of(value: object) -> Memory:
