@@ -39,23 +39,7 @@ _HOMES = {
     "WindowMemory": "window_memory",
 }
 
-__all__ = [
-    "Chat",
-    "Context",
-    "Hit",
-    "MaxMessages",
-    "MaxRounds",
-    "MaxTokens",
-    "MemlayerError",
-    "Memory",
-    "Message",
-    "RecallFilter",
-    "Record",
-    "Scope",
-    "Settings",
-    "ToolCall",
-    "WindowMemory",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

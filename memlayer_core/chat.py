@@ -14,7 +14,7 @@ from memlayer_core.messages.model import Replace, SyncReport
 from memlayer_core.messages.render import Sign, block, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
+from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive, flow_of
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
 from memlayer_core.summaries import flow as summaries
@@ -28,47 +28,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _Flow = Callable[Concatenate[Runtime, Scope, P], T]
 """What a verb does in the session of a scope, blocking or not."""
-
-
-def context_flow(
-    chat: "Chat",
-    query: str | None = None,
-    *,
-    pending: Sequence[Message] = (),
-    token_limit: int | None = None,
-    policy: Policies | None = None,
-    placement: Placement | None = None,
-    filter: RecallFilter | None = None,
-    reload: bool = False,
-) -> Asking[Context]:
-    """Do `Chat.context` as a part of another flow."""
-    return window_context.context(
-        chat.memory.runtime,
-        chat.scope,
-        query,
-        token_limit,
-        policy,
-        chat.roles,
-        placement,
-        pending,
-        filter,
-        reload,
-    )
-
-
-def recall_flow(
-    chat: "Chat",
-    query: str,
-    *,
-    exclude: Sequence[Message] = (),
-    limit: int = 10,
-    token_limit: int | None = None,
-    filter: RecallFilter | None = None,
-) -> Asking[Hits]:
-    """Do `Chat.recall` as a part of another flow."""
-    return recall_search.recall(
-        chat.memory.runtime, chat.scope, query, limit, token_limit, exclude, chat.roles, filter
-    )
 
 
 class Chat(Viewable):
@@ -92,6 +51,8 @@ class Chat(Viewable):
 
     def _do(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return flow(self.memory.runtime, self.scope, *args, **kwargs)
+
+    _drive = staticmethod(drive)
 
     @property
     def _threads(self) -> Threads:
@@ -432,20 +393,12 @@ class Chat(Viewable):
                 limit.
             InvalidMessageError: A pending message could not be stored.
         """
-        return drive(
-            context_flow(
-                self,
-                query,
-                pending=pending,
-                token_limit=token_limit,
-                policy=policy,
-                placement=placement,
-                filter=filter,
-                reload=reload,
-            )
+        flow = window_context.context
+        return self._drive(
+            self._do(flow, query, token_limit, policy, self.roles, placement, pending, filter, reload)
         )
 
-    acontext = async_drive(context, context_flow)
+    acontext = async_drive(context)
     """Do `context` without blocking the event loop."""
 
     def recall(
@@ -475,11 +428,10 @@ class Chat(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        return drive(
-            recall_flow(self, query, exclude=exclude, limit=limit, token_limit=token_limit, filter=filter)
-        )
+        flow = recall_search.recall
+        return self._drive(self._do(flow, query, limit, token_limit, exclude, self.roles, filter))
 
-    arecall = async_drive(recall, recall_flow)
+    arecall = async_drive(recall)
     """Do `recall` without blocking the event loop."""
 
     def summary(self, *, all_versions: bool = False) -> list[Summary]:
@@ -616,6 +568,8 @@ class Chat(Viewable):
 from memlayer_core import memory as memorys  # noqa: E402  (`memory` imports the class above)
 
 # Flows that ask an embedder, for flows of adapters: `context = yield from context_flow(chat, …)`.
+
+context_flow, recall_flow = flow_of(Chat.context), flow_of(Chat.recall)
 
 
 # `UserMemory`: a user's memory as text in and text out, for frameworks with their own long-term memory.

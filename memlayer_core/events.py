@@ -16,33 +16,6 @@ from typing import Literal
 
 from memlayer_core.show import Report
 
-__all__ = [
-    "ContextOverflowed",
-    "EmbedderFallback",
-    "ErasureDelayed",
-    "Event",
-    "EventBus",
-    "Health",
-    "IndexDegraded",
-    "IndexRebuilt",
-    "IndexRecovered",
-    "JobDead",
-    "JobFailed",
-    "Listener",
-    "MessagesIndexed",
-    "MessagesStored",
-    "RecordStored",
-    "SessionEnded",
-    "StoreMaintained",
-    "StoreMissing",
-    "SummarizerUnavailable",
-    "SummaryRefused",
-    "SummaryWritten",
-    "TemporaryDropped",
-    "WordsRepaired",
-    "WorkerFailed",
-]
-
 logger = logging.getLogger("memlayer")
 
 Source = Literal[
@@ -302,6 +275,15 @@ _LEVELS: dict[type, int] = {
 }
 
 
+_BEGINS: dict[Source, Callable[[str], Event]] = {
+    "journal": StoreMissing,
+    "erasure": ErasureDelayed,
+    "summarizer": SummarizerUnavailable,
+    "worker": WorkerFailed,
+}
+"""The events of problems that have one of their own."""
+
+
 class EventBus:
     """Passes each event to the log and to every listener."""
 
@@ -342,17 +324,8 @@ class Health:
         """Note that a source does not work."""
         if source not in self._down:
             self._down[source] = reason
-            match source:
-                case "journal":
-                    self._emit(StoreMissing(reason))
-                case "erasure":
-                    self._emit(ErasureDelayed(reason))
-                case "summarizer":
-                    self._emit(SummarizerUnavailable(reason))
-                case "worker":
-                    self._emit(WorkerFailed(reason))
-                case _:
-                    self._emit(IndexDegraded(source, reason))
+            begins = _BEGINS.get(source)
+            self._emit(IndexDegraded(source, reason) if begins is None else begins(reason))
 
     @contextmanager
     def watch(self, source: Source, seconds: float) -> Iterator[None]:

@@ -18,7 +18,7 @@ from pydantic import InstanceOf
 from memlayer_core import worker
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError
-from memlayer_core.events import EventBus, Listener, StoreMaintained
+from memlayer_core.events import EventBus, Listener, StoreMaintained, WordsRepaired
 from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
@@ -34,12 +34,12 @@ from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.opening import Parts, Resources, Status, check_parts, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.runtime import Asking, Runtime, Threads, async_drive, async_read, async_write, drive
+from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
-from memlayer_core.storage import jobs, vectors
+from memlayer_core.storage import jobs, texts, vectors
 from memlayer_core.storage.files import FileWriter
 from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
@@ -223,7 +223,12 @@ class Admin:
             JournalCorruptError: The journal is damaged. The hint says how to restore or recover it.
             StoreUnavailableError: The store was removed while it was open.
         """
-        repaired = worker.verify(self._memory.runtime)
+        rt = self._memory.runtime
+        rt.db.check_file()
+        repaired = ["words"] if rt.db.write(texts.repair_words, rt.own_words) else []
+        rt.db.check()
+        if repaired:
+            rt.emit(WordsRepaired())
         rebuilt = self._memory._resources.worker.audit(anew=False)  # noqa: SLF001  (of this file)
         return repaired + [f"collection {shard}" for event in rebuilt for shard in event.shards]
 
@@ -245,7 +250,10 @@ class Admin:
 
     def retry_dead(self) -> int:
         """Start all dead letters again. Returns how many there were."""
-        return worker.retry_dead(self._memory.runtime)
+        rt = self._memory.runtime
+        revived = rt.db.write(jobs.revive, rt.now())
+        rt.wake()
+        return revived
 
     aretry_dead = async_write(retry_dead)
     """Do `retry_dead` without blocking the event loop."""
@@ -314,24 +322,6 @@ class Admin:
     """Do `status` without blocking the event loop."""
 
 
-def search_flow(
-    memory: "Memory",
-    query: str,
-    *,
-    user_id: str,
-    tenant_id: str = "default",
-    agent_id: str | None = None,
-    session_id: str | None = None,
-    limit: int = 10,
-    token_limit: int | None = None,
-    roles: Sequence[str] = (),
-    filter: RecallFilter | None = None,
-) -> Asking[Hits]:
-    """Do `Memory.search` as a part of another flow."""
-    scope = Scope(user_id, session_id, agent_id, tenant_id)
-    return recall_search.search(memory.runtime, scope, query, limit, token_limit, roles, filter)
-
-
 class Memory(Viewable):
     """A durable memory for any number of tenants, users and sessions. `open` or `in_memory` makes one.
 
@@ -345,7 +335,10 @@ class Memory(Viewable):
         self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
-        register(self)
+        with _lock:
+            _memories.add(self)
+
+    _drive = staticmethod(drive)
 
     @property
     def _threads(self) -> Threads:
@@ -509,21 +502,12 @@ class Memory(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        flow = search_flow(
-            self,
-            query,
-            user_id=user_id,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            session_id=session_id,
-            limit=limit,
-            token_limit=token_limit,
-            roles=roles,
-            filter=filter,
+        scope = Scope(user_id, session_id, agent_id, tenant_id)
+        return self._drive(
+            recall_search.search(self.runtime, scope, query, limit, token_limit, roles, filter)
         )
-        return drive(flow)
 
-    asearch = async_drive(search, search_flow)
+    asearch = async_drive(search)
     """Do `search` without blocking the event loop."""
 
     def records(
@@ -816,22 +800,10 @@ class Memory(Viewable):
         flow = transfer_flow.export(
             rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
-        return drive(flow)
+        return self._drive(flow)
 
-    async def aexport(
-        self,
-        target: str | os.PathLike[str] | TextFile,
-        *,
-        user_id: str | None = None,
-        tenant_id: str = "default",
-        progress: Progress | None = None,
-    ) -> int:
-        """Do `export` without blocking the event loop."""
-        rt, out = self.runtime, FileWriter(target)
-        flow = transfer_flow.export(
-            rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
-        )
-        return await rt.threads.drive(flow)
+    aexport = async_drive(export)
+    """Do `export` without blocking the event loop."""
 
     def import_from(
         self,
@@ -878,23 +850,11 @@ class Memory(Viewable):
             StoreUnavailableError: The source cannot be read.
         """
         whose = transfer_flow.Ownership(user_id, tenant_id, me)
-        return drive(transfer_flow.import_from(self.runtime, source, source_format, whose, progress, dry_run))
+        flow = transfer_flow.import_from(self.runtime, source, source_format, whose, progress, dry_run)
+        return self._drive(flow)
 
-    async def aimport_from(
-        self,
-        source: str | os.PathLike[str] | Iterable[str | bytes] | Conversations,
-        *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        source_format: str | None = None,
-        me: str | None = None,
-        dry_run: bool = False,
-        progress: Progress | None = None,
-    ) -> ImportReport:
-        """Do `import_from` without blocking the event loop."""
-        rt, whose = self.runtime, transfer_flow.Ownership(user_id, tenant_id, me)
-        flow = transfer_flow.import_from(rt, source, source_format, whose, progress, dry_run)
-        return await rt.threads.drive(flow, writes=True)
+    aimport_from = async_drive(import_from, writes=True)
+    """Do `import_from` without blocking the event loop."""
 
     def flush(self, timeout: float | None = None) -> Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.
@@ -1073,12 +1033,6 @@ def _renew_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
-
-
-def register(memory: Memory) -> None:
-    """Register a memory while it is in use."""
-    with _lock:
-        _memories.add(memory)
 
 
 def find_memory(store_id: str | None, path: str | None) -> Memory:

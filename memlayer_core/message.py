@@ -323,19 +323,6 @@ def _link(fields: Block) -> Link:
     return Link(tuple(fields[key] for key in keys if fields[key]), name if isinstance(name, str) else "")
 
 
-class MessageList(NamedTuple):
-    """A session's messages in the user's own store.
-
-    Attributes:
-        messages: The messages, in order.
-        version: Differs if the messages differ: a number, an ETag, or the stored text itself. Only the store reads it.
-            None: the store has no such session.
-    """
-
-    messages: Sequence[Message] = ()
-    version: str | None = None
-
-
 class Entry(NamedTuple):
     """The properties of a message that decide whether it is in a window.
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -152,6 +153,7 @@ class Resources:
         settings = parts.get("settings")
         settings = Settings() if settings is None else settings
         tokenizer, redactor = parts.get("tokenizer", "auto"), parts.get("redactor")
+        service = parts.get("long_term_memory")
         _check(settings, parts)
 
         self.pid = os.getpid()
@@ -186,14 +188,14 @@ class Resources:
             extractor=reader,
             fact_schema=parts.get("fact_schema"),
             reranker=reorders,
-            long_term=_long_term(parts, settings),
+            long_term=service and ForeignLongTermMemory(service, settings.long_term_timeout),
             temporaries=runtime.Temporaries(),
             redact=redact,
             truncate_with=parts.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
             telemetry=_telemetry(bus, settings, layout, redact),
-            now=_now,
-            new_id=_new_id,
+            now=partial(datetime.now, UTC),
+            new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
         )
         self._finalizer = weakref.finalize(
@@ -238,10 +240,11 @@ def _store(
     parts: Parts,
     settings: Settings,
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
-    """Open the database, the embedder that made its vectors or is to make them, and the index."""
+    """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
     embedder, reembed = parts.get("embedder", "auto"), parts.get("reembed", False)
-    db = _database(database, settings)
+    db = storage_database.open_database(database, settings)
     try:
+        db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
         layout = db.read(vectors.layout)
         recorded = None if reembed and embedder != "auto" else layout.embedder
         chosen: Embedder = resolve_embedder(
@@ -252,7 +255,7 @@ def _store(
             dimension=None if reembed else layout.dimension,
         )
         if reembed and layout.embedder not in {None, chosen.identity}:
-            db.write(vectors.forget, _now())
+            db.write(vectors.forget, datetime.now(UTC))
         else:
             index_flow.check_embedder(layout, chosen.identity)
         if layout.embedder != chosen.identity:
@@ -264,17 +267,6 @@ def _store(
     except BaseException:
         db.close()
         raise
-
-
-def _database(target: Path | str | None, settings: Settings) -> Database:
-    """Open the database, and see that it has this version of the tables."""
-    db = storage_database.open_database(target, settings)
-    try:
-        db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
-    except BaseException:
-        db.close()
-        raise
-    return db
 
 
 def directory_at(path: str | os.PathLike[str]) -> Path:
@@ -323,11 +315,6 @@ def _check(settings: object, parts: Parts) -> None:
         if given is not None and not callable(given):
             raise ConfigurationError(f"`{name}` must be a function, got {given!r:.80}", hint=hint)
     fact_schema(parts.get("fact_schema"))
-
-
-def _long_term(parts: Parts, settings: Settings) -> ForeignLongTermMemory | None:
-    service = parts.get("long_term_memory")
-    return None if service is None else ForeignLongTermMemory(service, settings.long_term_timeout)
 
 
 def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
@@ -380,11 +367,3 @@ def _index(
     if chroma_url is not None:
         return ChromaServer(chroma_url, store_id=store_id)
     return EmbeddedChroma(None if directory is None else directory / "chroma", store_id=store_id)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-def _new_id() -> str:
-    return str(uuid.uuid4())

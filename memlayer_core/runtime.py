@@ -164,12 +164,14 @@ class Threads:
     is finished: a write is stored whole, or not at all.
 
     Args:
-        size: Flows at once of each kind: those that write, and the others.
+        size: Flows at once of each kind: those that write, and the others. None: the event loop has threads for both.
     """
 
-    def __init__(self, size: int) -> None:
-        self._readers = ThreadPoolExecutor(size, thread_name_prefix="memlayer-reader")
-        self._writers = ThreadPoolExecutor(size, thread_name_prefix="memlayer-writing")
+    def __init__(self, size: int | None = None) -> None:
+        self._readers = self._writers = None
+        if size is not None:
+            self._readers = ThreadPoolExecutor(size, thread_name_prefix="memlayer-reader")
+            self._writers = ThreadPoolExecutor(size, thread_name_prefix="memlayer-writing")
 
     async def read(self, flow: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a flow that waits for no lock, and return its result."""
@@ -185,8 +187,8 @@ class Threads:
 
     def close(self) -> None:
         """Wait for the flows that run, and end all threads."""
-        self._readers.shutdown()
-        self._writers.shutdown()
+        for pool in filter(None, (self._readers, self._writers)):
+            pool.shutdown()
 
 
 class HasThreads(Protocol):
@@ -217,13 +219,41 @@ def async_write(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H,
     return _like(verb, twin)
 
 
+class _FlowMaker:
+    """Stands for an object while a verb of it makes a flow: its `_drive` returns the flow, and all else is the object's."""
+
+    def __init__(self, of: object) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+    def _drive(self, flow: Asking[T]) -> Asking[T]:
+        return flow
+
+
+def flow_of(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Asking[T]]:
+    """Return what a verb runs, as a part of other flows.
+
+    Args:
+        verb: A verb that ends with `return self._drive(flow)`.
+    """
+
+    def flow(self: H, /, *args: P.args, **kwargs: P.kwargs) -> Asking[T]:
+        maker: Any = _FlowMaker(self)
+        return cast("Asking[T]", verb(maker, *args, **kwargs))
+
+    return flow
+
+
 def async_drive(
-    verb: Callable[Concatenate[H, P], T], flow: Callable[Concatenate[H, P], Asking[T]]
+    verb: Callable[Concatenate[H, P], T], *, writes: bool = False
 ) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
-    """Return the async twin of a verb that asks services between its hops; `flow` is what the verb runs."""
+    """Return the async twin of a verb that asks services between its hops, and ends with `return self._drive(flow)`."""
+    flow = flow_of(verb)
 
     async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.drive(flow(self, *args, **kwargs))
+        return await self._threads.drive(flow(self, *args, **kwargs), writes=writes)
 
     return _like(verb, twin)
 

@@ -40,8 +40,39 @@ def _check(name: str, value: object) -> None:
         ) from None
 
 
+class _Place:
+    """What texts belong to: it names the tokens that they are filed under."""
+
+    __slots__ = ()
+
+    @property
+    def namespace(self) -> str:
+        """The place as 32 hexadecimal digits."""
+        raise NotImplementedError
+
+    @property
+    def lane(self) -> str:
+        """The token that an index searches by: of the session, else the agent, else the user."""
+        return self.session_lane or self.agent_lane or self.user_lane
+
+    @property
+    def user_lane(self) -> str:
+        """The token that everything of this user, tenant or folder is filed under."""
+        return "u" + self.namespace
+
+    @property
+    def agent_lane(self) -> str:
+        """The token that everything here with this agent is filed under; empty: no agent is named."""
+        return ""
+
+    @property
+    def session_lane(self) -> str:
+        """The token that everything of this session is filed under; empty: no session is named."""
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(_Place):
     """A tenant's user, with the agent and the session if they are named.
 
     An id may be any string with a visible character and without NUL. Backends see digests, so its length does not matter. Without
@@ -118,18 +149,6 @@ class Scope:
         return _digest(self.tenant_id, self.user_id)
 
     @property
-    def lane(self) -> str:
-        """The token that an index searches by: of the session, else the agent, else the user."""
-        if self.session_id is not None:
-            return self.session_lane
-        return self.agent_lane if self.agent_id is not None else self.user_lane
-
-    @property
-    def user_lane(self) -> str:
-        """The token that everything of this user is filed under."""
-        return "u" + self.namespace
-
-    @property
     def agent_lane(self) -> str:
         """The token that everything of this user with this agent is filed under; empty: no agent is named."""
         if self.agent_id is None:
@@ -163,7 +182,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedScope:
+class SharedScope(_Place):
     """Records that users of one tenant share, with one agent or with all. They have their own namespace.
 
     A user who finds a record here may not always see it: the record's access decides.
@@ -179,26 +198,11 @@ class SharedScope:
         return _digest(self.tenant_id)
 
     @property
-    def lane(self) -> str:
-        """The token that an index searches by: of the agent, else the tenant."""
-        return self.agent_lane if self.agent_id is not None else self.user_lane
-
-    @property
-    def user_lane(self) -> str:
-        """The token that everything shared in the tenant is filed under."""
-        return "u" + self.namespace
-
-    @property
     def agent_lane(self) -> str:
         """The token that everything shared in the tenant with this agent is filed under; empty: no agent is named."""
         if self.agent_id is None:
             return ""
         return "a" + _digest(self.tenant_id, "memlayer:commons", self.agent_id, None, None)
-
-    @property
-    def session_lane(self) -> str:
-        """Empty: nothing that is shared belongs to a session."""
-        return ""
 
 
 @lru_cache(maxsize=4096)
@@ -209,7 +213,7 @@ def _folder_digest(tenant_id: str, labels: tuple[str, ...]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(_Place):
     """A place for items of a tenant, named by labels from the outermost on. No labels: the tenant's root.
 
     A label may have any characters, and cannot reach into another folder or tenant.
@@ -236,23 +240,3 @@ class Folder:
         """Return the folder that has this path."""
         tenant_id, *labels = (name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[:-1])
         return cls(tenant_id, tuple(labels))
-
-    @property
-    def lane(self) -> str:
-        """The token that an index searches by."""
-        return self.user_lane
-
-    @property
-    def user_lane(self) -> str:
-        """The token that everything of this folder is filed under."""
-        return "u" + self.namespace
-
-    @property
-    def agent_lane(self) -> str:
-        """Empty: nothing in a folder belongs to an agent."""
-        return ""
-
-    @property
-    def session_lane(self) -> str:
-        """Empty: nothing in a folder belongs to a session."""
-        return ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
-from memlayer_core.message import Message, MessageList
+from memlayer_core.message import Message
 
 # Limits of a window: how much of the present session a model sees.
 
@@ -216,21 +216,6 @@ class IndexTask:
     speaker: str = ""
 
 
-__all__ = [
-    "Embedder",
-    "LanguageModel",
-    "LongTermMemory",
-    "MessageList",
-    "MessageStore",
-    "Policy",
-    "Portion",
-    "Redactor",
-    "Reply",
-    "Reranker",
-    "TokenCounter",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A model's answer.
@@ -387,6 +372,19 @@ class LongTermMemory(Protocol):
     def retrieve(self, message: Message, /) -> Awaitable[str] | str:
         """Return what is relevant to a message, one thing a line; empty if nothing is."""
         ...
+
+
+class MessageList(NamedTuple):
+    """A session's messages in the user's own store.
+
+    Attributes:
+        messages: The messages, in order.
+        version: Differs if the messages differ: a number, an ETag, or the stored text itself. Only the store reads it.
+            None: the store has no such session.
+    """
+
+    messages: Sequence[Message] = ()
+    version: str | None = None
 
 
 class MessageStore(Protocol):

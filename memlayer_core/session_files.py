@@ -10,10 +10,10 @@
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 from urllib.parse import quote
 
 from memlayer_core.chat import Chat
@@ -23,7 +23,7 @@ from memlayer_core.memory import Memory
 from memlayer_core.message import JSON, Message, Receipt
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.model import Part
-from memlayer_core.runtime import Asking, Threads, adrive, ask, async_read, async_write, drive
+from memlayer_core.runtime import Asking, Threads, ask, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
 from memlayer_core.storage.files import write_whole
 from memlayer_core.transfer.lines import components_of, session_text
@@ -256,6 +256,8 @@ class JsonSession:
 class SessionManager:
     """Saves and loads the components of one session together. `for_session_id` makes it."""
 
+    _drive, _threads = staticmethod(drive), Threads()
+
     def __init__(self, session_id: str) -> None:
         Scope.alone(session_id)  # checks the id
         self.session_id = session_id
@@ -315,7 +317,7 @@ class SessionManager:
 
     async def asave_session(self) -> None:
         """Do `save_session` without blocking the event loop."""
-        await adrive(self._save_session())
+        await self._threads.drive(self._save_session())
 
     def load_if_exists(self) -> bool:
         """Load the state of every component that the session's file contains. Other components stay as they are.
@@ -329,17 +331,16 @@ class SessionManager:
                 and the components added after it were not loaded.
             StoreUnavailableError: The file cannot be read.
         """
-        return drive(self._load_if_exists())
+        return self._drive(self._load_if_exists())
 
-    async def aload_if_exists(self) -> bool:
-        """Do `load_if_exists` without blocking the event loop."""
-        return await adrive(self._load_if_exists())
+    aload_if_exists = async_drive(load_if_exists)
+    """Do `load_if_exists` without blocking the event loop."""
 
     def _save_session(self) -> Asking[None]:
         session = self._file_store()
         states = {}
         for name, component in self._components.items():
-            states[name] = yield ask(component.save_state, _async_twin(component, "asave_state"))
+            states[name] = yield ask(component.save_state, getattr(component, "asave_state", None))
         session.save(self.session_id, states, datetime.now(UTC))
 
     def _load_if_exists(self) -> Asking[bool]:
@@ -350,7 +351,7 @@ class SessionManager:
             if name not in states:
                 continue
             try:
-                yield ask(component.load_state, _async_twin(component, "aload_state"), states[name])
+                yield ask(component.load_state, getattr(component, "aload_state", None), states[name])
             except InvalidStateError as problem:
                 raise InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
         return True
@@ -393,7 +394,3 @@ class ChatState:
     async def aload_state(self: _HasChat, state: Mapping[str, JSON]) -> None:
         """Do `load_state` without blocking the event loop."""
         await self.chat.aload_state(state)
-
-
-def _async_twin(component: Component, name: str) -> Callable[..., Awaitable[Any]] | None:
-    return getattr(component, name, None)

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
-from memlayer_core.message import Message, MessageList, ToolCall
+from memlayer_core.message import Message, ToolCall
 from memlayer_core.seams import (
     Embedder,
     LanguageModel,
+    MessageList,
     MessageStore,
     Policy,
     Portion,

@@ -146,14 +146,14 @@ class AgentTool(Generic[A]):
         name: Its name for the model.
         description: Its description for the model.
         arguments: The schema of its arguments.
-        verb: What it does: a flow that returns the answer for the model.
+        verb: What it does. It returns the answer for the model, or a flow that returns it.
         writes: Whether it changes the memory.
     """
 
     name: str
     description: str
     arguments: type[A]
-    verb: Callable[[Call, A], Asking[str]]
+    verb: Callable[[Call, A], Asking[str] | str]
     writes: bool = True
 
     def functions(
@@ -176,7 +176,8 @@ class AgentTool(Generic[A]):
         def flow(values: Sequence[Any], more: Mapping[str, Any]) -> Asking[str]:
             arguments = {**dict(zip(self.arguments.model_fields, values, strict=False)), **more}
             try:
-                return (yield from self.verb(call, self.arguments.model_validate(arguments)))
+                answer = self.verb(call, self.arguments.model_validate(arguments))
+                return answer if isinstance(answer, str) else (yield from answer)
             except InputError as problem:
                 raise error(f"{problem}. {problem.hint}") from problem
             except ValidationError as problem:
@@ -191,12 +192,11 @@ class AgentTool(Generic[A]):
         return run, arun
 
 
-def _record(call: Call, arguments: RecordArguments) -> Asking[str]:
+def _record(call: Call, arguments: RecordArguments) -> str:
     """Record what an agent asserts: with at most 0.6 of confidence, and it never outranks what the user said.
 
     A quote is believed only if a message of the user in this session has these words; the words are then the record.
     """
-    yield from ()
     content = [_fact(one) if isinstance(one, str) else one for one in arguments.content]
     reports: list[AssertionReport] = []
     try:
@@ -211,8 +211,7 @@ def _record(call: Call, arguments: RecordArguments) -> Asking[str]:
     return "\n".join([*recorded, *notes]) or "Nothing was recorded: `content` is empty."
 
 
-def _correct(call: Call, arguments: CorrectArguments) -> Asking[str]:
-    yield from ()
+def _correct(call: Call, arguments: CorrectArguments) -> str:
     record = assertions.correct(
         call.chat.memory.runtime,
         call.chat.scope,
@@ -227,9 +226,8 @@ def _correct(call: Call, arguments: CorrectArguments) -> Asking[str]:
     )
 
 
-def _forget(call: Call, arguments: ForgetArguments) -> Asking[str]:
+def _forget(call: Call, arguments: ForgetArguments) -> str:
     """Delete records: the only tool that does."""
-    yield from ()
     if not arguments.memory_ids:
         return "Nothing was forgotten: `memory_ids` is empty."
     assertions.forget(
@@ -238,8 +236,7 @@ def _forget(call: Call, arguments: ForgetArguments) -> Asking[str]:
     return f"Forgotten for good: {', '.join(dict.fromkeys(arguments.memory_ids))}"
 
 
-def _reload(call: Call, arguments: ReloadArguments) -> Asking[str]:
-    yield from ()
+def _reload(call: Call, arguments: ReloadArguments) -> str:
     return call.chat.reload_text(arguments.id, offset=arguments.offset, token_limit=call.token_limit)
 
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
-from memlayer_core.message import JSON, Block, Message, MessageList, Receipt, Role, ToolCall
+from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages.check import check_messages, new_message
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.foreign import TokenizerLike
-from memlayer_core.runtime import Asking, adrive, ask, drive
+from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Limits, MessageStore
+from memlayer_core.seams import Limits, MessageList, MessageStore
 from memlayer_core.settings import Settings
 from memlayer_core.window import fit
 from memlayer_core.window.fit import ListWindow, Policies
@@ -42,6 +42,8 @@ class WindowMemory:
         InvalidScopeError: The session id is empty or cannot be stored.
         InvalidLimitError: An unknown policy, or a limit below one.
     """
+
+    _drive, _threads = staticmethod(drive), Threads()
 
     def __init__(
         self,
@@ -104,26 +106,10 @@ class WindowMemory:
         message = new_message(
             role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
-        return drive(self._add([message]))
+        return self._drive(self._add([message]))
 
-    async def aadd(
-        self,
-        role: Role,
-        content: str | Sequence[Block] = "",
-        *,
-        name: str | None = None,
-        id: str | None = None,
-        created_at: datetime | None = None,
-        metadata: Mapping[str, JSON] | None = None,
-        tool_calls: Sequence[ToolCall] = (),
-        tool_call_id: str | None = None,
-        model_visible: bool = True,
-    ) -> Receipt:
-        """Do `add` without blocking the event loop."""
-        message = new_message(
-            role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
-        )
-        return await adrive(self._add([message]))
+    aadd = async_drive(add)
+    """Do `add` without blocking the event loop."""
 
     def add_messages(self, messages: Iterable[Message]) -> Receipt:
         """Store messages in one update: all of them, or none.
@@ -139,11 +125,10 @@ class WindowMemory:
             InvalidLimitError: The system message alone is larger than the token limit; nothing was written.
             StoreUnavailableError: The store failed, or other writers were faster each time.
         """
-        return drive(self._add(messages))
+        return self._drive(self._add(messages))
 
-    async def aadd_messages(self, messages: Iterable[Message]) -> Receipt:
-        """Do `add_messages` without blocking the event loop."""
-        return await adrive(self._add(messages))
+    aadd_messages = async_drive(add_messages)
+    """Do `add_messages` without blocking the event loop."""
 
     def history(self) -> list[Message]:
         """Return the messages in the store, in order. You may change the list.
@@ -151,11 +136,10 @@ class WindowMemory:
         Raises:
             StoreUnavailableError: The store failed.
         """
-        return drive(self._history())
+        return self._drive(self._history())
 
-    async def ahistory(self) -> list[Message]:
-        """Do `history` without blocking the event loop."""
-        return await adrive(self._history())
+    ahistory = async_drive(history)
+    """Do `history` without blocking the event loop."""
 
     def context(
         self,
@@ -177,17 +161,10 @@ class WindowMemory:
             InvalidMessageError: A pending message could not be stored.
             StoreUnavailableError: The store failed.
         """
-        return drive(self._context(pending, token_limit, policy))
+        return self._drive(self._context(pending, token_limit, policy))
 
-    async def acontext(
-        self,
-        *,
-        pending: Sequence[Message] = (),
-        token_limit: int | None = None,
-        policy: Policies | None = None,
-    ) -> Context:
-        """Do `context` without blocking the event loop."""
-        return await adrive(self._context(pending, token_limit, policy))
+    acontext = async_drive(context)
+    """Do `context` without blocking the event loop."""
 
     def clear(self) -> int:
         """Delete this session's messages from the store.
@@ -198,11 +175,10 @@ class WindowMemory:
         Raises:
             StoreUnavailableError: The store failed.
         """
-        return drive(self._clear())
+        return self._drive(self._clear())
 
-    async def aclear(self) -> int:
-        """Do `clear` without blocking the event loop."""
-        return await adrive(self._clear())
+    aclear = async_drive(clear)
+    """Do `clear` without blocking the event loop."""
 
     def __repr__(self) -> str:
         return f"WindowMemory({type(self._store).__name__}, {self.session_id!r})"

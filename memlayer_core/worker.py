@@ -27,14 +27,14 @@ from memlayer_core.errors import (
     ModelError,
     StoreUnavailableError,
 )
-from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, Source, StoreMaintained, WordsRepaired
+from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, Source, StoreMaintained
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.extract import AT_ONCE, FactTask, begin, extract, queue
 from memlayer_core.index import flow as index_flow
 from memlayer_core.message import with_offset
 from memlayer_core.messages.flow import end_idle
-from memlayer_core.runtime import Journal, Runtime
-from memlayer_core.storage import jobs as storage_jobs, outbox, texts
+from memlayer_core.runtime import Runtime
+from memlayer_core.storage import jobs as storage_jobs, outbox
 from memlayer_core.storage.jobs import Backlog, Job, JobKind, Stretch, backoff
 from memlayer_core.storage.statements import LAST
 from memlayer_core.storage.vectors import layout
@@ -74,61 +74,14 @@ _SHOWN_AFTER = 1.0  # seconds after which a progress bar appears
 _LOOK = 0.05  # seconds between two checks
 
 
-def wait_until_done(
-    rt: Runtime,
-    timeout: float | None,
-    *,
-    has_notes: Callable[[], bool],
-    ring: Callable[[], None],
-    last_error: Callable[[], str | None],
-    pause: Bell,
-) -> Backlog:
-    """Wait until no job is queued. Returns the backlog.
-
-    Args:
-        rt: What the memory works with.
-        timeout: Maximum number of seconds to wait; None: as long as the number of jobs, or of texts that are missing in the
-            index, gets smaller.
-        has_notes: Returns whether the worker has notes that become jobs.
-        ring: Wakes the worker.
-        last_error: Returns the worker's last error.
-        pause: The worker rings it after each batch.
-
-    Raises:
-        FlushTimeoutError: Jobs are left after that time, or there was no progress for a minute.
-        StoreUnavailableError: The store was removed while it was open.
-    """
-    others: list[JobKind] = []  # another process has the model, or the service
-    others += ["summarize", "episode"] if rt.summarizer is None else []
-    others += ["learn"] if rt.extractor is None else []
-    others += ["record"] if rt.long_term is None else []
-    others += ["copy", "audit", "compact"] if rt.index is None else []
-    patience = _PATIENCE if timeout is None else timeout
-    deadline = time.monotonic() + patience
-    fewest: int | None = None
-    marked: int | None = None  # texts that are missing in the index: one job writes all of them
-    with _progress() as show:
-        while True:
-            noted = has_notes()  # read first: notes that become jobs now are in the backlog
-            backlog = rt.db.read(storage_jobs.backlog, others, rt.now())
-            if not noted and not backlog.queued and not _owes_index(rt):
-                return backlog
-            if timeout is None and (fewest is None or backlog.queued < fewest):
-                fewest, marked, deadline = backlog.queued, None, time.monotonic() + patience
-            left = deadline - time.monotonic()
-            if left <= 0 and timeout is None:
-                still = rt.db.read(outbox.count)
-                if still and (marked is None or still < marked):
-                    marked, left, deadline = still, patience, time.monotonic() + patience
-            if left <= 0:
-                raise _timeout_error(rt, backlog, patience, last_error(), in_all=timeout is not None)
-            show(backlog.queued)
-            rt.db.check_file()
-            now = rt.now()
-            if not rt.db.read(storage_jobs.is_hurried, now):
-                rt.db.write(storage_jobs.hurry, now)
-            ring()
-            pause.wait(min(left, _LOOK))
+def _doers(rt: Runtime) -> dict[JobKind, object]:
+    """Return what does the kinds of jobs that not every process can do; None: another process does them."""
+    models: dict[JobKind, object] = {
+        "summarize": rt.summarizer,
+        "episode": rt.summarizer,
+        "learn": rt.extractor,
+    }
+    return models | {"record": rt.long_term} | dict.fromkeys(_OF_INDEX, rt.index)
 
 
 def _owes_index(rt: Runtime) -> bool:
@@ -167,26 +120,7 @@ def _progress() -> Iterator[Callable[[int], None]]:
         yield show
 
 
-# Flows of the worker and of maintenance: checks and repairs a store, builds the index again, erases deleted content.
-
-
-def verify(rt: Runtime) -> list[str]:
-    """Check the journal, and compare the index of words with it. Returns what was repaired."""
-    rt.db.check_file()
-    repaired = []
-    mended = rt.db.write(texts.repair_words, rt.own_words)
-    rt.db.check()
-    if mended:
-        rt.emit(WordsRepaired())
-        repaired.append("words")
-    return repaired
-
-
-def retry_dead(rt: Runtime) -> int:
-    """Start every dead letter of the background work again. Returns how many there were."""
-    revived = rt.db.write(storage_jobs.revive, rt.now())
-    rt.wake()
-    return revived
+# Erases deleted content.
 
 
 class ErasureDelayError(MemlayerError):
@@ -263,7 +197,13 @@ def _start_of(pid: int) -> str:
 
 logger = logging.getLogger("memlayer")
 
-_LATER = 10  # an erasure that a reader delays waits so many times longer than usual, since writers wait while it runs
+_CAUSES: dict[type[MemlayerError], tuple[Source, int]] = {
+    IndexUnavailableError: ("index", 1),
+    IndexCorruptError: ("index", 1),
+    EmbedderMismatchError: ("embedder", 1),
+    ErasureDelayError: ("erasure", 10),  # much later, since writers wait while it runs
+}
+"""What holds up a job that did not cause the problem, and how many times longer than usual it waits."""
 
 
 class JobRunner:
@@ -311,34 +251,30 @@ class JobRunner:
             with rt.telemetry.job(kind, len(jobs)):
                 self._step(rt, kind, jobs)
             self.last_error = None
-        except (IndexUnavailableError, IndexCorruptError, EmbedderMismatchError) as problem:
+        except tuple(_CAUSES) as problem:
             self._postpone(rt, jobs, problem)
-        except ErasureDelayError as problem:
-            self.note(rt, "erasure", problem)
-            later = rt.now() + _LATER * timedelta(seconds=rt.settings.job_backoff)
-            rt.db.write(storage_jobs.fail, jobs, str(problem), later, count_attempt=False)
         except Exception as problem:
             if isinstance(problem, StoreUnavailableError):
                 raise
-            if len(jobs) > 1 and not isinstance(
-                problem, ModelError
-            ):  # one of them may be the cause: try each alone
-                for job in jobs:
+            if len(jobs) > 1 and not isinstance(problem, ModelError):
+                for job in jobs:  # one of them may be the cause: try each alone
                     self._attempt(rt, kind, [job])
                 return
             self.last_error = errors.in_short(problem)
             if isinstance(problem, EmbedderError):
-                rt.health.down("embedder", errors.in_short(problem))
+                rt.health.down("embedder", self.last_error)
             elif not isinstance(problem, MemlayerError):
                 log_error("a background job raised", problem)
-            self._later(rt, jobs, problem)
+            for job in jobs:
+                self._try_later(rt, job, errors.in_short(problem))
 
     def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: MemlayerError) -> None:
         """Try jobs again later whose failure had another cause."""
         if not threading.main_thread().is_alive():
             return  # the interpreter ends: the next process does the jobs
-        self.note(rt, "embedder" if isinstance(problem, EmbedderMismatchError) else "index", problem)
-        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, 1))
+        source, times = _CAUSES[type(problem)]
+        self.note(rt, source, problem)
+        later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
 
     def note(self, rt: Runtime, source: Source, problem: Exception) -> None:
@@ -346,16 +282,13 @@ class JobRunner:
         self.last_error = errors.in_short(problem)
         rt.health.down(source, self.last_error)
 
-    def _later(self, rt: Runtime, jobs: Sequence[Job], problem: Exception) -> None:
-        for job in jobs:
-            if job.attempts >= rt.settings.job_attempts:
-                self._give_up(rt, job, errors.in_short(problem))
-                continue
-            wait = backoff(rt.settings.job_backoff, job.attempts)
-            rt.db.write(
-                storage_jobs.fail, [job], errors.in_short(problem), rt.now() + timedelta(seconds=wait)
-            )
-            rt.emit(JobFailed(job.kind, job.subject, job.attempts, errors.in_short(problem)))
+    def _try_later(self, rt: Runtime, job: Job, reason: str) -> None:
+        if job.attempts >= rt.settings.job_attempts:
+            self._give_up(rt, job, reason)
+            return
+        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, job.attempts))
+        rt.db.write(storage_jobs.fail, [job], reason, later)
+        rt.emit(JobFailed(job.kind, job.subject, job.attempts, reason))
 
     def _give_up(self, rt: Runtime, job: Job, error: str) -> None:
         rt.db.write(storage_jobs.fail, [job], error, None)
@@ -381,26 +314,14 @@ def maintain(rt: Runtime, now: datetime | None = None) -> StoreMaintained:
         rt: What the memory works with.
         now: The moment that counts; None: the present.
     """
-    done = maintain_journal(rt, now)
+    moment = with_offset(now, "now") or rt.now()
+    deleted, entries = _delete_archived(rt, moment), _prune_outcomes(rt, moment)
+    faded, expired = rt.db.read(records_writes.count_archived, rt.settings, moment)
+    done = StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
     if done.deleted:
         rt.wake()
     rt.emit(done)
     return done
-
-
-def maintain_journal(journal: Journal, now: datetime | None = None) -> StoreMaintained:
-    """Do `maintain` in the journal alone. Jobs are queued for the index and the files."""
-    moment = with_offset(now, "now") or journal.now()
-    deleted = _delete_archived(journal, moment)
-    entries = _prune_outcomes(journal, moment)
-    faded, expired = journal.db.read(records_writes.count_archived, journal.settings, moment)
-    return StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
-
-
-def maintain_daily(rt: Runtime, jobs: Sequence[Job]) -> None:
-    """Do jobs of kind `"maintain"`."""
-    maintain(rt)
-    rt.db.write(storage_jobs.finish, jobs)
 
 
 def enqueue_daily(rt: Runtime) -> None:
@@ -410,7 +331,7 @@ def enqueue_daily(rt: Runtime) -> None:
         rt.db.write(storage_jobs.enqueue_daily, "maintain", now)
 
 
-def _delete_archived(rt: Journal, at: datetime) -> int:
+def _delete_archived(rt: Runtime, at: datetime) -> int:
     settings, days, deleted = rt.settings, rt.settings.delete_archived_days, 0
     if days is None:
         return 0
@@ -425,7 +346,7 @@ def _delete_archived(rt: Journal, at: datetime) -> int:
     return deleted
 
 
-def _prune_outcomes(rt: Journal, moment: datetime) -> int:
+def _prune_outcomes(rt: Runtime, moment: datetime) -> int:
     gone = 0
     while more := rt.db.write(records_reads.prune_outcomes, moment - _TOLD, _PAGE):
         gone += more
@@ -493,10 +414,7 @@ class ModelThreads:
     def _lease(self, rt: Runtime) -> list[Job]:
         """Lease a job; for one of kind "learn", also the others of its session that are due."""
         seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
-        kinds: list[JobKind] = []  # for the other kinds, another process has the model, or the service
-        kinds += ["summarize", "episode"] if rt.summarizer is not None else []
-        kinds += ["learn"] if rt.extractor is not None else []
-        kinds += ["record"] if rt.long_term is not None else []
+        kinds = [kind for kind, doer in _doers(rt).items() if doer is not None and kind not in _OF_INDEX]
         jobs = self._jobs.lease(rt, kinds, 1, seconds)
         if jobs and jobs[0].kind == "learn" and most > 1:
             whole = rt.db.read(storage_jobs.stretch_of, [jobs[0].subject])._replace(first=0, last=LAST)
@@ -628,21 +546,54 @@ class Worker:
             self.wake()
 
     def flush(self, timeout: float | None) -> Backlog:
-        """Wait until no job is queued, as `wait_until_done` does."""
+        """Wait until no job is queued. Returns the backlog.
+
+        Args:
+            timeout: Maximum number of seconds to wait; None: as long as the number of jobs, or of texts that are missing in
+                the index, gets smaller.
+
+        Raises:
+            FlushTimeoutError: Jobs are left after that time, or there was no progress for a minute.
+            StoreUnavailableError: The store was removed while it was open.
+        """
         assert self._rt is not None
         pause = Bell()
         self._flushing.add(pause)
         try:
-            return wait_until_done(
-                self._rt,
-                timeout,
-                has_notes=lambda: self._has_notes,
-                ring=self._ring,
-                last_error=lambda: self._models.last_error or self._jobs.last_error,
-                pause=pause,
-            )
+            return self._wait(self._rt, timeout, pause)
         finally:
             self._flushing.discard(pause)
+
+    def _wait(self, rt: Runtime, timeout: float | None, pause: Bell) -> Backlog:
+        others = [kind for kind, doer in _doers(rt).items() if doer is None]
+        patience = _PATIENCE if timeout is None else timeout
+        deadline = time.monotonic() + patience
+        fewest: int | None = None
+        marked: int | None = None  # texts that are missing in the index: one job writes all of them
+        with _progress() as show:
+            while True:
+                is_noted = self._has_notes  # read first: notes that become jobs now are in the backlog
+                backlog = rt.db.read(storage_jobs.backlog, others, rt.now())
+                if not is_noted and not backlog.queued and not _owes_index(rt):
+                    return backlog
+                if timeout is None and (fewest is None or backlog.queued < fewest):
+                    fewest, marked, deadline = backlog.queued, None, time.monotonic() + patience
+                left = deadline - time.monotonic()
+                if left <= 0 and timeout is None:
+                    still = rt.db.read(outbox.count)
+                    if still and (marked is None or still < marked):
+                        marked, left, deadline = still, patience, time.monotonic() + patience
+                if left <= 0:
+                    last_error = self._models.last_error or self._jobs.last_error
+                    raise _timeout_error(rt, backlog, patience, last_error, in_all=timeout is not None)
+                show(backlog.queued)
+                rt.db.check_file()
+                now = rt.now()
+                if not rt.db.read(storage_jobs.is_hurried, now):
+                    rt.db.write(storage_jobs.hurry, now)
+                self._hurry.ring()
+                self.wake()
+                pause.wait(min(left, _LOOK))
 
     def audit(self, *, anew: bool) -> list[IndexRebuilt]:
         """Compare the index with the journal, or build all of it again, and wait until it is complete. Returns what was rebuilt.
@@ -657,10 +608,6 @@ class Worker:
         rt.db.write(storage_jobs.enqueue_once, "audit", [int(anew)], rt.now())
         self.flush(None)
         return self._rebuilt
-
-    def _ring(self) -> None:
-        self._hurry.ring()
-        self.wake()
 
     @property
     def _has_notes(self) -> bool:
@@ -697,7 +644,10 @@ class Worker:
             try:
                 rt.db.check_file()
             except StoreUnavailableError as problem:
-                self._leave(rt, problem)
+                # The files at the store's path do not belong to this store any more.
+                self._jobs.note(rt, "journal", problem)
+                if rt.index is not None:
+                    rt.index.close()
                 self._begins = False
                 return
             try:
@@ -732,12 +682,6 @@ class Worker:
             rt.health.down("index", "its files were removed or replaced while they were open")
             rt.index.close()
             rt.db.write(outbox.check, rt.now())
-
-    def _leave(self, rt: Runtime, problem: StoreUnavailableError) -> None:
-        """Stop writing: the files at the store's path do not belong to this store any more."""
-        self._jobs.note(rt, "journal", problem)
-        if rt.index is not None:
-            rt.index.close()
 
     def _work_off(self, rt: Runtime) -> None:
         """Do jobs until none is ready.
@@ -821,7 +765,8 @@ class Worker:
             case "compact":
                 index_flow.compact(rt, jobs)
             case "maintain":
-                maintain_daily(rt, jobs)
+                maintain(rt)
+                rt.db.write(storage_jobs.finish, jobs)
             case "erase":
                 for job in jobs:
                     erase(rt, job, self._stopping.wait)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -80,7 +81,7 @@ PUBLIC = frozenset(
 )
 """Fields that users, or stores of theirs, know."""
 
-EVENTS = frozenset(name.lower() for name in events.__all__)
+EVENTS = frozenset(kind.__name__.lower() for kind in get_args(events.Event))
 """An event is called by what happened."""
 
 
