@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dis
-import functools
 import hashlib
 import inspect
 import os
@@ -13,8 +12,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import DeadlineEmbedder, EmbedderLike, EmbedderName
+from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
@@ -154,36 +154,42 @@ def _digest(text: str) -> bytes:
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]*@|\?.*$")
 
 
-class ForeignEmbedder:
-    """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
+class _Calls(NamedTuple):
+    """How an embedder is called.
 
-    Args:
+    Attributes:
         identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
         query: Embeds one question; None: `texts` does.
         atexts: The async form of `texts`; None if it would only call the blocking one.
         aquery: The async form of `query`; None likewise.
+    """
+
+    identity: str
+    texts: Callable[[list[str]], Any]
+    query: Callable[[str], Any] | None = None
+    atexts: Callable[[list[str]], Awaitable[Any]] | None = None
+    aquery: Callable[[str], Awaitable[Any]] | None = None
+
+
+class ForeignEmbedder:
+    """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
+
+    Questions have a time limit. Texts are embedded in the background, without one.
+
+    Args:
+        calls: How it is called, and its name for the store.
+        seconds: How long a question may take.
         dimension: Length of the store's vectors; None without vectors.
     """
 
-    def __init__(
-        self,
-        identity: str,
-        texts: Callable[[list[str]], Any],
-        query: Callable[[str], Any] | None = None,
-        atexts: Callable[[list[str]], Awaitable[Any]] | None = None,
-        aquery: Callable[[str], Awaitable[Any]] | None = None,
-        dimension: int | None = None,
-    ) -> None:
-        self.identity = identity
-        self._texts, self._query, self._atexts, self._aquery = texts, query, atexts, aquery
+    def __init__(self, calls: _Calls, seconds: float, dimension: int | None = None) -> None:
+        self.identity = calls.identity
+        self._calls = calls
+        self._name = f"the embedder {calls.identity}"
+        self._deadline = Deadline(seconds, EmbedderError, "embedder_timeout")
         self._of_store = dimension
         self._known: dict[str, int] = {}
-
-    @property
-    def awaits(self) -> bool:
-        """Whether `aembed_query` needs no thread."""
-        return self._aquery is not None
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text.
@@ -195,35 +201,40 @@ class ForeignEmbedder:
         texts = list(texts)
         if not texts:
             return []
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = self._texts(texts)
+        with errors.foreign_errors_as(EmbedderError, self._name):
+            answer = self._calls.texts(texts)
         return self._check_vectors(answer, texts)
 
     async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Do the same without blocking the event loop."""
         texts = list(texts)
-        if not texts:
-            return []
-        if self._atexts is None:
+        if self._calls.atexts is None or not texts:
             return await asyncio.to_thread(self.embed, texts)
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = await self._atexts(texts)
+        with errors.foreign_errors_as(EmbedderError, self._name):
+            answer = await self._calls.atexts(texts)
         return self._check_vectors(answer, texts)
 
     def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question. Raises what `embed` raises."""
-        if self._query is None:
-            return self.embed([text])[0]
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = self._query(text)
-        return self._check_vectors([answer], [text])[0]
+        """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
+        return self._deadline.wait(self._name, partial(self._embed_query, text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        if self._aquery is None:
-            return await asyncio.to_thread(self.embed_query, text)
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = await self._aquery(text)
+        awaiting = (
+            None if self._calls.aquery is None else partial(self._await_query, self._calls.aquery, text)
+        )
+        return await self._deadline.await_for(self._name, partial(self._embed_query, text), awaiting)
+
+    def _embed_query(self, text: str) -> FloatVector:
+        if self._calls.query is None:
+            return self.embed([text])[0]
+        with errors.foreign_errors_as(EmbedderError, self._name):
+            answer = self._calls.query(text)
+        return self._check_vectors([answer], [text])[0]
+
+    async def _await_query(self, aquery: Callable[[str], Awaitable[Any]], text: str) -> FloatVector:
+        with errors.foreign_errors_as(EmbedderError, self._name):
+            answer = await aquery(text)
         return self._check_vectors([answer], [text])[0]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
@@ -272,12 +283,8 @@ class ForeignEmbedder:
         )
 
 
-def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedder:
-    """Return a user's embedder behind our seam.
-
-    Args:
-        choice: The embedder, in any form that `Memory.open` takes.
-        dimension: Length of the store's vectors; None without vectors.
+def _calls_of(choice: Any) -> _Calls:
+    """Return how a user's embedder, in any form that `Memory.open` takes, is called.
 
     Raises:
         ConfigurationError: It is not an embedder.
@@ -297,33 +304,21 @@ def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedd
             hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
         )
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
-        return ForeignEmbedder(
-            choice.identity,
-            choice.embed,
-            choice.embed_query,
-            async_method("aembed"),
-            async_method("aembed_query"),
-            dimension,
-        )
+        awaits = async_method("aembed"), async_method("aembed_query")
+        return _Calls(choice.identity, choice.embed, choice.embed_query, *awaits)
     if has("embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
-        return ForeignEmbedder(
-            _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None)),
-            choice.embed_documents,
-            choice.embed_query,
-            async_method("aembed_documents"),
-            async_method("aembed_query"),
-            dimension,
-        )
+        identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
+        awaits = async_method("aembed_documents"), async_method("aembed_query")
+        return _Calls(identity, choice.embed_documents, choice.embed_query, *awaits)
     if has("get_text_embedding_batch", "get_query_embedding"):
         name = choice.class_name() if has("class_name") else type(choice).__name__
-        return ForeignEmbedder(
+        return _Calls(
             _identity("llamaindex", name, lambda name: getattr(choice, name, None)),
             choice.get_text_embedding_batch,
             choice.get_query_embedding,
             async_method("aget_text_embedding_batch", "_aget_text_embedding"),
             async_method("aget_query_embedding", "_aget_query_embedding"),
-            dimension,
         )
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
         raise ConfigurationError(
@@ -332,12 +327,12 @@ def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedd
             "Chroma embedding function, or a blocking function from a list of texts to their vectors.",
         )
     if has("name") or has("get_config"):
-        return ForeignEmbedder(_chroma_identity(choice), choice, _chroma_query(choice), dimension=dimension)
+        query = (lambda text: choice.embed_query(input=[text])[0]) if has("embed_query") else None
+        return _Calls(_chroma_identity(choice), choice, query)
     named = choice
-    while isinstance(named, functools.partial):
+    while isinstance(named, partial):
         named = named.func
-    name = _path(named if hasattr(named, "__qualname__") else type(named))
-    return ForeignEmbedder(f"callable:{name}", choice, dimension=dimension)
+    return _Calls(f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}", choice)
 
 
 def _awaits(method: Any) -> bool:
@@ -345,12 +340,6 @@ def _awaits(method: Any) -> bool:
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     waits = {"GET_AWAITABLE", "GET_ANEXT"}
     return code is not None and any(step.opname in waits for step in dis.get_instructions(code))
-
-
-def _chroma_query(choice: Any) -> Callable[[str], Any] | None:
-    if not callable(getattr(choice, "embed_query", None)):
-        return None
-    return lambda text: choice.embed_query(input=[text])[0]
 
 
 def _chroma_identity(choice: Any) -> str:
@@ -416,7 +405,7 @@ _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
 answers from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
 _fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
-_failed: dict[Path, str] = {}
+_failed: set[Path] = set()  # where MiniLM could not be fetched
 
 
 def _start_afresh() -> None:
@@ -457,21 +446,16 @@ def resolve_embedder(
         if store_identity is None:
             return _best(settings, emit)
         choice = _name_of(store_identity)
-    if isinstance(choice, str) and choice in _IDENTITIES:
-        return _built_in(choice, store_identity, settings)
-    if isinstance(choice, _OWN | DeadlineEmbedder):
-        return choice
-    foreign = foreign_embedder(choice, dimension)
-    return DeadlineEmbedder(foreign, settings.embedder_timeout, awaits=foreign.awaits)
-
-
-def _built_in(name: EmbedderLike, store_identity: str | None, settings: Settings) -> Embedder:
-    match name:
+    match choice:
         case "hashing":
             return HashingEmbedder()
         case "multilingual":
             return _multilingual()
-    return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+        case "minilm":
+            return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+    if isinstance(choice, _OWN | ForeignEmbedder):
+        return choice
+    return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 
 
 def _name_of(identity: str) -> EmbedderName:
@@ -498,9 +482,15 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
     """Return the multilingual embedder, or MiniLM, or else hashing."""
     if multilingual.is_present():
         return Multilingual()
-    english, lost = _minilm_or_reason(settings)
-    if english is not None:
-        return english
+    where, lost = Path(), ""  # there may be no home directory
+    with _fetching:
+        try:
+            where = minilm.folder()
+            if where not in _failed or minilm.is_present(where):
+                return _fetch_minilm(settings)
+        except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
+            lost = "" if where in _failed else f"{type(problem).__name__}: {problem}"
+            _failed.add(where)
     if lost:
         emit(
             EmbedderFallback(
@@ -511,26 +501,6 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
             )
         )
     return HashingEmbedder()
-
-
-def _minilm_or_reason(settings: Settings) -> tuple[MiniLM | None, str]:
-    """Return MiniLM; or None and the reason, which is empty if it was reported before."""
-    try:
-        where = minilm.folder()
-    except RuntimeError as problem:  # no home directory
-        where, lost = Path(), str(problem)
-    else:
-        lost = ""
-    with _fetching:
-        if not lost and minilm.is_present(where):
-            return MiniLM(where), ""
-        if where in _failed:
-            return None, ""
-        try:
-            return _fetch_minilm(settings), ""
-        except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
-            reason = _failed[where] = f"{type(problem).__name__}: {problem}"
-            return None, reason
 
 
 def _multilingual() -> Multilingual:

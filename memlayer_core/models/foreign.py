@@ -12,12 +12,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.errors import (
     ConfigurationError,
-    EmbedderError,
     LongTermMemoryError,
     MemlayerError,
     RedactorError,
@@ -27,10 +26,6 @@ from memlayer_core.events import Health
 from memlayer_core.message import Message
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Embedder, LanguageModel, LongTermMemory, Redactor, Reranker, TokenCounter
-
-if TYPE_CHECKING:
-    from memlayer_core.seams import FloatVector
-
 
 # Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
 #
@@ -67,13 +62,11 @@ class LlamaIndexEmbedding(Protocol):
 class LangChainModel(Protocol):
     """LangChain's `BaseChatModel` or `BaseLLM`."""
 
-    @property
-    def invoke(self) -> Callable[..., object]:
+    def invoke(self, *args: Any, **kwargs: Any) -> object:
         """Answer messages."""
         ...
 
-    @property
-    def ainvoke(self) -> Callable[..., Awaitable[object]]:
+    async def ainvoke(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -81,13 +74,11 @@ class LangChainModel(Protocol):
 class LangChainCompressor(Protocol):
     """LangChain's `BaseDocumentCompressor`."""
 
-    @property
-    def compress_documents(self) -> Callable[..., object]:
+    def compress_documents(self, *args: Any, **kwargs: Any) -> object:
         """Return those of some documents that answer a query, the best first."""
         ...
 
-    @property
-    def acompress_documents(self) -> Callable[..., Awaitable[object]]:
+    async def acompress_documents(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -95,13 +86,11 @@ class LangChainCompressor(Protocol):
 class LlamaIndexPostprocessor(Protocol):
     """LlamaIndex's `BaseNodePostprocessor`."""
 
-    @property
-    def postprocess_nodes(self) -> Callable[..., object]:
+    def postprocess_nodes(self, *args: Any, **kwargs: Any) -> object:
         """Return those of some nodes that answer a query, the best first."""
         ...
 
-    @property
-    def apostprocess_nodes(self) -> Callable[..., Awaitable[object]]:
+    async def apostprocess_nodes(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -109,13 +98,11 @@ class LlamaIndexPostprocessor(Protocol):
 class LlamaIndexModel(Protocol):
     """LlamaIndex's `LLM`."""
 
-    @property
-    def complete(self) -> Callable[..., object]:
+    def complete(self, *args: Any, **kwargs: Any) -> object:
         """Answer a prompt."""
         ...
 
-    @property
-    def acomplete(self) -> Callable[..., Awaitable[object]]:
+    async def acomplete(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -216,49 +203,6 @@ class Deadline:
         )
 
 
-class DeadlineEmbedder:
-    """An embedder with a time limit for questions. Texts are embedded in the background, without a limit.
-
-    Args:
-        embedder: The embedder that does the work.
-        seconds: How long a question may take.
-        awaits: Whether its `aembed_query` needs no thread.
-    """
-
-    def __init__(self, embedder: Embedder, seconds: float, *, awaits: bool) -> None:
-        self._embedder, self._awaits = embedder, awaits
-        self._deadline = Deadline(seconds, EmbedderError, "embedder_timeout")
-
-    @property
-    def identity(self) -> str:
-        """Name of the model, the same in every process."""
-        return self._embedder.identity
-
-    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector for each text."""
-        return self._embedder.embed(texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        return await self._embedder.aembed(texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question.
-
-        Raises:
-            EmbedderError: It failed, or did not answer in time.
-        """
-        return self._deadline.wait(f"the embedder {self.identity}", partial(self._embedder.embed_query, text))
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same without blocking the event loop."""
-        return await self._deadline.await_for(
-            f"the embedder {self.identity}",
-            partial(self._embedder.embed_query, text),
-            partial(self._embedder.aembed_query, text) if self._awaits else None,
-        )
-
-
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Do work in a thread that does not keep the process alive if it hangs."""
     answer: Future[T] = Future()
@@ -276,6 +220,15 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
     return answer
+
+
+def finish(answer: Any) -> Any:
+    """Return an answer, after it was awaited in an event loop of its own if it has to be."""
+
+    async def wait() -> Any:
+        return await answer
+
+    return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
 
 
 # Calls the redactor: memlayer's own, or a function of the user's that may fail.
@@ -416,7 +369,7 @@ def _asks(choice: Any) -> tuple[_Ask, _AsyncAsk | None] | None:
     if not callable(choice):
         return None
     awaits = any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__)))
-    return partial(_run, choice), choice if awaits else None
+    return lambda query, texts: finish(choice(query, texts)), choice if awaits else None
 
 
 def _is_own(choice: Any, method: str) -> bool:
@@ -424,15 +377,6 @@ def _is_own(choice: Any, method: str) -> bool:
     found = getattr(type(choice), method, None)
     base = {"langchain_core.documents.compressor", "llama_index.core.postprocessor.types"}
     return found is not None and found.__module__ not in base
-
-
-def _run(function: Callable[[str, list[str]], Any], query: str, texts: list[str]) -> Any:
-    answer = function(query, texts)
-    return asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer
-
-
-async def _await(answer: Any) -> Any:
-    return await answer
 
 
 def _documents(texts: Sequence[str]) -> list[Any]:
@@ -521,10 +465,10 @@ class ForeignLongTermMemory:
             LongTermMemoryError: The service failed.
         """
         with errors.foreign_errors_as(LongTermMemoryError, _NAME):
-            _done(self._open(scope).record(list(messages)))
+            finish(self._open(scope).record(list(messages)))
 
     def _retrieve(self, scope: Scope, message: Message) -> Any:
-        return _done(self._open(scope).retrieve(message))
+        return finish(self._open(scope).retrieve(message))
 
     def _in_loop(self, scope: Scope, message: Message) -> Callable[[], Any] | None:
         """Return what to await in the event loop; None if the service's method blocks."""
@@ -532,15 +476,6 @@ class ForeignLongTermMemory:
         if not inspect.iscoroutinefunction(service.retrieve):
             return None
         return partial(service.retrieve, message)
-
-
-def _done(answer: Any) -> Any:
-    """Return an answer, after it was awaited if it has to be."""
-    return asyncio.run(_await_long_term(answer)) if inspect.isawaitable(answer) else answer
-
-
-async def _await_long_term(answer: Any) -> Any:
-    return await answer
 
 
 def _text(answer: object) -> str:

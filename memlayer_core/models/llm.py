@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.events import ContextOverflowed, Event
-from memlayer_core.models.foreign import in_thread
+from memlayer_core.models.foreign import finish, in_thread
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
@@ -388,15 +388,9 @@ def _function(function: Callable[..., Any]) -> Ask:
 
     def ask(instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
         del schema  # a function is asked in words alone
-        answer = function(instructions, text) if apart else function(f"{instructions}\n\n{text}")
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_await(answer))
+        answer = finish(function(instructions, text) if apart else function(f"{instructions}\n\n{text}"))
         if not isinstance(answer, str):
             raise TypeError(f"it returned {type(answer).__name__} and no text")
         return Reply(answer)
 
     return ask
-
-
-async def _await(answer: Any) -> Any:
-    return await answer

@@ -66,7 +66,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/onnx.tar.gz")
-    monkeypatch.setattr(embed, "_failed", {})
+    monkeypatch.setattr(embed, "_failed", set())
     return tmp_path
 
 
@@ -226,7 +226,7 @@ class TestTheChoice:
         (home / ".cache").write_text("a file in the way")
         assert resolve("auto").identity == HASHING
         monkeypatch.setattr(Path, "home", homeless)
-        monkeypatch.setattr(embed, "_failed", {})
+        monkeypatch.setattr(embed, "_failed", set())
         assert resolve("auto").identity == HASHING
 
     def test_auto_keeps_what_the_store_was_built_with_and_never_replaces_or_guesses_it(self, home):
