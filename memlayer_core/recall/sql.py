@@ -48,8 +48,6 @@ _COVERED = (
     sa.select(sa.func.count()).select_from(_USED).scalar_subquery().label("used"),
     DECLARED.label("declared"),
 )
-_NAMED = namespaces.c.namespace.in_([sa.bindparam("of"), sa.bindparam("commons")])
-_OVERVIEW = Statement(sa.select(*_COVERED).where(_NAMED))
 _current = sessions.alias("current")
 _BEGINNING = Statement(
     sa.select(
@@ -62,7 +60,7 @@ _BEGINNING = Statement(
             _current.c.namespace == namespaces.c.namespace, _current.c.lane == sa.bindparam("session_lane")
         ),
     )
-    .where(_NAMED)
+    .where(namespaces.c.namespace.in_([sa.bindparam("of"), sa.bindparam("commons")]))
 )
 
 
@@ -84,44 +82,37 @@ class Beginning:
     shared: ScopeStatistics = field(default_factory=ScopeStatistics)
     has_folders: bool = False
 
-
-def overview(connection: sa.Connection, reach: Scope) -> Beginning:
-    """Return how much of the user's own data a search can find, and how many records that others share."""
-    rows = {row.name: row for row in _OVERVIEW.all(connection, _reach_values(reach))}
-    own, shared = _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
-    return Beginning(own=own, shared=shared, has_folders=_has_folders(reach, rows))
+    @property
+    def first(self) -> int:
+        """Where the window begins: behind an ended part, and behind turns left out before."""
+        return max(self.window_start.first, self.session.memory_start) if self.session is not None else 0
 
 
-def beginning(connection: sa.Connection, scope: Scope, size: int) -> Beginning:
+def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginning:
     """Return the session of a scope, where its window of a size begins, and what a search of its user covers.
 
     Args:
         connection: In a transaction.
-        scope: The session.
-        size: The size of the window: see `size_of`.
+        scope: The session, or a reach, which has none.
+        size: The size of the window: see `size_of`; 0: it does not matter.
     """
     reach = scope.reach()
-    values = {**_reach_values(reach), "session_lane": scope.session_lane}
+    values = {
+        **statements.reach_parameters(reach),
+        # A session without a user sees nothing that is shared.
+        "commons": "" if reach.session_id is not None else reach.commons.namespace,
+        "declared_names": declared_names(reach.tenant_id),
+        "session_lane": scope.session_lane,
+    }
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
     own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
-    has_folders = _has_folders(reach, rows)
+    # Without any row, whether folders are the user's has to be looked up.
+    has_folders = reach.session_id is None and all(row.declared for row in rows.values())
     if mine is None or mine.number is None:
         return Beginning(own=own, shared=shared, has_folders=has_folders)
     session = session_from(mine)
     return Beginning(session, session.windows.get(size, WindowStart()), own, shared, has_folders)
-
-
-def _has_folders(reach: Scope, rows: Mapping[str, Any]) -> bool:
-    """Return whether folders may be the user's; without any row, that has to be looked up."""
-    return reach.session_id is None and all(row.declared for row in rows.values())
-
-
-def _reach_values(reach: Scope) -> dict[str, str | None]:
-    """Return the values of a reach. A session without a user sees nothing that is shared."""
-    commons = "" if reach.session_id is not None else reach.commons.namespace
-    declared = declared_names(reach.tenant_id)
-    return {**statements.reach_parameters(reach), "commons": commons, "declared_names": declared}
 
 
 def _statistics(row: Any | None) -> ScopeStatistics:

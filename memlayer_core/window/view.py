@@ -19,6 +19,7 @@ from memlayer_core.messages.preview import full_text, merge_messages, preview, s
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
+from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
@@ -70,10 +71,10 @@ class WindowView:
     """The part of a session that is in a context.
 
     Attributes:
+        first: Position of the first stored message in the window; without one, where the window begins.
         system: The instructions in force.
         window: The newest turns.
         temporary: The temporary messages.
-        begins: Position of the first stored message in the window; None: there is none.
         new_first: Position of the new window start if turns had to be left out, else None.
         reasons: What was left out or shortened, and why.
         summary: The summary of the turns before the window.
@@ -85,10 +86,10 @@ class WindowView:
         compaction: What became of the window, if turns had to be left out.
     """
 
+    first: int
     system: tuple[Part, ...] = ()
     window: tuple[Part, ...] = ()
     temporary: tuple[Part, ...] = ()
-    begins: int | None = None
     new_first: int | None = None
     reasons: tuple[Reason, ...] = ()
     summary: tuple[Part, ...] = ()
@@ -258,7 +259,7 @@ def read_window(
     once = tuple(_part(rt, stored, _ONCE) for stored in temporary if stored.message.is_told)
     if not pending and (session is None or not session.messages):
         _, once, orphans = _without_orphans(rt, (), once)
-        return WindowView(temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
+        return WindowView(first, temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
     system = _instructions(connection, rt, session, limits.tokens, pending)
     new = _pending_parts(rt, session, pending)
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
@@ -293,9 +294,9 @@ def read_window(
     moved_to = chosen.entries[0].position if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
     at = {one.key: position for position, one in stored.items()}
-    begins = next((at[part.keys[0]] for part in parts if part.keys), None)
+    begins = next((at[part.keys[0]] for part in parts if part.keys), first if moved_to is None else moved_to)
     seen = WindowView(
-        system, parts, once, begins, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
+        begins, system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
     )
     if seen.tokens + beside > limits.tokens:
         return seen
@@ -468,11 +469,10 @@ class _Summaries:
 def read_view(
     connection: Connection,
     rt: Runtime,
-    session: Session | None,
+    begin: Beginning,
     temporary: Sequence[StoredMessage],
     limits: Limits,
     reserve: int,
-    window_start: WindowStart,
     page: Page,
     pending: Sequence[StoredMessage] = (),
     profile: Part | None = None,
@@ -482,17 +482,16 @@ def read_view(
     Args:
         connection: On one snapshot.
         rt: What the memory works with.
-        session: None before the first message.
+        begin: The session, where its window begins, and the version of the summary before that.
         temporary: Temporary messages.
         limits: What the window keeps within.
         reserve: Tokens that older turns leave free.
-        window_start: Where the window begins, and the version of the summary before it.
         page: The session's last page from there on.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
     """
-    first = max(window_start.first, session.memory_start) if session is not None else 0
-    known = _summaries_of(connection, session, limits, window_start)
+    session, first = begin.session, begin.first
+    known = _summaries_of(connection, session, limits, begin.window_start)
     left, view = known, known.before_window
     outranked: tuple[Reason, ...] = ()
     shown = _before(rt, session, view, first, limits)
@@ -512,7 +511,7 @@ def read_view(
         )
         if seen.new_first is not None:
             view = left.now
-        wanted = _before(rt, session, view, first_of(seen, first), limits)
+        wanted = _before(rt, session, view, seen.first, limits)
         grows = wanted.version != shown.version
         beside = _cost(profile)
         if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
@@ -522,11 +521,8 @@ def read_view(
         elif not grows or seen.tokens + reserve + wanted.tokens + beside <= limits.tokens:
             break
         shown = wanted
-    begins = None
-    if seen.new_first is not None:
-        begins = WindowStart(seen.new_first, known.version)
-    elif known.overdue:
-        begins = WindowStart(first, known.version)
+    moves = seen.new_first is not None or known.overdue
+    begins = first if seen.new_first is None else seen.new_first
     return replace(
         seen,
         reasons=(*seen.reasons, *wanted.notes, *outranked),
@@ -534,7 +530,7 @@ def read_view(
         summary=(wanted.part,) if wanted.part is not None else (),
         summary_first=wanted.first,
         summary_end=known.behind,
-        start=begins,
+        start=WindowStart(begins, known.version) if moves else None,
     )
 
 
@@ -560,7 +556,7 @@ def due_position(
     each step is summed up ahead of time. One with a limit of messages or rounds moves with every turn; it is summed up
     when `BATCH` messages have left it.
     """
-    begins = first_of(view, first)
+    begins = view.first
     known = max(view.summary_end, session.memory_start, session.summary_due)
     stepped = view.new_first is not None or first > known
     if view.next_start is not None and known <= begins:
@@ -599,12 +595,6 @@ def _has_gap(connection: Connection, session: Session, behind: int, first: int) 
         return False
     between = messages_reads.tail(connection, session, first, _LOOKED_AT, behind)
     return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry in between)
-
-
-def first_of(view: WindowView, first: int) -> int:
-    """Return the position of the first turn in the window; without one, the window start."""
-    at = view.new_first if view.new_first is not None else first
-    return view.begins if view.begins is not None else at
 
 
 def _before(
