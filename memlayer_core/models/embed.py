@@ -187,7 +187,7 @@ class ForeignEmbedder:
         self.identity = calls.identity
         self._calls = calls
         self._name = f"the embedder {calls.identity}"
-        self._deadline = Deadline(seconds, EmbedderError, "embedder_timeout")
+        self._deadline = Deadline(self._name, seconds, EmbedderError, "embedder_timeout")
         self._of_store = dimension
         self._known: dict[str, int] = {}
 
@@ -216,26 +216,23 @@ class ForeignEmbedder:
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
-        return self._deadline.wait(self._name, partial(self._embed_query, text))
+        return self._deadline.wait(partial(self._embed_query, text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        awaiting = (
-            None if self._calls.aquery is None else partial(self._await_query, self._calls.aquery, text)
-        )
-        return await self._deadline.await_for(self._name, partial(self._embed_query, text), awaiting)
+        aquery = self._calls.aquery
+
+        async def ask() -> FloatVector:
+            assert aquery is not None
+            return self._check_vectors([await aquery(text)], [text])[0]
+
+        awaiting = None if aquery is None else ask
+        return await self._deadline.await_for(partial(self._embed_query, text), awaiting)
 
     def _embed_query(self, text: str) -> FloatVector:
         if self._calls.query is None:
             return self.embed([text])[0]
-        with errors.foreign_errors_as(EmbedderError, self._name):
-            answer = self._calls.query(text)
-        return self._check_vectors([answer], [text])[0]
-
-    async def _await_query(self, aquery: Callable[[str], Awaitable[Any]], text: str) -> FloatVector:
-        with errors.foreign_errors_as(EmbedderError, self._name):
-            answer = await aquery(text)
-        return self._check_vectors([answer], [text])[0]
+        return self._check_vectors([self._calls.query(text)], [text])[0]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.

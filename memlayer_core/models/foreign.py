@@ -147,59 +147,62 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """A time limit for calls of somebody else's model.
+    """A time limit for calls of somebody else's model. What it raises becomes an error of ours.
 
     After a late answer, it is not called for as long as a call may take, so that the next searches do not wait for it.
 
     Args:
+        who: The model, for errors.
         seconds: How long a call may take.
-        error: What is raised for a late one.
+        error: What is raised if it is late or fails.
         setting: The name of the setting that says how long.
     """
 
-    def __init__(self, seconds: float, error: type[MemlayerError], setting: str) -> None:
-        self._seconds, self._error, self._late_until = seconds, error, 0.0
+    def __init__(self, who: str, seconds: float, error: type[MemlayerError], setting: str) -> None:
+        self._who, self._seconds, self._error, self._late_until = who, seconds, error, 0.0
         self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
 
-    def wait(self, who: str, work: Callable[[], T]) -> T:
-        """Do work, and wait for it.
-
-        Args:
-            who: The model, for the error.
-            work: Calls it.
+    def wait(self, work: Callable[[], T]) -> T:
+        """Do work that calls it, and wait for it.
 
         Raises:
-            MemlayerError: It did not answer in time, or was late a moment ago.
+            MemlayerError: It failed, did not answer in time, or was late a moment ago.
         """
-        self._check(who)
-        answer = in_thread(work)
-        try:
-            return answer.result(self._seconds)
-        except TimeoutError:
-            if answer.done():
-                raise  # it is the work's own
-            raise self._late(who) from None
+        self._check()
 
-    async def await_for(
-        self, who: str, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None
-    ) -> T:
+        def guarded() -> T:
+            with errors.foreign_errors_as(self._error, self._who):
+                return work()
+
+        try:
+            return in_thread(guarded).result(self._seconds)
+        except TimeoutError:
+            raise self._late() from None
+
+    async def await_for(self, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None) -> T:
         """Do the same without blocking the event loop: await `awork` in it if there is one."""
-        self._check(who)
-        asked = awork() if awork is not None else asyncio.wrap_future(in_thread(work))
-        try:
-            return await asyncio.wait_for(asked, self._seconds)
-        except TimeoutError:
-            raise self._late(who) from None
+        self._check()
 
-    def _check(self, who: str) -> None:
+        async def guarded() -> T:
+            with errors.foreign_errors_as(self._error, self._who):
+                return await (asyncio.wrap_future(in_thread(work)) if awork is None else awork())
+
+        try:
+            return await asyncio.wait_for(guarded(), self._seconds)
+        except TimeoutError:
+            raise self._late() from None
+
+    def _check(self) -> None:
         left = self._late_until - time.monotonic()
         if left > 0:
-            raise self._error(f"{who} was late, and is asked again in {left:.1f} seconds", hint=self._hint)
+            raise self._error(
+                f"{self._who} was late, and is asked again in {left:.1f} seconds", hint=self._hint
+            )
 
-    def _late(self, who: str) -> MemlayerError:
+    def _late(self) -> MemlayerError:
         self._late_until = time.monotonic() + self._seconds
         return self._error(
-            f"{who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
+            f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
         )
 
 
@@ -296,7 +299,7 @@ class ForeignReranker:
     def __init__(self, name: str, ask: _Ask, aask: _AsyncAsk | None, seconds: float) -> None:
         self.name = name
         self._ask, self._aask = ask, aask
-        self._deadline = Deadline(seconds, RerankerError, "reranker_timeout")
+        self._deadline = Deadline(f"the reranker {name}", seconds, RerankerError, "reranker_timeout")
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return a score for each text.
@@ -304,17 +307,19 @@ class ForeignReranker:
         Raises:
             RerankerError: It raised, did not answer in time, or returned something else.
         """
-        with errors.foreign_errors_as(RerankerError, f"the reranker {self.name}"):
-            answer = self._deadline.wait(f"the reranker {self.name}", partial(self._ask, query, list(texts)))
-            return self._check(answer, len(texts))
+        return self._deadline.wait(lambda: self._check(self._ask(query, list(texts)), len(texts)))
 
     async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Do the same without blocking the event loop."""
-        aask = partial(self._aask, query, list(texts)) if self._aask is not None else None
-        with errors.foreign_errors_as(RerankerError, f"the reranker {self.name}"):
-            ask = partial(self._ask, query, list(texts))
-            answer = await self._deadline.await_for(f"the reranker {self.name}", ask, aask)
-            return self._check(answer, len(texts))
+        aask = self._aask
+
+        async def judge() -> list[float]:
+            assert aask is not None
+            return self._check(await aask(query, list(texts)), len(texts))
+
+        return await self._deadline.await_for(
+            lambda: self._check(self._ask(query, list(texts)), len(texts)), None if aask is None else judge
+        )
 
     def _check(self, answer: Iterable[Any], count: int) -> list[float]:
         scores = [float(score) for score in answer]
@@ -439,7 +444,7 @@ class ForeignLongTermMemory:
 
     def __init__(self, open_memory: Callable[[Scope], LongTermMemory], seconds: float) -> None:
         self._open = open_memory
-        self._deadline = Deadline(seconds, LongTermMemoryError, "long_term_timeout")
+        self._deadline = Deadline(_NAME, seconds, LongTermMemoryError, "long_term_timeout")
 
     def retrieve(self, scope: Scope, message: Message) -> str:
         """Return what is relevant to a message.
@@ -447,16 +452,16 @@ class ForeignLongTermMemory:
         Raises:
             LongTermMemoryError: The service failed, was late, or returned no text.
         """
-        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
-            return _text(self._deadline.wait(_NAME, partial(self._retrieve, scope, message)))
+        return _text(self._deadline.wait(partial(self._retrieve, scope, message)))
 
     async def aretrieve(self, scope: Scope, message: Message) -> str:
         """Do the same without blocking the event loop."""
         with errors.foreign_errors_as(LongTermMemoryError, _NAME):
-            found = await self._deadline.await_for(
-                _NAME, partial(self._retrieve, scope, message), self._in_loop(scope, message)
-            )
-            return _text(found)
+            service = self._open(scope)
+        awaiting = (
+            partial(service.retrieve, message) if inspect.iscoroutinefunction(service.retrieve) else None
+        )
+        return _text(await self._deadline.await_for(partial(self._retrieve, scope, message), awaiting))
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
         """Record messages, without a time limit: it is done in the background.
@@ -469,13 +474,6 @@ class ForeignLongTermMemory:
 
     def _retrieve(self, scope: Scope, message: Message) -> Any:
         return finish(self._open(scope).retrieve(message))
-
-    def _in_loop(self, scope: Scope, message: Message) -> Callable[[], Any] | None:
-        """Return what to await in the event loop; None if the service's method blocks."""
-        service = self._open(scope)
-        if not inspect.iscoroutinefunction(service.retrieve):
-            return None
-        return partial(service.retrieve, message)
 
 
 def _text(answer: object) -> str:

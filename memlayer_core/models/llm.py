@@ -316,27 +316,24 @@ def _langchain(
     answer, parsed = found["raw"], found["parsed"]
     if isinstance(answer, str):
         return Reply(answer)
-    usage = getattr(answer, "usage_metadata", None) or {}
-    if parsed is not None:
-        return Reply(parsed.model_dump_json(), *_counts(usage))
     calls = (
         (*getattr(answer, "tool_calls", ()), *getattr(answer, "invalid_tool_calls", ())) if is_held else ()
     )
-    if arguments := [one["args"] for one in calls]:
+    if parsed is not None:
+        said = parsed.model_dump_json()
+    elif arguments := [one["args"] for one in calls]:
         said = arguments[0] if isinstance(arguments[0], str) else json.dumps(arguments[0], ensure_ascii=False)
-        return Reply(said, *_counts(usage))
-    said = answer.text
-    return Reply(said() if callable(said) and not isinstance(said, str) else str(said), *_counts(usage))
+    else:
+        said = answer.text
+        said = said() if callable(said) and not isinstance(said, str) else str(said)
+    usage = getattr(answer, "usage_metadata", None) or {}
+    return Reply(said, usage.get("input_tokens"), usage.get("output_tokens"))
 
 
 def _calls_tools(model: Any) -> bool:
     """Return whether a chat model of LangChain can be held to a schema: its class says how tools are bound."""
     bind = getattr(type(model), "bind_tools", None)
     return bind is not None and getattr(bind, "__qualname__", "") != "BaseChatModel.bind_tools"
-
-
-def _counts(usage: Any) -> tuple[int | None, int | None]:
-    return usage.get("input_tokens"), usage.get("output_tokens")
 
 
 def _llamaindex(

@@ -80,7 +80,7 @@ class _State:
     page: Page
     newest: _Newest
     pending: Sequence[StoredMessage] = ()
-    profile: Part | None = None
+    profile: tuple[Part, ...] = ()
     notes: tuple[Reason, ...] = ()
 
 
@@ -122,6 +122,135 @@ class _Selection:
     line_limit: int = 0
     budget: int = 0
     is_searched: bool = False
+
+
+def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Outcome:
+    recalled = [piece.text for piece in result.pieces if piece.kind == "recall"]
+    attributes: dict[str, int | list[str]] = {
+        "memlayer.context.tokens": result.tokens,
+        "memlayer.context.token_limit": result.token_limit,
+        "memlayer.context.reasons": sorted({reason.code for reason in result.reasons}),
+    }
+    return Outcome(
+        len(recalled),
+        attributes,
+        query=query,
+        contents=lambda: recalled,
+        pieces=lambda: list(map(_for_span, result.pieces)),
+    )
+
+
+def _for_span(piece: Piece) -> dict[str, object]:
+    """Return a piece for a span: what it is, what it costs and why it is there."""
+    reasons = [reason.code for reason in piece.reasons]
+    return {
+        "kind": piece.kind,
+        "tokens": piece.tokens,
+        "score": piece.score,
+        "reasons": reasons,
+        "text": piece.text,
+    }
+
+
+@traced("search_memory", "context", _outcome)
+def context(
+    rt: Runtime,
+    scope: Scope,
+    query: str | None,
+    token_limit: int | None,
+    policies: Policies | None,
+    roles: Sequence[str] = (),
+    placement: Placement | None = None,
+    pending: object = (),
+    recall_filter: object = None,
+    reload: bool = False,
+) -> Asking[Context]:
+    """Build a context: the newest turns, and older messages and records that are relevant to the query.
+
+    Args:
+        rt: What the memory works with.
+        scope: Which session.
+        query: What to recall for; None: the newest question.
+        token_limit: Tokens of the whole context; None: the setting.
+        policies: Further limits of the window; None: those of the settings.
+        roles: The roles in which the user asks.
+        placement: Where the recall goes; None: the setting.
+        pending: Messages that are not stored yet.
+        recall_filter: What may be recalled; None: everything.
+        reload: Whether the model has the tool that previews name.
+    """
+    wanted = check_filter(recall_filter)
+    asked = None if query is None else text_of("query", query)
+    settings = rt.settings
+    placed = placement_of(placement, settings.recall_placement)
+    whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
+    share = recall_budget(whole.tokens, settings.recall_tokens)
+    drafts = drafts_of(rt, scope, pending) if pending else []
+    waiting = rt.temporaries.show(scope)
+    newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
+    quotes, told = list[str](), tuple[Reason, ...]()
+    if rt.long_term is not None:
+        asks = newest.message if query is None else Message("user", newest.query)
+        quotes, told = yield from _ask_service(rt, scope, asks, share, is_filtered=recall_filter is not None)
+        allowed = replace(whole, tokens=max(1, whole.tokens - _cost(rt, scope, quotes)))
+        wanted = _of_session(wanted, scope)
+    question = newest.question
+    if question is not None:
+        question = yield from recall_search.embed(rt, scope.reach(), question)
+    how = tuple(roles), recall_filter
+
+    def look(connection: Connection) -> _Selection:
+        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
+
+        def view(reserve: int) -> WindowView:
+            return window_view.read_view(
+                connection,
+                rt,
+                known.begin,
+                waiting,
+                allowed,
+                reserve,
+                known.page,
+                known.pending,
+                known.profile,
+            )
+
+        kept = _kept(connection, rt, scope, known, how, allowed.tokens, view)
+        if kept is not None:
+            return kept
+        if question is None or not _may_recall(known, allowed):
+            return _Selection(known, view(0))
+        found = recall_search.find(connection, rt, known.search_scope, question, wanted)
+        return _choose(connection, rt, scope, known, found, allowed.tokens, view)
+
+    read = rt.db.read(look)
+    recall = read.recall
+    if rt.reranker is not None and read.lines:
+        lines, notes = yield from recall_search.rerank(
+            rt, read.state.search_scope, newest.query, list(read.lines)
+        )
+        chosen = _recalled(rt, scope, lines[: read.line_limit], read.budget)
+        recall = replace(chosen, notes=(*recall.notes, *notes), reserve=recall.reserve)
+    _note(rt, scope, read, recall, how, size_of(allowed.tokens))
+    rt.temporaries.note_shown(scope, window_view.changed_texts(read.view))
+    above, below = read.view.pieces
+    made = Context(
+        system=tuple(part.message for part in read.view.system),
+        profile=next((part.message for part in read.view.profile), None),
+        summary=next((part.message for part in read.view.summary), None),
+        window=tuple(part.message for part in read.view.window if part.keys),
+        pending=tuple(part.message for part in read.view.window if not part.keys),
+        temporary=tuple(part.message for part in read.view.temporary),
+        recall=recall.text,
+        placement=placed,
+        pieces=(*above, *recall.pieces, *below),
+        tokens=read.view.tokens + recall.tokens,
+        token_limit=whole.tokens,
+        reasons=(*read.view.reasons, *read.state.notes, *recall.notes, *told),
+        scope=scope,
+        compaction=read.view.compaction,
+    )
+    return _with_quotes(rt, scope, made, quotes) if quotes else made
 
 
 def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, how: object, size: int) -> None:
@@ -180,25 +309,22 @@ def _read_newest(
     """
     begin = beginning(connection, scope)
     session = begin.session
-    page = messages_reads.tail_messages(connection, session, None, _ROUND) if session is not None else []
+    page: Page = ()
+    if session is not None:
+        page = messages_reads.tail_messages(connection, session, None, _ROUND, session.memory_start)
     new = _not_stored(connection, scope, session, drafts)
-    since = session.memory_start if session is not None else 0
-    newest_first = [*reversed(new), *(stored for _, stored in page if stored.position >= since)]
+    newest_first = [*reversed(new), *(stored for _, stored in page)]
     spoken = (one.message.turn_role == "user" and one.message.is_told for one in newest_first)
-    place = next((at for at, is_question in enumerate(spoken) if is_question), None)
-    found = newest_first[place] if place is not None else None
-    if found is None and session is not None and (last := messages_reads.last_question(connection, session)):
-        found = last
+    place = next((at for at, is_question in enumerate(spoken) if is_question), len(newest_first))
+    found = newest_first[place] if place < len(newest_first) else None
+    if found is None and session is not None:
+        found = messages_reads.last_question(connection, session)
     said = found.message if found is not None else Message("user", "")
     asked = said.text if query is None else query
     is_asked = found is not None and asked == said.text
     question = None
     if asked.strip() and is_recalling:
-        before = (
-            newest_first[(place if place is not None else len(newest_first)) + 1 :]
-            if is_asked
-            else newest_first
-        )
+        before = newest_first[place + 1 :] if is_asked else newest_first
         of_round = recall_search.round_before([one.message for one in before])
         # A long question may be shortened: what is left out of it is found like anything else.
         own = found.key if is_asked and found is not None and len(parts(asked)) == 1 else 0
@@ -245,11 +371,10 @@ def _read_state(
     page: Page = ()
     if session is not None:
         page = window_view.last_page(connection, session, limits, begin.first, newest.last + 1)
-    lasting: Part | None = None
-    notes: tuple[Reason, ...] = ()
-    if not newest.is_bare:
-        lasting, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
-    return _State(begin, searched, page, newest, new, lasting, notes)
+    if newest.is_bare:
+        return _State(begin, searched, page, newest, new)
+    profile, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
+    return _State(begin, searched, page, newest, new, profile, notes)
 
 
 def _may_recall(state: _State, limits: Limits) -> bool:
@@ -404,135 +529,6 @@ def _when(turn: StoredMessage) -> tuple[float, int]:
 _LABEL = "long-term memory"
 _LINES = 50  # lines of the service's text that are quoted
 _PAGE = 200  # messages in front of an answer among which its question is
-
-
-def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Outcome:
-    recalled = [piece.text for piece in result.pieces if piece.kind == "recall"]
-    attributes: dict[str, int | list[str]] = {
-        "memlayer.context.tokens": result.tokens,
-        "memlayer.context.token_limit": result.token_limit,
-        "memlayer.context.reasons": sorted({reason.code for reason in result.reasons}),
-    }
-    return Outcome(
-        len(recalled),
-        attributes,
-        query=query,
-        contents=lambda: recalled,
-        pieces=lambda: list(map(_for_span, result.pieces)),
-    )
-
-
-def _for_span(piece: Piece) -> dict[str, object]:
-    """Return a piece for a span: what it is, what it costs and why it is there."""
-    reasons = [reason.code for reason in piece.reasons]
-    return {
-        "kind": piece.kind,
-        "tokens": piece.tokens,
-        "score": piece.score,
-        "reasons": reasons,
-        "text": piece.text,
-    }
-
-
-@traced("search_memory", "context", _outcome)
-def context(
-    rt: Runtime,
-    scope: Scope,
-    query: str | None,
-    token_limit: int | None,
-    policies: Policies | None,
-    roles: Sequence[str] = (),
-    placement: Placement | None = None,
-    pending: object = (),
-    recall_filter: object = None,
-    reload: bool = False,
-) -> Asking[Context]:
-    """Build a context: the newest turns, and older messages and records that are relevant to the query.
-
-    Args:
-        rt: What the memory works with.
-        scope: Which session.
-        query: What to recall for; None: the newest question.
-        token_limit: Tokens of the whole context; None: the setting.
-        policies: Further limits of the window; None: those of the settings.
-        roles: The roles in which the user asks.
-        placement: Where the recall goes; None: the setting.
-        pending: Messages that are not stored yet.
-        recall_filter: What may be recalled; None: everything.
-        reload: Whether the model has the tool that previews name.
-    """
-    wanted = check_filter(recall_filter)
-    asked = None if query is None else text_of("query", query)
-    settings = rt.settings
-    placed = placement_of(placement, settings.recall_placement)
-    whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
-    share = recall_budget(whole.tokens, settings.recall_tokens)
-    drafts = drafts_of(rt, scope, pending) if pending else []
-    waiting = rt.temporaries.show(scope)
-    newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
-    quotes, told = list[str](), tuple[Reason, ...]()
-    if rt.long_term is not None:
-        asks = newest.message if query is None else Message("user", newest.query)
-        quotes, told = yield from _ask_service(rt, scope, asks, share, is_filtered=recall_filter is not None)
-        allowed = replace(whole, tokens=max(1, whole.tokens - _cost(rt, scope, quotes)))
-        wanted = _of_session(wanted, scope)
-    question = newest.question
-    if question is not None:
-        question = yield from recall_search.embed(rt, scope.reach(), question)
-    how = tuple(roles), recall_filter
-
-    def look(connection: Connection) -> _Selection:
-        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
-
-        def view(reserve: int) -> WindowView:
-            return window_view.read_view(
-                connection,
-                rt,
-                known.begin,
-                waiting,
-                allowed,
-                reserve,
-                known.page,
-                known.pending,
-                known.profile,
-            )
-
-        kept = _kept(connection, rt, scope, known, how, allowed.tokens, view)
-        if kept is not None:
-            return kept
-        if question is None or not _may_recall(known, allowed):
-            return _Selection(known, view(0))
-        found = recall_search.find(connection, rt, known.search_scope, question, wanted)
-        return _choose(connection, rt, scope, known, found, allowed.tokens, view)
-
-    read = rt.db.read(look)
-    recall = read.recall
-    if rt.reranker is not None and read.lines:
-        lines, notes = yield from recall_search.rerank(
-            rt, read.state.search_scope, newest.query, list(read.lines)
-        )
-        chosen = _recalled(rt, scope, lines[: read.line_limit], read.budget)
-        recall = replace(chosen, notes=(*recall.notes, *notes), reserve=recall.reserve)
-    _note(rt, scope, read, recall, how, size_of(allowed.tokens))
-    rt.temporaries.note_shown(scope, window_view.changed_texts(read.view))
-    above, below = read.view.pieces
-    made = Context(
-        system=tuple(part.message for part in read.view.system),
-        profile=next((part.message for part in read.view.profile), None),
-        summary=next((part.message for part in read.view.summary), None),
-        window=tuple(part.message for part in read.view.window if part.keys),
-        pending=tuple(part.message for part in read.view.window if not part.keys),
-        temporary=tuple(part.message for part in read.view.temporary),
-        recall=recall.text,
-        placement=placed,
-        pieces=(*above, *recall.pieces, *below),
-        tokens=read.view.tokens + recall.tokens,
-        token_limit=whole.tokens,
-        reasons=(*read.view.reasons, *read.state.notes, *recall.notes, *told),
-        scope=scope,
-        compaction=read.view.compaction,
-    )
-    return _with_quotes(rt, scope, made, quotes) if quotes else made
 
 
 def record(rt: Runtime, job: Job) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import dropwhile, groupby, pairwise
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import InstanceOf
 
@@ -565,11 +565,6 @@ def first_page(messages: int, tokens: int, limits: Limits) -> int:
 # Decides how temporary messages are shown: a tool's result without its call is a line of the user.
 
 
-class _Costs(Protocol):
-    @property
-    def tokens(self) -> int: ...
-
-
 AS_USER = Reason(
     "temporary_as_user",
     "a temporary tool message is shown as a user's, since providers refuse a result without its call",
@@ -597,9 +592,8 @@ def orphan_reasons(lines: int, left_out: int) -> tuple[Reason, ...]:
     return (*([AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if left_out else []))
 
 
-def over_limit(parts: Iterable[_Costs], limit: int) -> tuple[Reason, ...]:
+def over_limit(tokens: int, limit: int) -> tuple[Reason, ...]:
     """Return a reason if instructions and temporary messages alone exceed the limit."""
-    tokens = sum(part.tokens for part in parts)
     said = f"the instructions and temporary messages need {tokens} of {limit} tokens, and are never dropped"
     return (Reason("temporary_over_limit", said),) if tokens > limit else ()
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from memlayer_core.message import JSON, Entry, Link, Message, ids_in
 from memlayer_core.messages.render import (
@@ -171,10 +171,23 @@ class Context(Viewable):
             composed.append(made)
         return composed
 
+    def _bar(self) -> Bar:
+        """Return the tokens against their limit, in the colours of the pieces."""
+        costs = Counter[str]()
+        for piece in self.pieces:
+            costs[piece.kind] += piece.tokens
+        parts = [(Mark(kind, colour), costs[kind]) for kind, colour in COLOURS.items() if costs[kind]]
+        rest = (
+            ("framing", self.tokens - costs.total()),
+            ("free", max(0, self.token_limit - self.tokens)),
+        )
+        note = ", ".join(f"{name} {number:,}" for name, number in rest if number)
+        return Bar(self.tokens, self.token_limit, "tokens", tuple(parts), note)
+
     def _view(self) -> View:
         return View(
             "What the model sees",
-            bar=token_bar(self.pieces, self.tokens, self.token_limit),
+            bar=self._bar(),
             columns=("part", "tokens", "when", "who", "what", "why", "source"),
             rows=tuple(
                 (
@@ -194,25 +207,6 @@ class Context(Viewable):
                 Mark(str(one), "red" if one.code.endswith(_FAILURES) else "amber") for one in self.reasons
             ),
         )
-
-
-class _Costs(Protocol):
-    @property
-    def kind(self) -> PieceKind: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-
-def token_bar(pieces: Sequence[_Costs], tokens: int, limit: int) -> Bar:
-    """Return the tokens of a context against their limit, in the colours of its pieces."""
-    costs = Counter[str]()
-    for piece in pieces:
-        costs[piece.kind] += piece.tokens
-    parts = [(Mark(kind, colour), costs[kind]) for kind, colour in COLOURS.items() if costs[kind]]
-    rest = (("framing", tokens - costs.total()), ("free", max(0, limit - tokens)))
-    note = ", ".join(f"{name} {number:,}" for name, number in rest if number)
-    return Bar(tokens, limit, "tokens", tuple(parts), note)
 
 
 COLOURS: Mapping[PieceKind, Colour] = {

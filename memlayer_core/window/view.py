@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -103,8 +103,7 @@ class WindowView:
     @property
     def tokens(self) -> int:
         """The tokens of all of it."""
-        parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
-        return sum(part.tokens for part in parts)
+        return _cost((*self.system, *self.profile, *self.summary, *self.window, *self.temporary))
 
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
@@ -118,6 +117,10 @@ class WindowView:
         """Keys of all stored messages and records that it shows whole."""
         parts = (*self.system, *self.profile, *self.window)
         return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
+
+
+def _cost(parts: Iterable[Part]) -> int:
+    return sum(part.tokens for part in parts)
 
 
 def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
@@ -259,7 +262,9 @@ def read_window(
     once = tuple(_part(rt, stored, _ONCE) for stored in temporary if stored.message.is_told)
     if not pending and (session is None or not session.messages):
         _, once, orphans = _without_orphans(rt, (), once)
-        return WindowView(first, temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
+        return WindowView(
+            first, temporary=once, reasons=(*orphans, *fit.over_limit(_cost(once), limits.tokens))
+        )
     system = _instructions(connection, rt, session, limits.tokens, pending)
     new = _pending_parts(rt, session, pending)
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
@@ -289,7 +294,7 @@ def read_window(
             entry._replace(min_tokens=least.get(entry.position, entry.min_tokens)) for entry in entries
         ]
     parts, once, orphans = _without_orphans(rt, _join_parts(rt, chosen, shown), once)
-    reasons = (*chosen.reasons, *orphans, *fit.over_limit((*system, *once), limits.tokens))
+    reasons = (*chosen.reasons, *orphans, *fit.over_limit(_cost((*system, *once)), limits.tokens))
     # Temporary messages displace turns only for this call: the window start stays.
     moved_to = chosen.entries[0].position if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
@@ -313,7 +318,7 @@ def _instructions(
         known = [one.digest for one in stored] if begins else []
         stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
     system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored if one.message.is_told)
-    fit.check_instructions(sum(part.tokens for part in system), limit)
+    fit.check_instructions(_cost(system), limit)
     return system
 
 
@@ -429,16 +434,12 @@ _LOOKED_AT = 400  # messages between the summaries and the window that are check
 
 @dataclass(frozen=True, slots=True)
 class _SummaryPart:
-    """The summary in a context. `first` is the place where it begins."""
+    """The summary in a context, if there is one. `first` is the place where it begins."""
 
-    part: Part | None = None
+    parts: tuple[Part, ...] = ()
     version: int = 0
     first: int | None = None
     notes: tuple[Reason, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        return _cost(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -475,7 +476,7 @@ def read_view(
     reserve: int,
     page: Page,
     pending: Sequence[StoredMessage] = (),
-    profile: Part | None = None,
+    profile: tuple[Part, ...] = (),
 ) -> WindowView:
     """Read the newest turns and the summary of what lies before them.
 
@@ -505,7 +506,7 @@ def read_view(
             reserve,
             first,
             page,
-            overhead=shown.tokens + _cost(profile),
+            overhead=_cost((*shown.parts, *profile)),
             stops=(left.behind,) if left.now is not None else (),
             pending=pending,
         )
@@ -513,12 +514,11 @@ def read_view(
             view = left.now
         wanted = _before(rt, session, view, seen.first, limits)
         grows = wanted.version != shown.version
-        beside = _cost(profile)
-        if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
+        if (shown.parts or profile) and seen.tokens + _cost((*shown.parts, *profile)) > limits.tokens:
             # The newest turn has precedence over everything.
             outranked += _omissions(shown, profile)
-            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), None
-        elif not grows or seen.tokens + reserve + wanted.tokens + beside <= limits.tokens:
+            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), ()
+        elif not grows or seen.tokens + reserve + _cost((*wanted.parts, *profile)) <= limits.tokens:
             break
         shown = wanted
     moves = seen.new_first is not None or known.overdue
@@ -526,25 +526,20 @@ def read_view(
     return replace(
         seen,
         reasons=(*seen.reasons, *wanted.notes, *outranked),
-        profile=(profile,) if profile is not None else (),
-        summary=(wanted.part,) if wanted.part is not None else (),
+        profile=profile,
+        summary=wanted.parts,
         summary_first=wanted.first,
         summary_end=known.behind,
         start=WindowStart(begins, known.version) if moves else None,
     )
 
 
-def _omissions(summary: _SummaryPart, profile: Part | None) -> tuple[Reason, ...]:
+def _omissions(summary: _SummaryPart, profile: Sequence[Part]) -> tuple[Reason, ...]:
     """Return why summary and profile are left out."""
     said = "left out: the newest turn needs the room"
-    missing = [Reason("summary_left_out", f"the summary {said}")] if summary.part is not None else []
-    if profile is not None:
-        missing.append(Reason("profile_left_out", f"{len(profile.keys)} record(s) of the profile {said}"))
-    return tuple(missing)
-
-
-def _cost(part: Part | None) -> int:
-    return part.tokens if part is not None else 0
+    summaries = [Reason("summary_left_out", f"the summary {said}") for _ in summary.parts]
+    records = [f"{len(part.keys)} record(s) of the profile {said}" for part in profile]
+    return (*summaries, *(Reason("profile_left_out", text) for text in records))
 
 
 def due_position(
@@ -611,7 +606,7 @@ def _before(
         tokens = rt.tokens.message(message)
         if tokens <= room:
             part = Part(message, (summary.version,), (), tokens, tuple(reasons))
-            return _SummaryPart(part, summary.version, summary.first)
+            return _SummaryPart((part,), summary.version, summary.first)
         reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
         text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
     said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"
@@ -632,8 +627,8 @@ _READ = 100  # records that are read at least, so that the name is among them
 
 def profile(
     connection: Connection, rt: Runtime, search_scope: SearchScope, token_limit: int, page: Page
-) -> tuple[Part | None, tuple[Reason, ...]]:
-    """Return the user's profile, and why parts are left out; None if there is none, or nothing fits.
+) -> tuple[tuple[Part, ...], tuple[Reason, ...]]:
+    """Return the user's profile as one part, and why some of it is left out; no part if there is none, or nothing fits.
 
     It has at most 20 facts as `label: value` (J26 in layered agent memories), and then records of type `"profile"`. If
     not all of it fits, facts are chosen by their keys: the name first; and of records the most important, among these
@@ -651,9 +646,9 @@ def profile(
         page: The session's last messages in the window.
     """
     if not (rt.settings.profile_tokens and search_scope.own.records):
-        return None, ()
+        return (), ()
     room, sign = quarter_at_most(token_limit, rt.settings.profile_tokens), rt.sign(search_scope.reach)
-    found, every = records_reads.profile(connection, search_scope.reader, _most_profile(room), _FACTS)
+    found, every = records_reads.profile(connection, search_scope.reader, max(_READ, room // LEAST), _FACTS)
     whole = [stored for entry, stored in page if entry.characters <= rt.settings.offload_characters]
     records = {key: record for key, record in found.items() if not _is_shown(record, whole)}
     every -= len(found) - len(records)
@@ -665,20 +660,16 @@ def profile(
         tokens = rt.tokens.message(message)
         if tokens <= room:
             ids = tuple(records[key].memory_id for key in told)
-            reason = _reason_profile(len(told), every)
+            left = f", {every - len(told)} less important ones left out" if every > len(told) else ""
+            reason = Reason("profile", f"{len(told)} record(s), told in every context{left}", len(told))
             notes = (*_conflicts([records[key] for key in told]), *omission(every - len(told), room))
-            return Part(message, tuple(told), ids, tokens, (reason,)), notes
+            return (Part(message, tuple(told), ids, tokens, (reason,)),), notes
         if len(fitting) == len(lines):  # only then is each line counted
             frame = rt.tokens.message(Message("user", render.profile_block([""], sign)))
             fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
         if len(fitting) == len(told):
             fitting.pop()  # its line costs more among the others than by itself
-    return None, omission(every, room)
-
-
-def _most_profile(tokens: int) -> int:
-    """Return how many records are read for so many tokens."""
-    return max(_READ, tokens // LEAST)
+    return (), omission(every, room)
 
 
 def _is_shown(record: Record, messages: Sequence[StoredMessage]) -> bool:
@@ -724,8 +715,3 @@ def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
         f"{one.key} {one.value} ({one.memory_id})" for one in facts if one.memory_id in disputed
     )
     return (Reason("conflict", f"facts of the profile that cannot all be true: {named}"),) if named else ()
-
-
-def _reason_profile(count: int, total: int) -> Reason:
-    left = f", {total - count} less important ones left out" if total > count else ""
-    return Reason("profile", f"{count} record(s), told in every context{left}", count)
