@@ -161,14 +161,12 @@ class _Calls(NamedTuple):
         identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
         query: Embeds one question; None: `texts` does.
-        atexts: The async form of `texts`; None if it would only call the blocking one.
-        aquery: The async form of `query`; None likewise.
+        aquery: The async form of `query`; None if it would only call the blocking one.
     """
 
     identity: str
     texts: Callable[[list[str]], Any]
     query: Callable[[str], Any] | None = None
-    atexts: Callable[[list[str]], Awaitable[Any]] | None = None
     aquery: Callable[[str], Awaitable[Any]] | None = None
 
 
@@ -207,12 +205,7 @@ class ForeignEmbedder:
 
     async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Do the same without blocking the event loop."""
-        texts = list(texts)
-        if self._calls.atexts is None or not texts:
-            return await asyncio.to_thread(self.embed, texts)
-        with errors.foreign_errors_as(EmbedderError, self._name):
-            answer = await self._calls.atexts(texts)
-        return self._check_vectors(answer, texts)
+        return await asyncio.to_thread(self.embed, texts)
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
@@ -290,10 +283,10 @@ def _calls_of(choice: Any) -> _Calls:
     def has(*methods: str) -> bool:
         return all(callable(getattr(choice, method, None)) for method in methods)
 
-    def async_method(method: str, *doers: str) -> Any:
+    def async_method(method: str, doer: str = "") -> Any:
         """Return an async method if it, or what does its work, awaits something; a thread is better if not."""
-        doer = next((doer for doer in doers if has(doer)), method)
-        return getattr(choice, method, None) if _awaits(getattr(type(choice), doer, None)) else None
+        awaits = _awaits(getattr(type(choice), doer if has(doer) else method, None))
+        return getattr(choice, method, None) if awaits else None
 
     if isinstance(choice, type):
         raise ConfigurationError(
@@ -301,20 +294,17 @@ def _calls_of(choice: Any) -> _Calls:
             hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
         )
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
-        awaits = async_method("aembed"), async_method("aembed_query")
-        return _Calls(choice.identity, choice.embed, choice.embed_query, *awaits)
+        return _Calls(choice.identity, choice.embed, choice.embed_query, async_method("aembed_query"))
     if has("embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
-        awaits = async_method("aembed_documents"), async_method("aembed_query")
-        return _Calls(identity, choice.embed_documents, choice.embed_query, *awaits)
+        return _Calls(identity, choice.embed_documents, choice.embed_query, async_method("aembed_query"))
     if has("get_text_embedding_batch", "get_query_embedding"):
         name = choice.class_name() if has("class_name") else type(choice).__name__
         return _Calls(
             _identity("llamaindex", name, lambda name: getattr(choice, name, None)),
             choice.get_text_embedding_batch,
             choice.get_query_embedding,
-            async_method("aget_text_embedding_batch", "_aget_text_embedding"),
             async_method("aget_query_embedding", "_aget_query_embedding"),
         )
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):

@@ -277,20 +277,22 @@ class _Ways:
 
     def ask(self, ways: Sequence[Callable[[], Any]]) -> Any:
         """Return the answer of the first way that the server accepts. The last one asks for no form."""
-        for number in range(min(self._refused, len(ways) - 1), len(ways)):
+        for number, way in enumerate(ways[:-1]):
+            if number < self._refused:
+                continue
             try:
-                return ways[number]()
+                return way()
             except Exception as problem:
                 status = _status_of(problem)
                 is_form = status in _REFUSALS or isinstance(
                     problem, NotImplementedError | TypeError | ValueError
                 )
-                if number == len(ways) - 1 or not is_form or is_overflow(problem):
+                if not is_form or is_overflow(problem):
                     raise
                 logger.info("a form of the answer is refused: %s", type(problem).__name__)
                 if status is not None and status < 500:  # noqa: PLR2004  (a server's fault may pass)
                     self._refused = number + 1
-        raise AssertionError("the last way returns or raises")
+        return ways[-1]()
 
 
 def _status_of(problem: BaseException) -> int | None:

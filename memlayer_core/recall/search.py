@@ -517,10 +517,9 @@ def _age(message: Message) -> float:
 
 def _read(connection: Connection, rt: Runtime, scope: SearchScope, keys: Sequence[int]) -> dict[int, Line]:
     """Return what the reader may see of some texts, by key."""
-    rows = sql.find_rows(connection, scope.reach, keys)
-    spoken = sql.messages_of(connection, scope.reach, rows, list(rows))
-    read = {one.key: Line(one, 0.0, (), ()) for one in spoken}
-    others = [key for key in keys if key not in rows]
+    said = messages_reads.find_messages(connection, scope.reach, keys)
+    read = {one.key: Line(one, 0.0, (), ()) for one in said if one.message.role not in SYSTEM_ROLES}
+    others = [key for key in keys if key not in read]
     if others and scope.has_records:
         for key, record in records_reads.find_records(connection, scope.reader, others).items():
             read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record=record)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,9 +13,8 @@ from memlayer_core.codec import parse_exact
 from memlayer_core.items.check import passes
 from memlayer_core.items.model import Condition
 from memlayer_core.items.sql import DECLARED, declared_names
-from memlayer_core.message import StoredMessage
 from memlayer_core.messages.model import Session, WindowStart
-from memlayer_core.messages.reads import find_messages, session_from, stored_of
+from memlayer_core.messages.reads import session_from
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
@@ -24,7 +22,6 @@ from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
-    IN_FORCE_BY_KEY,
     messages,
     namespaces,
     records,
@@ -131,73 +128,9 @@ def _statistics(row: Any | None) -> ScopeStatistics:
 
 _SAMPLED = 200  # texts that are read for the languages of a user who has many texts
 
-READ_AHEAD = 1000
-"""Characters of a message that are read before it is shown. Most have fewer, and are then read whole."""
-
-_KEPT = (
-    "key",
-    "position",
-    "id",
-    "digest",
-    "role",
-    "name",
-    "tokens",
-    "counter",
-    "characters",
-    "created_at",
-    "utc_offset",
-)
-_ROWS = ListStatement(
-    lambda keys: (
-        sa.select(
-            *(messages.c[name] for name in _KEPT),
-            sa.func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
-            sa.case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
-            sessions.c.session_id,
-            sessions.c.agent_id,
-        )
-        .join(sessions, sessions.c.number == messages.c.session)
-        .where(
-            messages.c.key.in_(keys),
-            IN_FORCE_BY_KEY,
-            messages.c.tokens > 0,
-            messages.c.role != "system",
-            WITHIN,
-        )
-    )
-)
 _LANGUAGES = Statement(
     sa.select(texts.c.language).where(texts.c.namespace == sa.bindparam("of"), EMBEDDED).limit(_SAMPLED)
 )
-
-
-def find_rows(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
-    """Return the rows of the messages of these keys in a scope. Other keys are ignored.
-
-    Of a text, no more than the beginning is read; `messages_of` makes messages of those that have no more.
-    """
-    return {row.key: row for row in _ROWS.all(connection, keys, statements.reach_parameters(reach))}
-
-
-def messages_of(
-    connection: sa.Connection, reach: Scope, rows: Mapping[int, Any], keys: Sequence[int]
-) -> list[StoredMessage]:
-    """Return the messages of these keys that are in a scope.
-
-    Args:
-        connection: On the snapshot of the rows.
-        reach: The scope.
-        rows: What `find_rows` returned; what is too long for these is read.
-        keys: Keys of messages; other keys are ignored.
-    """
-    scope_of = cache(partial(Scope, reach.user_id, tenant_id=reach.tenant_id))
-    found = [
-        stored_of(row, scope_of(row.session_id, row.agent_id))
-        for key in keys
-        if (row := rows.get(key)) is not None and row.characters <= READ_AHEAD
-    ]
-    long = [key for key in keys if key in rows and rows[key].characters > READ_AHEAD]
-    return [*found, *find_messages(connection, reach, long)] if long else found
 
 
 def matching_keys(

@@ -158,15 +158,15 @@ class Context(Viewable):
         over = older if self.placement == "user" else ""
         questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
         asked = max(questions, default=None)  # providers want results in front of other content
-        other_parts = self.recall if self.placement == "user" else ""
+        recalled = self.recall if self.placement == "user" else ""
         first = [over] if over and not (turns and turns[0].role == "user") else []
-        first += [other_parts] if other_parts and asked is None else []
+        first += [recalled] if recalled and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
         for at, message in _results_behind_calls(everything):
             # Plain messages stay as they were stored; another framework's message has no other form of the pair.
             made = convert(message if message.raw is not None else everything[at])
-            for text in (other_parts if at == asked else "", "" if first or at else over):
+            for text in (recalled if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
         return composed

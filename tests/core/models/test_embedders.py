@@ -446,10 +446,6 @@ class TestOthers:
                 return self._get_query_embedding(query)
 
         class Remote(Local):
-            async def _aget_text_embedding(self, text):
-                await asyncio.sleep(0)
-                return [0.0, 2.0]
-
             async def _aget_query_embedding(self, query):
                 await asyncio.sleep(0)
                 return [3.0, 0.0]
@@ -459,7 +455,6 @@ class TestOthers:
         await local.aembed_query("a")
         assert len(threads) == 2
         assert threading.main_thread() not in threads
-        assert (await remote.aembed(["a"]))[0].tolist() == [0, 1]
         assert (await remote.aembed_query("a")).tolist() == [1, 0]
         assert len(threads) == 2, "async methods that await are used"
 
