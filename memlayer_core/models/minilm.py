@@ -215,9 +215,6 @@ class MiniLM:
             ) from problem
 
     def _model(self) -> _Model:
-        found = _models.get(self._where)
-        if found is not None:
-            return found
         with _loading:
             if self._where not in _models:
                 _models[self._where] = _Model(self._where)

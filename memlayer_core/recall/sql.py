@@ -30,8 +30,6 @@ from memlayer_core.storage.tables import (
 )
 from memlayer_core.storage.vectors import ScopeStatistics
 
-# Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
-
 _HELD = sa.exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (

@@ -283,8 +283,7 @@ def read_window(
         least = {
             entry.position: shown[entry.position].tokens
             for entry in chosen.entries
-            if entry.position in shown
-            and entry.position in chosen.reductions
+            if entry.position in chosen.reductions
             and shown[entry.position].tokens > chosen.most_tokens(entry)
         }
         if not least:
@@ -328,11 +327,8 @@ def _pending_parts(
     """Return pending messages with the places that they will have."""
     told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
-    entries = [
-        Entry.of(position, part.message, part.tokens)
-        for position, part in enumerate(parts, session.next_position if session is not None else 0)
-    ]
-    return list(zip(entries, parts, strict=True))
+    first = session.next_position if session is not None else 0
+    return [(Entry.of(at, part.message, part.tokens), part) for at, part in enumerate(parts, first)]
 
 
 def _window_parts(
@@ -354,23 +350,24 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
     question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
-    for position in (entry.position for entry in choice.entries if entry.position in parts_by_place):
-        part, before = parts_by_place[position], parts[-1] if parts else None
-        old = question is not None and position < question
-        merges = choice.merges and old and part.keys and not part.is_shorter
-        beside = before if merges and before is not None and not before.is_shorter else None
-        one = merge_messages(beside.message, part.message) if beside is not None else None
-        if one is not None and before is not None:
-            parts[-1] = Part(
-                one,
-                before.keys + part.keys,
-                before.ids + part.ids,
-                rt.tokens.message(one),
-                (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
-            )
+    for entry in choice.entries:
+        part = parts_by_place[entry.position]
+        is_old = question is not None and entry.position < question
+        both = _merged(rt, parts[-1], part) if choice.merges and is_old and parts else None
+        if both is not None:
+            parts[-1] = both
         else:
             parts.append(part)
     return tuple(parts)
+
+
+def _merged(rt: Runtime, before: Part, part: Part) -> Part | None:
+    """Return two neighbours as one; None if they stay two."""
+    one = merge_messages(before.message, part.message)
+    if one is None or not part.keys or before.is_shorter or part.is_shorter:
+        return None
+    reasons = (*before.reasons, Reason("merged", "shown as one with what the same speaker said next"))
+    return Part(one, before.keys + part.keys, before.ids + part.ids, rt.tokens.message(one), reasons)
 
 
 def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, *, is_question: bool) -> Part:
