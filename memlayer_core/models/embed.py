@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dis
 import hashlib
 import inspect
@@ -27,7 +26,7 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName
+from memlayer_core.models.foreign import BlockingEmbedder, Deadline, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 _QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
 
 
-class QueryCache:
+class QueryCache(BlockingEmbedder):
     """An embedder with a cache for questions.
 
     A vector is made of a text alone: whose question it was does not matter. Once the embedder fails, all are
@@ -70,11 +69,6 @@ class QueryCache:
         """Return one unit vector for each text."""
         with self._or_forget():
             return self._embedder.embed(texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        with self._or_forget():
-            return await self._embedder.aembed(texts)
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question.
@@ -170,7 +164,7 @@ class _Calls(NamedTuple):
     aquery: Callable[[str], Awaitable[Any]] | None = None
 
 
-class ForeignEmbedder:
+class ForeignEmbedder(BlockingEmbedder):
     """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
 
     Questions have a time limit. Texts are embedded in the background, without one.
@@ -202,10 +196,6 @@ class ForeignEmbedder:
         with errors.foreign_errors_as(EmbedderError, self._name):
             answer = self._calls.texts(texts)
         return self._check_vectors(answer, texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        return await asyncio.to_thread(self.embed, texts)
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""

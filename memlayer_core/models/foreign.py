@@ -25,7 +25,15 @@ from memlayer_core.errors import (
 from memlayer_core.events import Health
 from memlayer_core.message import Message
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, LanguageModel, LongTermMemory, Redactor, Reranker, TokenCounter
+from memlayer_core.seams import (
+    Embedder,
+    FloatVector,
+    LanguageModel,
+    LongTermMemory,
+    Redactor,
+    Reranker,
+    TokenCounter,
+)
 
 # Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
 #
@@ -223,6 +231,26 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
     return answer
+
+
+class BlockingEmbedder:
+    """An embedder whose async verbs do the blocking ones in a worker thread, and which embeds a question like a text."""
+
+    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Return one unit vector for each text."""
+        raise NotImplementedError
+
+    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Do the same without blocking the event loop."""
+        return await asyncio.to_thread(self.embed, texts)
+
+    def embed_query(self, text: str) -> FloatVector:
+        """Return the vector of a question."""
+        return self.embed([text])[0]
+
+    async def aembed_query(self, text: str) -> FloatVector:
+        """Do the same without blocking the event loop."""
+        return await asyncio.to_thread(self.embed_query, text)
 
 
 def finish(answer: Any) -> Any:

@@ -497,19 +497,11 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
         return _Recall()
     # Each line's part of what all of them cost is not counted once more.
     costs = shares(max(0, tokens - frame), [one.turn.tokens + MARGIN for one in in_order])
-    pieces = tuple(
-        Piece(
-            "recall",
-            one.turn.message.text,
-            cost,
-            (one.turn.message.id or "",),
-            one.turn.message.created_at,
-            one.turn.message.speaker,
-            one.reasons,
-            one.score,
-        )
+    parts = [
+        Part(one.turn.message, (one.turn.key,), (one.turn.message.id or "",), cost, one.reasons)
         for cost, one in zip(costs, in_order, strict=True)
-    )
+    ]
+    pieces = tuple(part.piece("recall", one.score) for part, one in zip(parts, in_order, strict=True))
     shown = {one.turn.key for one in in_order}
     prints = {one.turn.key: recall_search.print_of(one.turn) for one in lines if one.turn.key in shown}
     of_records = [one.turn.key for one in in_order if one.record is not None]
@@ -591,13 +583,11 @@ def _ask_service(
     return lines, ()
 
 
-def _of_session(wanted: RecallFilter | None, scope: Scope) -> RecallFilter:
+def _of_session(recall_filter: RecallFilter | None, scope: Scope) -> RecallFilter:
     """Return a checked filter that lets messages of the session pass, if they pass the caller's own."""
-    here, wanted = scope.session_id or "", wanted or RecallFilter()
-    passes = (not wanted.kinds or "message" in wanted.kinds) and (
-        not wanted.sessions or here in wanted.sessions
-    )
-    return replace(wanted, kinds=["message"] if passes else ["episodic"], sessions=[here])
+    here, own = scope.session_id or "", recall_filter or RecallFilter()
+    passes = (not own.kinds or "message" in own.kinds) and (not own.sessions or here in own.sessions)
+    return replace(own, kinds=["message"] if passes else ["episodic"], sessions=[here])
 
 
 def _with_quotes(rt: Runtime, scope: Scope, context: Context, lines: Sequence[str]) -> Context:

@@ -60,10 +60,12 @@ class Part(NamedTuple):
         """Whether it is only a part of the stored message."""
         return any(reason.code in _SHORTER for reason in self.reasons)
 
-    def piece(self, kind: PieceKind) -> Piece:
+    def piece(self, kind: PieceKind, score: float | None = None) -> Piece:
         """Return it as a piece of a context."""
         said = self.message
-        return Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+        return Piece(
+            kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons, score
+        )
 
 
 @dataclass(frozen=True, slots=True)
