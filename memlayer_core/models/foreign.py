@@ -15,13 +15,6 @@ from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from memlayer_core import errors
-from memlayer_core.errors import (
-    ConfigurationError,
-    LongTermMemoryError,
-    MemlayerError,
-    RedactorError,
-    RerankerError,
-)
 from memlayer_core.events import Health
 from memlayer_core.message import Message
 from memlayer_core.scope import Scope
@@ -166,7 +159,7 @@ class Deadline:
         setting: The name of the setting that says how long.
     """
 
-    def __init__(self, who: str, seconds: float, error: type[MemlayerError], setting: str) -> None:
+    def __init__(self, who: str, seconds: float, error: type[errors.MemlayerError], setting: str) -> None:
         self._who, self._seconds, self._error, self._late_until = who, seconds, error, 0.0
         self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
 
@@ -207,7 +200,7 @@ class Deadline:
                 f"{self._who} was late, and is asked again in {left:.1f} seconds", hint=self._hint
             )
 
-    def _late(self) -> MemlayerError:
+    def _late(self) -> errors.MemlayerError:
         self._late_until = time.monotonic() + self._seconds
         return self._error(
             f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
@@ -293,11 +286,11 @@ class CheckedRedactor:
         self._health.up("redactor")
         return left
 
-    def _failure(self, reason: str) -> RedactorError:
+    def _failure(self, reason: str) -> errors.RedactorError:
         self._health.down(
             "redactor", f"{reason}; what it should redact is neither remembered, nor indexed, nor shown"
         )
-        return RedactorError(
+        return errors.RedactorError(
             f"the redactor failed: {reason}; what it should have redacted was not written",
             hint="Correct the function that was passed as `redactor`, and call again.",
         )
@@ -327,7 +320,7 @@ class ForeignReranker:
     def __init__(self, name: str, ask: _Ask, aask: _AsyncAsk | None, seconds: float) -> None:
         self.name = name
         self._ask, self._aask = ask, aask
-        self._deadline = Deadline(f"the reranker {name}", seconds, RerankerError, "reranker_timeout")
+        self._deadline = Deadline(f"the reranker {name}", seconds, errors.RerankerError, "reranker_timeout")
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return a score for each text.
@@ -354,7 +347,7 @@ class ForeignReranker:
         if len(scores) == count and all(map(math.isfinite, scores)):
             return scores
         told = "NaN or infinity" if len(scores) == count else f"{len(scores)} scores for {count} texts"
-        raise RerankerError(
+        raise errors.RerankerError(
             f"the reranker {self.name} answered with {told}",
             hint="It must return one finite number for each text.",
         )
@@ -375,7 +368,7 @@ def resolve_reranker(choice: Any, seconds: float) -> Reranker | None:
 
     asks = None if isinstance(choice, type) else _asks(choice)
     if asks is None:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"reranker={choice!r:.100} is no reranker",
             hint="Pass a function of a query and a list of texts that returns a score for each, a LangChain "
             "`BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; an object, not its class.",
@@ -472,7 +465,7 @@ class ForeignLongTermMemory:
 
     def __init__(self, open_memory: Callable[[Scope], LongTermMemory], seconds: float) -> None:
         self._open = open_memory
-        self._deadline = Deadline(_NAME, seconds, LongTermMemoryError, "long_term_timeout")
+        self._deadline = Deadline(_NAME, seconds, errors.LongTermMemoryError, "long_term_timeout")
 
     def retrieve(self, scope: Scope, message: Message) -> str:
         """Return what is relevant to a message.
@@ -484,7 +477,7 @@ class ForeignLongTermMemory:
 
     async def aretrieve(self, scope: Scope, message: Message) -> str:
         """Do the same without blocking the event loop."""
-        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
+        with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
             service = self._open(scope)
         awaiting = (
             partial(service.retrieve, message) if inspect.iscoroutinefunction(service.retrieve) else None
@@ -497,7 +490,7 @@ class ForeignLongTermMemory:
         Raises:
             LongTermMemoryError: The service failed.
         """
-        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
+        with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
             finish(self._open(scope).record(list(messages)))
 
     def _retrieve(self, scope: Scope, message: Message) -> Any:
@@ -506,7 +499,7 @@ class ForeignLongTermMemory:
 
 def _text(answer: object) -> str:
     if not isinstance(answer, str):
-        raise LongTermMemoryError(
+        raise errors.LongTermMemoryError(
             f"{_NAME} returned no text but {type(answer).__name__}",
             hint="`retrieve` returns a text, empty if it found nothing.",
         )

@@ -224,33 +224,52 @@ def context(
         return _choose(connection, rt, scope, known, found, allowed.tokens, view)
 
     read = rt.db.read(look)
-    recall = read.recall
-    if rt.reranker is not None and read.lines:
-        lines, notes = yield from recall_search.rerank(
-            rt, read.state.search_scope, newest.query, list(read.lines)
-        )
-        chosen = _recalled(rt, scope, lines[: read.line_limit], read.budget)
-        recall = replace(chosen, notes=(*recall.notes, *notes), reserve=recall.reserve)
+    recall = yield from _reranked(rt, scope, read)
     _note(rt, scope, read, recall, how, size_of(allowed.tokens))
     rt.temporaries.note_shown(scope, window_view.changed_texts(read.view))
-    above, below = read.view.pieces
-    made = Context(
-        system=tuple(part.message for part in read.view.system),
-        profile=next((part.message for part in read.view.profile), None),
-        summary=next((part.message for part in read.view.summary), None),
-        window=tuple(part.message for part in read.view.window if part.keys),
-        pending=tuple(part.message for part in read.view.window if not part.keys),
-        temporary=tuple(part.message for part in read.view.temporary),
-        recall=recall.text,
-        placement=placed,
-        pieces=(*above, *recall.pieces, *below),
-        tokens=read.view.tokens + recall.tokens,
-        token_limit=whole.tokens,
-        reasons=(*read.view.reasons, *read.state.notes, *recall.notes, *told),
-        scope=scope,
-        compaction=read.view.compaction,
-    )
+    made = _context_of(scope, read, recall, placed, whole.tokens, told)
     return _with_quotes(rt, scope, made, quotes) if quotes else made
+
+
+def _reranked(rt: Runtime, scope: Scope, selection: _Selection) -> Asking[_Recall]:
+    """Return what is recalled: what was selected, or what a reranker chooses."""
+    if rt.reranker is None or not selection.lines:
+        return selection.recall
+    state, earlier = selection.state, selection.recall
+    every, notes = yield from recall_search.rerank(
+        rt, state.search_scope, state.newest.query, list(selection.lines)
+    )
+    chosen = _recalled(rt, scope, every[: selection.line_limit], selection.budget)
+    return replace(chosen, notes=(*earlier.notes, *notes), reserve=earlier.reserve)
+
+
+def _context_of(
+    scope: Scope,
+    selection: _Selection,
+    recall: _Recall,
+    placement: Placement,
+    token_limit: int,
+    notes: tuple[Reason, ...],
+) -> Context:
+    """Put together what was selected."""
+    seen = selection.view
+    above, below = seen.pieces
+    return Context(
+        system=tuple(part.message for part in seen.system),
+        profile=next((part.message for part in seen.profile), None),
+        summary=next((part.message for part in seen.summary), None),
+        window=tuple(part.message for part in seen.window if part.keys),
+        pending=tuple(part.message for part in seen.window if not part.keys),
+        temporary=tuple(part.message for part in seen.temporary),
+        recall=recall.text,
+        placement=placement,
+        pieces=(*above, *recall.pieces, *below),
+        tokens=seen.tokens + recall.tokens,
+        token_limit=token_limit,
+        reasons=(*seen.reasons, *selection.state.notes, *recall.notes, *notes),
+        scope=scope,
+        compaction=seen.compaction,
+    )
 
 
 def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, how: object, size: int) -> None:
