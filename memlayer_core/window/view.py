@@ -365,8 +365,9 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
 
 def _merged(rt: Runtime, before: Part, part: Part) -> Part | None:
     """Return two neighbours as one; None if they stay two."""
-    one = merge_messages(before.message, part.message)
-    if one is None or not part.keys or before.is_shorter or part.is_shorter:
+    is_whole = part.keys and not (before.is_shorter or part.is_shorter)
+    one = merge_messages(before.message, part.message) if is_whole else None
+    if one is None:
         return None
     reasons = (*before.reasons, Reason("merged", "shown as one with what the same speaker said next"))
     return Part(one, before.keys + part.keys, before.ids + part.ids, rt.tokens.message(one), reasons)
