@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import dis
-import functools
 import hashlib
 import inspect
 import os
@@ -13,21 +11,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from memlayer_core import errors
-from memlayer_core.errors import (
-    ConfigurationError,
-    EmbedderError,
-    EmbedderLoadingError,
-    EmbedderMismatchError,
-)
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import DeadlineEmbedder, EmbedderLike, EmbedderName
+from memlayer_core.models.foreign import BlockingEmbedder, Deadline, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
@@ -43,7 +36,7 @@ if TYPE_CHECKING:
 _QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
 
 
-class QueryCache:
+class QueryCache(BlockingEmbedder):
     """An embedder with a cache for questions.
 
     A vector is made of a text alone: whose question it was does not matter. Once the embedder fails, all are
@@ -70,11 +63,6 @@ class QueryCache:
         """Return one unit vector for each text."""
         with self._or_forget():
             return self._embedder.embed(texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        with self._or_forget():
-            return await self._embedder.aembed(texts)
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question.
@@ -120,7 +108,7 @@ class QueryCache:
 
     def _check_ready(self) -> None:
         if self._warming:
-            raise EmbedderLoadingError(
+            raise errors.EmbedderLoadingError(
                 f"the embedder {self.identity} is being loaded",
                 hint="Ask again when `memory.admin.warm` has returned.",
             )
@@ -154,36 +142,40 @@ def _digest(text: str) -> bytes:
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]*@|\?.*$")
 
 
-class ForeignEmbedder:
-    """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
+class _Calls(NamedTuple):
+    """How an embedder is called.
 
-    Args:
+    Attributes:
         identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
         query: Embeds one question; None: `texts` does.
-        atexts: The async form of `texts`; None if it would only call the blocking one.
-        aquery: The async form of `query`; None likewise.
+        aquery: The async form of `query`; None if it would only call the blocking one.
+    """
+
+    identity: str
+    texts: Callable[[list[str]], Any]
+    query: Callable[[str], Any] | None = None
+    aquery: Callable[[str], Awaitable[Any]] | None = None
+
+
+class ForeignEmbedder(BlockingEmbedder):
+    """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
+
+    Questions have a time limit. Texts are embedded in the background, without one.
+
+    Args:
+        calls: How it is called, and its name for the store.
+        seconds: How long a question may take.
         dimension: Length of the store's vectors; None without vectors.
     """
 
-    def __init__(
-        self,
-        identity: str,
-        texts: Callable[[list[str]], Any],
-        query: Callable[[str], Any] | None = None,
-        atexts: Callable[[list[str]], Awaitable[Any]] | None = None,
-        aquery: Callable[[str], Awaitable[Any]] | None = None,
-        dimension: int | None = None,
-    ) -> None:
-        self.identity = identity
-        self._texts, self._query, self._atexts, self._aquery = texts, query, atexts, aquery
+    def __init__(self, calls: _Calls, seconds: float, dimension: int | None = None) -> None:
+        self.identity = calls.identity
+        self._calls = calls
+        self._name = f"the embedder {calls.identity}"
+        self._deadline = Deadline(self._name, seconds, errors.EmbedderError, "embedder_timeout")
         self._of_store = dimension
         self._known: dict[str, int] = {}
-
-    @property
-    def awaits(self) -> bool:
-        """Whether `aembed_query` needs no thread."""
-        return self._aquery is not None
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text.
@@ -195,36 +187,29 @@ class ForeignEmbedder:
         texts = list(texts)
         if not texts:
             return []
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = self._texts(texts)
-        return self._check_vectors(answer, texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        texts = list(texts)
-        if not texts:
-            return []
-        if self._atexts is None:
-            return await asyncio.to_thread(self.embed, texts)
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = await self._atexts(texts)
+        with errors.foreign_errors_as(errors.EmbedderError, self._name):
+            answer = self._calls.texts(texts)
         return self._check_vectors(answer, texts)
 
     def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question. Raises what `embed` raises."""
-        if self._query is None:
-            return self.embed([text])[0]
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = self._query(text)
-        return self._check_vectors([answer], [text])[0]
+        """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
+        return self._deadline.wait(partial(self._embed_query, text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        if self._aquery is None:
-            return await asyncio.to_thread(self.embed_query, text)
-        with errors.foreign_errors_as(EmbedderError, f"the embedder {self.identity}"):
-            answer = await self._aquery(text)
-        return self._check_vectors([answer], [text])[0]
+        aquery = self._calls.aquery
+
+        async def ask() -> FloatVector:
+            assert aquery is not None
+            return self._check_vectors([await aquery(text)], [text])[0]
+
+        awaiting = None if aquery is None else ask
+        return await self._deadline.await_for(partial(self._embed_query, text), awaiting)
+
+    def _embed_query(self, text: str) -> FloatVector:
+        if self._calls.query is None:
+            return self.embed([text])[0]
+        return self._check_vectors([self._calls.query(text)], [text])[0]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.
@@ -256,7 +241,7 @@ class ForeignEmbedder:
 
     def _measure(self, size: int) -> None:
         if self._of_store not in {None, size}:
-            raise EmbedderMismatchError(
+            raise errors.EmbedderMismatchError(
                 f"the store's vectors have {self._of_store} dimensions, and those of {self.identity} have {size}",
                 hint="It is another embedder under the same name. Open the store with the one that made its vectors, give "
                 "this one an `identity` of its own, or embed everything again: `Memory.open(…, reembed=True)`.",
@@ -265,19 +250,15 @@ class ForeignEmbedder:
         if size != known:
             raise self._nonsense(f"a vector of {size} dimensions after ones of {known}")
 
-    def _nonsense(self, text: str) -> EmbedderError:
-        return EmbedderError(
+    def _nonsense(self, text: str) -> errors.EmbedderError:
+        return errors.EmbedderError(
             f"the embedder {self.identity} answered with {text}",
             hint="It must give one vector of finite numbers, not all zero, always of one length, for each text.",
         )
 
 
-def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedder:
-    """Return a user's embedder behind our seam.
-
-    Args:
-        choice: The embedder, in any form that `Memory.open` takes.
-        dimension: Length of the store's vectors; None without vectors.
+def _calls_of(choice: Any) -> _Calls:
+    """Return how a user's embedder, in any form that `Memory.open` takes, is called.
 
     Raises:
         ConfigurationError: It is not an embedder.
@@ -286,58 +267,43 @@ def foreign_embedder(choice: Any, dimension: int | None = None) -> ForeignEmbedd
     def has(*methods: str) -> bool:
         return all(callable(getattr(choice, method, None)) for method in methods)
 
-    def async_method(method: str, *doers: str) -> Any:
+    def async_method(method: str, doer: str = "") -> Any:
         """Return an async method if it, or what does its work, awaits something; a thread is better if not."""
-        doer = next((doer for doer in doers if has(doer)), method)
-        return getattr(choice, method, None) if _awaits(getattr(type(choice), doer, None)) else None
+        awaits = _awaits(getattr(type(choice), doer if has(doer) else method, None))
+        return getattr(choice, method, None) if awaits else None
 
     if isinstance(choice, type):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"embedder={choice.__qualname__} is a class",
             hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
         )
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
-        return ForeignEmbedder(
-            choice.identity,
-            choice.embed,
-            choice.embed_query,
-            async_method("aembed"),
-            async_method("aembed_query"),
-            dimension,
-        )
+        return _Calls(choice.identity, choice.embed, choice.embed_query, async_method("aembed_query"))
     if has("embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
-        return ForeignEmbedder(
-            _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None)),
-            choice.embed_documents,
-            choice.embed_query,
-            async_method("aembed_documents"),
-            async_method("aembed_query"),
-            dimension,
-        )
+        identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
+        return _Calls(identity, choice.embed_documents, choice.embed_query, async_method("aembed_query"))
     if has("get_text_embedding_batch", "get_query_embedding"):
         name = choice.class_name() if has("class_name") else type(choice).__name__
-        return ForeignEmbedder(
+        return _Calls(
             _identity("llamaindex", name, lambda name: getattr(choice, name, None)),
             choice.get_text_embedding_batch,
             choice.get_query_embedding,
-            async_method("aget_text_embedding_batch", "_aget_text_embedding"),
             async_method("aget_query_embedding", "_aget_query_embedding"),
-            dimension,
         )
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"embedder={choice!r:.100} is not an embedder",
             hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
             "Chroma embedding function, or a blocking function from a list of texts to their vectors.",
         )
     if has("name") or has("get_config"):
-        return ForeignEmbedder(_chroma_identity(choice), choice, _chroma_query(choice), dimension=dimension)
+        query = (lambda text: choice.embed_query(input=[text])[0]) if has("embed_query") else None
+        return _Calls(_chroma_identity(choice), choice, query)
     named = choice
-    while isinstance(named, functools.partial):
+    while isinstance(named, partial):
         named = named.func
-    name = _path(named if hasattr(named, "__qualname__") else type(named))
-    return ForeignEmbedder(f"callable:{name}", choice, dimension=dimension)
+    return _Calls(f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}", choice)
 
 
 def _awaits(method: Any) -> bool:
@@ -345,12 +311,6 @@ def _awaits(method: Any) -> bool:
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
     waits = {"GET_AWAITABLE", "GET_ANEXT"}
     return code is not None and any(step.opname in waits for step in dis.get_instructions(code))
-
-
-def _chroma_query(choice: Any) -> Callable[[str], Any] | None:
-    if not callable(getattr(choice, "embed_query", None)):
-        return None
-    return lambda text: choice.embed_query(input=[text])[0]
 
 
 def _chroma_identity(choice: Any) -> str:
@@ -416,7 +376,7 @@ _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
 answers from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
 _fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
-_failed: dict[Path, str] = {}
+_failed: set[Path] = set()  # where MiniLM could not be fetched
 
 
 def _start_afresh() -> None:
@@ -457,28 +417,23 @@ def resolve_embedder(
         if store_identity is None:
             return _best(settings, emit)
         choice = _name_of(store_identity)
-    if isinstance(choice, str) and choice in _IDENTITIES:
-        return _built_in(choice, store_identity, settings)
-    if isinstance(choice, _OWN | DeadlineEmbedder):
-        return choice
-    foreign = foreign_embedder(choice, dimension)
-    return DeadlineEmbedder(foreign, settings.embedder_timeout, awaits=foreign.awaits)
-
-
-def _built_in(name: EmbedderLike, store_identity: str | None, settings: Settings) -> Embedder:
-    match name:
+    match choice:
         case "hashing":
             return HashingEmbedder()
         case "multilingual":
             return _multilingual()
-    return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+        case "minilm":
+            return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+    if isinstance(choice, _OWN | ForeignEmbedder):
+        return choice
+    return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 
 
 def _name_of(identity: str) -> EmbedderName:
     for name, known in _IDENTITIES.items():
         if known == identity:
             return name
-    raise ConfigurationError(
+    raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
         hint="Pass that embedder again (`embedder=...`), or re-embed with `memlayer reindex`.",
     )
@@ -498,9 +453,15 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
     """Return the multilingual embedder, or MiniLM, or else hashing."""
     if multilingual.is_present():
         return Multilingual()
-    english, lost = _minilm_or_reason(settings)
-    if english is not None:
-        return english
+    where, lost = Path(), ""  # there may be no home directory
+    with _fetching:
+        try:
+            where = minilm.folder()
+            if where not in _failed or minilm.is_present(where):
+                return _fetch_minilm(settings)
+        except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
+            lost = "" if where in _failed else f"{type(problem).__name__}: {problem}"
+            _failed.add(where)
     if lost:
         emit(
             EmbedderFallback(
@@ -513,29 +474,9 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
     return HashingEmbedder()
 
 
-def _minilm_or_reason(settings: Settings) -> tuple[MiniLM | None, str]:
-    """Return MiniLM; or None and the reason, which is empty if it was reported before."""
-    try:
-        where = minilm.folder()
-    except RuntimeError as problem:  # no home directory
-        where, lost = Path(), str(problem)
-    else:
-        lost = ""
-    with _fetching:
-        if not lost and minilm.is_present(where):
-            return MiniLM(where), ""
-        if where in _failed:
-            return None, ""
-        try:
-            return _fetch_minilm(settings), ""
-        except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
-            reason = _failed[where] = f"{type(problem).__name__}: {problem}"
-            return None, reason
-
-
 def _multilingual() -> Multilingual:
     if not multilingual.is_present():
-        raise EmbedderError(
+        raise errors.EmbedderError(
             "the multilingual embedder is not installed, or in another version than the store needs",
             hint=f"Install it: `{multilingual.EXTRA}`.",
         )
@@ -549,7 +490,7 @@ def _minilm(settings: Settings, *, of_store: bool) -> MiniLM:
         except Exception as problem:
             who = "MiniLM, which the store was built with," if of_store else "MiniLM"
             other = "`memlayer reindex --embedder hashing`" if of_store else '`embedder="hashing"`'
-            raise EmbedderError(
+            raise errors.EmbedderError(
                 f"{who} is not at hand and cannot be fetched: {type(problem).__name__}: {problem}",
                 hint=f"To have it, {_WAY_OUT}. To go without: {other}.",
             ) from problem

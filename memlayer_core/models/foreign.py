@@ -12,25 +12,21 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
 from concurrent.futures import Future
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from memlayer_core import errors
-from memlayer_core.errors import (
-    ConfigurationError,
-    EmbedderError,
-    LongTermMemoryError,
-    MemlayerError,
-    RedactorError,
-    RerankerError,
-)
 from memlayer_core.events import Health
 from memlayer_core.message import Message
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, LanguageModel, LongTermMemory, Redactor, Reranker, TokenCounter
-
-if TYPE_CHECKING:
-    from memlayer_core.seams import FloatVector
-
+from memlayer_core.seams import (
+    Embedder,
+    FloatVector,
+    LanguageModel,
+    LongTermMemory,
+    Redactor,
+    Reranker,
+    TokenCounter,
+)
 
 # Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
 #
@@ -67,13 +63,11 @@ class LlamaIndexEmbedding(Protocol):
 class LangChainModel(Protocol):
     """LangChain's `BaseChatModel` or `BaseLLM`."""
 
-    @property
-    def invoke(self) -> Callable[..., object]:
+    def invoke(self, *args: Any, **kwargs: Any) -> object:
         """Answer messages."""
         ...
 
-    @property
-    def ainvoke(self) -> Callable[..., Awaitable[object]]:
+    async def ainvoke(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -81,13 +75,11 @@ class LangChainModel(Protocol):
 class LangChainCompressor(Protocol):
     """LangChain's `BaseDocumentCompressor`."""
 
-    @property
-    def compress_documents(self) -> Callable[..., object]:
+    def compress_documents(self, *args: Any, **kwargs: Any) -> object:
         """Return those of some documents that answer a query, the best first."""
         ...
 
-    @property
-    def acompress_documents(self) -> Callable[..., Awaitable[object]]:
+    async def acompress_documents(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -95,13 +87,11 @@ class LangChainCompressor(Protocol):
 class LlamaIndexPostprocessor(Protocol):
     """LlamaIndex's `BaseNodePostprocessor`."""
 
-    @property
-    def postprocess_nodes(self) -> Callable[..., object]:
+    def postprocess_nodes(self, *args: Any, **kwargs: Any) -> object:
         """Return those of some nodes that answer a query, the best first."""
         ...
 
-    @property
-    def apostprocess_nodes(self) -> Callable[..., Awaitable[object]]:
+    async def apostprocess_nodes(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -109,13 +99,11 @@ class LlamaIndexPostprocessor(Protocol):
 class LlamaIndexModel(Protocol):
     """LlamaIndex's `LLM`."""
 
-    @property
-    def complete(self) -> Callable[..., object]:
+    def complete(self, *args: Any, **kwargs: Any) -> object:
         """Answer a prompt."""
         ...
 
-    @property
-    def acomplete(self) -> Callable[..., Awaitable[object]]:
+    async def acomplete(self, *args: Any, **kwargs: Any) -> object:
         """Do the same without blocking the event loop."""
         ...
 
@@ -160,102 +148,62 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """A time limit for calls of somebody else's model.
+    """A time limit for calls of somebody else's model. What it raises becomes an error of ours.
 
     After a late answer, it is not called for as long as a call may take, so that the next searches do not wait for it.
 
     Args:
+        who: The model, for errors.
         seconds: How long a call may take.
-        error: What is raised for a late one.
+        error: What is raised if it is late or fails.
         setting: The name of the setting that says how long.
     """
 
-    def __init__(self, seconds: float, error: type[MemlayerError], setting: str) -> None:
-        self._seconds, self._error, self._late_until = seconds, error, 0.0
+    def __init__(self, who: str, seconds: float, error: type[errors.MemlayerError], setting: str) -> None:
+        self._who, self._seconds, self._error, self._late_until = who, seconds, error, 0.0
         self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
 
-    def wait(self, who: str, work: Callable[[], T]) -> T:
-        """Do work, and wait for it.
-
-        Args:
-            who: The model, for the error.
-            work: Calls it.
+    def wait(self, work: Callable[[], T]) -> T:
+        """Do work that calls it, and wait for it.
 
         Raises:
-            MemlayerError: It did not answer in time, or was late a moment ago.
+            MemlayerError: It failed, did not answer in time, or was late a moment ago.
         """
-        self._check(who)
-        answer = in_thread(work)
-        try:
-            return answer.result(self._seconds)
-        except TimeoutError:
-            if answer.done():
-                raise  # it is the work's own
-            raise self._late(who) from None
+        self._check()
 
-    async def await_for(
-        self, who: str, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None
-    ) -> T:
+        def guarded() -> T:
+            with errors.foreign_errors_as(self._error, self._who):
+                return work()
+
+        try:
+            return in_thread(guarded).result(self._seconds)
+        except TimeoutError:
+            raise self._late() from None
+
+    async def await_for(self, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None) -> T:
         """Do the same without blocking the event loop: await `awork` in it if there is one."""
-        self._check(who)
-        asked = awork() if awork is not None else asyncio.wrap_future(in_thread(work))
-        try:
-            return await asyncio.wait_for(asked, self._seconds)
-        except TimeoutError:
-            raise self._late(who) from None
+        self._check()
 
-    def _check(self, who: str) -> None:
+        async def guarded() -> T:
+            with errors.foreign_errors_as(self._error, self._who):
+                return await (asyncio.wrap_future(in_thread(work)) if awork is None else awork())
+
+        try:
+            return await asyncio.wait_for(guarded(), self._seconds)
+        except TimeoutError:
+            raise self._late() from None
+
+    def _check(self) -> None:
         left = self._late_until - time.monotonic()
         if left > 0:
-            raise self._error(f"{who} was late, and is asked again in {left:.1f} seconds", hint=self._hint)
+            raise self._error(
+                f"{self._who} was late, and is asked again in {left:.1f} seconds", hint=self._hint
+            )
 
-    def _late(self, who: str) -> MemlayerError:
+    def _late(self) -> errors.MemlayerError:
         self._late_until = time.monotonic() + self._seconds
         return self._error(
-            f"{who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
-        )
-
-
-class DeadlineEmbedder:
-    """An embedder with a time limit for questions. Texts are embedded in the background, without a limit.
-
-    Args:
-        embedder: The embedder that does the work.
-        seconds: How long a question may take.
-        awaits: Whether its `aembed_query` needs no thread.
-    """
-
-    def __init__(self, embedder: Embedder, seconds: float, *, awaits: bool) -> None:
-        self._embedder, self._awaits = embedder, awaits
-        self._deadline = Deadline(seconds, EmbedderError, "embedder_timeout")
-
-    @property
-    def identity(self) -> str:
-        """Name of the model, the same in every process."""
-        return self._embedder.identity
-
-    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector for each text."""
-        return self._embedder.embed(texts)
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        return await self._embedder.aembed(texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question.
-
-        Raises:
-            EmbedderError: It failed, or did not answer in time.
-        """
-        return self._deadline.wait(f"the embedder {self.identity}", partial(self._embedder.embed_query, text))
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same without blocking the event loop."""
-        return await self._deadline.await_for(
-            f"the embedder {self.identity}",
-            partial(self._embedder.embed_query, text),
-            partial(self._embedder.aembed_query, text) if self._awaits else None,
+            f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
         )
 
 
@@ -276,6 +224,35 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
     return answer
+
+
+class BlockingEmbedder:
+    """An embedder whose async verbs do the blocking ones in a worker thread, and which embeds a question like a text."""
+
+    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Return one unit vector for each text."""
+        raise NotImplementedError
+
+    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
+        """Do the same without blocking the event loop."""
+        return await asyncio.to_thread(self.embed, texts)
+
+    def embed_query(self, text: str) -> FloatVector:
+        """Return the vector of a question."""
+        return self.embed([text])[0]
+
+    async def aembed_query(self, text: str) -> FloatVector:
+        """Do the same without blocking the event loop."""
+        return await asyncio.to_thread(self.embed_query, text)
+
+
+def finish(answer: Any) -> Any:
+    """Return an answer, after it was awaited in an event loop of its own if it has to be."""
+
+    async def wait() -> Any:
+        return await answer
+
+    return asyncio.run(wait()) if inspect.isawaitable(answer) else answer
 
 
 # Calls the redactor: memlayer's own, or a function of the user's that may fail.
@@ -309,11 +286,11 @@ class CheckedRedactor:
         self._health.up("redactor")
         return left
 
-    def _failure(self, reason: str) -> RedactorError:
+    def _failure(self, reason: str) -> errors.RedactorError:
         self._health.down(
             "redactor", f"{reason}; what it should redact is neither remembered, nor indexed, nor shown"
         )
-        return RedactorError(
+        return errors.RedactorError(
             f"the redactor failed: {reason}; what it should have redacted was not written",
             hint="Correct the function that was passed as `redactor`, and call again.",
         )
@@ -343,7 +320,7 @@ class ForeignReranker:
     def __init__(self, name: str, ask: _Ask, aask: _AsyncAsk | None, seconds: float) -> None:
         self.name = name
         self._ask, self._aask = ask, aask
-        self._deadline = Deadline(seconds, RerankerError, "reranker_timeout")
+        self._deadline = Deadline(f"the reranker {name}", seconds, errors.RerankerError, "reranker_timeout")
 
     def scores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Return a score for each text.
@@ -351,24 +328,26 @@ class ForeignReranker:
         Raises:
             RerankerError: It raised, did not answer in time, or returned something else.
         """
-        with errors.foreign_errors_as(RerankerError, f"the reranker {self.name}"):
-            answer = self._deadline.wait(f"the reranker {self.name}", partial(self._ask, query, list(texts)))
-            return self._check(answer, len(texts))
+        return self._deadline.wait(lambda: self._check(self._ask(query, list(texts)), len(texts)))
 
     async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
         """Do the same without blocking the event loop."""
-        aask = partial(self._aask, query, list(texts)) if self._aask is not None else None
-        with errors.foreign_errors_as(RerankerError, f"the reranker {self.name}"):
-            ask = partial(self._ask, query, list(texts))
-            answer = await self._deadline.await_for(f"the reranker {self.name}", ask, aask)
-            return self._check(answer, len(texts))
+        aask = self._aask
+
+        async def judge() -> list[float]:
+            assert aask is not None
+            return self._check(await aask(query, list(texts)), len(texts))
+
+        return await self._deadline.await_for(
+            lambda: self._check(self._ask(query, list(texts)), len(texts)), None if aask is None else judge
+        )
 
     def _check(self, answer: Iterable[Any], count: int) -> list[float]:
         scores = [float(score) for score in answer]
         if len(scores) == count and all(map(math.isfinite, scores)):
             return scores
         told = "NaN or infinity" if len(scores) == count else f"{len(scores)} scores for {count} texts"
-        raise RerankerError(
+        raise errors.RerankerError(
             f"the reranker {self.name} answered with {told}",
             hint="It must return one finite number for each text.",
         )
@@ -389,7 +368,7 @@ def resolve_reranker(choice: Any, seconds: float) -> Reranker | None:
 
     asks = None if isinstance(choice, type) else _asks(choice)
     if asks is None:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"reranker={choice!r:.100} is no reranker",
             hint="Pass a function of a query and a list of texts that returns a score for each, a LangChain "
             "`BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; an object, not its class.",
@@ -416,7 +395,7 @@ def _asks(choice: Any) -> tuple[_Ask, _AsyncAsk | None] | None:
     if not callable(choice):
         return None
     awaits = any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__)))
-    return partial(_run, choice), choice if awaits else None
+    return lambda query, texts: finish(choice(query, texts)), choice if awaits else None
 
 
 def _is_own(choice: Any, method: str) -> bool:
@@ -424,15 +403,6 @@ def _is_own(choice: Any, method: str) -> bool:
     found = getattr(type(choice), method, None)
     base = {"langchain_core.documents.compressor", "llama_index.core.postprocessor.types"}
     return found is not None and found.__module__ not in base
-
-
-def _run(function: Callable[[str, list[str]], Any], query: str, texts: list[str]) -> Any:
-    answer = function(query, texts)
-    return asyncio.run(_await(answer)) if inspect.isawaitable(answer) else answer
-
-
-async def _await(answer: Any) -> Any:
-    return await answer
 
 
 def _documents(texts: Sequence[str]) -> list[Any]:
@@ -495,7 +465,7 @@ class ForeignLongTermMemory:
 
     def __init__(self, open_memory: Callable[[Scope], LongTermMemory], seconds: float) -> None:
         self._open = open_memory
-        self._deadline = Deadline(seconds, LongTermMemoryError, "long_term_timeout")
+        self._deadline = Deadline(_NAME, seconds, errors.LongTermMemoryError, "long_term_timeout")
 
     def retrieve(self, scope: Scope, message: Message) -> str:
         """Return what is relevant to a message.
@@ -503,16 +473,16 @@ class ForeignLongTermMemory:
         Raises:
             LongTermMemoryError: The service failed, was late, or returned no text.
         """
-        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
-            return _text(self._deadline.wait(_NAME, partial(self._retrieve, scope, message)))
+        return _text(self._deadline.wait(partial(self._retrieve, scope, message)))
 
     async def aretrieve(self, scope: Scope, message: Message) -> str:
         """Do the same without blocking the event loop."""
-        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
-            found = await self._deadline.await_for(
-                _NAME, partial(self._retrieve, scope, message), self._in_loop(scope, message)
-            )
-            return _text(found)
+        with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
+            service = self._open(scope)
+        awaiting = (
+            partial(service.retrieve, message) if inspect.iscoroutinefunction(service.retrieve) else None
+        )
+        return _text(await self._deadline.await_for(partial(self._retrieve, scope, message), awaiting))
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
         """Record messages, without a time limit: it is done in the background.
@@ -520,32 +490,16 @@ class ForeignLongTermMemory:
         Raises:
             LongTermMemoryError: The service failed.
         """
-        with errors.foreign_errors_as(LongTermMemoryError, _NAME):
-            _done(self._open(scope).record(list(messages)))
+        with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
+            finish(self._open(scope).record(list(messages)))
 
     def _retrieve(self, scope: Scope, message: Message) -> Any:
-        return _done(self._open(scope).retrieve(message))
-
-    def _in_loop(self, scope: Scope, message: Message) -> Callable[[], Any] | None:
-        """Return what to await in the event loop; None if the service's method blocks."""
-        service = self._open(scope)
-        if not inspect.iscoroutinefunction(service.retrieve):
-            return None
-        return partial(service.retrieve, message)
-
-
-def _done(answer: Any) -> Any:
-    """Return an answer, after it was awaited if it has to be."""
-    return asyncio.run(_await_long_term(answer)) if inspect.isawaitable(answer) else answer
-
-
-async def _await_long_term(answer: Any) -> Any:
-    return await answer
+        return finish(self._open(scope).retrieve(message))
 
 
 def _text(answer: object) -> str:
     if not isinstance(answer, str):
-        raise LongTermMemoryError(
+        raise errors.LongTermMemoryError(
             f"{_NAME} returned no text but {type(answer).__name__}",
             hint="`retrieve` returns a text, empty if it found nothing.",
         )

@@ -12,7 +12,6 @@ change what a vector looks like, give `IDENTITY` a new version.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import unicodedata
@@ -24,6 +23,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from memlayer_core.models.foreign import BlockingEmbedder
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,7 +123,7 @@ def _vector(text: str, ballast: float) -> FloatVector:
     return unit
 
 
-class HashingEmbedder:
+class HashingEmbedder(BlockingEmbedder):
     """Embeds texts by the words that they are made of.
 
     Deterministic, safe to share between threads, about 0.1 ms for a chat message. A text without a word in
@@ -139,14 +140,6 @@ class HashingEmbedder:
         """Return one unit vector for each text: float32, shape (1024,)."""
         return [_vector(text, _BALLAST) for text in texts]
 
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same in a worker thread: a batch of long texts takes some milliseconds."""
-        return await asyncio.to_thread(self.embed, texts)
-
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question: its words alone, without the ballast of a text."""
         return _vector(text, 0.0)
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same in a worker thread."""
-        return await asyncio.to_thread(_vector, text, 0.0)

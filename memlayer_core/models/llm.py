@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.events import ContextOverflowed, Event
-from memlayer_core.models.foreign import in_thread
+from memlayer_core.models.foreign import finish, in_thread
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
@@ -277,20 +277,22 @@ class _Ways:
 
     def ask(self, ways: Sequence[Callable[[], Any]]) -> Any:
         """Return the answer of the first way that the server accepts. The last one asks for no form."""
-        for number in range(min(self._refused, len(ways) - 1), len(ways)):
+        for number, way in enumerate(ways[:-1]):
+            if number < self._refused:
+                continue
             try:
-                return ways[number]()
+                return way()
             except Exception as problem:
                 status = _status_of(problem)
                 is_form = status in _REFUSALS or isinstance(
                     problem, NotImplementedError | TypeError | ValueError
                 )
-                if number == len(ways) - 1 or not is_form or is_overflow(problem):
+                if not is_form or is_overflow(problem):
                     raise
                 logger.info("a form of the answer is refused: %s", type(problem).__name__)
                 if status is not None and status < 500:  # noqa: PLR2004  (a server's fault may pass)
                     self._refused = number + 1
-        raise AssertionError("the last way returns or raises")
+        return ways[-1]()
 
 
 def _status_of(problem: BaseException) -> int | None:
@@ -316,27 +318,24 @@ def _langchain(
     answer, parsed = found["raw"], found["parsed"]
     if isinstance(answer, str):
         return Reply(answer)
-    usage = getattr(answer, "usage_metadata", None) or {}
-    if parsed is not None:
-        return Reply(parsed.model_dump_json(), *_counts(usage))
     calls = (
         (*getattr(answer, "tool_calls", ()), *getattr(answer, "invalid_tool_calls", ())) if is_held else ()
     )
-    if arguments := [one["args"] for one in calls]:
+    if parsed is not None:
+        said = parsed.model_dump_json()
+    elif arguments := [one["args"] for one in calls]:
         said = arguments[0] if isinstance(arguments[0], str) else json.dumps(arguments[0], ensure_ascii=False)
-        return Reply(said, *_counts(usage))
-    said = answer.text
-    return Reply(said() if callable(said) and not isinstance(said, str) else str(said), *_counts(usage))
+    else:
+        said = answer.text
+        said = said() if callable(said) and not isinstance(said, str) else str(said)
+    usage = getattr(answer, "usage_metadata", None) or {}
+    return Reply(said, usage.get("input_tokens"), usage.get("output_tokens"))
 
 
 def _calls_tools(model: Any) -> bool:
     """Return whether a chat model of LangChain can be held to a schema: its class says how tools are bound."""
     bind = getattr(type(model), "bind_tools", None)
     return bind is not None and getattr(bind, "__qualname__", "") != "BaseChatModel.bind_tools"
-
-
-def _counts(usage: Any) -> tuple[int | None, int | None]:
-    return usage.get("input_tokens"), usage.get("output_tokens")
 
 
 def _llamaindex(
@@ -388,15 +387,9 @@ def _function(function: Callable[..., Any]) -> Ask:
 
     def ask(instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
         del schema  # a function is asked in words alone
-        answer = function(instructions, text) if apart else function(f"{instructions}\n\n{text}")
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_await(answer))
+        answer = finish(function(instructions, text) if apart else function(f"{instructions}\n\n{text}"))
         if not isinstance(answer, str):
             raise TypeError(f"it returned {type(answer).__name__} and no text")
         return Reply(answer)
 
     return ask
-
-
-async def _await(answer: Any) -> Any:
-    return await answer

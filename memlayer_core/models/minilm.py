@@ -6,7 +6,6 @@ texts (`benchmarks/embed_speed.py`).
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import threading
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.models.foreign import in_thread
+from memlayer_core.models.foreign import BlockingEmbedder, in_thread
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -181,7 +180,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
 
 
-class MiniLM:
+class MiniLM(BlockingEmbedder):
     """Embeds texts by meaning: 384 dimensions, the first 256 tokens of a text.
 
     The model is loaded with the first text, once per process. Safe to share between threads and across a fork.
@@ -215,22 +214,7 @@ class MiniLM:
             ) from problem
 
     def _model(self) -> _Model:
-        found = _models.get(self._where)
-        if found is not None:
-            return found
         with _loading:
             if self._where not in _models:
                 _models[self._where] = _Model(self._where)
             return _models[self._where]
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same in a worker thread, loading the model included."""
-        return await asyncio.to_thread(self.embed, texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question: the model makes no difference."""
-        return self.embed([text])[0]
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same in a worker thread."""
-        return await asyncio.to_thread(self.embed_query, text)

@@ -6,7 +6,6 @@ downloaded. This module adds what it lacks: a limit for long texts, vectors for 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
+from memlayer_core.models.foreign import BlockingEmbedder
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -75,7 +75,7 @@ def _loaded() -> Any:
     return _model
 
 
-class Multilingual:
+class Multilingual(BlockingEmbedder):
     """Embeds texts by meaning: 512 dimensions, the first 1,200 characters of a text.
 
     Its languages are Arabic, Chinese (both scripts), Dutch, English, French, German, Italian, Japanese, Korean, Polish,
@@ -106,18 +106,6 @@ class Multilingual:
             for place, vector in zip(places, made, strict=True):
                 vectors[place] = (vector / np.linalg.norm(vector)).astype(np.float32)
         return vectors
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same in a worker thread, loading the model included."""
-        return await asyncio.to_thread(self.embed, texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question: the model makes no difference."""
-        return self.embed([text])[0]
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same in a worker thread."""
-        return await asyncio.to_thread(self.embed_query, text)
 
 
 def _cut(text: str) -> str:

@@ -216,26 +216,13 @@ _loaded: dict[str, tiktoken.Encoding] = {}
 _warned: set[str] = set()
 
 
-def encoding_named(name: str) -> str | None:
-    """Return the encoding that a model's name or an encoding's own name stands for, None for neither."""
-    import tiktoken
-    from tiktoken.model import encoding_name_for_model
-
-    if name in tiktoken.list_encoding_names():
-        return name
-    try:
-        return encoding_name_for_model(name)
-    except KeyError:
-        return None
-
-
 def find_tables(encoding: str) -> Path | None:
     """Return the folder that holds an encoding's tables, whole and undamaged.
 
     A damaged table is passed over with a warning and left where it is.
 
     Args:
-        encoding: A name that `encoding_named` returned.
+        encoding: The name of an encoding.
 
     Returns:
         The folder; None where there is none, also for the encodings of tiktoken's plugins, of which it is not known
@@ -256,8 +243,6 @@ def load(encoding: str) -> tiktoken.Encoding | None:
     Returns:
         The encoding; None when its tables went away, or cannot be read after all.
     """
-    if encoding in _loaded:
-        return _loaded[encoding]
     with _lock:
         if encoding in _loaded:
             return _loaded[encoding]
@@ -417,15 +402,17 @@ def _counter_named(name: str) -> TokenCounter:
         at_hand = (one for one in ("o200k_base", "cl100k_base") if find_tables(one))
         encoding = next(at_hand, None)
         return _EncodingCounter(encoding) if encoding else _counter_named("estimate")
-    encoding = encoding_named(name)
-    if encoding is None:
-        import tiktoken
+    import tiktoken  # only a process that counts tokens needs it
 
+    encodings = tiktoken.list_encoding_names()
+    try:
+        encoding = name if name in encodings else tiktoken.encoding_name_for_model(name)
+    except KeyError:
         raise ConfigurationError(
             f"`tokenizer` is {name!r}, which is neither a model that tiktoken knows nor an encoding",
             hint="Pass 'auto', 'estimate', a model of OpenAI's such as 'gpt-4o', one of the encodings "
-            f"{', '.join(sorted(tiktoken.list_encoding_names()))}, or a function that counts a text's tokens.",
-        )
+            f"{', '.join(sorted(encodings))}, or a function that counts a text's tokens.",
+        ) from None
     if find_tables(encoding):
         return _EncodingCounter(encoding)
     warn_once(

@@ -197,18 +197,17 @@ def round_before(before: Sequence[Message]) -> str:
 
 
 def read_question(
-    connection: Connection, reach: Scope, query: str, before: str = "", key: int = 0
+    connection: Connection, statistics: ScopeStatistics, query: str, before: str = "", key: int = 0
 ) -> Question:
     """Return what is searched for, without vectors.
 
     Args:
         connection: In a transaction.
-        reach: Whose texts are searched.
+        statistics: Statistics of the user's own data.
         query: A question or words.
         before: The round before it.
         key: Key of the message that asks; 0: there is none.
     """
-    statistics = sql.overview(connection, reach).own
     own = _asked(connection, storage_words.owner(statistics.number), query)
     both = replace(own, query=f"{before} {own.query}", text=f"{before} {own.text}") if before else None
     return Question(own, both, key, statistics)
@@ -425,8 +424,8 @@ def read_lines(
     result: SearchResult,
     rows: NDArray[np.int64],
     limit: int,
-    session: int | None = None,
-    keep: Callable[[Mapping[int, Record]], Mapping[int, Record]] = lambda records: records,
+    session: Session | None = None,
+    first: int = 0,
     visible: Sequence[Message] | None = None,
 ) -> list[Line]:
     """Read texts in their order, until there are enough that may be shown and say something new.
@@ -437,19 +436,23 @@ def read_lines(
         result: What the search found.
         rows: Rows of its texts, the best first.
         limit: How many to return at most.
-        session: Number of the session that recalls, 0 before its first message: results of tools in other ones are left out
-            then, unless `Settings.recall_tool_results` says so. None: they are found, too.
-        keep: Returns the records to keep.
-        visible: Messages that the context already has. None: there is no context, and repetitions are shown, too.
+        session: The session that recalls; None before its first message. Results of tools in other ones are left out,
+            unless `Settings.recall_tool_results` says so.
+        first: Position of the first turn in the context, or in one of its summaries.
+        visible: Messages that the context already has. None: there is no context. Then repetitions, results of tools
+            and all episodes are found, too.
     """
     said = dict.fromkeys(fold(one.text) for one in visible or ())
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
+    number = session.number if session is not None else 0
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
     for start in range(0, len(rows), _READ):
         some = rows[start : start + _READ]
         keys = result.texts.keys[some].tolist()
-        read = _read(connection, rt, result.scope, keys, keep)
+        read = _read(connection, rt, result.scope, keys)
+        if visible is not None and session is not None:
+            read = _without_visible_episodes(connection, read, session, first)
         every = read.values() if visible is not None else ()
         older = sorted((_age(one.turn.message), fold(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
@@ -457,7 +460,7 @@ def read_lines(
             if one is None or (stored := as_told(rt, one.turn)) is None:
                 continue
             message = stored.message
-            is_elsewhere = session is not None and result.texts.sessions[row] != session
+            is_elsewhere = visible is not None and result.texts.sessions[row] != number
             of_tool = message.role == "tool" or is_task(message)
             if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is not a memory of a user
@@ -512,20 +515,13 @@ def _age(message: Message) -> float:
     return message.created_at.timestamp() if message.created_at is not None else 0.0
 
 
-def _read(
-    connection: Connection,
-    rt: Runtime,
-    scope: SearchScope,
-    keys: Sequence[int],
-    keep: Callable[[Mapping[int, Record]], Mapping[int, Record]],
-) -> dict[int, Line]:
+def _read(connection: Connection, rt: Runtime, scope: SearchScope, keys: Sequence[int]) -> dict[int, Line]:
     """Return what the reader may see of some texts, by key."""
-    rows = sql.find_rows(connection, scope.reach, keys)
-    spoken = sql.messages_of(connection, scope.reach, rows, list(rows))
-    read = {one.key: Line(one, 0.0, (), ()) for one in spoken}
-    others = [key for key in keys if key not in rows]
+    said = messages_reads.find_messages(connection, scope.reach, keys)
+    read = {one.key: Line(one, 0.0, (), ()) for one in said if one.message.role not in SYSTEM_ROLES}
+    others = [key for key in keys if key not in read]
     if others and scope.has_records:
-        for key, record in keep(records_reads.find_records(connection, scope.reader, others)).items():
+        for key, record in records_reads.find_records(connection, scope.reader, others).items():
             read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record=record)
     if others and scope.folders:
         items = find_by_key(connection, [folder for folder, _ in scope.folders], others, rt.now())
@@ -573,7 +569,7 @@ def prints_now(
     connection: Connection, rt: Runtime, scope: SearchScope, keys: Iterable[int]
 ) -> dict[int, int]:
     """Return the `print_of` of messages, records and items, by their keys, for those that the reader may see now."""
-    read = _read(connection, rt, scope, sorted(keys), lambda records: records)
+    read = _read(connection, rt, scope, sorted(keys))
     lines = {key: as_told(rt, one.turn) for key, one in read.items()}
     return {key: print_of(one) for key, one in lines.items() if one is not None}
 
@@ -586,8 +582,8 @@ def choose(
     rt: Runtime,
     result: SearchResult,
     hidden: Collection[int],
-    session: int,
-    keep: Callable[[Mapping[int, Record]], Mapping[int, Record]],
+    session: Session | None,
+    first: int,
     visible: Sequence[Message],
     line_limit: int | None,
 ) -> tuple[list[Line], int]:
@@ -600,8 +596,8 @@ def choose(
         rt: What the memory works with.
         result: What the search found.
         hidden: Keys of what the context already has.
-        session: Number of the session that recalls.
-        keep: Returns the records to keep.
+        session: The session that recalls; None before its first message.
+        first: Position of the first turn in the context, or in one of its summaries.
         visible: Messages that the context already has.
         line_limit: How many lines there may be; None: any number.
     """
@@ -609,7 +605,7 @@ def choose(
     if not len(told(result.scores, order, line_limit)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
-    lines = read_lines(connection, rt, result, order, limit, session, keep, visible)
+    lines = read_lines(connection, rt, result, order, limit, session, first, visible)
     # What is not shown, or is already shown, is not a measure for the others.
     worth = told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[:line_limit]
     if rt.reranker is not None:
@@ -696,27 +692,14 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
 _SHORTENED = Reason("excerpt", "the part of a long message that bears on the question")
 
 
-def without_visible_episodes(
-    connection: Connection,
-    records: Mapping[int, Record],
-    scope: Scope,
-    session: Session | None,
-    first: int,
-) -> Mapping[int, Record]:
-    """Leave out episodes of turns that the context already has, or has a summary of.
-
-    Args:
-        connection: On the snapshot of the search.
-        records: The candidates among the records, by key.
-        scope: Scope of the session.
-        session: The session as it was read; None before its first message.
-        first: Position of the first turn in the context, or in one of its summaries.
-    """
-    ends = {key: part[1] for key, record in records.items() if (part := part_of(record, scope)) is not None}
-    if session is None or not ends:
-        return records
-    at = messages_reads.positions(connection, session, list(ends.values()))
-    return {key: one for key, one in records.items() if key not in ends or at.get(ends[key], -1) < first}
+def _without_visible_episodes(
+    connection: Connection, lines: Mapping[int, Line], session: Session, first: int
+) -> dict[int, Line]:
+    """Leave out episodes of turns of the session that the context already has, or has a summary of."""
+    parts = {key: part_of(one.record, session.scope) for key, one in lines.items() if one.record is not None}
+    ends = {key: part[1] for key, part in parts.items() if part is not None}
+    at = messages_reads.positions(connection, session, list(ends.values())) if ends else {}
+    return {key: one for key, one in lines.items() if key not in ends or at.get(ends[key], -1) < first}
 
 
 # The verbs: a search, and a recall for a prompt that somebody else builds.
@@ -757,6 +740,15 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
     )
 
 
+def _ask(rt: Runtime, reach: Scope, query: str) -> Asking[Question]:
+    """Return what is searched for, with its vectors."""
+
+    def read(connection: Connection) -> Question:
+        return read_question(connection, sql.beginning(connection, reach).own, query)
+
+    return (yield from embed(rt, reach, rt.db.read(read)))
+
+
 @traced("search_memory", "search", outcome_of)
 def search(
     rt: Runtime,
@@ -774,7 +766,7 @@ def search(
     def look(
         connection: Connection, question: Question
     ) -> tuple[SearchScope, list[Line], tuple[Reason, ...]]:
-        scope = search_scope(connection, reader_of(rt, reach, known), sql.overview(connection, reach))
+        scope = search_scope(connection, reader_of(rt, reach, known), sql.beginning(connection, reach))
         if scope.is_empty:
             return scope, [], ()
         found = find(connection, rt, scope, question, wanted)
@@ -783,7 +775,7 @@ def search(
         most = max(limit, RERANKED) if rt.reranker is not None else limit
         return scope, explain(found, read_lines(connection, rt, found, order, most)), found.notes
 
-    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
+    question = yield from _ask(rt, reach, asked)
     scope, lines, notes = rt.db.read(look, question)
     lines, more = yield from rerank(rt, scope, asked, lines)
     return _hits(rt, lines[:limit], token_limit, notes + more)
@@ -808,7 +800,7 @@ def recall(
     def look(
         connection: Connection, question: Question
     ) -> tuple[SearchScope, list[Line], int, tuple[Reason, ...]]:
-        covered = search_scope(connection, reader_of(rt, reach, roles), sql.overview(connection, reach))
+        covered = search_scope(connection, reader_of(rt, reach, roles), sql.beginning(connection, reach))
         if covered.is_empty:
             return covered, [], 0, ()
         found = find(connection, rt, covered, question, wanted)
@@ -816,19 +808,11 @@ def recall(
         seen = _visible_end(connection, session, known)
         end = session.next_position if session is not None else 0
         first = min((one.position for one in seen), default=end)
-        lines, most = choose(
-            connection,
-            rt,
-            found,
-            {one.key for one in seen},
-            session.number if session is not None else 0,
-            lambda records: without_visible_episodes(connection, records, scope, session, first),
-            known,
-            limit,
-        )
+        hidden = {one.key for one in seen}
+        lines, most = choose(connection, rt, found, hidden, session, first, known, limit)
         return covered, lines, most, found.notes
 
-    question = yield from embed(rt, reach, rt.db.read(read_question, reach, asked))
+    question = yield from _ask(rt, reach, asked)
     covered, lines, most, notes = rt.db.read(look, question)
     lines, more = yield from rerank(rt, covered, asked, lines)
     room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit

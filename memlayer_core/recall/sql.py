@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,9 +13,8 @@ from memlayer_core.codec import parse_exact
 from memlayer_core.items.check import passes
 from memlayer_core.items.model import Condition
 from memlayer_core.items.sql import DECLARED, declared_names
-from memlayer_core.message import StoredMessage
 from memlayer_core.messages.model import Session, WindowStart
-from memlayer_core.messages.reads import find_messages, session_from, stored_of
+from memlayer_core.messages.reads import session_from
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
@@ -24,7 +22,6 @@ from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
-    IN_FORCE_BY_KEY,
     messages,
     namespaces,
     records,
@@ -32,8 +29,6 @@ from memlayer_core.storage.tables import (
     texts,
 )
 from memlayer_core.storage.vectors import ScopeStatistics
-
-# Reads what a search covers, and its candidates. Each function runs in its caller's transaction.
 
 _HELD = sa.exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
@@ -48,8 +43,6 @@ _COVERED = (
     sa.select(sa.func.count()).select_from(_USED).scalar_subquery().label("used"),
     DECLARED.label("declared"),
 )
-_NAMED = namespaces.c.namespace.in_([sa.bindparam("of"), sa.bindparam("commons")])
-_OVERVIEW = Statement(sa.select(*_COVERED).where(_NAMED))
 _current = sessions.alias("current")
 _BEGINNING = Statement(
     sa.select(
@@ -62,7 +55,7 @@ _BEGINNING = Statement(
             _current.c.namespace == namespaces.c.namespace, _current.c.lane == sa.bindparam("session_lane")
         ),
     )
-    .where(_NAMED)
+    .where(namespaces.c.namespace.in_([sa.bindparam("of"), sa.bindparam("commons")]))
 )
 
 
@@ -84,44 +77,37 @@ class Beginning:
     shared: ScopeStatistics = field(default_factory=ScopeStatistics)
     has_folders: bool = False
 
-
-def overview(connection: sa.Connection, reach: Scope) -> Beginning:
-    """Return how much of the user's own data a search can find, and how many records that others share."""
-    rows = {row.name: row for row in _OVERVIEW.all(connection, _reach_values(reach))}
-    own, shared = _statistics(rows.get(reach.namespace)), _statistics(rows.get(reach.commons.namespace))
-    return Beginning(own=own, shared=shared, has_folders=_has_folders(reach, rows))
+    @property
+    def first(self) -> int:
+        """Where the window begins: behind an ended part, and behind turns left out before."""
+        return max(self.window_start.first, self.session.memory_start) if self.session is not None else 0
 
 
-def beginning(connection: sa.Connection, scope: Scope, size: int) -> Beginning:
+def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginning:
     """Return the session of a scope, where its window of a size begins, and what a search of its user covers.
 
     Args:
         connection: In a transaction.
-        scope: The session.
-        size: The size of the window: see `size_of`.
+        scope: The session, or a reach, which has none.
+        size: The size of the window: see `size_of`; 0: it does not matter.
     """
     reach = scope.reach()
-    values = {**_reach_values(reach), "session_lane": scope.session_lane}
+    values = {
+        **statements.reach_parameters(reach),
+        # A session without a user sees nothing that is shared.
+        "commons": "" if reach.session_id is not None else reach.commons.namespace,
+        "declared_names": declared_names(reach.tenant_id),
+        "session_lane": scope.session_lane,
+    }
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
     own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
-    has_folders = _has_folders(reach, rows)
+    # Without any row, whether folders are the user's has to be looked up.
+    has_folders = reach.session_id is None and all(row.declared for row in rows.values())
     if mine is None or mine.number is None:
         return Beginning(own=own, shared=shared, has_folders=has_folders)
     session = session_from(mine)
     return Beginning(session, session.windows.get(size, WindowStart()), own, shared, has_folders)
-
-
-def _has_folders(reach: Scope, rows: Mapping[str, Any]) -> bool:
-    """Return whether folders may be the user's; without any row, that has to be looked up."""
-    return reach.session_id is None and all(row.declared for row in rows.values())
-
-
-def _reach_values(reach: Scope) -> dict[str, str | None]:
-    """Return the values of a reach. A session without a user sees nothing that is shared."""
-    commons = "" if reach.session_id is not None else reach.commons.namespace
-    declared = declared_names(reach.tenant_id)
-    return {**statements.reach_parameters(reach), "commons": commons, "declared_names": declared}
 
 
 def _statistics(row: Any | None) -> ScopeStatistics:
@@ -140,73 +126,9 @@ def _statistics(row: Any | None) -> ScopeStatistics:
 
 _SAMPLED = 200  # texts that are read for the languages of a user who has many texts
 
-READ_AHEAD = 1000
-"""Characters of a message that are read before it is shown. Most have fewer, and are then read whole."""
-
-_KEPT = (
-    "key",
-    "position",
-    "id",
-    "digest",
-    "role",
-    "name",
-    "tokens",
-    "counter",
-    "characters",
-    "created_at",
-    "utc_offset",
-)
-_ROWS = ListStatement(
-    lambda keys: (
-        sa.select(
-            *(messages.c[name] for name in _KEPT),
-            sa.func.substr(messages.c.text, 1, READ_AHEAD).label("text"),
-            sa.case((messages.c.characters <= READ_AHEAD, messages.c.body)).label("body"),
-            sessions.c.session_id,
-            sessions.c.agent_id,
-        )
-        .join(sessions, sessions.c.number == messages.c.session)
-        .where(
-            messages.c.key.in_(keys),
-            IN_FORCE_BY_KEY,
-            messages.c.tokens > 0,
-            messages.c.role != "system",
-            WITHIN,
-        )
-    )
-)
 _LANGUAGES = Statement(
     sa.select(texts.c.language).where(texts.c.namespace == sa.bindparam("of"), EMBEDDED).limit(_SAMPLED)
 )
-
-
-def find_rows(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> dict[int, Any]:
-    """Return the rows of the messages of these keys in a scope. Other keys are ignored.
-
-    Of a text, no more than the beginning is read; `messages_of` makes messages of those that have no more.
-    """
-    return {row.key: row for row in _ROWS.all(connection, keys, statements.reach_parameters(reach))}
-
-
-def messages_of(
-    connection: sa.Connection, reach: Scope, rows: Mapping[int, Any], keys: Sequence[int]
-) -> list[StoredMessage]:
-    """Return the messages of these keys that are in a scope.
-
-    Args:
-        connection: On the snapshot of the rows.
-        reach: The scope.
-        rows: What `find_rows` returned; what is too long for these is read.
-        keys: Keys of messages; other keys are ignored.
-    """
-    scope_of = cache(partial(Scope, reach.user_id, tenant_id=reach.tenant_id))
-    found = [
-        stored_of(row, scope_of(row.session_id, row.agent_id))
-        for key in keys
-        if (row := rows.get(key)) is not None and row.characters <= READ_AHEAD
-    ]
-    long = [key for key in keys if key in rows and rows[key].characters > READ_AHEAD]
-    return [*found, *find_messages(connection, reach, long)] if long else found
 
 
 def matching_keys(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import dropwhile, groupby, pairwise
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import InstanceOf
 
@@ -138,42 +138,39 @@ def policy_json(policies: Policies) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for policy in _each(policies):
-        name = next((name for name, kind in NAMES.items() if isinstance(policy, kind)), None)
-        if name is None or not isinstance(policy, MaxTokens | MaxMessages | MaxRounds):
+        if not isinstance(policy, MaxTokens | MaxMessages | MaxRounds):
             raise ConfigurationError(
                 f"{policy!r:.80} cannot be written as JSON",
                 hint="Pass a policy of your own again to the object that is loaded.",
             )
+        name = _name_of(policy)
         found[name] = min(policy.limit, found.get(name, policy.limit))
     return found
 
 
 def _each(policies: Policies) -> Iterator[MaxTokens | Policy]:
-    if isinstance(policies, str | Policy | MaxTokens):
-        yield _policy_of(policies)
+    """Yield each policy as an object, checked."""
+    if isinstance(policies, str) and policies in NAMES:
+        yield NAMES[policies]()
     elif isinstance(policies, Mapping):
         for name, limit in policies.items():
             if name not in NAMES:
                 raise _unknown(name)
-            at_least_one(name, limit)
-            yield NAMES[name](limit)
-    elif isinstance(policies, Iterable):
+            yield from _each(NAMES[name](limit))
+    elif isinstance(policies, MaxTokens | MaxMessages | MaxRounds):
+        at_least_one(_name_of(policies), policies.limit)
+        yield policies
+    elif isinstance(policies, Policy) and not isinstance(policies, type):
+        yield policies
+    elif isinstance(policies, Iterable) and not isinstance(policies, str):
         for policy in policies:
-            yield from _each(policy) if isinstance(policy, Mapping) else (_policy_of(policy),)
+            yield from _each(policy)
     else:
         raise _unknown(policies)
 
 
-def _policy_of(policy: object) -> MaxTokens | Policy:
-    if isinstance(policy, str) and policy in NAMES:
-        return NAMES[policy]()
-    for name, kind in NAMES.items():
-        if isinstance(policy, kind):
-            at_least_one(name, policy.limit)
-            return policy
-    if not isinstance(policy, Policy) or isinstance(policy, type):
-        raise _unknown(policy)
-    return policy
+def _name_of(policy: MaxTokens | MaxMessages | MaxRounds) -> str:
+    return next(name for name, kind in NAMES.items() if isinstance(policy, kind))
 
 
 def _unknown(policy: object) -> InvalidLimitError:
@@ -565,11 +562,6 @@ def first_page(messages: int, tokens: int, limits: Limits) -> int:
 # Decides how temporary messages are shown: a tool's result without its call is a line of the user.
 
 
-class _Costs(Protocol):
-    @property
-    def tokens(self) -> int: ...
-
-
 AS_USER = Reason(
     "temporary_as_user",
     "a temporary tool message is shown as a user's, since providers refuse a result without its call",
@@ -597,9 +589,8 @@ def orphan_reasons(lines: int, left_out: int) -> tuple[Reason, ...]:
     return (*([AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if left_out else []))
 
 
-def over_limit(parts: Iterable[_Costs], limit: int) -> tuple[Reason, ...]:
+def over_limit(tokens: int, limit: int) -> tuple[Reason, ...]:
     """Return a reason if instructions and temporary messages alone exceed the limit."""
-    tokens = sum(part.tokens for part in parts)
     said = f"the instructions and temporary messages need {tokens} of {limit} tokens, and are never dropped"
     return (Reason("temporary_over_limit", said),) if tokens > limit else ()
 

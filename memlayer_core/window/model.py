@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 from memlayer_core.message import JSON, Entry, Link, Message, ids_in
 from memlayer_core.messages.render import (
@@ -158,23 +158,36 @@ class Context(Viewable):
         over = older if self.placement == "user" else ""
         questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
         asked = max(questions, default=None)  # providers want results in front of other content
-        other_parts = self.recall if self.placement == "user" else ""
+        recalled = self.recall if self.placement == "user" else ""
         first = [over] if over and not (turns and turns[0].role == "user") else []
-        first += [other_parts] if other_parts and asked is None else []
+        first += [recalled] if recalled and asked is None else []
         if first:
             composed.append(create("user", "\n\n".join(first)))
         for at, message in _results_behind_calls(everything):
             # Plain messages stay as they were stored; another framework's message has no other form of the pair.
             made = convert(message if message.raw is not None else everything[at])
-            for text in (other_parts if at == asked else "", "" if first or at else over):
+            for text in (recalled if at == asked else "", "" if first or at else over):
                 made = put_before(made, text) if text else made
             composed.append(made)
         return composed
 
+    def _bar(self) -> Bar:
+        """Return the tokens against their limit, in the colours of the pieces."""
+        costs = Counter[str]()
+        for piece in self.pieces:
+            costs[piece.kind] += piece.tokens
+        parts = [(Mark(kind, colour), costs[kind]) for kind, colour in COLOURS.items() if costs[kind]]
+        rest = (
+            ("framing", self.tokens - costs.total()),
+            ("free", max(0, self.token_limit - self.tokens)),
+        )
+        note = ", ".join(f"{name} {number:,}" for name, number in rest if number)
+        return Bar(self.tokens, self.token_limit, "tokens", tuple(parts), note)
+
     def _view(self) -> View:
         return View(
             "What the model sees",
-            bar=token_bar(self.pieces, self.tokens, self.token_limit),
+            bar=self._bar(),
             columns=("part", "tokens", "when", "who", "what", "why", "source"),
             rows=tuple(
                 (
@@ -194,25 +207,6 @@ class Context(Viewable):
                 Mark(str(one), "red" if one.code.endswith(_FAILURES) else "amber") for one in self.reasons
             ),
         )
-
-
-class _Costs(Protocol):
-    @property
-    def kind(self) -> PieceKind: ...
-
-    @property
-    def tokens(self) -> int: ...
-
-
-def token_bar(pieces: Sequence[_Costs], tokens: int, limit: int) -> Bar:
-    """Return the tokens of a context against their limit, in the colours of its pieces."""
-    costs = Counter[str]()
-    for piece in pieces:
-        costs[piece.kind] += piece.tokens
-    parts = [(Mark(kind, colour), costs[kind]) for kind, colour in COLOURS.items() if costs[kind]]
-    rest = (("framing", tokens - costs.total()), ("free", max(0, limit - tokens)))
-    note = ", ".join(f"{name} {number:,}" for name, number in rest if number)
-    return Bar(tokens, limit, "tokens", tuple(parts), note)
 
 
 COLOURS: Mapping[PieceKind, Colour] = {

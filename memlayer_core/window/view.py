@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +19,7 @@ from memlayer_core.messages.preview import full_text, merge_messages, preview, s
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
+from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Runtime
 from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
@@ -59,10 +60,12 @@ class Part(NamedTuple):
         """Whether it is only a part of the stored message."""
         return any(reason.code in _SHORTER for reason in self.reasons)
 
-    def piece(self, kind: PieceKind) -> Piece:
+    def piece(self, kind: PieceKind, score: float | None = None) -> Piece:
         """Return it as a piece of a context."""
         said = self.message
-        return Piece(kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons)
+        return Piece(
+            kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons, score
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,10 @@ class WindowView:
     """The part of a session that is in a context.
 
     Attributes:
+        first: Position of the first stored message in the window; without one, where the window begins.
         system: The instructions in force.
         window: The newest turns.
         temporary: The temporary messages.
-        begins: Position of the first stored message in the window; None: there is none.
         new_first: Position of the new window start if turns had to be left out, else None.
         reasons: What was left out or shortened, and why.
         summary: The summary of the turns before the window.
@@ -85,10 +88,10 @@ class WindowView:
         compaction: What became of the window, if turns had to be left out.
     """
 
+    first: int
     system: tuple[Part, ...] = ()
     window: tuple[Part, ...] = ()
     temporary: tuple[Part, ...] = ()
-    begins: int | None = None
     new_first: int | None = None
     reasons: tuple[Reason, ...] = ()
     summary: tuple[Part, ...] = ()
@@ -102,8 +105,7 @@ class WindowView:
     @property
     def tokens(self) -> int:
         """The tokens of all of it."""
-        parts = (*self.system, *self.profile, *self.summary, *self.window, *self.temporary)
-        return sum(part.tokens for part in parts)
+        return _cost((*self.system, *self.profile, *self.summary, *self.window, *self.temporary))
 
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
@@ -117,6 +119,10 @@ class WindowView:
         """Keys of all stored messages and records that it shows whole."""
         parts = (*self.system, *self.profile, *self.window)
         return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
+
+
+def _cost(parts: Iterable[Part]) -> int:
+    return sum(part.tokens for part in parts)
 
 
 def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
@@ -258,7 +264,9 @@ def read_window(
     once = tuple(_part(rt, stored, _ONCE) for stored in temporary if stored.message.is_told)
     if not pending and (session is None or not session.messages):
         _, once, orphans = _without_orphans(rt, (), once)
-        return WindowView(temporary=once, reasons=(*orphans, *fit.over_limit(once, limits.tokens)))
+        return WindowView(
+            first, temporary=once, reasons=(*orphans, *fit.over_limit(_cost(once), limits.tokens))
+        )
     system = _instructions(connection, rt, session, limits.tokens, pending)
     new = _pending_parts(rt, session, pending)
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
@@ -277,8 +285,7 @@ def read_window(
         least = {
             entry.position: shown[entry.position].tokens
             for entry in chosen.entries
-            if entry.position in shown
-            and entry.position in chosen.reductions
+            if entry.position in chosen.reductions
             and shown[entry.position].tokens > chosen.most_tokens(entry)
         }
         if not least:
@@ -288,14 +295,14 @@ def read_window(
             entry._replace(min_tokens=least.get(entry.position, entry.min_tokens)) for entry in entries
         ]
     parts, once, orphans = _without_orphans(rt, _join_parts(rt, chosen, shown), once)
-    reasons = (*chosen.reasons, *orphans, *fit.over_limit((*system, *once), limits.tokens))
+    reasons = (*chosen.reasons, *orphans, *fit.over_limit(_cost((*system, *once)), limits.tokens))
     # Temporary messages displace turns only for this call: the window start stays.
     moved_to = chosen.entries[0].position if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
     at = {one.key: position for position, one in stored.items()}
-    begins = next((at[part.keys[0]] for part in parts if part.keys), None)
+    begins = next((at[part.keys[0]] for part in parts if part.keys), first if moved_to is None else moved_to)
     seen = WindowView(
-        system, parts, once, begins, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
+        begins, system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
     )
     if seen.tokens + beside > limits.tokens:
         return seen
@@ -312,7 +319,7 @@ def _instructions(
         known = [one.digest for one in stored] if begins else []
         stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
     system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored if one.message.is_told)
-    fit.check_instructions(sum(part.tokens for part in system), limit)
+    fit.check_instructions(_cost(system), limit)
     return system
 
 
@@ -322,11 +329,8 @@ def _pending_parts(
     """Return pending messages with the places that they will have."""
     told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
-    entries = [
-        Entry.of(position, part.message, part.tokens)
-        for position, part in enumerate(parts, session.next_position if session is not None else 0)
-    ]
-    return list(zip(entries, parts, strict=True))
+    first = session.next_position if session is not None else 0
+    return [(Entry.of(at, part.message, part.tokens), part) for at, part in enumerate(parts, first)]
 
 
 def _window_parts(
@@ -348,23 +352,25 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
     question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
-    for position in (entry.position for entry in choice.entries if entry.position in parts_by_place):
-        part, before = parts_by_place[position], parts[-1] if parts else None
-        old = question is not None and position < question
-        merges = choice.merges and old and part.keys and not part.is_shorter
-        beside = before if merges and before is not None and not before.is_shorter else None
-        one = merge_messages(beside.message, part.message) if beside is not None else None
-        if one is not None and before is not None:
-            parts[-1] = Part(
-                one,
-                before.keys + part.keys,
-                before.ids + part.ids,
-                rt.tokens.message(one),
-                (*before.reasons, Reason("merged", "shown as one with what the same speaker said next")),
-            )
+    for entry in choice.entries:
+        part = parts_by_place[entry.position]
+        is_old = question is not None and entry.position < question
+        both = _merged(rt, parts[-1], part) if choice.merges and is_old and parts else None
+        if both is not None:
+            parts[-1] = both
         else:
             parts.append(part)
     return tuple(parts)
+
+
+def _merged(rt: Runtime, before: Part, part: Part) -> Part | None:
+    """Return two neighbours as one; None if they stay two."""
+    is_whole = part.keys and not (before.is_shorter or part.is_shorter)
+    one = merge_messages(before.message, part.message) if is_whole else None
+    if one is None:
+        return None
+    reasons = (*before.reasons, Reason("merged", "shown as one with what the same speaker said next"))
+    return Part(one, before.keys + part.keys, before.ids + part.ids, rt.tokens.message(one), reasons)
 
 
 def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, *, is_question: bool) -> Part:
@@ -428,16 +434,12 @@ _LOOKED_AT = 400  # messages between the summaries and the window that are check
 
 @dataclass(frozen=True, slots=True)
 class _SummaryPart:
-    """The summary in a context. `first` is the place where it begins."""
+    """The summary in a context, if there is one. `first` is the place where it begins."""
 
-    part: Part | None = None
+    parts: tuple[Part, ...] = ()
     version: int = 0
     first: int | None = None
     notes: tuple[Reason, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        return _cost(self.part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -468,31 +470,29 @@ class _Summaries:
 def read_view(
     connection: Connection,
     rt: Runtime,
-    session: Session | None,
+    begin: Beginning,
     temporary: Sequence[StoredMessage],
     limits: Limits,
     reserve: int,
-    window_start: WindowStart,
     page: Page,
     pending: Sequence[StoredMessage] = (),
-    profile: Part | None = None,
+    profile: tuple[Part, ...] = (),
 ) -> WindowView:
     """Read the newest turns and the summary of what lies before them.
 
     Args:
         connection: On one snapshot.
         rt: What the memory works with.
-        session: None before the first message.
+        begin: The session, where its window begins, and the version of the summary before that.
         temporary: Temporary messages.
         limits: What the window keeps within.
         reserve: Tokens that older turns leave free.
-        window_start: Where the window begins, and the version of the summary before it.
         page: The session's last page from there on.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
     """
-    first = max(window_start.first, session.memory_start) if session is not None else 0
-    known = _summaries_of(connection, session, limits, window_start)
+    session, first = begin.session, begin.first
+    known = _summaries_of(connection, session, limits, begin.window_start)
     left, view = known, known.before_window
     outranked: tuple[Reason, ...] = ()
     shown = _before(rt, session, view, first, limits)
@@ -506,49 +506,40 @@ def read_view(
             reserve,
             first,
             page,
-            overhead=shown.tokens + _cost(profile),
+            overhead=_cost((*shown.parts, *profile)),
             stops=(left.behind,) if left.now is not None else (),
             pending=pending,
         )
         if seen.new_first is not None:
             view = left.now
-        wanted = _before(rt, session, view, first_of(seen, first), limits)
+        wanted = _before(rt, session, view, seen.first, limits)
         grows = wanted.version != shown.version
-        beside = _cost(profile)
-        if (shown.part or profile) is not None and seen.tokens + shown.tokens + beside > limits.tokens:
+        if (shown.parts or profile) and seen.tokens + _cost((*shown.parts, *profile)) > limits.tokens:
             # The newest turn has precedence over everything.
             outranked += _omissions(shown, profile)
-            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), None
-        elif not grows or seen.tokens + reserve + wanted.tokens + beside <= limits.tokens:
+            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), ()
+        elif not grows or seen.tokens + reserve + _cost((*wanted.parts, *profile)) <= limits.tokens:
             break
         shown = wanted
-    begins = None
-    if seen.new_first is not None:
-        begins = WindowStart(seen.new_first, known.version)
-    elif known.overdue:
-        begins = WindowStart(first, known.version)
+    moves = seen.new_first is not None or known.overdue
+    begins = first if seen.new_first is None else seen.new_first
     return replace(
         seen,
         reasons=(*seen.reasons, *wanted.notes, *outranked),
-        profile=(profile,) if profile is not None else (),
-        summary=(wanted.part,) if wanted.part is not None else (),
+        profile=profile,
+        summary=wanted.parts,
         summary_first=wanted.first,
         summary_end=known.behind,
-        start=begins,
+        start=WindowStart(begins, known.version) if moves else None,
     )
 
 
-def _omissions(summary: _SummaryPart, profile: Part | None) -> tuple[Reason, ...]:
+def _omissions(summary: _SummaryPart, profile: Sequence[Part]) -> tuple[Reason, ...]:
     """Return why summary and profile are left out."""
     said = "left out: the newest turn needs the room"
-    missing = [Reason("summary_left_out", f"the summary {said}")] if summary.part is not None else []
-    if profile is not None:
-        missing.append(Reason("profile_left_out", f"{len(profile.keys)} record(s) of the profile {said}"))
-    return tuple(missing)
-
-
-def _cost(part: Part | None) -> int:
-    return part.tokens if part is not None else 0
+    summaries = [Reason("summary_left_out", f"the summary {said}") for _ in summary.parts]
+    records = [f"{len(part.keys)} record(s) of the profile {said}" for part in profile]
+    return (*summaries, *(Reason("profile_left_out", text) for text in records))
 
 
 def due_position(
@@ -560,7 +551,7 @@ def due_position(
     each step is summed up ahead of time. One with a limit of messages or rounds moves with every turn; it is summed up
     when `BATCH` messages have left it.
     """
-    begins = first_of(view, first)
+    begins = view.first
     known = max(view.summary_end, session.memory_start, session.summary_due)
     stepped = view.new_first is not None or first > known
     if view.next_start is not None and known <= begins:
@@ -601,12 +592,6 @@ def _has_gap(connection: Connection, session: Session, behind: int, first: int) 
     return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry, _ in between)
 
 
-def first_of(view: WindowView, first: int) -> int:
-    """Return the position of the first turn in the window; without one, the window start."""
-    at = view.new_first if view.new_first is not None else first
-    return view.begins if view.begins is not None else at
-
-
 def _before(
     rt: Runtime, session: Session | None, summary: Summary | None, begins: int, limits: Limits
 ) -> _SummaryPart:
@@ -621,7 +606,7 @@ def _before(
         tokens = rt.tokens.message(message)
         if tokens <= room:
             part = Part(message, (summary.version,), (), tokens, tuple(reasons))
-            return _SummaryPart(part, summary.version, summary.first)
+            return _SummaryPart((part,), summary.version, summary.first)
         reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
         text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
     said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"
@@ -642,8 +627,8 @@ _READ = 100  # records that are read at least, so that the name is among them
 
 def profile(
     connection: Connection, rt: Runtime, search_scope: SearchScope, token_limit: int, page: Page
-) -> tuple[Part | None, tuple[Reason, ...]]:
-    """Return the user's profile, and why parts are left out; None if there is none, or nothing fits.
+) -> tuple[tuple[Part, ...], tuple[Reason, ...]]:
+    """Return the user's profile as one part, and why some of it is left out; no part if there is none, or nothing fits.
 
     It has at most 20 facts as `label: value` (J26 in layered agent memories), and then records of type `"profile"`. If
     not all of it fits, facts are chosen by their keys: the name first; and of records the most important, among these
@@ -661,9 +646,9 @@ def profile(
         page: The session's last messages in the window.
     """
     if not (rt.settings.profile_tokens and search_scope.own.records):
-        return None, ()
+        return (), ()
     room, sign = quarter_at_most(token_limit, rt.settings.profile_tokens), rt.sign(search_scope.reach)
-    found, every = records_reads.profile(connection, search_scope.reader, _most_profile(room), _FACTS)
+    found, every = records_reads.profile(connection, search_scope.reader, max(_READ, room // LEAST), _FACTS)
     whole = [stored for entry, stored in page if entry.characters <= rt.settings.offload_characters]
     records = {key: record for key, record in found.items() if not _is_shown(record, whole)}
     every -= len(found) - len(records)
@@ -675,20 +660,16 @@ def profile(
         tokens = rt.tokens.message(message)
         if tokens <= room:
             ids = tuple(records[key].memory_id for key in told)
-            reason = _reason_profile(len(told), every)
+            left = f", {every - len(told)} less important ones left out" if every > len(told) else ""
+            reason = Reason("profile", f"{len(told)} record(s), told in every context{left}", len(told))
             notes = (*_conflicts([records[key] for key in told]), *omission(every - len(told), room))
-            return Part(message, tuple(told), ids, tokens, (reason,)), notes
+            return (Part(message, tuple(told), ids, tokens, (reason,)),), notes
         if len(fitting) == len(lines):  # only then is each line counted
             frame = rt.tokens.message(Message("user", render.profile_block([""], sign)))
             fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
         if len(fitting) == len(told):
             fitting.pop()  # its line costs more among the others than by itself
-    return None, omission(every, room)
-
-
-def _most_profile(tokens: int) -> int:
-    """Return how many records are read for so many tokens."""
-    return max(_READ, tokens // LEAST)
+    return (), omission(every, room)
 
 
 def _is_shown(record: Record, messages: Sequence[StoredMessage]) -> bool:
@@ -734,8 +715,3 @@ def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
         f"{one.key} {one.value} ({one.memory_id})" for one in facts if one.memory_id in disputed
     )
     return (Reason("conflict", f"facts of the profile that cannot all be true: {named}"),) if named else ()
-
-
-def _reason_profile(count: int, total: int) -> Reason:
-    left = f", {total - count} less important ones left out" if total > count else ""
-    return Reason("profile", f"{count} record(s), told in every context{left}", count)

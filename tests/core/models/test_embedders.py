@@ -66,7 +66,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/onnx.tar.gz")
-    monkeypatch.setattr(embed, "_failed", {})
+    monkeypatch.setattr(embed, "_failed", set())
     return tmp_path
 
 
@@ -226,7 +226,7 @@ class TestTheChoice:
         (home / ".cache").write_text("a file in the way")
         assert resolve("auto").identity == HASHING
         monkeypatch.setattr(Path, "home", homeless)
-        monkeypatch.setattr(embed, "_failed", {})
+        monkeypatch.setattr(embed, "_failed", set())
         assert resolve("auto").identity == HASHING
 
     def test_auto_keeps_what_the_store_was_built_with_and_never_replaces_or_guesses_it(self, home):
@@ -446,10 +446,6 @@ class TestOthers:
                 return self._get_query_embedding(query)
 
         class Remote(Local):
-            async def _aget_text_embedding(self, text):
-                await asyncio.sleep(0)
-                return [0.0, 2.0]
-
             async def _aget_query_embedding(self, query):
                 await asyncio.sleep(0)
                 return [3.0, 0.0]
@@ -459,7 +455,6 @@ class TestOthers:
         await local.aembed_query("a")
         assert len(threads) == 2
         assert threading.main_thread() not in threads
-        assert (await remote.aembed(["a"]))[0].tolist() == [0, 1]
         assert (await remote.aembed_query("a")).tolist() == [1, 0]
         assert len(threads) == 2, "async methods that await are used"
 
