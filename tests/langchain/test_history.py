@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from clock import set_ahead
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -23,7 +22,6 @@ from langchain_core.messages import (
     ToolMessage,
     get_buffer_string,
     message_to_dict,
-    trim_messages,
 )
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
@@ -32,7 +30,6 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 import langchain_memlayer
 from langchain_memlayer import MemlayerChatMessageHistory, history as historys, to_core, with_memory
 from memlayer_core import Memory, errors
-from memlayer_core.session_files import JsonSession, SessionManager
 from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at, kinds
 
@@ -83,15 +80,12 @@ ADA = at(user_id="ada")
 
 
 @pytest.mark.requirement("F02", "A11")
-def test_messages_are_kept_in_their_order_and_equal(do, history) -> None:
-    result = ToolMessage("2469", tool_call_id="c0", artifact={"metres": 2469})
-    do(history, "add_messages", [TURN[0], CALL, result])
-    do(history, "add_messages", [TURN[1]])
+def test_langchains_own_verbs_add_to_it_and_print_it(history) -> None:
     history.add_message(TURN[0])
     history.add_ai_message("2469 metres.")
     history.add_user_message(HumanMessage("Thanks", name="ada"))
 
-    assert history.messages == [TURN[0], CALL, result, TURN[1], *TURN, HumanMessage("Thanks", name="ada")]
+    assert history.messages == [*TURN, HumanMessage("Thanks", name="ada")]
     assert asyncio.run(history.aget_messages()) == history.messages
     assert str(history) == get_buffer_string(history.messages)
 
@@ -144,34 +138,6 @@ def test_setting_messages_makes_the_transcript_exactly_these(history) -> None:
     assert history.messages == [AIMessage("2469 "), *TURN]
 
 
-@pytest.mark.requirement("L10")
-def test_clearing_empties_this_session_alone(do, memory) -> None:
-    cleared, other = (history_of(memory, name) for name in "ab")
-    for one in (cleared, other):
-        one.add_messages(TURN)
-
-    do(cleared, "clear")
-
-    assert cleared.messages == []
-    assert other.messages == TURN
-
-
-@pytest.mark.requirement("L08", "L12")
-def test_an_unknown_session_is_empty_and_reading_writes_nothing(do, memory, history) -> None:
-    assert history.messages == []
-    assert do(history, "context") == []
-    assert memory.sessions(user_id="ada") == []
-
-
-def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, history) -> None:
-    for given in ("hello", HumanMessage("hello"), {"role": "user"}, None, [HumanMessage("fine"), "hello"]):
-        with pytest.raises(TypeError) as refused:
-            do(history, "add_messages", given)
-        assert isinstance(refused.value, errors.MessageTypeError)
-        assert refused.value.hint
-    assert history.messages == []
-
-
 @pytest.mark.requirement("L02", "F18")
 def test_the_whole_transcript_survives_reopening(open_at) -> None:
     said = [message for turn in range(40) for message in (HumanMessage(f"{turn}?"), AIMessage(f"{turn}!"))]
@@ -187,94 +153,7 @@ def test_the_whole_transcript_survives_reopening(open_at) -> None:
     assert again.messages == said
 
 
-MORE = {
-    "usage_metadata": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
-    "id": "a1",
-    "name": "bot",
-}
-SAID: list[BaseMessage] = [
-    SystemMessage("Be brief."),
-    HumanMessage([{"type": "text", "text": "Look:\ud800"}, {"type": "image_url", "image_url": {"url": "x"}}]),
-    AIMessage("", tool_calls=CALL.tool_calls, response_metadata={"model": "m"}, **MORE),
-    ToolMessage("cold", tool_call_id="c0", artifact={"rows": [1, 2]}, status="error"),
-    AIMessage("It is cold.", additional_kwargs={"mood": "calm"}),
-]
-
-
-@pytest.mark.requirement("A04", "A17", "F18")
-def test_a_history_comes_back_equal_from_a_session_file(history, do, tmp_path) -> None:
-    history.add_messages(SAID)
-    session = JsonSession(tmp_path)
-    do(SessionManager("u1").with_session(session).add_component(history), "save_session")
-    with Memory.in_memory() as elsewhere:
-        other = MemlayerChatMessageHistory(elsewhere, session_id="t")
-        other.add_user_message("forgotten")
-        assert do(SessionManager("u1").with_session(session).add_component(other), "load_if_exists")
-        assert other.messages == history.messages == SAID
-        assert do(other, "save_state") == do(history, "save_state")
-
-
-@pytest.mark.requirement("F19")
-def test_a_running_chain_goes_on_in_another_memory(memory, history) -> None:
-    model = Scripted()
-    chain = RunnableWithMessageHistory(model, lambda session_id: history)
-    chain.invoke("question 1", at())
-    with Memory.in_memory() as other:
-        history.set_memory(other)
-        chain.invoke("question 2", at())
-        chain.invoke("question 3", at())
-
-        here, there = history_of(memory), history_of(other)
-        assert contents(history.messages) == contents(there.messages)
-        assert contents(there.messages) == ["question 2", "ok", "question 3", "ok"]
-        assert contents(here.messages) == ["question 1", "ok"]
-        assert [len(seen) for seen in model.seen] == [1, 1, 3]
-    with pytest.raises(errors.StoreClosedError):
-        here.set_memory(other)
-    with pytest.raises(errors.ConfigurationError, match="Memory"):
-        here.set_memory("a path")
-    assert contents(here.messages) == ["question 1", "ok"]
-
-
 # Whose it is
-
-
-@pytest.mark.requirement("L07")
-def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory) -> None:
-    alone: list[dict[str, Any]] = [{}, {"tenant_id": "t2"}, {"agent_id": "a1"}]
-    whose = [*alone, *({"user_id": "ada", **one} for one in alone), {"user_id": "bob"}]
-    histories = [MemlayerChatMessageHistory(memory, session_id="s1", **names) for names in whose]
-    for number, history in enumerate(histories):
-        history.add_messages([HumanMessage(str(number))])
-
-    assert [contents(history.messages) for history in histories] == [[str(n)] for n in range(len(whose))]
-
-
-def test_two_users_never_see_each_other_and_a_session_without_a_user_stands_alone(do, memory) -> None:
-    for user in ("ada", "bob", None):
-        knows_the_parrot(memory, user, f"my parrot is called {user}-bird")
-
-    asked = "what is my parrot called?"
-    assert "ada-bird" in str(do(history_of(memory, "now"), "context", asked))
-    for other in ("bob-bird", "None-bird"):
-        assert other not in str(do(history_of(memory, "now"), "context", asked))
-    alone = do(history_of(memory, "earlier", user_id=None), "context", asked)
-    assert contents(alone) == ["my parrot is called None-bird", "lovely"]
-    assert do(history_of(memory, "now", user_id=None), "context", asked) == []
-
-
-def test_what_names_no_memory_no_user_and_no_session_is_refused(memory) -> None:
-    for wrong, problem, says in (
-        *(({"session_id": one}, errors.InvalidScopeError, "session_id") for one in ("", None, 7, "a\0b")),
-        ({"session_id": "", "user_id": None}, errors.InvalidScopeError, "session_id"),
-        ({"user_id": ""}, errors.InvalidScopeError, "user_id"),
-        ({"user_id": "memlayer:session:s2"}, errors.InvalidScopeError, "user_id"),
-        ({"memory": "./memory"}, errors.ConfigurationError, "Memory"),
-        ({"memory": None}, errors.ConfigurationError, "Memory"),
-    ):
-        with pytest.raises(problem, match=says) as refused:
-            MemlayerChatMessageHistory(**{"memory": memory, "user_id": "ada", "session_id": "s1", **wrong})
-        assert "memory" not in wrong or 'Memory.open("./memory")' in refused.value.hint
 
 
 @pytest.mark.requirement("M23")
@@ -400,27 +279,6 @@ def test_recalled_text_can_stand_in_the_system_message(do) -> None:
     assert system.content[0] == kind
     assert "Grillparzer" in system.content[1]["text"]
     assert asked == HumanMessage("My parrot?")
-
-
-@pytest.mark.trap("langchain", 18)
-def test_instructions_larger_than_the_limit_are_told_with_numbers_and_never_sent_alone(do, history) -> None:
-    history.add_messages([SystemMessage("be kind " * 200), HumanMessage("hi"), AIMessage("yes?")])
-    assert trim_messages(history.messages, max_tokens=60, token_counter="approximate", include_system=True)
-
-    with pytest.raises(errors.InvalidLimitError, match=r"needs \d+ tokens, of 60"):
-        do(history, "context", token_limit=60)
-
-
-@pytest.mark.requirement("F16", "J31")
-def test_a_history_that_is_opened_again_after_a_week_shows_its_last_turns(do, open_at) -> None:
-    told = '{"summary": "The user asked how tall Galdhøpiggen is, and was told it."}'
-    memory = open_at(summarizer=lambda _prompt: told)
-    history = history_of(memory)
-    history.add_messages(TURN * 3)
-    set_ahead(memory, 8)
-    memory.flush()
-    assert len(memory.records(user_id="ada", type="episodic")) == 1
-    assert contents(do(history, "context")) == contents(TURN * 3)
 
 
 # RunnableWithMessageHistory

@@ -197,34 +197,6 @@ def test_a_run_is_told_the_same_for_its_question_until_a_tool_takes_it_back(run,
     assert takes_back or told == told[:1] * 3
 
 
-@pytest.mark.parametrize("placed", ["user", "system"])
-def test_no_answer_and_no_prompt_that_comes_back_is_learned_but_what_the_user_says(run, placed) -> None:
-    def parrots(messages: list[BaseMessage]) -> str:
-        return f"You told me: {messages[-1].text}\nI live in Graz, too."
-
-    def known() -> list[tuple[str | None, str | None, int]]:
-        memory.flush()
-        return [(one.key, one.value, one.mentions) for one in memory.records(user_id="ada")]
-
-    settings = PROMPT.replace(recall_placement=placed)
-    with Memory.in_memory(settings=settings, extractor=reads()) as memory:
-        said = "My cousin sells red bicycles. I live in Graz."
-        memory.chat(user_id="ada", session_id="in-may").add("user", said)
-        memory.flush()
-        model = Scripted(script=parrots)
-        agent = agent_of(memory, model)
-        run(agent, "Who sells red bicycles?", "one")
-        shown = model.seen[-1]
-        assert "home: Graz" in str(shown)
-        assert "My cousin sells" in str(shown)
-        run(agent, {"messages": shown}, "two")
-        run(agent, f"A colleague sent me this:\n{shown[-1].text}\n{shown[0].text}", "three")
-        assert known() == [("home", "Graz", 1)]
-        for thread in ("four", "five"):
-            run(agent, "Yes, I live in Graz.", thread)
-        assert known() == [("home", "Graz", 3)]
-
-
 @pytest.mark.trap("langchain", 20, 21)
 @pytest.mark.requirement("A11")
 @pytest.mark.parametrize("destructive", [False, True])

@@ -97,33 +97,6 @@ def test_a_model_is_shown_when_and_who_and_no_id(pets):
     assert node.get_content(MetadataMode.EMBED) == "my parrot is called Coco"
 
 
-SCOPES = [
-    ({"user_id": "ada"}, "Coco"),
-    ({"user_id": "bob"}, "Fred"),
-    ({"user_id": "ada", "tenant_id": "other"}, "Tom"),
-    ({"session_id": "old"}, "Solo"),
-    ({"user_id": "ada", "session_id": "old"}, "Coco"),
-    ({"user_id": "ada", "session_id": "older"}, None),
-    ({"user_id": "ada", "agent_id": "clerk"}, None),
-    ({"user_id": "nobody"}, None),
-]
-
-
-def test_it_never_leaves_its_user_session_and_tenant(pets, do):
-    for whose, own in SCOPES:
-        told = str(texts(found(do, pets, similarity_top_k=50, **{"user_id": None} | whose)))
-        names = [name for name in ("Coco", "Fred", "Tom", "Solo") if name in told]
-        assert names == ([own] if own else []), whose
-
-
-def test_records_of_others_are_found_by_those_whose_role_may_see_them(memory, do):
-    memory.chat(user_id="bob").remember("The parrot is sold.", visibility="share", allowed_roles=["clerk"])
-    memory.flush()
-
-    assert found(do, memory) == []
-    assert texts(found(do, memory, roles=["clerk"])) == ["The parrot is sold."]
-
-
 def test_it_keeps_to_its_limits(pets, do):
     assert len(found(do, pets, similarity_top_k=2)) == 2
     assert 1 <= len(found(do, pets, token_limit=20)) < 5
