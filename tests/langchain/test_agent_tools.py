@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from tuned import Tuned
 
 from langchain_memlayer import create_memory_tools
 from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 from tests.langchain.scripted_model import calling, in_thread as at, says
 
 EXAMPLES = {
@@ -168,16 +166,3 @@ def test_what_names_no_memory_no_room_no_user_or_no_session_is_refused(do, memor
     assert "session_id" in raised.value.hint
     with pytest.raises(InvalidScopeError, match="user_id"):
         do(tools_of_ada(memory, user_id=lambda _: None)[LOOK], "invoke", GROW)
-
-
-@pytest.mark.parametrize(
-    ("home", "extra"), [("agent_tools", "langchain"), ("summarizer", "langchain"), ("classic", "classic")]
-)
-def test_without_its_framework_the_line_that_installs_it_is_told(monkeypatch, home, extra) -> None:
-    monkeypatch.delitem(sys.modules, f"langchain_memlayer.{home}", raising=False)
-    for missing in ("langchain.tools", "langchain.agents.middleware", "langchain_classic.memory.chat_memory"):
-        monkeypatch.setitem(sys.modules, missing, None)
-
-    with pytest.raises(MissingExtraError) as raised:
-        import_module(f"langchain_memlayer.{home}")
-    assert raised.value.hint == f"pip install 'memlayer-core[{extra}]'"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -28,7 +26,7 @@ from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 import langchain_memlayer
-from langchain_memlayer import MemlayerChatMessageHistory, history as historys, to_core, with_memory
+from langchain_memlayer import MemlayerChatMessageHistory, history as historys, with_memory
 from memlayer_core import Memory, errors
 from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at, kinds
@@ -242,29 +240,6 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
 # What a model is shown
 
 
-@pytest.mark.trap("langchain", 1)
-@pytest.mark.requirement("L02", "A11")
-def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do, memory) -> None:
-    knows_the_parrot(memory)
-    history_of(memory, "earlier").add_messages(
-        message
-        for number in range(60)
-        for message in (HumanMessage(f"Tell me about topic {number}"), AIMessage("Well, " * 20))
-    )
-    memory.flush()
-    now = history_of(memory)
-    said = [SystemMessage("be kind"), HumanMessage("Which name has my parrot?")]
-    now.add_messages(said)
-
-    prompt = do(now, "context", "Which name has my parrot?", token_limit=400)
-
-    assert kinds(prompt) == ["system", "human"]
-    assert "Grillparzer" in prompt[-1].text
-    assert prompt[-1].text.endswith("Which name has my parrot?")
-    assert sum(memory.tokens.message(to_core(message)) for message in prompt) <= 400
-    assert now.messages == said
-
-
 def test_recalled_text_can_stand_in_the_system_message(do) -> None:
     with Memory.in_memory(settings=PROMPT.replace(recall_placement="system")) as memory:
         knows_the_parrot(memory)
@@ -333,25 +308,6 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(do, open
     assert len(kept.context()) < len(kept.messages)
 
 
-@pytest.mark.trap("langchain", 2)
-def test_key_mode_loses_nothing_when_turns_overlap(do, memory) -> None:
-    """In list mode LangChain cuts the second question off before our history is handed anything: `with_memory`
-    takes care of those."""
-    together = threading.Barrier(4)
-
-    def model(prompt: Any) -> AIMessage:
-        together.wait(30)  # everybody has read before anybody writes
-        return AIMessage(f"to {prompt.messages[-1].text}")
-
-    asked = [f"{number}?" for number in range(4)]
-    chain = in_keys(memory, RunnableLambda(model))
-    do(chain, "batch", [{"question": one} for one in asked], {**ADA, "max_concurrency": 4})
-
-    kept = contents(history_of(memory).messages)
-    assert sorted(kept[::2]) == asked
-    assert kept[1::2] == [f"to {question}" for question in kept[::2]]
-
-
 @pytest.mark.trap("langchain", 6)
 async def test_a_streamed_answer_is_kept_whole_and_a_streamed_call_as_a_call(memory, history) -> None:
     async def calls(_: Any) -> AsyncIterator[AIMessageChunk]:
@@ -387,18 +343,6 @@ def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(
 
 
 @pytest.mark.trap("langchain", 11)
-async def test_no_async_method_blocks_the_loop(open_at) -> None:
-    history = history_of(await asyncio.to_thread(open_at))
-    result = ToolMessage("x", tool_call_id="c", artifact={b"k": (1,)})
-
-    await history.aadd_messages([HumanMessage("hi"), result])
-    assert len(await history.aget_messages()) == 2
-    assert await history.acontext("hi", token_limit=500)
-    await history.aclear()
-    assert await history.aget_messages() == []
-
-
-@pytest.mark.trap("langchain", 11)
 async def test_messages_are_translated_beside_the_loop(history, monkeypatch) -> None:
     threads: list[threading.Thread] = []
 
@@ -429,42 +373,6 @@ def test_making_one_warns_of_nothing_and_its_repr_names_the_user_and_the_session
         told = repr(history_of(memory))
     assert "'ada'" in told
     assert "'s1'" in told
-
-
-def _python(program: str) -> str:
-    command = [sys.executable, "-W", "error", "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-@pytest.mark.slow
-def test_importing_it_loads_no_other_framework() -> None:
-    loaded = _python(
-        "import sys, langchain_memlayer\n"
-        "from langchain_memlayer import MemlayerChatMessageHistory\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}\n"
-        "    & {'langchain', 'langchain_classic', 'langgraph', 'llama_index', 'chromadb'}))"
-    )
-    assert loaded == "[]"
-
-
-def test_importing_the_package_alone_loads_no_messages_yet() -> None:
-    loaded = _python("import sys, langchain_memlayer; print('langchain_core.messages' in sys.modules)")
-    assert loaded == "False"
-
-
-@pytest.mark.slow
-def test_it_works_without_llamaindex() -> None:
-    said = _python(
-        "import sys\n"
-        "sys.modules['llama_index'] = None\n"
-        "from langchain_memlayer import MemlayerChatMessageHistory\n"
-        "from memlayer_core import Memory\n"
-        "with Memory.in_memory() as memory:\n"
-        "    history = MemlayerChatMessageHistory(memory, session_id='s1', user_id='ada')\n"
-        "    history.add_user_message('hi')\n"
-        "    print(history.context())\n"
-    )
-    assert "hi" in said
 
 
 def test_its_public_names_can_all_be_had() -> None:

@@ -40,12 +40,15 @@ operations: st.SearchStrategy[Op] = st.one_of(
     st.tuples(namespaces, keys, st.none() | items).map(lambda given: PutOp(*given)),
     st.tuples(namespaces, keys, items).map(lambda given: PutOp(*given)),
     st.tuples(namespaces, keys).map(lambda given: GetOp(*given)),
-    st.tuples(st.just(()) | namespaces, st.none() | wanted, st.just(1000)).map(
-        lambda given: SearchOp(*given)
+    st.tuples(st.just(()) | namespaces, st.none() | wanted, st.sampled_from([None, "a 1"])).map(
+        lambda given: SearchOp(given[0], given[1], 1000, 0, given[2])
     ),
-    st.tuples(st.lists(patterns, max_size=2).map(tuple), st.none() | st.integers(1, 3)).map(
-        lambda given: ListNamespacesOp(*given)
-    ),
+    st.tuples(
+        st.lists(patterns, max_size=2).map(tuple),
+        st.none() | st.integers(1, 3),
+        st.integers(1, 4) | st.just(100),
+        st.integers(0, 2),
+    ).map(lambda given: ListNamespacesOp(*given)),
 )
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
@@ -170,37 +168,6 @@ def test_an_embedding_model_of_llamaindex_and_a_tokenizer_are_used():
     assert "MockEmbedding" in session.memory.admin.status().embedder
     assert len(session.tokenizer_fn("one two three")) == 3
     session.memory.close()
-
-
-def test_without_llama_index_the_import_tells_what_to_install():
-    code = """
-import sys
-sys.modules["llama_index"] = None
-try:
-    import llamaindex_memlayer
-except ImportError as problem:
-    print(type(problem).__name__, problem.hint)
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert ran.stdout.strip() == "MissingExtraError pip install 'memlayer-core[llamaindex]'"
-
-
-@pytest.mark.slow
-def test_langchain_is_neither_needed_nor_imported():
-    code = """
-import sys
-for name in ("langchain", "langchain_core", "langgraph"):
-    sys.modules[name] = None
-from llamaindex_memlayer import MemlayerMemory
-from llama_index.core.llms import ChatMessage
-memory = MemlayerMemory.from_defaults()
-memory.put(ChatMessage("hi"))
-print(memory.get()[0].content)
-"""
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert ran.stdout.strip() == "hi"
 
 
 # Limits, and what is not kept or not told
