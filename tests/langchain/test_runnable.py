@@ -783,7 +783,7 @@ def test_histories_may_be_made_as_langchain_makes_them(do, memory) -> None:
         assert len(model.seen[-1]) < 9  # the history's own limit holds
 
 
-def test_what_does_not_go_together_is_refused_at_once(memory) -> None:
+def test_what_does_not_go_together_is_refused(do, memory) -> None:
     ids = [ConfigurableFieldSpec(name, str) for name in ("a", "c")]
     for given, more in (
         ("./memory", {}),
@@ -799,13 +799,10 @@ def test_what_does_not_go_together_is_refused_at_once(memory) -> None:
         with pytest.raises(errors.ConfigurationError) as refused:
             with_memory(Scripted(), given, **more)
         assert refused.value.hint
-
-
-def test_a_history_of_another_kind_and_a_limit_that_nothing_keeps_are_refused(do, memory) -> None:
-    with pytest.raises(errors.ConfigurationError, match="MemlayerChatMessageHistory"):
-        do(with_memory(Scripted(), lambda session_id: [session_id]), "invoke", "hi", at())
     with pytest.raises(errors.InvalidLimitError):
         with_memory(Scripted(), memory, token_limit=0)
+    with pytest.raises(errors.ConfigurationError, match="MemlayerChatMessageHistory"):
+        do(with_memory(Scripted(), lambda session_id: [session_id]), "invoke", "hi", at())
 
 
 # Being a part of LangChain

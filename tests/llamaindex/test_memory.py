@@ -209,16 +209,6 @@ def superseded(memory):
     return [some for chat in every for some in taken_out(chat)]
 
 
-def test_a_history_of_something_else_takes_the_sessions_place_and_so_does_none(session, memory, do):
-    do(session, "set", turns(1, 2))
-    do(session, "set", turns(8, 9))
-    assert do(session, "get_all") == turns(8, 9)
-
-    do(session, "set", [])
-    assert do(session, "get_all") == []
-    assert superseded(memory) == [texts(turns(8, 9)), texts(turns(1, 2))]
-
-
 @pytest.mark.trap("llamaindex", 26)
 @pytest.mark.requirement("L09", "L02")
 async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
@@ -232,20 +222,6 @@ async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_re
 
     assert await session.aget_all() == turns(1, 6)
     assert await asyncio.to_thread(superseded, memory) == []
-
-
-@pytest.mark.trap("llamaindex", 26, 32)
-def test_a_history_that_is_set_is_where_the_session_ends_and_keeps_other_words_apart(session, memory, do):
-    do(session, "set", turns(1, 3))
-    do(session, "set", turns(1, 2))
-    assert do(session, "get_all") == turns(1, 2)
-    do(session, "set", [*turns(1, 1), ChatMessage("something else")])
-    assert do(session, "get_all") == [*turns(1, 1), ChatMessage("something else")]
-    assert superseded(memory) == [texts(turns(2, 2)), texts(turns(3, 3))]
-
-    do(session, "put_messages", [ChatMessage("again"), ChatMessage("again")])
-    do(session, "set", [ChatMessage("again")])
-    assert texts(do(session, "get_all"))[-2:] == ["again", "again"]
 
 
 async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(session):
