@@ -135,13 +135,6 @@ def test_of_content_that_is_a_list_the_text_is_found_and_told(ask, full) -> None
     assert "medlar tree in Sintra." in now.context()[0].text, "an image costs nothing where it is not told"
 
 
-@pytest.mark.trap("langchain", 15)
-@pytest.mark.parametrize("broken", ["\0", "\udc80"], ids=ascii)
-def test_a_question_that_no_database_takes_as_it_is_finds_what_its_words_say(ask, full, broken) -> None:
-    found = ask(MemlayerRetriever(full, user_id="ada"), f"{broken} Lisbon {broken} garden{broken}")
-    assert "Lisbon" in found[0].page_content
-
-
 @pytest.mark.trap("langchain", 22)
 async def test_it_serves_many_users_at_once() -> None:
     full = await asyncio.to_thread(Memory.in_memory, settings=QUIET)
