@@ -31,7 +31,6 @@ from memlayer_core import Memory, errors
 from memlayer_core.index.flow import calibration_texts
 from memlayer_core.items import sql as items_sql
 from tests.conftest import PROMPT
-from tests.langchain.store_filters import FILTERS, VALUE
 
 DOCS = ("docs",)
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -243,13 +242,6 @@ def test_without_a_query_the_last_put_come_first_page_by_page(do, store, at) -> 
         assert keys(do(store, "search", DOCS, **more)) == [*found]
     assert keys(do(store, "search", DOCS, query="  ")) == [*"04321"]
     assert {(type(item), item.score) for item in do(store, "search", DOCS)} == {(SearchItem, None)}
-
-
-def test_a_filter_finds_what_its_fields_say(store) -> None:
-    store.put(DOCS, "it", VALUE)
-    store.put(DOCS, "other", {})
-    for wanted, found in FILTERS:
-        assert ("it" in keys(store.search(DOCS, filter=wanted))) is found, wanted
 
 
 def test_pages_are_cut_from_what_a_filter_leaves(do, store) -> None:
