@@ -48,6 +48,33 @@ def test_what_is_added_is_kept_in_its_order_and_told(do, door, memory, session) 
     assert door.kept(session) == [*talk, talk[0]], "instructions that come again, too"
 
 
+def spoil(message: Any) -> None:
+    """Write into all that a message holds, as agents do."""
+    held = message.blocks if hasattr(message, "blocks") else message.content
+    first = held[0] if isinstance(held[0], dict) else vars(held[0])
+    first["text"] = "else"
+    held.pop()
+    message.additional_kwargs["k"].append(2)
+
+
+@pytest.mark.trap("langchain", 9)
+@pytest.mark.trap("llamaindex", 3)
+@pytest.mark.requirement("F12", "L12")
+def test_messages_that_are_given_or_read_are_copies_in_lists_of_their_own(do, door, session) -> None:
+    plain = door.message("user", "hello", image=True)
+    plain.additional_kwargs["k"] = [1]
+    for verb in (door.add_temporary, door.add):
+        given = plain.model_copy(deep=True)
+        do(session, verb, [given])
+        spoil(given)
+        for read in (lambda: do(session, door.context), lambda: door.kept(session)):
+            for message in read():
+                spoil(message)
+            read().clear()
+        assert do(session, door.context)[-1] == plain
+    assert door.kept(session) == [plain]
+
+
 def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, door, session) -> None:
     hello, *_ = door.say("hello")
     for given in ("hello", hello, {"role": "user"}, None, [hello, "hello"]):

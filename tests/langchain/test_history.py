@@ -112,20 +112,6 @@ def test_an_id_is_one_message_and_equal_ones_without_ids_are_several(do, history
     assert history.messages == [hi, hi, HumanMessage("final", id="m1"), hi, ok]
 
 
-@pytest.mark.trap("langchain", 9)
-@pytest.mark.requirement("F12", "L12")
-def test_every_reading_is_a_plain_list_of_its_own(history) -> None:
-    history.add_messages([HumanMessage(["hi"])])
-    copied = history.messages.copy()
-    copied += [AIMessage("more")]
-    for taken in (history.messages, asyncio.run(history.aget_messages()), history.context()):
-        assert type(taken) is list
-        taken[0].content.append("changed")
-        taken.pop()
-
-    assert history.messages == history.context() == [HumanMessage(["hi"])]
-
-
 @pytest.mark.requirement("L09")
 def test_setting_messages_makes_the_transcript_exactly_these(history) -> None:
     history.add_messages([*TURN, HumanMessage("forget this")])
