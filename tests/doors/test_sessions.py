@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -83,6 +84,15 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, d
                 do(session, verb, given)
             assert refused.value.hint
     assert door.kept(session) == do(session, door.context) == []
+
+
+@pytest.mark.trap("langchain", 2)
+def test_turns_that_are_added_at_once_are_all_kept_and_stay_together(do, door, memory, session) -> None:
+    turns = [door.say(f"question {number}", f"answer {number}") for number in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda turn: do(door.open(memory), door.add, turn), turns))
+    kept = door.kept(session)
+    assert sorted(map(str, zip(kept[::2], kept[1::2], strict=True))) == sorted(map(str, map(tuple, turns)))
 
 
 @pytest.mark.requirement("A04", "A17", "F18")

@@ -240,7 +240,8 @@ def test_without_a_query_the_last_put_come_first_page_by_page(do, store, at) -> 
         ({"limit": 0}, ""),
     ):
         assert keys(do(store, "search", DOCS, **more)) == [*found]
-    assert keys(do(store, "search", DOCS, query="  ")) == [*"04321"]
+    assert keys(do(store, "search", DOCS, query="  ")) == keys(do(store, "search", ["docs"])) == [*"04321"]
+    assert do(store, "list_namespaces", prefix=["docs"]) == [("docs", "0"), ("docs", "1")]
     assert {(type(item), item.score) for item in do(store, "search", DOCS)} == {(SearchItem, None)}
 
 

@@ -58,7 +58,7 @@ FILTERS: list[tuple[dict[str, Any], bool]] = [
 """Where LangGraph's own store in memory says nothing of them."""
 
 LATER = PROMPT.replace(index_delay=3600)
-labels = st.sampled_from(["users", "1", "10", "%", "*", "'"])
+labels = st.sampled_from(["users", "USERS", "1", "10", "%", "*", "'"])
 namespaces = st.lists(labels, min_size=1, max_size=3).map(tuple)
 keys = st.sampled_from(["a", "b"])
 names = st.sampled_from(["x", "y", "text"])

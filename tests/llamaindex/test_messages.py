@@ -156,11 +156,23 @@ class Usage:
     tokens: int
 
 
+class Hostile:
+    """What providers put into messages: no JSON, and no good manners."""
+
+    def __getattr__(self, name):
+        raise RuntimeError("not here")
+
+    @property
+    def __class__(self):
+        raise RuntimeError("no")
+
+
 @pytest.mark.trap("llamaindex", 21)
-def test_what_nothing_can_write_is_left_out_with_a_warning_and_the_rest_stays(caplog):
+@pytest.mark.parametrize("make", [object, Hostile])
+def test_what_nothing_can_write_is_left_out_with_a_warning_and_the_rest_stays(make, caplog):
     """In a list it leaves its place."""
-    odd = object()
-    extras = {"odd": odd, "good": [b"\xff", 1], "deep": {"odd": odd, object: 1, "l": [1, odd, 3]}}
+    odd = make()
+    extras = {"odd": odd, "good": [b"\xff", 1], "deep": {"odd": odd, Hostile(): 1, "l": [1, odd, 3]}}
 
     with caplog.at_level(logging.WARNING, "memlayer"):
         back = stored(ChatMessage("kept", additional_kwargs=extras))
