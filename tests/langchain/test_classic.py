@@ -14,11 +14,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from langchain_core.prompts import PromptTemplate
 from pydantic import ValidationError
 
-from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationMemory, to_core
+from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationMemory, to_core, with_memory
 from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT
-from tests.langchain.scripted_model import Scripted, contents, kinds, mountains
+from tests.langchain.scripted_model import Scripted, contents, in_session, kinds, mountains
 
 HI, YES = {"input": "hi"}, {"output": "yes"}
 FOOD = "What should I not eat in Tokyo?"
@@ -258,15 +258,22 @@ def test_inputs_and_outputs_may_be_messages_and_are_kept_equal(do, history, give
 
 @pytest.mark.trap("langchain", 10)
 @pytest.mark.parametrize("steps", [True, False], ids=["with steps", "answers alone"])
-def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(do, history, steps) -> None:
-    """Tool calls are lost where a memory stores an agent's output alone."""
+@pytest.mark.parametrize("door", ["its memory", "with_memory"])
+def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(
+    do, memory, history, door, steps
+) -> None:
+    """Tool calls are lost where a memory stores an agent's output alone, and the next turn lacks what tools told."""
     model, classic = Scripted(), MemlayerConversationMemory(chat_memory=history, return_messages=True)
-    executor = mountains(model, return_intermediate_steps=steps, memory=classic)
+    inside = {"memory": classic} if door == "its memory" else {}
+    chain = executor = mountains(model, return_intermediate_steps=steps, **inside)
+    if not inside:
+        keys = {"input_messages_key": "question", "history_messages_key": "history"}
+        chain = with_memory(executor, memory, user_id="ada", **keys)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        do(executor, "invoke", {"question": "How high?"})
-        answer = do(executor, "invoke", {"question": "Again?"})
+        do(chain, "invoke", {"question": "How high?"}, in_session("today"))
+        answer = do(chain, "invoke", {"question": "Again?"}, in_session("today"))
 
     assert answer["output"] == "It says: b has 2469 metres"
     turn = ["human", *(["ai", "tool", "tool"] if steps else []), "ai"]
@@ -292,17 +299,6 @@ def test_a_failed_model_leaves_no_half_turn_and_a_failed_store_fails_the_turn(
     assert history.messages == []
     with pytest.raises(errors.StoreClosedError):
         do(talk_of(classic, lambda _: memory.close() or "yes"), "invoke", HI)
-
-
-@pytest.mark.trap("langchain", 2)
-def test_chains_that_run_at_once_on_one_session_lose_no_turn(do, history, classic) -> None:
-    asked = [{"input": f"question {number}"} for number in range(6)]
-    chain = talk_of(classic, lambda messages: f"to {messages[-1].text.rsplit('Human: ')[-1][:9]}")
-    do(chain, "batch", asked)
-
-    said = contents(history.messages)
-    assert sorted(said[::2]) == [one["input"] for one in asked]
-    assert all(answer.startswith("to question") for answer in said[1::2])
 
 
 # Made wrongly

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from clock import set_ahead
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -23,16 +20,14 @@ from langchain_core.messages import (
     ToolMessage,
     get_buffer_string,
     message_to_dict,
-    trim_messages,
 )
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 import langchain_memlayer
-from langchain_memlayer import MemlayerChatMessageHistory, history as historys, to_core, with_memory
+from langchain_memlayer import MemlayerChatMessageHistory, history as historys, with_memory
 from memlayer_core import Memory, errors
-from memlayer_core.session_files import JsonSession, SessionManager
 from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at, kinds
 
@@ -83,15 +78,12 @@ ADA = at(user_id="ada")
 
 
 @pytest.mark.requirement("F02", "A11")
-def test_messages_are_kept_in_their_order_and_equal(do, history) -> None:
-    result = ToolMessage("2469", tool_call_id="c0", artifact={"metres": 2469})
-    do(history, "add_messages", [TURN[0], CALL, result])
-    do(history, "add_messages", [TURN[1]])
+def test_langchains_own_verbs_add_to_it_and_print_it(history) -> None:
     history.add_message(TURN[0])
     history.add_ai_message("2469 metres.")
     history.add_user_message(HumanMessage("Thanks", name="ada"))
 
-    assert history.messages == [TURN[0], CALL, result, TURN[1], *TURN, HumanMessage("Thanks", name="ada")]
+    assert history.messages == [*TURN, HumanMessage("Thanks", name="ada")]
     assert asyncio.run(history.aget_messages()) == history.messages
     assert str(history) == get_buffer_string(history.messages)
 
@@ -120,20 +112,6 @@ def test_an_id_is_one_message_and_equal_ones_without_ids_are_several(do, history
     assert history.messages == [hi, hi, HumanMessage("final", id="m1"), hi, ok]
 
 
-@pytest.mark.trap("langchain", 9)
-@pytest.mark.requirement("F12", "L12")
-def test_every_reading_is_a_plain_list_of_its_own(history) -> None:
-    history.add_messages([HumanMessage(["hi"])])
-    copied = history.messages.copy()
-    copied += [AIMessage("more")]
-    for taken in (history.messages, asyncio.run(history.aget_messages()), history.context()):
-        assert type(taken) is list
-        taken[0].content.append("changed")
-        taken.pop()
-
-    assert history.messages == history.context() == [HumanMessage(["hi"])]
-
-
 @pytest.mark.requirement("L09")
 def test_setting_messages_makes_the_transcript_exactly_these(history) -> None:
     history.add_messages([*TURN, HumanMessage("forget this")])
@@ -142,34 +120,6 @@ def test_setting_messages_makes_the_transcript_exactly_these(history) -> None:
 
     asyncio.run(history.aset_messages([AIMessageChunk("2469 "), *TURN]))
     assert history.messages == [AIMessage("2469 "), *TURN]
-
-
-@pytest.mark.requirement("L10")
-def test_clearing_empties_this_session_alone(do, memory) -> None:
-    cleared, other = (history_of(memory, name) for name in "ab")
-    for one in (cleared, other):
-        one.add_messages(TURN)
-
-    do(cleared, "clear")
-
-    assert cleared.messages == []
-    assert other.messages == TURN
-
-
-@pytest.mark.requirement("L08", "L12")
-def test_an_unknown_session_is_empty_and_reading_writes_nothing(do, memory, history) -> None:
-    assert history.messages == []
-    assert do(history, "context") == []
-    assert memory.sessions(user_id="ada") == []
-
-
-def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, history) -> None:
-    for given in ("hello", HumanMessage("hello"), {"role": "user"}, None, [HumanMessage("fine"), "hello"]):
-        with pytest.raises(TypeError) as refused:
-            do(history, "add_messages", given)
-        assert isinstance(refused.value, errors.MessageTypeError)
-        assert refused.value.hint
-    assert history.messages == []
 
 
 @pytest.mark.requirement("L02", "F18")
@@ -187,94 +137,7 @@ def test_the_whole_transcript_survives_reopening(open_at) -> None:
     assert again.messages == said
 
 
-MORE = {
-    "usage_metadata": {"input_tokens": 9, "output_tokens": 4, "total_tokens": 13},
-    "id": "a1",
-    "name": "bot",
-}
-SAID: list[BaseMessage] = [
-    SystemMessage("Be brief."),
-    HumanMessage([{"type": "text", "text": "Look:\ud800"}, {"type": "image_url", "image_url": {"url": "x"}}]),
-    AIMessage("", tool_calls=CALL.tool_calls, response_metadata={"model": "m"}, **MORE),
-    ToolMessage("cold", tool_call_id="c0", artifact={"rows": [1, 2]}, status="error"),
-    AIMessage("It is cold.", additional_kwargs={"mood": "calm"}),
-]
-
-
-@pytest.mark.requirement("A04", "A17", "F18")
-def test_a_history_comes_back_equal_from_a_session_file(history, do, tmp_path) -> None:
-    history.add_messages(SAID)
-    session = JsonSession(tmp_path)
-    do(SessionManager("u1").with_session(session).add_component(history), "save_session")
-    with Memory.in_memory() as elsewhere:
-        other = MemlayerChatMessageHistory(elsewhere, session_id="t")
-        other.add_user_message("forgotten")
-        assert do(SessionManager("u1").with_session(session).add_component(other), "load_if_exists")
-        assert other.messages == history.messages == SAID
-        assert do(other, "save_state") == do(history, "save_state")
-
-
-@pytest.mark.requirement("F19")
-def test_a_running_chain_goes_on_in_another_memory(memory, history) -> None:
-    model = Scripted()
-    chain = RunnableWithMessageHistory(model, lambda session_id: history)
-    chain.invoke("question 1", at())
-    with Memory.in_memory() as other:
-        history.set_memory(other)
-        chain.invoke("question 2", at())
-        chain.invoke("question 3", at())
-
-        here, there = history_of(memory), history_of(other)
-        assert contents(history.messages) == contents(there.messages)
-        assert contents(there.messages) == ["question 2", "ok", "question 3", "ok"]
-        assert contents(here.messages) == ["question 1", "ok"]
-        assert [len(seen) for seen in model.seen] == [1, 1, 3]
-    with pytest.raises(errors.StoreClosedError):
-        here.set_memory(other)
-    with pytest.raises(errors.ConfigurationError, match="Memory"):
-        here.set_memory("a path")
-    assert contents(here.messages) == ["question 1", "ok"]
-
-
 # Whose it is
-
-
-@pytest.mark.requirement("L07")
-def test_one_session_id_is_another_session_for_each_user_tenant_and_agent(memory) -> None:
-    alone: list[dict[str, Any]] = [{}, {"tenant_id": "t2"}, {"agent_id": "a1"}]
-    whose = [*alone, *({"user_id": "ada", **one} for one in alone), {"user_id": "bob"}]
-    histories = [MemlayerChatMessageHistory(memory, session_id="s1", **names) for names in whose]
-    for number, history in enumerate(histories):
-        history.add_messages([HumanMessage(str(number))])
-
-    assert [contents(history.messages) for history in histories] == [[str(n)] for n in range(len(whose))]
-
-
-def test_two_users_never_see_each_other_and_a_session_without_a_user_stands_alone(do, memory) -> None:
-    for user in ("ada", "bob", None):
-        knows_the_parrot(memory, user, f"my parrot is called {user}-bird")
-
-    asked = "what is my parrot called?"
-    assert "ada-bird" in str(do(history_of(memory, "now"), "context", asked))
-    for other in ("bob-bird", "None-bird"):
-        assert other not in str(do(history_of(memory, "now"), "context", asked))
-    alone = do(history_of(memory, "earlier", user_id=None), "context", asked)
-    assert contents(alone) == ["my parrot is called None-bird", "lovely"]
-    assert do(history_of(memory, "now", user_id=None), "context", asked) == []
-
-
-def test_what_names_no_memory_no_user_and_no_session_is_refused(memory) -> None:
-    for wrong, problem, says in (
-        *(({"session_id": one}, errors.InvalidScopeError, "session_id") for one in ("", None, 7, "a\0b")),
-        ({"session_id": "", "user_id": None}, errors.InvalidScopeError, "session_id"),
-        ({"user_id": ""}, errors.InvalidScopeError, "user_id"),
-        ({"user_id": "memlayer:session:s2"}, errors.InvalidScopeError, "user_id"),
-        ({"memory": "./memory"}, errors.ConfigurationError, "Memory"),
-        ({"memory": None}, errors.ConfigurationError, "Memory"),
-    ):
-        with pytest.raises(problem, match=says) as refused:
-            MemlayerChatMessageHistory(**{"memory": memory, "user_id": "ada", "session_id": "s1", **wrong})
-        assert "memory" not in wrong or 'Memory.open("./memory")' in refused.value.hint
 
 
 @pytest.mark.requirement("M23")
@@ -363,29 +226,6 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
 # What a model is shown
 
 
-@pytest.mark.trap("langchain", 1)
-@pytest.mark.requirement("L02", "A11")
-def test_the_context_brings_a_turn_of_an_earlier_session_and_keeps_the_limit(do, memory) -> None:
-    knows_the_parrot(memory)
-    history_of(memory, "earlier").add_messages(
-        message
-        for number in range(60)
-        for message in (HumanMessage(f"Tell me about topic {number}"), AIMessage("Well, " * 20))
-    )
-    memory.flush()
-    now = history_of(memory)
-    said = [SystemMessage("be kind"), HumanMessage("Which name has my parrot?")]
-    now.add_messages(said)
-
-    prompt = do(now, "context", "Which name has my parrot?", token_limit=400)
-
-    assert kinds(prompt) == ["system", "human"]
-    assert "Grillparzer" in prompt[-1].text
-    assert prompt[-1].text.endswith("Which name has my parrot?")
-    assert sum(memory.tokens.message(to_core(message)) for message in prompt) <= 400
-    assert now.messages == said
-
-
 def test_recalled_text_can_stand_in_the_system_message(do) -> None:
     with Memory.in_memory(settings=PROMPT.replace(recall_placement="system")) as memory:
         knows_the_parrot(memory)
@@ -400,27 +240,6 @@ def test_recalled_text_can_stand_in_the_system_message(do) -> None:
     assert system.content[0] == kind
     assert "Grillparzer" in system.content[1]["text"]
     assert asked == HumanMessage("My parrot?")
-
-
-@pytest.mark.trap("langchain", 18)
-def test_instructions_larger_than_the_limit_are_told_with_numbers_and_never_sent_alone(do, history) -> None:
-    history.add_messages([SystemMessage("be kind " * 200), HumanMessage("hi"), AIMessage("yes?")])
-    assert trim_messages(history.messages, max_tokens=60, token_counter="approximate", include_system=True)
-
-    with pytest.raises(errors.InvalidLimitError, match=r"needs \d+ tokens, of 60"):
-        do(history, "context", token_limit=60)
-
-
-@pytest.mark.requirement("F16", "J31")
-def test_a_history_that_is_opened_again_after_a_week_shows_its_last_turns(do, open_at) -> None:
-    told = '{"summary": "The user asked how tall Galdhøpiggen is, and was told it."}'
-    memory = open_at(summarizer=lambda _prompt: told)
-    history = history_of(memory)
-    history.add_messages(TURN * 3)
-    set_ahead(memory, 8)
-    memory.flush()
-    assert len(memory.records(user_id="ada", type="episodic")) == 1
-    assert contents(do(history, "context")) == contents(TURN * 3)
 
 
 # RunnableWithMessageHistory
@@ -475,25 +294,6 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(do, open
     assert len(kept.context()) < len(kept.messages)
 
 
-@pytest.mark.trap("langchain", 2)
-def test_key_mode_loses_nothing_when_turns_overlap(do, memory) -> None:
-    """In list mode LangChain cuts the second question off before our history is handed anything: `with_memory`
-    takes care of those."""
-    together = threading.Barrier(4)
-
-    def model(prompt: Any) -> AIMessage:
-        together.wait(30)  # everybody has read before anybody writes
-        return AIMessage(f"to {prompt.messages[-1].text}")
-
-    asked = [f"{number}?" for number in range(4)]
-    chain = in_keys(memory, RunnableLambda(model))
-    do(chain, "batch", [{"question": one} for one in asked], {**ADA, "max_concurrency": 4})
-
-    kept = contents(history_of(memory).messages)
-    assert sorted(kept[::2]) == asked
-    assert kept[1::2] == [f"to {question}" for question in kept[::2]]
-
-
 @pytest.mark.trap("langchain", 6)
 async def test_a_streamed_answer_is_kept_whole_and_a_streamed_call_as_a_call(memory, history) -> None:
     async def calls(_: Any) -> AsyncIterator[AIMessageChunk]:
@@ -529,18 +329,6 @@ def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(
 
 
 @pytest.mark.trap("langchain", 11)
-async def test_no_async_method_blocks_the_loop(open_at) -> None:
-    history = history_of(await asyncio.to_thread(open_at))
-    result = ToolMessage("x", tool_call_id="c", artifact={b"k": (1,)})
-
-    await history.aadd_messages([HumanMessage("hi"), result])
-    assert len(await history.aget_messages()) == 2
-    assert await history.acontext("hi", token_limit=500)
-    await history.aclear()
-    assert await history.aget_messages() == []
-
-
-@pytest.mark.trap("langchain", 11)
 async def test_messages_are_translated_beside_the_loop(history, monkeypatch) -> None:
     threads: list[threading.Thread] = []
 
@@ -571,42 +359,6 @@ def test_making_one_warns_of_nothing_and_its_repr_names_the_user_and_the_session
         told = repr(history_of(memory))
     assert "'ada'" in told
     assert "'s1'" in told
-
-
-def _python(program: str) -> str:
-    command = [sys.executable, "-W", "error", "-c", program]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-
-@pytest.mark.slow
-def test_importing_it_loads_no_other_framework() -> None:
-    loaded = _python(
-        "import sys, langchain_memlayer\n"
-        "from langchain_memlayer import MemlayerChatMessageHistory\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules}\n"
-        "    & {'langchain', 'langchain_classic', 'langgraph', 'llama_index', 'chromadb'}))"
-    )
-    assert loaded == "[]"
-
-
-def test_importing_the_package_alone_loads_no_messages_yet() -> None:
-    loaded = _python("import sys, langchain_memlayer; print('langchain_core.messages' in sys.modules)")
-    assert loaded == "False"
-
-
-@pytest.mark.slow
-def test_it_works_without_llamaindex() -> None:
-    said = _python(
-        "import sys\n"
-        "sys.modules['llama_index'] = None\n"
-        "from langchain_memlayer import MemlayerChatMessageHistory\n"
-        "from memlayer_core import Memory\n"
-        "with Memory.in_memory() as memory:\n"
-        "    history = MemlayerChatMessageHistory(memory, session_id='s1', user_id='ada')\n"
-        "    history.add_user_message('hi')\n"
-        "    print(history.context())\n"
-    )
-    assert "hi" in said
 
 
 def test_its_public_names_can_all_be_had() -> None:

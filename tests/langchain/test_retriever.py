@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -80,58 +79,6 @@ def texts(found: list[Document]) -> list[str]:
     return [document.page_content for document in found]
 
 
-@pytest.mark.trap("langchain", 11)
-@pytest.mark.requirement("A12", "M20")
-def test_documents_have_what_was_said_and_scores_and_sources_as_json(ask, full) -> None:
-    found = ask(MemlayerRetriever(full, user_id="ada"))
-
-    hits = full.search(WHERE, user_id="ada")
-    assert texts(found) == [hit.text for hit in hits]
-    scores = [document.metadata["score"] for document in found]
-    assert scores == sorted(scores, reverse=True) == [hit.score for hit in hits]
-    best, known = found[0], found[0].metadata
-    assert best.id == hits[0].message_ids[0]
-    assert (known["kind"], known["speaker"], known["session_id"]) == ("message", "ada", hits[0].session_id)
-    assert datetime.fromisoformat(known["created_at"]) == hits[0].created_at
-    assert known["reasons"]
-    assert json.loads(json.dumps(known)) == known
-
-
-def test_a_record_is_found_with_what_is_known_of_it(ask, full) -> None:
-    known = {"type": "preference", "tags": ["food"], "importance": 0.9, "confidence": 0.8}
-    record = full.chat(user_id="ada").remember("Ada loves quinces.", **known)
-
-    [found] = ask(MemlayerRetriever(full, user_id="ada", k=1), "Who loves quinces?")
-
-    assert (found.page_content, found.id) == ("Ada loves quinces.", record.memory_id)
-    assert found.metadata == {**found.metadata, **known, "kind": "record"}
-    assert json.loads(json.dumps(found.metadata)) == found.metadata
-
-
-@pytest.mark.requirement("M16")
-def test_it_finds_what_is_within_reach_and_nothing_else(ask, full) -> None:
-    for reach, finds in (
-        ({}, {"pears-0", "pears-1", "pears-2"}),
-        ({"session_id": "s0"}, {"pears-0"}),
-        ({"session_id": "s1", "agent_id": "agent1"}, {"pears-1"}),
-        ({"agent_id": "agent2"}, {"pears-2"}),
-        ({"tenant_id": "other"}, {"figs-0", "figs-1", "figs-2"}),
-        ({"user_id": "bob"}, {"plums-0", "plums-1", "plums-2"}),
-        ({"user_id": "nobody"}, set()),
-    ):
-        found = ask(MemlayerRetriever(full, **{"user_id": "ada", "k": 50, **reach}))
-        assert {document.id for document in found} == finds
-
-
-def test_what_others_share_is_shown_to_the_role_that_asks(ask, full) -> None:
-    sold = "Quinces are sold out."
-    full.chat(user_id="bob").remember(sold, visibility="share", allowed_roles=["cook"])
-
-    for roles, finds in ((["cook"], True), ([], False)):
-        found = ask(MemlayerRetriever(full, user_id="ada", roles=roles), "What of quinces?")
-        assert (sold in texts(found)) is finds
-
-
 def test_a_filter_finds_what_passes_it_however_far_behind_it_stands(ask, full) -> None:
     chat = full.chat(user_id="ada", session_id="s0")
     chat.add_messages(Message("assistant", f"Fruit grows in Lisbon, note {number}.") for number in range(30))
@@ -186,13 +133,6 @@ def test_of_content_that_is_a_list_the_text_is_found_and_told(ask, full) -> None
     now = MemlayerChatMessageHistory(full, session_id="now", user_id="ada")
     now.add_messages([HumanMessage([{"type": "text", "text": "Where is the medlar tree?"}])])
     assert "medlar tree in Sintra." in now.context()[0].text, "an image costs nothing where it is not told"
-
-
-@pytest.mark.trap("langchain", 15)
-@pytest.mark.parametrize("broken", ["\0", "\udc80"], ids=ascii)
-def test_a_question_that_no_database_takes_as_it_is_finds_what_its_words_say(ask, full, broken) -> None:
-    found = ask(MemlayerRetriever(full, user_id="ada"), f"{broken} Lisbon {broken} garden{broken}")
-    assert "Lisbon" in found[0].page_content
 
 
 @pytest.mark.trap("langchain", 22)
@@ -250,10 +190,3 @@ def test_it_is_not_made_without_a_memory_and_a_user_or_a_session_or_of_a_misspel
     ):
         with pytest.raises(kind):
             MemlayerRetriever(**{"memory": full, "user_id": "ada", **wrong})
-
-
-def test_without_a_user_it_searches_a_session_that_stands_alone(ask, full) -> None:
-    for name in ("s0", "alone"):
-        MemlayerChatMessageHistory(full, session_id=name).add_user_message(f"In Lisbon grow figs, {name}.")
-
-    assert texts(ask(MemlayerRetriever(full, session_id="s0"))) == ["In Lisbon grow figs, s0."]

@@ -16,7 +16,7 @@ from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerAsyncChatStore
 from memlayer_core import Memory
-from memlayer_core.errors import InvalidLimitError, InvalidScopeError
+from memlayer_core.errors import InvalidLimitError
 from tests.llamaindex.conftest import talk, texts
 
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
@@ -125,21 +125,6 @@ async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_the
     with pytest.raises(InvalidLimitError):
         await store.delete_message("k", "0")
     assert texts(await store.get_messages("k", status=None)) == ["old", "b"]
-
-
-async def test_conversations_of_others_are_out_of_reach(memory):
-    whose = [{"user_id": "ada"}, {"user_id": "bob"}, {"user_id": "ada", "tenant_id": "other"}, {}]
-    stores = [MemlayerAsyncChatStore(memory, **one) for one in whose]
-    for number, store in enumerate(stores):
-        await store.add_messages("k", talk(f"secret {number}", "noted"))
-        await store.archive_oldest_messages("k", 1)
-
-    await stores[0].delete_messages("k")
-    for number, store in enumerate(stores[1:], 1):
-        assert texts(await store.get_messages("k", status=None)) == [f"secret {number}", "noted"]
-        assert await store.get_keys() == ["k"]
-    with pytest.raises(InvalidScopeError):
-        await stores[0].get_messages("")
 
 
 # Under `Memory`

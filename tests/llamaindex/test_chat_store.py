@@ -23,6 +23,7 @@ from memlayer_core.errors import (
     InvalidStateError,
     StoreUnavailableError,
 )
+from tests.conftest import Colour
 from tests.llamaindex.conftest import talk, texts
 
 
@@ -50,8 +51,9 @@ class SideBySide(RuleBasedStateMachine):
     keys = st.sampled_from(KEYS)
     numbers = st.integers(0, 3)
 
-    @initialize()
-    def open(self):
+    @initialize(awaits=st.booleans())
+    def open(self, awaits):
+        self.do = Colour(awaits=awaits)
         self.memory = Memory.in_memory(settings=Tuned(index_delay=3600))
         self.ours = MemlayerChatStore(self.memory, user_id="ada")
         self.theirs = SimpleChatStore()
@@ -60,65 +62,53 @@ class SideBySide(RuleBasedStateMachine):
         if hasattr(self, "memory"):
             self.memory.close()
 
-    @rule(key=keys, number=numbers)
-    def add(self, key, number):
-        for store in (self.ours, self.theirs):
-            store.add_message(key, ChatMessage(f"said {number}"))
+    def both(self, verb, *args, **kwargs):
+        return call(self.do, self.ours, verb, *args, **kwargs), getattr(self.theirs, verb)(*args, **kwargs)
 
-    @rule(key=keys, number=numbers, idx=st.integers(-5, 5))
-    def add_at(self, key, number, idx):
-        for store in (self.ours, self.theirs):
-            store.add_message(key, ChatMessage(f"put {number}"), idx=idx)
+    @rule(key=keys, number=numbers, idx=st.none() | st.integers(-5, 5))
+    def add(self, key, number, idx):
+        self.both("add_message", key, ChatMessage(f"put {number}"), **({} if idx is None else {"idx": idx}))
 
     @rule(key=keys, said=st.lists(numbers, max_size=4))
     def set(self, key, said):
-        for store in (self.ours, self.theirs):
-            store.set_messages(key, [ChatMessage(f"said {number}") for number in said])
+        self.both("set_messages", key, [ChatMessage(f"said {number}") for number in said])
 
     @rule(key=keys)
     def delete_all(self, key):
-        assert self.ours.delete_messages(key) == (self.theirs.delete_messages(key) or None)
+        ours, theirs = self.both("delete_messages", key)
+        assert ours == (theirs or None)
 
     @rule(key=keys, idx=st.integers(-5, 5))
     def delete_one(self, key, idx):
-        there = -len(self.theirs.get_messages(key)) <= idx  # else its present version raises
-        expected = self.theirs.delete_message(key, idx) if there else None
-        assert self.ours.delete_message(key, idx) == expected
+        if -len(self.theirs.get_messages(key)) <= idx:  # else its present version raises
+            ours, theirs = self.both("delete_message", key, idx)
+            assert ours == theirs
+        else:
+            assert call(self.do, self.ours, "delete_message", key, idx) is None
 
     @rule(key=keys)
     def delete_last(self, key):
-        expected = self.theirs.delete_last_message(key) if self.theirs.get_messages(key) else None
-        assert self.ours.delete_last_message(key) == expected
+        if self.theirs.get_messages(key):
+            ours, theirs = self.both("delete_last_message", key)
+            assert ours == theirs
+        else:
+            assert call(self.do, self.ours, "delete_last_message", key) is None
 
     @invariant()
     def both_say_the_same(self):
         if not hasattr(self, "memory"):
             return
         with_messages = {key for key in self.theirs.get_keys() if self.theirs.get_messages(key)}
-        assert {*self.ours.get_keys()} == with_messages
+        assert {*call(self.do, self.ours, "get_keys")} == with_messages
         for key in KEYS:
-            assert self.ours.get_messages(key) == self.theirs.get_messages(key)
+            ours, theirs = self.both("get_messages", key)
+            assert ours == theirs
 
 
 TestSideBySide = pytest.mark.trap("llamaindex", 29, 32)(SideBySide.TestCase)
 TestSideBySide.settings = hypothesis_settings(
     max_examples=6, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
-
-
-def test_messages_are_added_inserted_read_and_deleted_by_key_and_place(store, do):
-    for key in ("one", "two"):
-        for word in ("hello", "world"):
-            call(do, store, "add_message", key, ChatMessage(word))
-    call(do, store, "add_message", "one", ChatMessage("first"), idx=0)
-
-    assert texts(call(do, store, "get_messages", "one")) == ["first", "hello", "world"]
-    assert call(do, store, "get_keys") == ["one", "two"]
-    assert call(do, store, "delete_message", "one", -1) == ChatMessage("world")
-    assert call(do, store, "delete_last_message", "one") == ChatMessage("hello")
-    assert call(do, store, "delete_message", "one", 0) == ChatMessage("first")
-    assert call(do, store, "delete_messages", "two") == [ChatMessage("hello"), ChatMessage("world")]
-    assert call(do, store, "get_messages", "two") == call(do, store, "get_keys") == []
 
 
 @pytest.mark.trap("llamaindex", 29)
@@ -138,26 +128,6 @@ def test_there_is_none_where_nothing_is_and_a_place_that_is_none_is_refused(stor
 
 
 # Whose it is
-
-
-def test_a_key_names_a_session_of_one_user_of_one_tenant(memory, do):
-    whose = [
-        {"user_id": "ada"},
-        {"user_id": "bob"},
-        {"user_id": "ada", "tenant_id": "other"},
-        {"user_id": "ada", "agent_id": "clerk"},
-        {},
-    ]
-    stores = [MemlayerChatStore(memory, **one) for one in whose]
-    for number, store in enumerate(stores):
-        call(do, store, "add_message", "k", ChatMessage(f"secret {number}"))
-        call(do, store, "add_message", f"k{number}", ChatMessage("more"))
-
-    for number, store in enumerate(stores):
-        assert texts(call(do, store, "get_messages", "k")) == [f"secret {number}"]
-        assert call(do, store, "get_keys") == ["k", f"k{number}"]
-    call(do, stores[0], "delete_messages", "k")
-    assert [len(store.get_messages("k")) for store in stores] == [0, 1, 1, 1, 1]
 
 
 def test_its_conversations_are_the_sessions_that_a_memory_shows(memory):

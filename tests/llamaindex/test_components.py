@@ -335,6 +335,32 @@ async def test_nothing_to_add_is_no_error_and_begins_no_session(make, memory):
     assert await memory.asessions(user_id="ada") == []
 
 
+@kept
+async def test_what_one_user_tenant_or_agent_keeps_is_out_of_reach_of_the_others(make, memory):
+    whose = [{}, {"user_id": "bob"}, {"tenant_id": "other"}, {"agent_id": "clerk"}, {"user_id": None}]
+    components = [make(memory, **one) for one in whose]
+    for number, component in enumerate(components):
+        await write(component, talk(f"my secret {number}", "noted"))
+        if isinstance(component, MemlayerAsyncChatStore):
+            await component.archive_oldest_messages("monday", 1)
+        if isinstance(component, MemlayerChatStore):
+            await component.async_add_message(f"day {number}", ChatMessage("more"))
+    if not isinstance(component, MemlayerMemoryBlock):
+        await replace(components[0], [])
+    for number, component in enumerate(components[1:], 1):
+        ids = {name: getattr(component, name) for name in ("user_id", "tenant_id", "agent_id")}
+        chat = memory.chat_of(Scope.of_session("monday", **ids))
+        assert [one.text for one in await chat.ahistory()] == [f"my secret {number}", "noted"]
+        if isinstance(component, MemlayerAsyncChatStore):
+            assert texts(await component.get_messages("monday", status=None)) == [
+                f"my secret {number}",
+                "noted",
+            ]
+            assert await component.get_keys() == ["monday"]
+        if isinstance(component, MemlayerChatStore):
+            assert await component.aget_keys() == ["monday", f"day {number}"]
+
+
 @pytest.mark.trap("llamaindex", 21)
 @kept
 async def test_an_object_that_nothing_can_write_costs_neither_its_message_nor_the_batch(make, memory, caplog):

@@ -138,24 +138,6 @@ def test_every_mode_of_an_index_takes_the_memory_and_no_two_messages_of_the_user
     assert said(session.get_all()) == said(chat.chat_history) == expected
 
 
-@pytest.mark.trap("llamaindex", 18)
-@pytest.mark.parametrize("kind", ENGINES[1:])
-def test_what_looks_like_a_prompts_variable_is_told_as_it_was_said(kind, session, memory):
-    """Context engines make a template of the whole history."""
-    other = MemlayerMemory.from_defaults(memory, user_id="ada")
-    other.put(ChatMessage("a template holds {query_str} and {context_str}, remember"))
-    session.put_messages(talk("write {query_str} down", "done {context_str}"))
-    llm = answers("yes")
-
-    engine(kind, llm, session).chat("what does a template hold?")
-
-    recalled, answer, asked = texts(llm.last_chat_messages[1:])
-    assert "a template holds {query_str} and {context_str}, remember" in recalled
-    assert recalled.endswith("write {query_str} down")
-    assert answer == "done {context_str}"
-    assert "what does a template hold?" in asked
-
-
 def with_our_memory(memory):
     return MemlayerMemory(memory, user_id="ada", session_id="monday")
 
@@ -177,14 +159,20 @@ HELD = [with_our_memory, with_a_buffer, pytest.param(with_a_queue, marks=takes_a
 @pytest.mark.parametrize("kind", ENGINES)
 @pytest.mark.parametrize("held", HELD)
 def test_braces_of_every_kind_are_told_as_they_were_said(kind, held, memory):
+    """Context engines make a template of the whole history, and of what is recalled."""
+    older = "a template holds {query_str} and {context_str}, remember"
+    MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage(older))
     said_before = ['{query_str} {context_str} {unknown} {"a": {}} {{ x }} {0}', "{chat_history} {"]
     session = held(memory)
     session.put_messages(talk(*said_before))
     llm = answers("yes")
-    engine(kind, llm, session).chat("and now?")
+    engine(kind, llm, session).chat("what does a template hold?")
 
-    assert texts(llm.last_chat_messages[1:3]) == said_before
-    assert texts(session.get_all()) == [*said_before, "and now?", "yes"]
+    question, answer = texts(llm.last_chat_messages[1:3])
+    assert question.endswith(said_before[0])
+    assert any(older in text for text in texts(llm.last_chat_messages)) == (held is with_our_memory)
+    assert answer == said_before[1]
+    assert texts(session.get_all()) == [*said_before, "what does a template hold?", "yes"]
 
 
 @pytest.mark.trap("llamaindex", 19)

@@ -248,7 +248,7 @@ async def test_called_by_hand_it_keeps_to_the_session_that_is_named_or_to_its_ow
             await verb(["no message"])
 
 
-async def test_without_a_user_forty_sessions_at_once_on_one_block_keep_apart(memory, framework):
+async def test_without_a_user_many_sessions_at_once_on_one_block_keep_apart(memory, framework):
     shared = MemlayerMemoryBlock(memory)
 
     async def one(number):
@@ -258,9 +258,9 @@ async def test_without_a_user_forty_sessions_at_once_on_one_block_keep_apart(mem
         await queue.areset()
         return await queue.aget(input="what is my code?")
 
-    told = [str(texts(messages)) for messages in await asyncio.gather(*map(one, range(40)))]
+    told = [str(texts(messages)) for messages in await asyncio.gather(*map(one, range(12)))]
 
-    assert [text.count("secret") for text in told] == [1] * 40
+    assert [text.count("secret") for text in told] == [1] * 12
     assert all(f"secret{number}'" in text or f"secret{number}\\n" in text for number, text in enumerate(told))
 
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.memory import ChatMemoryBuffer
 from llama_index.core.workflow import Context, JsonSerializer
@@ -19,8 +19,6 @@ from scripted import answers
 from llamaindex_memlayer import MemlayerChatStore, MemlayerMemory
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidStateError
-from memlayer_core.session_files import JsonSession, SessionManager
-from tests.llamaindex.conftest import calls, result
 
 
 def test_a_dump_of_a_memory_that_is_gone_tells_how_to_open_it():
@@ -186,24 +184,3 @@ def test_what_is_no_dump_of_a_memory_is_told_as_such_with_a_way(dump, what):
     assert told.value.hint
     if what == "ChatMemoryBuffer":
         assert "docs/migration.md" in told.value.hint
-
-
-LOOK = ChatMessage(blocks=[TextBlock(text="Look:\ud800"), ImageBlock(image=b"\x89PNG\xff")])
-ASKS = calls("weather", city="Oslo")
-ASKS.blocks.insert(0, ThinkingBlock(content="hm", num_tokens=7))
-ASKS.additional_kwargs["mood"] = "calm"
-SAID = [ChatMessage("Be brief.", role="system"), LOOK, ASKS, result("cold", name="weather")]
-
-
-@pytest.mark.requirement("A04", "A17", "F18")
-def test_a_memory_comes_back_equal_from_a_session_file(memory, do, tmp_path):
-    told = MemlayerMemory.from_defaults(memory, user_id="ada")
-    told.put_messages(SAID)
-    session = JsonSession(tmp_path)
-    do(SessionManager("u1").with_session(session).add_component(told), "save_session")
-    with Memory.in_memory() as elsewhere:
-        other = MemlayerMemory.from_defaults(elsewhere)
-        other.put(ChatMessage("forgotten"))
-        assert do(SessionManager("u1").with_session(session).add_component(other), "load_if_exists")
-        assert other.get_all() == told.get_all() == SAID
-        assert do(other, "save_state") == do(told, "save_state")

@@ -132,22 +132,6 @@ def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothin
     assert len(do(session, "get_all")) == 202
 
 
-@pytest.mark.trap("llamaindex", 3)
-@pytest.mark.parametrize("verb", ["set", "put_messages", "put_temporary"])
-def test_messages_that_are_given_or_shown_are_copies(session, do, verb):
-    given = asks_to_look()
-    given.additional_kwargs["k"] = [1]
-    plain = given.model_copy(deep=True)
-    do(session, "put", ChatMessage("hello"))
-    do(session, verb, [ChatMessage("hello"), given] if verb == "set" else [given])
-    for changed in (given, do(session, "get")[-1]):
-        changed.additional_kwargs["k"].append(2)
-        changed.blocks[0].tool_kwargs["where"] = "elsewhere"
-        changed.blocks.append(TextBlock(text="else"))
-
-    assert do(session, "get")[-1] == plain
-
-
 # What is recalled
 
 

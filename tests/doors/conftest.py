@@ -1,0 +1,31 @@
+"""A door for each test of what the doors promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from memlayer_core import Memory
+from tests.conftest import PROMPT
+from tests.doors.doors import DOORS, KITS, Door
+from tests.llamaindex.conftest import no_loop_is_left_open
+
+__all__ = ["no_loop_is_left_open"]
+
+
+@pytest.fixture(scope="session", params=DOORS.values(), ids=DOORS.keys())
+def door(request: pytest.FixtureRequest) -> Door:
+    return request.param
+
+
+@pytest.fixture(scope="session", params=KITS.values(), ids=KITS.keys())
+def kit(request: pytest.FixtureRequest) -> object:
+    """Return the tools and the search of a framework."""
+    return request.param
+
+
+@pytest.fixture
+def memory() -> Iterator[Memory]:
+    with Memory.in_memory(settings=PROMPT, tokenizer="estimate") as opened:
+        yield opened

@@ -1,0 +1,78 @@
+"""What an import loads, and what it says where a framework is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+from memlayer_core.errors import MissingExtraError
+
+LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'chromadb', %s}))"
+MISSES = "try:\n    from %s import %s\nexcept ImportError as problem:\n    print(type(problem).__name__, problem.hint)"
+LANGCHAIN = "'langchain', 'langchain_classic', 'langgraph'"
+SAYS = {
+    "langchain_memlayer loads no other framework": (
+        "from langchain_memlayer import MemlayerChatMessageHistory\n"
+        + LOADED % f"'llama_index', {LANGCHAIN}",
+        "[]",
+    ),
+    "langchain_memlayer alone loads no messages yet": (
+        "import langchain_memlayer; print('langchain_core.messages' in sys.modules)",
+        "False",
+    ),
+    "LangChain's history works without LlamaIndex": (
+        (
+            "sys.modules['llama_index'] = None\n"
+            "from langchain_memlayer import MemlayerChatMessageHistory\n"
+            "from memlayer_core import Memory\n"
+            "with Memory.in_memory() as memory:\n"
+            "    history = MemlayerChatMessageHistory(memory, session_id='s1', user_id='ada')\n"
+            "    history.add_user_message('hi')\n"
+            "    print(history.context()[0].text)"
+        ),
+        "hi",
+    ),
+    "LlamaIndex's memory works without LangChain": (
+        (
+            f"sys.modules.update(dict.fromkeys(['langchain_core', {LANGCHAIN}]))\n"
+            "from llamaindex_memlayer import MemlayerMemory\n"
+            "from llama_index.core.llms import ChatMessage\n"
+            "memory = MemlayerMemory.from_defaults()\n"
+            "memory.put(ChatMessage('hi'))\n"
+            "print(memory.get()[0].content)"
+        ),
+        "hi",
+    ),
+    "the middleware without langchain": (
+        "sys.modules['langchain'] = None\n" + MISSES % ("langchain_memlayer", "MemlayerMiddleware"),
+        "MissingExtraError pip install 'memlayer-core[langchain]'",
+    ),
+    "LlamaIndex's memory without llama_index": (
+        "sys.modules['llama_index'] = None\n" + MISSES % ("llamaindex_memlayer", "MemlayerMemory"),
+        "MissingExtraError pip install 'memlayer-core[llamaindex]'",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "says"), SAYS.values(), ids=SAYS)
+def test_an_import_loads_no_other_framework_and_says_what_to_install(program, says) -> None:
+    command = [sys.executable, "-W", "error", "-c", f"import sys\n{program}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.strip() == says, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("home", "extra"), [("agent_tools", "langchain"), ("summarizer", "langchain"), ("classic", "classic")]
+)
+def test_without_its_framework_the_line_that_installs_it_is_told(monkeypatch, home, extra) -> None:
+    monkeypatch.delitem(sys.modules, f"langchain_memlayer.{home}", raising=False)
+    for missing in ("langchain.tools", "langchain.agents.middleware", "langchain_classic.memory.chat_memory"):
+        monkeypatch.setitem(sys.modules, missing, None)
+
+    with pytest.raises(MissingExtraError) as raised:
+        import_module(f"langchain_memlayer.{home}")
+    assert raised.value.hint == f"pip install 'memlayer-core[{extra}]'"
