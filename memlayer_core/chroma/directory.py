@@ -18,7 +18,7 @@ from uuid import UUID
 
 from memlayer_core.chroma.index import ChromaIndex, chroma_settings, load_chromadb, translate_errors
 from memlayer_core.errors import IndexCorruptError, IndexUnavailableError, StoreError
-from memlayer_core.storage.files import private_directory, private_file, tighten
+from memlayer_core.storage.files import identity_of, private_directory, private_file, tighten
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
@@ -94,7 +94,7 @@ class EmbeddedChroma(ChromaIndex):
 
     def still_there(self) -> bool:
         """Compare the database at that path with the one that was opened."""
-        return self._client is None or _identity(self.directory) == self._opened
+        return self._client is None or identity_of(self.directory / _DATABASE) == self._opened
 
     def close(self) -> None:
         """Release it. Damaged files, and files that are no longer ours, get no seal: the next owner deletes them."""
@@ -151,7 +151,7 @@ class EmbeddedChroma(ChromaIndex):
         except IndexCorruptError:
             self._wipe()
             raise
-        self._opened, self._blanked = _identity(self.directory), set()
+        self._opened, self._blanked = identity_of(self.directory / _DATABASE), set()
         return client
 
     def _shut(self) -> bool:
@@ -171,7 +171,7 @@ class EmbeddedChroma(ChromaIndex):
         """Delete collections, and compact the files while they are closed; where that fails, delete all of them."""
         is_whole = not self._damaged and self.still_there()
         try:
-            if is_whole and _identity(self.directory) is not None:
+            if is_whole and identity_of(self.directory / _DATABASE) is not None:
                 self._delete(shards)
             if is_whole := self._shut() and is_whole:
                 _compact(self.directory)
@@ -250,21 +250,12 @@ def _digest(directory: Path) -> str:
     return whole.hexdigest()
 
 
-def _identity(directory: Path) -> tuple[int, int] | None:
-    """Return what distinguishes Chroma's database from another one at the same place; None if there is none."""
-    try:
-        found = (directory / _DATABASE).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_dev, found.st_ino
-
-
 def _compact(directory: Path) -> None:
     """Remove the files of deleted collections, and deleted vectors from the free space of a database that nobody has open.
 
     Closing a database gives up every lock that this process has on its file, those of Chroma's own SQLite included.
     """
-    if _identity(directory) is None:
+    if identity_of(directory / _DATABASE) is None:
         return
     with closing(sqlite3.connect(directory / _DATABASE, timeout=1, isolation_level=None)) as connection:
         known = {row[0] for row in connection.execute("SELECT id FROM segments")}

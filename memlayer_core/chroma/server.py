@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -54,15 +54,6 @@ class ChromaServer(ChromaIndex):
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.url = f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
 
-    def acquire(self) -> bool:
-        """Say yes: any number of processes may use it."""
-        self.is_held = True
-        return True
-
-    def still_there(self) -> bool:
-        """Say yes: a server keeps its files itself."""
-        return True
-
     def close(self) -> None:
         """Close the connections, also those that Chroma's own client leaves open."""
         client, self._client, self.is_held = cast("Any", self._client), None, False
@@ -110,12 +101,6 @@ class ChromaServer(ChromaIndex):
             )
             cast("Any", client)._server._session.timeout = patience  # noqa: SLF001 - Chroma waits forever
         return client
-
-    def _clear(self, shards: Collection[int]) -> None:
-        self._delete(shards)
-
-    def _written(self) -> None:
-        """Do nothing."""
 
     def _is_not_ours(self, record: logging.LogRecord) -> bool:
         """Keep httpx from logging each of our requests, as it does at level INFO; other requests are not touched."""

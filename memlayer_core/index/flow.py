@@ -86,9 +86,7 @@ def scales_from(vectors: Sequence[FloatVector]) -> dict[str, SimilarityScale]:
         own = np.eye(len(near), dtype=bool)
         others[language], answers[language] = near[~own].tolist(), near[own].tolist()
     if np.std([one for some in others.values() for one in some]) < _ALIKE:
-        return {
-            seams.OTHER_LANGUAGES: SimilarityScale()
-        }  # its vectors say something that these texts do not show
+        return {seams.OTHER_LANGUAGES: SimilarityScale()}  # these texts do not show what its vectors say
     scales = {language: _scale(some, answers[language]) for language, some in others.items()}
     distances = {
         language: (np.mean(answers[language]) - one.mean) / one.deviation for language, one in scales.items()
@@ -189,13 +187,11 @@ def _found_by_index(
     is_alone = reach.lane == reach.user_lane and overview.shard >= rt.shards
     try:
         near = rt.index.nearest(overview.shard, None if is_alone else reach.lane, vector, limit, names)
-    except IndexUnavailableError as problem:
+    except (IndexUnavailableError, IndexCorruptError) as problem:
         rt.health.down("index", str(problem))
-        return None
-    except IndexCorruptError as problem:
-        rt.health.down("index", str(problem))
-        rt.db.write(outbox.condemn, overview.shard, rt.now())
-        rt.wake()
+        if isinstance(problem, IndexCorruptError):
+            rt.db.write(outbox.condemn, overview.shard, rt.now())
+            rt.wake()
         return None
     if near is None:
         rt.db.write(outbox.check, rt.now())
@@ -289,7 +285,9 @@ def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     layout = rt.db.read(storage_vectors.layout)
     if layout.dimension is None:
         scales = layout.scales if layout.embedder == rt.embedder.identity else None
-        scales = scales or _measured(rt)
+        scales = scales or scales_from(
+            rt.embedder.embed(calibration_texts())
+        )  # it is the user's own embedder
         layout = rt.db.write(storage_vectors.set_embedder, rt.embedder.identity, len(vectors[0]), scales)
     check_embedder(layout, rt.embedder.identity, len(vectors[0]))
     return dict(zip(texts, vectors, strict=True))
@@ -306,11 +304,6 @@ def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask
         size += 0 if task.vectors else len(parts(task.text))
     if some:
         yield some
-
-
-def _measured(rt: Runtime) -> Mapping[str, SimilarityScale]:
-    """Return the scales of the embedder's cosines. They are measured, since it is the user's own embedder."""
-    return scales_from(rt.embedder.embed(calibration_texts()))
 
 
 def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:

@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any, get_args
 
 from memlayer_core.codec import json_text, read, write
@@ -179,8 +180,9 @@ def check_end(pattern: Pattern) -> Pattern:
 
 def literal_start(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     """Return labels with which every matching folder begins."""
-    starts = [_before_wildcard(one.labels) for one in patterns if one.end == "prefix"]
-    return max(starts, key=len, default=())
+    prefixes = (one.labels for one in patterns if one.end == "prefix")
+    literal = (tuple(takewhile(lambda label: label != "*", labels)) for labels in prefixes)
+    return max(literal, key=len, default=())
 
 
 def folder_page(folders: Iterable[tuple[str, ...]], request: ListFolders) -> list[tuple[str, ...]]:
@@ -196,11 +198,6 @@ def folder_page(folders: Iterable[tuple[str, ...]], request: ListFolders) -> lis
     matching = (labels for labels in folders if all(_matches(labels, one) for one in request.patterns))
     cut = sorted({labels[: request.max_depth] for labels in matching})
     return cut[request.offset : request.offset + request.limit]
-
-
-def _before_wildcard(labels: Sequence[str]) -> tuple[str, ...]:
-    place = labels.index("*") if "*" in labels else len(labels)
-    return tuple(labels[:place])
 
 
 def _matches(labels: Sequence[str], pattern: Pattern) -> bool:
@@ -268,11 +265,7 @@ def scores(
 
 def order(numbers: Iterable[int], item_scores: Mapping[int, float]) -> list[int]:
     """Return items sorted by score, the best first; those without a score follow in their order."""
-    listed = list(dict.fromkeys(numbers))
-    told = [number for number in listed if number in item_scores]
-    return sorted(told, key=lambda number: -item_scores[number]) + [
-        number for number in listed if number not in item_scores
-    ]
+    return sorted(dict.fromkeys(numbers), key=lambda number: -item_scores.get(number, -math.inf))
 
 
 # Decides which folders belong to a user: those of a namespace that the application declared, such as `("memories", "{user_id}")`.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
-from memlayer_core.errors import InvalidItemError
+from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError
+from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
 from memlayer_core.items import check, sql
 from memlayer_core.items.model import (
     Change,
@@ -25,43 +26,14 @@ from memlayer_core.items.model import (
 from memlayer_core.messages.check import check_whole_number
 from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Folder
-from memlayer_core.storage.terms import index_terms
+from memlayer_core.seams import FloatVector
+from memlayer_core.storage import vectors, words as storage_words
+from memlayer_core.storage.terms import index_terms, language_of, question_terms, readable
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from memlayer_core.errors import EmbedderError, EmbedderMismatchError
-from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
-from memlayer_core.seams import FloatVector
-from memlayer_core.storage import vectors, words as storage_words
-from memlayer_core.storage.terms import language_of, question_terms, readable
 
 Answer = Item | list[Item] | list[tuple[str, ...]] | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Get:
-    folder: Folder
-    key: str
-    refresh: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Find:
-    query: ItemQuery
-    request: FindItems
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
-    top: Folder
-    request: ListFolders
-
-
-_Ready = _Get | _Find | _List | Put | ItemDeletion
 
 
 def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: bool) -> Asking[list[Answer]]:
@@ -72,20 +44,18 @@ def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: b
     """
     now = rt.now()
     live_at = now if omit_expired else None
-    ready = [_ready(rt, tenant_id, op, live_at) for op in ops]
+    ready = [(op, _target(rt, tenant_id, op, live_at)) for op in ops]
     answers: list[Answer] = [None] * len(ready)
-    if not all(isinstance(one, Put | ItemDeletion) for one in ready):
-        answers = rt.db.read(lambda snapshot: [_read(snapshot, one, live_at) for one in ready])
-        for place, one in enumerate(ready):
-            if isinstance(one, _Find) and _asks(one.request):
-                answers[place] = yield from search(rt, one.query, one.request)
-        lasting = _numbers_to_refresh(ready, answers)
+    writes = [one for _, one in ready if isinstance(one, Put | ItemDeletion)]
+    if len(writes) < len(ready):
+        answers = rt.db.read(lambda snapshot: [_read(snapshot, *one, live_at) for one in ready])
+        for place, (op, one) in enumerate(ready):
+            if isinstance(op, FindItems) and isinstance(one, ItemQuery) and _asks(op):
+                answers[place] = yield from search(rt, one, op)
+        lasting = _numbers_to_refresh([op for op, _ in ready], answers)
         if lasting:
             rt.db.write(sql.refresh, lasting, now)
-    changes: dict[tuple[str, str], Change] = {}
-    for one in ready:
-        if isinstance(one, Put | ItemDeletion):
-            changes[one.folder.namespace, one.key] = one
+    changes: dict[tuple[str, str], Change] = {(one.folder.namespace, one.key): one for one in writes}
     if changes:
         rt.db.write(sql.change, list(changes.values()), now, rt.shards)
         rt.wake()
@@ -126,10 +96,14 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
     )
 
 
-def _ready(rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None) -> _Ready:
+def _target(
+    rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None
+) -> Folder | ItemQuery | Put | ItemDeletion:
+    """Check an operation. Returns where it reads, or what it writes."""
     match op:
         case GetItem():
-            return _Get(check.folder_of(tenant_id, op.labels), check.key_of(op.key), op.refresh)
+            check.key_of(op.key)
+            return check.folder_of(tenant_id, op.labels)
         case PutItem():
             return put_of(rt, tenant_id, op)
         case DropItem():
@@ -142,27 +116,25 @@ def _ready(rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None) ->
                     f"`query` must be a text, got {op.query!r:.80}",
                     hint="Leave it out for the last ones put.",
                 )
-            return _Find(
-                ItemQuery(check.folder_of(tenant_id, op.labels), check.conditions_of(op.filter), live_at), op
-            )
+            return ItemQuery(check.folder_of(tenant_id, op.labels), check.conditions_of(op.filter), live_at)
         case ListFolders():
             for pattern in op.patterns:
                 check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
             check.folder_page([], op)
-            return _List(check.folder_of(tenant_id, check.literal_start(op.patterns)), op)
+            return check.folder_of(tenant_id, check.literal_start(op.patterns))
         case _:
             assert_never(op)
 
 
-def _read(connection: Connection, one: _Ready, live_at: datetime | None) -> Answer:
-    match one:
-        case _Get():
-            return sql.get(connection, [(one.folder, one.key)], live_at)[0]
-        case _Find() if not _asks(one.request):
-            return sql.find(connection, one.query, one.request.limit, one.request.offset)
-        case _List():
-            found = (folder.labels for folder in sql.list_folders(connection, one.top, live_at))
-            return check.folder_page(found, one.request)
+def _read(connection: Connection, op: ItemOp, target: object, live_at: datetime | None) -> Answer:
+    match op, target:
+        case GetItem() as get, Folder() as folder:
+            return sql.get(connection, folder, get.key, live_at)
+        case FindItems() as request, ItemQuery() as query if not _asks(request):
+            return sql.find(connection, query, request.limit, request.offset)
+        case ListFolders() as request, Folder() as top:
+            found = (folder.labels for folder in sql.list_folders(connection, top, live_at))
+            return check.folder_page(found, request)
         case _:
             return None
 
@@ -171,17 +143,13 @@ def _asks(request: FindItems) -> bool:
     return bool(request.query and request.query.strip())
 
 
-def _numbers_to_refresh(ready: Sequence[_Ready], answers: Sequence[Any]) -> list[int]:
+def _numbers_to_refresh(ops: Sequence[ItemOp], answers: Sequence[Any]) -> list[int]:
     """Return the numbers of items whose time to live restarts because they were read."""
     found: set[int] = set()
-    for one, answer in zip(ready, answers, strict=True):
-        match one:
-            case _Get(refresh=True) if answer is not None and answer.ttl is not None:
-                found.add(answer.number)
-            case _Find(request=FindItems(refresh=True)):
-                found.update(item.number for item in answer if item.ttl is not None)
-            case _:
-                pass
+    for op, answer in zip(ops, answers, strict=True):
+        if answer and isinstance(op, GetItem | FindItems) and op.refresh:
+            items = [answer] if isinstance(answer, Item) else answer
+            found.update(item.number for item in items if item.ttl is not None)
     return sorted(found)
 
 

@@ -26,7 +26,7 @@ from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.texts import hold_owner, lock_owners, owners_locked
+from memlayer_core.storage.texts import hold_owner, lock_owners
 from memlayer_core.storage.vectors import ScopeStatistics
 
 # Reads items in SQL. Each function runs in its caller's transaction.
@@ -34,7 +34,6 @@ from memlayer_core.storage.vectors import ScopeStatistics
 # Filters are asked here, of each item in the scope: the JSON of databases has no lone surrogates, and databases do not
 # agree on what is equal.
 
-_AT_ONCE = 1000  # vectors that are compared at a time
 _BEHIND_SLASH = "0"  # the character after it
 _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
 _LIVES = sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > sa.bindparam("now"))
@@ -60,16 +59,11 @@ def inside(top: Folder) -> sa.ColumnElement[bool]:
     return sa.and_(path >= top.path, path < top.path[:-1] + _BEHIND_SLASH)
 
 
-def get(
-    connection: sa.Connection, addresses: Sequence[tuple[Folder, str]], live_at: datetime | None
-) -> list[Item | None]:
-    """Return the item under each key; None if there is none."""
-    digests = [item_digest(folder, key) for folder, key in addresses]
-    found: dict[bytes, Item] = {}
-    for some in statements.chunks(list(dict.fromkeys(digests))):
-        query = sa.select(tables.items).where(tables.items.c.digest.in_(some), _live(live_at))
-        found |= {bytes(row.digest): _item(row) for row in connection.execute(query)}
-    return [found.get(digest) for digest in digests]
+def get(connection: sa.Connection, folder: Folder, key: str, live_at: datetime | None) -> Item | None:
+    """Return the item under a key; None if there is none."""
+    here = tables.items.c.digest == item_digest(folder, key)
+    row = connection.execute(sa.select(tables.items).where(here, _live(live_at))).first()
+    return None if row is None else _item(row)
 
 
 def find(connection: sa.Connection, item_query: ItemQuery, limit: int, offset: int) -> list[Item]:
@@ -266,7 +260,7 @@ def change(connection: sa.Connection, changes: Sequence[Change], now: datetime, 
     kept = {put.folder for put in changes if isinstance(put, Put)}
     for folder in sorted({one.folder for one in changes}, key=lambda one: one.namespace):
         if folder in kept:
-            _hold(connection, folder, shards)
+            hold_owner(connection, folder, shards)
         else:
             lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
@@ -286,7 +280,7 @@ _KNOWN = sa.select(tables.items.c.number, tables.items.c.namespace, tables.items
 
 def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> bool:
     """Store an item that comes from elsewhere, unless what is here is as new. Returns whether it was stored."""
-    _hold(connection, put.folder, shards)
+    hold_owner(connection, put.folder, shards)
     same = sa.select(tables.items.c.updated_at).where(
         tables.items.c.digest == item_digest(put.folder, put.key)
     )
@@ -314,27 +308,16 @@ def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) ->
 
 def sweep(connection: sa.Connection, top: Folder, now: datetime) -> int:
     """Delete what has expired in a folder and inside it. Returns how many items."""
-    return _delete_where(connection, top, tables.items.c.expires_at <= statements.to_micros(now), now)
+    return forget(connection, top, now, tables.items.c.expires_at <= statements.to_micros(now))
 
 
-def forget(connection: sa.Connection, top: Folder, now: datetime) -> int:
-    """Delete everything in a folder and inside it, for good. Returns how many items."""
-    return _delete_where(connection, top, tables.items.c.number.is_not(None), now)
-
-
-def _delete_where(connection: sa.Connection, top: Folder, condition: Any, now: datetime) -> int:
-    these = _KNOWN.where(inside(top), condition)
+def forget(connection: sa.Connection, top: Folder, now: datetime, *conditions: sa.ColumnElement[bool]) -> int:
+    """Delete what meets conditions in a folder and inside it, for good. Returns how many items."""
+    these = _KNOWN.where(inside(top), *conditions)
     lock_owners(connection, {row.namespace for row in connection.execute(these)})
     rows = connection.execute(these).all()
     _delete(connection, rows, now)
     return len(rows)
-
-
-def _hold(connection: sa.Connection, folder: Folder, shards: int) -> None:
-    """Lock a folder until the transaction ends. It is created if it does not exist."""
-    if owners_locked(connection, [folder.namespace]):
-        return
-    hold_owner(connection, folder, shards)
 
 
 def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) -> None:

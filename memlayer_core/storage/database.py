@@ -1,4 +1,4 @@
-"""The journal's database: its interface, how to open SQLite or PostgreSQL, and the version of its tables."""
+"""The journal's database: how to open SQLite or PostgreSQL, and the version of its tables."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import secrets
 import shlex
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import it from here)
@@ -16,65 +15,14 @@ from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import
 from memlayer_core.errors import ConfigurationError, NewerSchemaError, OlderSchemaError
 from memlayer_core.settings import Settings
 from memlayer_core.storage import words
-from memlayer_core.storage.connections import Disk
 from memlayer_core.storage.sqlite import SqliteDatabase, journal_file
 from memlayer_core.storage.tables import meta, namespaces, tables
 
-# The journal's database: its interface, and how to open SQLite or PostgreSQL.
+if TYPE_CHECKING:
+    from memlayer_core.storage.postgres import PostgresDatabase
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class Database(Protocol):
-    """A database that runs functions, each in one transaction.
-
-    The first argument of such a function is the connection. `read` and `write` pass the other arguments on.
-
-    Attributes:
-        disk: Whether its disk was full at the last write.
-    """
-
-    disk: Disk
-
-    def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` on one snapshot."""
-        ...
-
-    def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` and commit. If it raises, nothing is written."""
-        ...
-
-    def tidy(self, *, whole: bool = False) -> bool:
-        """Do the database's regular maintenance.
-
-        Args:
-            whole: Whether to empty its log, too.
-
-        Returns:
-            False if a reader prevented that.
-        """
-        ...
-
-    def check(self) -> None:
-        """Check all data.
-
-        Raises:
-            StoreError: Something is damaged.
-        """
-        ...
-
-    def check_file(self) -> None:
-        """Check that the database's file is still at its path. Once it is not, every read and write raises.
-
-        Raises:
-            StoreUnavailableError: It was removed or replaced while it was open.
-        """
-        ...
-
-    def close(self) -> None:
-        """Close every connection."""
-        ...
+Database: TypeAlias = "SqliteDatabase | PostgresDatabase"
+"""Runs functions, each in one transaction. Their first argument is the connection; `read` and `write` pass the others on."""
 
 
 def open_database(target: Path | str | None, settings: Settings, *, read_only: bool = False) -> Database:

@@ -63,6 +63,19 @@ def tighten(path: Path) -> None:
             path.chmod(known.st_mode & 0o700)
 
 
+def identity_of(file: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from another one at the same path; None if there is none.
+
+    Raises:
+        OSError: It is out of reach for now.
+    """
+    try:
+        found = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_dev, found.st_ino
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file completely: a reader finds the old text or the new one, even after a power cut.
 

@@ -227,7 +227,7 @@ def _cost_of(row: Any) -> Cost:
 
 # Background work as rows with leases. If a worker dies, its leases end, and another worker does the jobs.
 
-_OWED = ("kind", "subject", "namespace", "attempts", "due", "dead")
+_OWED = ("kind", "subject", "namespace", "due", "attempts", "dead")
 _OWE = Statement(sa.insert(jobs).values({name: sa.bindparam(name) for name in _OWED}))
 _GATHERING = timedelta(seconds=10)
 """How long an erasure waits for more deletions: one costs about as much as a thousand."""
@@ -242,19 +242,8 @@ _GATHERS = sa.and_(
     _WAITS,
 )
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
-_WAITING = sa.and_(jobs.c.subject == 0, jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
-_OWE_ERASURE = Statement(
-    sa.insert(jobs).from_select(
-        ["kind", "subject", "namespace", "attempts", "due", "dead"],
-        sa.select(
-            sa.literal("erase"),
-            sa.literal(0),
-            sa.literal(""),
-            sa.literal(0),
-            sa.bindparam("due"),
-            sa.literal(0),
-        ).where(~sa.exists(sa.select(jobs.c.id).where(_WAITING))),
-    )
+_ERASURE = Statement(
+    sa.select(jobs.c.id).where(jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
 )
 
 # The last turns of a session are read when it ends, which may be in days; nothing else waits so long.
@@ -310,8 +299,8 @@ def enqueue_erasure(connection: sa.Connection, now: datetime) -> None:
 
     PostgreSQL erases its files itself when it vacuums the tables.
     """
-    if connection.dialect.name == "sqlite":
-        _OWE_ERASURE.run(connection, {"due": to_micros(now + _GATHERING)})
+    if connection.dialect.name == "sqlite" and not _ERASURE.all(connection, {}):
+        enqueue(connection, "erase", [0], "", now + _GATHERING)
 
 
 def enqueue_once(
@@ -325,13 +314,11 @@ def enqueue_once(
     enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], namespace, due)
 
 
-def enqueue_texts(
-    connection: sa.Connection, kind: JobKind, now: datetime, *conditions: sa.ColumnElement[bool]
-) -> None:
-    """Queue a job for each text that meets conditions."""
-    due = {"attempts": sa.literal(0), "due": sa.literal(to_micros(now)), "dead": sa.literal(0)}
-    every = sa.select(sa.literal(kind), texts.c.key, texts.c.namespace, *due.values()).where(*conditions)
-    connection.execute(sa.insert(jobs).from_select(["kind", "subject", "namespace", *due], every))
+def enqueue_texts(connection: sa.Connection, now: datetime) -> None:
+    """Queue an index job for each text."""
+    fixed = to_micros(now), 0, 0
+    every = sa.select(sa.literal("index"), texts.c.key, texts.c.namespace, *map(sa.literal, fixed))
+    connection.execute(sa.insert(jobs).from_select(_OWED, every))
 
 
 def is_day_over(connection: sa.Connection, kind: JobKind, now: datetime) -> bool:

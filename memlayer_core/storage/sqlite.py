@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,15 +15,15 @@ from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
 from memlayer_core.errors import ConfigurationError, InputError, StoreUnavailableError
 from memlayer_core.settings import Settings
-from memlayer_core.storage import connections
+from memlayer_core.storage import connections, files
 from memlayer_core.storage.connections import Connections, Disk, Writer
-from memlayer_core.storage.files import flush_directory, private_directory, private_file, tighten
 
 P = ParamSpec("P")
 T = TypeVar("T")
 _READERS = max(2, os.cpu_count() or 2)
 """Reads at once; more than there are processors only makes them wait for the interpreter's lock in turns."""
 
+_BESIDE = ("-wal", "-shm", "-journal")  # ends of the names of SQLite's files next to a database
 _CHECKPOINT_PAGES = 4000  # 16 MB: only when no worker has emptied the write-ahead log for long
 _CHECKPOINT_MS = 250  # that writers wait for readers to let go of the log
 _REWRITTEN = 2**28
@@ -70,8 +70,13 @@ class SqliteDatabase:
     def tidy(self, *, whole: bool = False) -> bool:
         """Move the write-ahead log into the database, as far as no reader holds it back.
 
-        `whole`: all of it, and leave nothing behind that was deleted. SQLite overwrites what is deleted, but not the
-        copies that stay in a page when its rows are shared out among others: a file that is not too large is rewritten.
+        Args:
+            whole: Whether to move all of it, and leave nothing behind that was deleted. SQLite overwrites what is deleted, but
+                not the copies that stay in a page when its rows are shared out among others: a file that is not too large is
+                rewritten.
+
+        Returns:
+            False if a reader prevented that.
         """
         if self._private or self._gone:
             return True
@@ -117,12 +122,9 @@ class SqliteDatabase:
         if self._file is None:
             return None
         try:
-            found = self._file.stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+            return files.identity_of(self._file)
         except OSError:  # out of reach for now, and no less ours
             return self._identity
-        return found.st_dev, found.st_ino
 
     def _removed(self) -> StoreUnavailableError:
         return StoreUnavailableError(
@@ -198,14 +200,20 @@ class _Compiler(SQLiteCompiler):
 
 
 def _make_private(directory: Path) -> None:
+    with _making("the memory's directory", directory):
+        files.private_directory(directory)
+        files.private_file(journal_file(directory))  # SQLite gives the files next to it the same mode
+        for name in _BESIDE:
+            files.tighten(directory / f"{journal_file(directory).name}{name}")
+
+
+@contextmanager
+def _making(what: str, directory: Path) -> Iterator[None]:
     try:
-        private_directory(directory)
-        private_file(journal_file(directory))  # SQLite gives the files next to it the same mode
-        for name in ("-wal", "-shm", "-journal"):
-            tighten(directory / f"{journal_file(directory).name}{name}")
+        yield
     except OSError as problem:
         raise ConfigurationError(
-            f"the memory's directory {str(directory)!r} cannot be written: {problem.strerror or problem}",
+            f"{what} {str(directory)!r} cannot be written: {problem.strerror or problem}",
             hint="Choose a directory that this process may create and write to.",
         ) from problem
 
@@ -263,21 +271,16 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
             hint="Name a new directory for each backup, such as one with the day in its name.",
         )
     partial, is_new = target / _PARTIAL, not target.exists()
-    try:
-        private_directory(target)
+    with _making("the backup's directory", target):
+        files.private_directory(target)
         _remove(partial)  # of a backup that was killed
-        private_file(partial)
-    except OSError as problem:
-        raise ConfigurationError(
-            f"the backup's directory {str(target)!r} cannot be written: {problem.strerror or problem}",
-            hint="Choose a directory that this process may create and write to.",
-        ) from problem
+        files.private_file(partial)
     try:
         with connections.translate_errors():
             _copy(journal_file(source), partial, progress)
         size = partial.stat().st_size
         partial.replace(journal_file(target))
-        flush_directory(target)
+        files.flush_directory(target)
     except OSError as problem:
         raise StoreUnavailableError(
             f"the backup cannot be written: {problem.strerror or problem}",
@@ -314,5 +317,5 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | Non
 
 
 def _remove(partial: Path) -> None:
-    for end in ("", "-journal", "-wal", "-shm"):
+    for end in ("", *_BESIDE):
         partial.with_name(f"{partial.name}{end}").unlink(missing_ok=True)

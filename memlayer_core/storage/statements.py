@@ -7,6 +7,7 @@ import re
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
@@ -51,17 +52,18 @@ class Statement:
 
     def all(self, connection: sa.Connection, values: Values) -> list[Any]:
         """Return every row, its columns as attributes."""
-        cursor = self._execute(connection, values)
-        rows = _fetch(cursor, connection)
-        if self._row is None:
-            self._row = _row_of([column[0] for column in cursor.description])
-        cursor.close()
+        rows = self.tuples(connection, values)
         return list(map(self._row._make, rows))
 
     def tuples(self, connection: sa.Connection, values: Values) -> list[tuple[Any, ...]]:
         """Return every row as a plain tuple, for statements with thousands of rows."""
         cursor = self._execute(connection, values)
-        rows = _fetch(cursor, connection)
+        try:
+            rows = [*cursor.fetchall()]
+        except connection.dialect.loaded_dbapi.Error as problem:  # the driver asks for a row only now
+            raise error_of("", problem, connection, cursor) from problem
+        if self._row is None:
+            self._row = _row_of([column[0] for column in cursor.description])
         cursor.close()
         return rows
 
@@ -92,15 +94,20 @@ class Statement:
         return cursor
 
     def _compile(self, dialect: sa.Dialect) -> _Written:
-        return _compile(self._statement, dialect)
+        """Return the statement's text and what makes a driver's arguments of values."""
+        compiled = self._statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement has it
+        assert isinstance(compiled, SQLCompiler)
+        fixed = {name: value for name, value in compiled.params.items() if value is not None}
+        places = compiled.positiontup
+        if places is None:
+            return _IN_ONE.sub(_as_array, compiled.string), lambda values: {**fixed, **values}
+        return compiled.string, lambda values: [
+            values[name] if name in values else fixed[name] for name in places
+        ]
 
 
-class _ArrayStatement(Statement):
-    """A statement for a server, with one parameter for all values: with many, its driver would parse the text each time."""
-
-    def _compile(self, dialect: sa.Dialect) -> _Written:
-        sql, arguments = super()._compile(dialect)
-        return _IN_ONE.sub(_as_array, sql), arguments
+def _row_of(columns: list[str]) -> Any:
+    return namedtuple("Row", columns, rename=True)  # noqa: PYI024  (they are known when it runs)
 
 
 def _as_array(match: re.Match[str]) -> str:
@@ -108,20 +115,10 @@ def _as_array(match: re.Match[str]) -> str:
     return f"= ANY({match[1]}{cast})"
 
 
-def _fetch(cursor: DBAPICursor, connection: sa.Connection) -> list[tuple[Any, ...]]:
-    dialect = connection.dialect
-    try:
-        return [*cursor.fetchall()]
-    except dialect.loaded_dbapi.Error as problem:  # here, since the driver asks for a row only now
-        raise error_of("", problem, connection, cursor) from problem
-
-
-def _row_of(columns: list[str]) -> Any:
-    return namedtuple("Row", columns)  # noqa: PYI024  (they are known when it runs)
-
-
 class ListStatement:
-    """A statement over a list of values: an array for a server, else prepared for a few lengths; the last value fills up.
+    """A statement over a list of values, prepared for a few lengths, where the last value fills up.
+
+    A server gets one array: its driver would parse a text with many parameters each time.
 
     Args:
         build: Makes the statement of the parameters to compare with. Naming a value twice must change nothing.
@@ -130,23 +127,18 @@ class ListStatement:
     def __init__(self, build: Callable[[list[sa.BindParameter[Any]]], sa.Executable]) -> None:
         self._build = build
         self._prepared: dict[int, Statement] = {}
-        self._array: Statement | None = None
 
     def all(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:
         """Return every row for any of the values."""
-        found: list[Any] = []
-        for statement, given in self._parts(connection, items, values):
-            found.extend(statement.all(connection, given))
-        return found
+        parts = self._parts(connection, items, values)
+        return [row for statement, given in parts for row in statement.all(connection, given)]
 
     def tuples(
         self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE
     ) -> list[tuple[Any, ...]]:
         """Return every row for any of the values as a plain tuple, for statements with thousands of rows."""
-        found: list[tuple[Any, ...]] = []
-        for statement, given in self._parts(connection, items, values):
-            found.extend(statement.tuples(connection, given))
-        return found
+        parts = self._parts(connection, items, values)
+        return [row for statement, given in parts for row in statement.tuples(connection, given)]
 
     def run(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> None:
         """Change something for all of the values."""
@@ -157,27 +149,18 @@ class ListStatement:
         self, connection: sa.Connection, items: Sequence[Any], values: Values
     ) -> Iterator[tuple[Statement, Values]]:
         if connection.dialect.name == _SERVER:
-            if self._array is None:
-                self._array = _ArrayStatement(self._build([sa.bindparam("one_0")]))
             if items:
-                yield self._array, {**values, "one_0": [*items]}
+                yield self._of(["one_0"]), {**values, "one_0": [*items]}
             return
-        for start in range(0, len(items), _LENGTHS[-1]):
-            some = items[start : start + _LENGTHS[-1]]
+        for some in chunks(items):
             length = next(length for length in _LENGTHS if length >= len(some))
-            filled = [*some, *[some[-1]] * (length - len(some))]
-            yield (
-                self._of(length),
-                {**values, **{f"one_{place}": value for place, value in enumerate(filled)}},
-            )
+            names = [f"one_{place}" for place in range(length)]
+            yield self._of(names), {**values, **dict(zip_longest(names, some, fillvalue=some[-1]))}
 
-    def _of(self, length: int) -> Statement:
-        if length not in self._prepared:
-            parameters: list[sa.BindParameter[Any]] = [
-                sa.bindparam(f"one_{place}") for place in range(length)
-            ]
-            self._prepared[length] = Statement(self._build(parameters))
-        return self._prepared[length]
+    def _of(self, names: Sequence[str]) -> Statement:
+        if len(names) not in self._prepared:
+            self._prepared[len(names)] = Statement(self._build(list(map(sa.bindparam, names))))
+        return self._prepared[len(names)]
 
 
 def rows_by(query: sa.Select[Any], column: sa.ColumnElement[Any]) -> ListStatement:
@@ -192,19 +175,6 @@ def dialect_insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.
     from sqlalchemy.dialects import postgresql  # with asyncpg's: a process that uses SQLite needs none of it
 
     return postgresql.insert(table)
-
-
-def _compile(statement: sa.Executable, dialect: sa.Dialect) -> _Written:
-    """Return the statement's text and what makes a driver's arguments of values."""
-    compiled = statement.compile(dialect=dialect)  # type: ignore[attr-defined]  # every statement has it
-    assert isinstance(compiled, SQLCompiler)
-    fixed = {name: value for name, value in compiled.params.items() if value is not None}
-    places = compiled.positiontup
-    if places is None:
-        return compiled.string, lambda values: {**fixed, **values}
-    return compiled.string, lambda values: [
-        values[name] if name in values else fixed[name] for name in places
-    ]
 
 
 def error_of(

@@ -19,28 +19,9 @@ from stop_words import get_stop_words
 # Finds the language of a text: the one with most of its words in the stop list of the package `stop-words`.
 
 _LATIN = (
-    *(
-        "en",
-        "es",
-        "fr",
-        "pt",
-        "id",
-        "de",
-        "tr",
-        "vi",
-        "it",
-        "pl",
-        "ro",
-        "nl",
-        "hu",
-        "cs",
-        "sv",
-        "ca",
-        "da",
-        "fi",
-    ),
-    *("nb", "sk", "ms"),
-)
+    "en", "es", "fr", "pt", "id", "de", "tr", "vi", "it", "pl", "ro", "nl", "hu", "cs", "sv", "ca", "da", "fi", "nb",
+    "sk", "ms",
+)  # fmt: skip
 _SCRIPTS = {
     "\u3041-\u3096\u30a1-\u30fa": ("ja",),
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff": ("zh",),
@@ -56,9 +37,8 @@ _LETTERS = {languages: re.compile(f"[{letters}]") for letters, languages in _SCR
 _WORD = re.compile(r"[^\W\d_]+")
 _READ_LANGUAGES = 400  # characters that are read to find a language: a few sentences
 _HITS = 2  # words of a stop list that a text needs; with fewer, it has no language
-_ENOUGH = (
-    0.2  # share of kana in a Japanese sentence, and of letters in one of another script, next to Latin names
-)
+_ENOUGH = 0.2
+"""Share of kana in a Japanese sentence, and of letters in one of another script, next to Latin names."""
 
 
 @cache
@@ -258,11 +238,7 @@ def stem(word: str) -> str:
     """
     if not word.isalpha() or _IS_CJK.match(word):
         return word
-    name = (
-        "english"
-        if word.isascii()
-        else next((name for name, own in _STEMMERS.items() if own.match(word)), "english")
-    )
+    name = next((name for name, own in _STEMMERS.items() if own.match(word)), "english")
     with _stemming:
         return str(_stemmer(name).stemWord(word))
 

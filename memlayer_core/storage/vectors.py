@@ -9,7 +9,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,20 +187,8 @@ class TextColumns:
         return list(map(Neighbour._make, zip(self.keys[best].tolist(), near[best].tolist(), strict=True)))
 
 
-COLUMNS = tuple(
-    texts.c[name]
-    for name in (
-        "key",
-        "kind",
-        "owner",
-        "agent_lane",
-        "session_lane",
-        "speaker",
-        "language",
-        "vectors",
-        "vector",
-    )
-)
+_LABELS = (texts.c.agent_lane, texts.c.session_lane, texts.c.speaker, texts.c.language)
+COLUMNS = (texts.c.key, texts.c.kind, texts.c.owner, *_LABELS, texts.c.vectors, texts.c.vector)
 """What `columns_from` needs of texts that have vectors."""
 
 _BY_KEY = ListStatement(lambda keys: sa.select(*COLUMNS).where(texts.c.key.in_(keys), EMBEDDED))
@@ -440,15 +427,7 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
     if not here:
         return
     changes = (
-        {
-            "of": entry.key,
-            "changed": versions[here[entry.key].namespace],
-            "text_hash": entry.text_hash,
-            "speaker": entry.speaker,
-            "language": entry.language,
-            "vector": blobs.packed(entry.vectors),
-            "vectors": len(entry.vectors),
-        }
+        {"of": entry.key, **_filled(entry, versions[here[entry.key].namespace])}
         for entry in new_entries
         if entry.key in here
     )
@@ -482,6 +461,14 @@ class Embedding(NamedTuple):
     speaker: str
     language: str
     embedder: str
+
+
+def _filled(one: IndexEntry | Embedding, version: int) -> dict[str, Any]:
+    """Return what a row of texts has since its vectors are stored."""
+    vector, vectors = blobs.packed(one.vectors), len(one.vectors)
+    return dict(
+        zip(_FILLED, (one.speaker, one.language, one.text_hash, vector, vectors, version), strict=True)
+    )
 
 
 def hash_of(text: str) -> str:
@@ -520,25 +507,9 @@ def add(
         known = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
         connection.execute(known, {"name": "dimension", "value": dimension})
     lanes = storage_texts.lanes_of(scope)
-    fixed = {
-        "kind": kind,
-        "namespace": scope.namespace,
-        "agent_lane": lanes[1],
-        "session_lane": lanes[2],
-        "owner": owner,
-        "changed": grew.version,
-    }
+    filed = {"namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2], "owner": owner}
     rows = (
-        fixed
-        | {
-            "key": key,
-            "speaker": one.speaker,
-            "language": one.language,
-            "text_hash": one.text_hash,
-            "vector": blobs.packed(one.vectors),
-            "vectors": len(one.vectors),
-        }
-        for key, one in embeddings.items()
+        {"key": key, "kind": kind, **filed, **_filled(one, grew.version)} for key, one in embeddings.items()
     )
     _INSERT.run(connection, *rows)
     if grew.is_projected:
@@ -557,15 +528,10 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
         target: Scope of the copies.
         now: The present.
     """
+    lanes = storage_texts.lanes_of(target)
     for some in statements.chunks(list(keys)):
-        found = map(
-            blobs.entry_of, connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
-        )
-        store(
-            connection,
-            [replace(one, key=keys[one.key], lanes=storage_texts.lanes_of(target)) for one in found],
-            now,
-        )
+        found = entries_of(connection, some)
+        store(connection, [replace(one, key=keys[one.key], lanes=lanes) for one in found], now)
 
 
 def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
@@ -575,31 +541,6 @@ def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntr
         for some in statements.chunks(keys)
         for row in connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
     ]
-
-
-def cosines(rows: Sequence[Any], vector: FloatVector) -> FloatVector:
-    """Return the cosine of each text to a question's vector: that of its nearest part, shape (number of rows,).
-
-    Raises:
-        EmbedderMismatchError: They have other dimensions.
-    """
-    return np.array([max(some) for some in part_cosines(rows, vector)], dtype=np.float32)
-
-
-def part_cosines(rows: Sequence[Any], vector: FloatVector) -> list[tuple[float, ...]]:
-    """Return the cosines of the parts of each text to a question's vector.
-
-    Args:
-        rows: One at least, with the columns `vector` and `vectors` of texts.
-        vector: Unit length, shape (dimension,).
-
-    Raises:
-        EmbedderMismatchError: They have other dimensions.
-    """
-    numbers = [row.vectors for row in rows]
-    matrix = blobs.unpacked([row.vector for row in rows], numbers)
-    near = iter(products(matrix, vector).tolist())
-    return [tuple(islice(near, number)) for number in numbers]
 
 
 def overview(connection: sa.Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
@@ -664,4 +605,4 @@ def forget(connection: sa.Connection, now: datetime) -> None:
     connection.execute(sa.update(namespaces).values(vectors=0, texts=0))
     connection.execute(sa.delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(sa.delete(jobs).where(jobs.c.kind == "index"))
-    enqueue_texts(connection, "index", now)
+    enqueue_texts(connection, now)
