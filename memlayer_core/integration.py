@@ -18,7 +18,7 @@ from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
-from memlayer_core.recall.search import search as search_flow, search_wider
+from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState, Transcripts
