@@ -269,7 +269,11 @@ class ChromaIndex(ABC):
             )
         known = target is not None and (target.metadata or {}).get("batch") in batch.before
         if target is None or not known or not _fits(target, batch.made_for):
-            raise _misfit(self._name(batch.shard))
+            raise IndexCorruptError(
+                f"the collection {self._name(batch.shard)} is not the one that the journal knows: it is missing, or of another "
+                "time or embedder",
+                hint="memlayer drops the collection and fills it again.",
+            )
         if stale := batch.stale:
             long = target.get(ids=[_name(key, 1) for key in stale], include=[])["ids"]
             parts = [_name(_key(name), number) for name in long for number in range(1, MOST_PARTS)]
@@ -300,13 +304,6 @@ def _fits(target: chromadb.Collection, made_for: tuple[str, int]) -> bool:
     metadata = target.metadata or {}
     made = metadata.get("embedder"), metadata.get("dimension")
     return space == _SPACE and metadata.get("memlayer") == _LAYOUT and made == made_for
-
-
-def _misfit(name: str) -> IndexCorruptError:
-    return IndexCorruptError(
-        f"the collection {name} is not the one that the journal knows: it is missing, or of another time or embedder",
-        hint="memlayer drops the collection and fills it again.",
-    )
 
 
 # Loads Chroma, and translates its errors into memlayer's.

@@ -27,7 +27,7 @@ from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.storage.texts import hold_owner, lock_owners
-from memlayer_core.storage.vectors import ScopeStatistics
+from memlayer_core.storage.vectors import ScopeStatistics, statistics_of
 
 # Reads items in SQL. Each function runs in its caller's transaction.
 #
@@ -220,16 +220,11 @@ def searched_folders(
     own = folders_of(connection, tenant_id, user_id)
     if not own:
         return []
-    newest = sa.func.max(tables.items.c.updated_at)
-    held = sa.select(tables.items.c.path, tables.items.c.namespace).where(sa.or_(*map(inside, own)))
-    held = held.group_by(tables.items.c.path, tables.items.c.namespace).order_by(newest.desc())
-    named = {row.namespace: Folder.at(row.path) for row in connection.execute(held.limit(_SEARCHED))}
-    counted = sa.select(tables.namespaces).where(tables.namespaces.c.namespace.in_(named))
-    counts = {
-        row.namespace: ScopeStatistics(row.vectors, row.shard, row.version, row.texts, row.number)
-        for row in connection.execute(counted)
-    }
-    return [(folder, counts[namespace]) for namespace, folder in named.items()]
+    held = sa.select(tables.items.c.path, tables.namespaces).where(sa.or_(*map(inside, own)))
+    held = held.join(tables.namespaces, tables.namespaces.c.namespace == tables.items.c.namespace)
+    held = held.group_by(tables.items.c.path, tables.namespaces.c.number)
+    newest = held.order_by(sa.func.max(tables.items.c.updated_at).desc()).limit(_SEARCHED)
+    return [(Folder.at(row.path), statistics_of(row)) for row in connection.execute(newest)]
 
 
 def undeclared_folders(connection: sa.Connection, tenant_id: str, user_id: str) -> list[tuple[str, ...]]:

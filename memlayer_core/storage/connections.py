@@ -203,18 +203,15 @@ def _ours(problem: Exception) -> StoreError:
             hint="Await the async form: `ainvoke` instead of `invoke`, `await chat.aadd(…)` instead of `chat.add(…)`. "
             "If there is none, call it by `await asyncio.to_thread(…)`.",
         )
-    is_damaged = (
-        getattr(driven, "sqlite_errorcode", 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-        or sqlstate_of(problem) in _CORRUPTED
-    )
-    if getattr(driven, "sqlite_errorcode", 0) == sqlite3.SQLITE_CORRUPT_VTAB:
+    code, state = getattr(driven, "sqlite_errorcode", 0), sqlstate_of(problem)
+    if code == sqlite3.SQLITE_CORRUPT_VTAB:
         return JournalCorruptError(
             f"the index of words is damaged: {_short(problem)}",
             hint="Run `memlayer verify DIRECTORY`: it builds the index again. No message is lost.",
         )
-    if is_damaged:
+    if code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or state in _CORRUPTED:
         return damage_error(_short(problem))
-    if getattr(driven, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL or sqlstate_of(problem) == _FULL:
+    if code == sqlite3.SQLITE_FULL or state == _FULL:
         return StoreFullError(
             f"the disk is full: {_short(problem)}",
             hint="Free some space. Nothing of it was written: write it again.",
@@ -277,11 +274,6 @@ class Writer:
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="memlayer-writer", daemon=True)
         self._thread.start()
-
-    @property
-    def queue_length(self) -> int:
-        """How many writes wait for their turn."""
-        return self._tickets.qsize()
 
     def run(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` and commit it; if it raises, nothing of it stays.

@@ -92,6 +92,8 @@ class Backlog(Report):
 LONGEST_BACKOFF = 600.0
 """The most seconds that a job waits, after a failure or for a batch."""
 
+_MOST_DOUBLINGS = 64  # with more, a number would become too large for a float
+
 
 def backoff(first: float, attempts: int) -> float:
     """Return the seconds that a job waits after failed attempts: twice as long each time.
@@ -100,12 +102,7 @@ def backoff(first: float, attempts: int) -> float:
         first: Seconds after the first attempt.
         attempts: Number of failed attempts, at least 1.
     """
-    wait = first
-    for _ in range(attempts - 1):
-        if wait >= LONGEST_BACKOFF:
-            break
-        wait *= 2
-    return min(LONGEST_BACKOFF, wait)
+    return min(LONGEST_BACKOFF, first * 2.0 ** min(attempts - 1, _MOST_DOUBLINGS))
 
 
 def latest(now: datetime, until: datetime) -> datetime:

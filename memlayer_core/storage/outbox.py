@@ -172,10 +172,7 @@ def separate(connection: sa.Connection, few: int, shared: int, capacity: int, no
 
 def has_large(connection: sa.Connection, few: int) -> bool:
     """Return whether a user has more vectors than are compared one by one."""
-    return (
-        connection.scalar(sa.select(namespaces.c.shard).where(namespaces.c.vectors > few).limit(1))
-        is not None
-    )
+    return bool(connection.scalar(sa.select(sa.exists().where(namespaces.c.vectors > few))))
 
 
 def batches(connection: sa.Connection) -> dict[int, tuple[str, ...]]:

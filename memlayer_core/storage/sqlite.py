@@ -149,29 +149,27 @@ def journal_file(directory: Path) -> Path:
 def _sqlite_engine(
     directory: Path | None, settings: Settings, poolclass: type[Pool], *, read_only: bool
 ) -> sa.Engine:
-    if directory is None:
-        engine = sa.create_engine(
-            "sqlite://",
-            poolclass=poolclass,
-            connect_args={"check_same_thread": False, "cached_statements": 256},
+    file = journal_file(directory) if directory is not None else None
+    if directory is not None and not read_only:
+        _make_private(directory)
+
+    def connect() -> sqlite3.Connection:
+        place = ":memory:" if file is None else read_only_uri(file) if read_only else file
+        return sqlite3.connect(
+            place,
+            uri=read_only,
+            check_same_thread=False,
+            timeout=settings.busy_timeout,
+            cached_statements=256,
         )
-    else:
-        if not read_only:
-            _make_private(directory)
-        pooled = {"pool_size": _READERS, "max_overflow": 0, "pool_timeout": settings.busy_timeout}
-        file = journal_file(directory)
-        engine = sa.create_engine(
-            f"sqlite:///{file}",
-            poolclass=poolclass,
-            creator=lambda: sqlite3.connect(
-                read_only_uri(file) if read_only else file,
-                uri=read_only,
-                check_same_thread=False,
-                timeout=settings.busy_timeout,
-                cached_statements=256,
-            ),
-            **(pooled if poolclass is QueuePool else {}),
-        )
+
+    pooled = {"pool_size": _READERS, "max_overflow": 0, "pool_timeout": settings.busy_timeout}
+    engine = sa.create_engine(
+        "sqlite://" if file is None else f"sqlite:///{file}",
+        poolclass=poolclass,
+        creator=connect,
+        **(pooled if poolclass is QueuePool else {}),
+    )
 
     def prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say so

@@ -121,13 +121,10 @@ def add(
     _add_statement(connection.dialect.name).run(connection, *({**fixed, "key": key} for key, _ in rows))
     ready = [(key, terms) for key, terms in rows if terms is not None]
     if ready:
-        words.insert(connection, owners or [_owner(connection, scope.namespace)], lanes, ready)
+        if not owners:
+            owners = [words.owner(_NUMBER.tuples(connection, {"of": scope.namespace})[0][0])]
+        words.insert(connection, owners, lanes, ready)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
-
-
-def _owner(connection: sa.Connection, namespace: str) -> str:
-    """Return the token that a namespace's words are filed under."""
-    return words.owner(_NUMBER.tuples(connection, {"of": namespace})[0][0])
 
 
 def remove(connection: sa.Connection, namespace: str, keys: Sequence[int], now: datetime) -> None:

@@ -546,8 +546,11 @@ def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntr
 def overview(connection: sa.Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:
     """Return how many vectors the namespace of a scope has, and which shard they are in."""
     row = _NAMESPACE.first(connection, {"of": reach.namespace})
-    if row is None:
-        return ScopeStatistics()
+    return ScopeStatistics() if row is None else statistics_of(row)
+
+
+def statistics_of(row: Any) -> ScopeStatistics:
+    """Return the same of a row of namespaces."""
     return ScopeStatistics(row.vectors, row.shard, row.version, row.texts, row.number)
 
 

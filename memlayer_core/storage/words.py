@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import Statement, rows_by
 
 # Which texts have the words of a question.
 
@@ -37,18 +37,10 @@ INSERT = {
         sa.text(f"INSERT INTO {TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
     ),
 }
-DELETE = {
-    "sqlite": Statement(sa.text(f"DELETE FROM {TABLE} WHERE rowid = :key")),
-    "postgresql": Statement(sa.text(f"DELETE FROM {TABLE} WHERE key = :key")),
-}
-HERE = {
-    "sqlite": ListStatement(
-        lambda keys: sa.text(f"SELECT rowid AS key FROM {TABLE} WHERE rowid IN ({_names(keys)})")
-    ),
-    "postgresql": ListStatement(
-        lambda keys: sa.text(f"SELECT key FROM {TABLE} WHERE key IN ({_names(keys)})")
-    ),
-}
+_ROWS = sa.table(TABLE)
+KEY = {"sqlite": sa.column("rowid", sa.BigInteger), "postgresql": sa.column("key", sa.BigInteger)}
+DELETE = {name: Statement(sa.delete(_ROWS).where(key == sa.bindparam("of"))) for name, key in KEY.items()}
+HERE = {name: rows_by(sa.select(key.label("key")).select_from(_ROWS), key) for name, key in KEY.items()}
 _STANDING = (
     "SELECT value, (SELECT json_group_array(doc) FROM (SELECT doc FROM {places} WHERE term = value{only} LIMIT :most))"
     " FROM json_each(:words)"
@@ -96,10 +88,6 @@ TOGETHER = {
 }
 
 
-def _names(parameters: Sequence[sa.BindParameter[Any]]) -> str:
-    return ", ".join(f":{parameter.key}" for parameter in parameters)
-
-
 def quoted(term: str) -> str:
     """Return a term as a `tsquery` of PostgreSQL has it."""
     return "'" + term.replace("\\", "\\\\").replace("'", "''") + "'"
@@ -126,8 +114,8 @@ def create(connection: sa.Connection) -> None:
 
 def keys(connection: sa.Connection) -> list[int]:
     """Return the keys of all rows, in their order."""
-    key = "rowid" if connection.dialect.name == "sqlite" else "key"
-    return list(connection.scalars(sa.text(f"SELECT {key} FROM {TABLE} ORDER BY {key}")))
+    key = KEY[connection.dialect.name]
+    return list(connection.scalars(sa.select(key).select_from(_ROWS).order_by(key)))
 
 
 def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
@@ -166,7 +154,7 @@ def insert(
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
     """Remove rows; rows that do not exist are ignored."""
     if keys:
-        DELETE[connection.dialect.name].run(connection, *({"key": key} for key in keys))
+        DELETE[connection.dialect.name].run(connection, *({"of": key} for key in keys))
 
 
 def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:

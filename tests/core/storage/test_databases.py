@@ -50,7 +50,7 @@ def written_together(database: Database, *writes: Callable[[], Any]) -> list[Fut
         first = pool.submit(database.write, hold)
         inside.wait(10)
         ended = [pool.submit(write) for write in writes]
-        wait_for(lambda: database._writer.queue_length == len(writes))
+        wait_for(lambda: database._writer._tickets.qsize() == len(writes))
         gate.set()
         first.result()
     return ended
