@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -81,7 +80,7 @@ PUBLIC = frozenset(
 )
 """Fields that users, or stores of theirs, know."""
 
-EVENTS = frozenset(kind.__name__.lower() for kind in get_args(events.Event))
+EVENTS = frozenset(kind.__name__.lower() for kind in events.Event.__args__)
 """An event is called by what happened."""
 
 
