@@ -188,7 +188,7 @@ class Resources:
             extractor=reader,
             fact_schema=parts.get("fact_schema"),
             reranker=reorders,
-            long_term=service and ForeignLongTermMemory(service, settings.long_term_timeout),
+            long_term=None if service is None else ForeignLongTermMemory(service, settings.long_term_timeout),
             temporaries=runtime.Temporaries(),
             redact=redact,
             truncate_with=parts.get("truncate_with") or truncate_text,

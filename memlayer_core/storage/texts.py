@@ -164,6 +164,8 @@ def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[A
 
 def hold_owner(connection: sa.Connection, scope: Scope | SharedScope | Folder, shards: int) -> None:
     """Lock the namespace of a scope until the transaction ends: nobody deletes it. It is created if it does not exist."""
+    if owners_locked(connection, [scope.namespace]):
+        return
     made = statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
         index_elements=["namespace"], set_={"shard": namespaces.c.shard}
     )
