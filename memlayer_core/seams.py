@@ -246,15 +246,11 @@ class Embedder(Protocol):
         ...
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return a vector for each text: unit length, float32, shape (dimension,), the same dimension for all.
+        """Return a vector for each text, in the background: unit length, float32, shape (dimension,), the same dimension for all.
 
         Raises:
             EmbedderError: The model failed, or returned something that is not a vector.
         """
-        ...
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
         ...
 
     def embed_query(self, text: str) -> FloatVector:

@@ -32,12 +32,6 @@ class FlakyEmbedder:
         self._check(texts)
         return self.inner.embed(texts)
 
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Embed texts, or fail if `failing` is true of one of them."""
-        self.texts.extend(texts)
-        self._check(texts)
-        return await self.inner.aembed(texts)
-
     def embed_query(self, text: str) -> FloatVector:
         """Embed a question, or fail if `failing` is true of it."""
         self.queries.append(text)

@@ -227,15 +227,11 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
 
 
 class BlockingEmbedder:
-    """An embedder whose async verbs do the blocking ones in a worker thread, and which embeds a question like a text."""
+    """An embedder that embeds a question like a text, for async callers in a worker thread."""
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text."""
         raise NotImplementedError
-
-    async def aembed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Do the same without blocking the event loop."""
-        return await asyncio.to_thread(self.embed, texts)
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question."""

@@ -27,9 +27,6 @@ class Vectors:
     def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
         return [np.ones(8, dtype=np.float32) for _ in texts]
 
-    async def aembed(self, texts: Sequence[str]) -> list[NDArray[np.float32]]:
-        return self.embed(texts)
-
     def embed_query(self, text: str) -> NDArray[np.float32]:
         return np.ones(8, dtype=np.float32)
 
