@@ -17,10 +17,10 @@ from memlayer_core.facts.model import (
     USER,
     Claim,
     LedgerEntry,
+    LedgerOutcome,
     Line,
     Operation,
     Operations,
-    PreparedRecord,
     Record,
     RefusedError,
     SideTask,
@@ -37,12 +37,11 @@ from memlayer_core.facts.operations import (
     split_operations,
     system_prompt,
 )
-from memlayer_core.facts.writes import Commit, LeaseLostError
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs
-from memlayer_core.storage.jobs import Job
+from memlayer_core.storage.jobs import Cost, Job
 from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
 
@@ -84,25 +83,19 @@ def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
         ModelError: The model does not answer. The jobs are tried again.
         RedactorError: The user's redactor fails. The jobs are tried again.
     """
-    model = rt.extractor
-    batch = _batch(rt, jobs, model)
-    if batch is None or model is None:
-        rt.db.write(storage_jobs.finish, jobs)
+    batch = _begin(rt, jobs, rt.extractor)
+    if batch is None:
         return
-    rows = batch.rows
-    if rt.db.read(_is_at_limit, rt, rows[0].namespace):
-        _put_off(rt, jobs, rows[0])
-        return
-    rt.db.read(batch.read)
+    namespace = batch.rows[0].namespace
     try:
-        batch.ask(rows, tries=2)
+        batch.ask(batch.rows, tries=2)
     except ModelError as problem:
-        rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+        rt.db.write(storage_jobs.spend, batch.usage.costs(), namespace, rt.now())
         rt.health.down("learning", str(problem))
         raise
     rt.health.up("learning")
-    if not _commit(rt, batch, jobs, model.name):  # this answer was paid anyway
-        rt.db.write(storage_jobs.spend, batch.usage.costs(), rows[0].namespace, rt.now())
+    if not _store(rt, batch):  # this answer was paid anyway
+        rt.db.write(storage_jobs.spend, batch.usage.costs(), namespace, rt.now())
 
 
 class FactTask:
@@ -120,55 +113,103 @@ class FactTask:
 
     def ask(self, keys: Sequence[int]) -> SideTask | None:
         """Return what a model is asked about some messages; None if there is nothing to read in them."""
-        rt = self._rt
         self._jobs = self._lease(keys)
         if not self._jobs:
             return None
-        batch = self._batch = _batch(rt, self._jobs, rt.summarizer)
-        if batch is None:
-            rt.db.write(storage_jobs.finish, self._jobs)
+        self._batch = _begin(self._rt, self._jobs, self._rt.summarizer)
+        if self._batch is None:
             self._jobs = ()
             return None
-        if rt.db.read(_is_at_limit, rt, batch.rows[0].namespace):
-            return None
-        rt.db.read(batch.read)
-        return batch.side_task(keys)
+        return self._batch.side_task(keys)
 
     def finish(self) -> None:
         """Store what was read. Jobs whose messages were not read are done soon, in separate calls."""
-        rt, batch, model = self._rt, self._batch, self._rt.summarizer
-        if batch is not None and batch.is_read and model is not None:
-            _commit(rt, batch, self._jobs, model.name)
+        rt, batch = self._rt, self._batch
+        if batch is not None and batch.is_read:
+            _store(rt, batch)
         elif self._jobs:
             problem = "not answered with the summary"
             rt.db.write(storage_jobs.fail, self._jobs, problem, rt.now(), count_attempt=False)
 
 
-def _batch(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
-    """Return the messages of jobs as a batch; None if there is nothing in them that a model should read."""
+def _begin(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
+    """Return the messages of jobs as a batch; None if a model should read nothing in them, or not today."""
     rows = rt.db.read(reads.rows_of, jobs)
+    words: dict[int, str] = {}
+    if rows and model is not None:
+        namespace, most = rows[0].namespace, rt.settings.indexed_characters
+        # Texts are redacted before the cut, which could divide what the redactor looks for.
+        words = {row.key: rt.own_words(namespace, row.text[: 2 * most])[:most] for row in rows}
+    rows = [row for row in rows if words.get(row.key, "").strip()]
     if not rows or model is None:
+        rt.db.write(storage_jobs.finish, jobs)
         return None
-    first, most = rows[0], rt.settings.indexed_characters
-    owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
-    # Texts are redacted before the cut, which could divide what the redactor looks for.
-    words = {row.key: rt.own_words(owner.namespace, row.text[: 2 * most])[:most] for row in rows}
-    rows = [row for row in rows if words[row.key].strip()]
-    return _Batch(rt, ModelUsage(rt, model, _KIND), owner, rows, words) if rows else None
+    if rt.db.read(_is_at_limit, rt, rows[0].namespace):
+        _put_off(rt, jobs, rows[0])
+        return None
+    batch = _Batch(rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
+    rt.db.read(batch.read)
+    return batch
 
 
-def _commit(rt: Runtime, batch: _Batch, jobs: Sequence[Job], model: str) -> bool:
+def _store(rt: Runtime, batch: _Batch) -> bool:
     """Store what a model said. Returns False if another worker has the jobs, whose model's answer counts."""
-    done = Commit(
-        jobs, batch.rows, batch.statements, batch.refusals, batch.problem, batch.usage.costs(), model
-    )
     try:
-        changed = rt.db.write(writes.commit, done, rt.now(), rt.shards)
-    except LeaseLostError:
+        changed = rt.db.write(_commit, rt, batch)
+    except _LeaseLostError:
         return False
     for record in changed:
         announce(rt, record)
     return True
+
+
+class _LeaseLostError(Exception):
+    """Another worker has the jobs, or has done them. Nothing is written."""
+
+
+def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
+    """Write what a model said of a batch, once. Returns the records that are new or changed.
+
+    Raises:
+        _LeaseLostError: Another worker has the jobs, or has done them.
+    """
+    now, model, first = rt.now(), batch.usage.model.name, batch.rows[0]
+    there = writes.unchanged(connection, batch.rows)
+    changed: dict[str, Record] = {}
+    refusals = list(batch.refusals)
+    new = 0
+    for said in batch.statements:
+        if not {key for key, _, _ in said.quotes} <= there:
+            continue
+        decision, record = writes.store_fact(connection, said, now, rt.shards, model=model)
+        if record is None:
+            refusals.append(decision.reason)
+            continue
+        new += decision.kind in {"add", "replace", "conflict"}
+        changed[record.memory_id] = record
+    outcome: LedgerOutcome = (
+        "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
+    )
+    entry = LedgerEntry(
+        task="learn",
+        outcome=outcome,
+        at=now,
+        reason=batch.problem,
+        session_id=first.session_id,
+        record_ids=tuple(changed),
+        refusals=tuple(refusals),
+        model=model,
+    )
+    reads.note_outcome(connection, _session_of(first), entry)
+    if not storage_jobs.finish_once(connection, batch.jobs):
+        raise _LeaseLostError
+    brought = [Cost("learn", model, facts=new)] if new else []
+    storage_jobs.spend(connection, [*batch.usage.costs(), *brought], first.namespace, now)
+    return list(changed.values())
+
+
+def _session_of(row: Any) -> Scope:
+    return Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id)
 
 
 def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
@@ -184,10 +225,9 @@ def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
         f"{storage_jobs.PUT_OFF}: `Settings.extraction_daily_calls` is {rt.settings.extraction_daily_calls:,}"
     )
     entry = LedgerEntry(task="learn", outcome="waits", at=now, reason=reason, session_id=row.session_id)
-    session = Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id)
     tomorrow = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     rt.db.write(storage_jobs.fail, jobs, reason, tomorrow, count_attempt=False)
-    rt.db.write(reads.note_outcome, session, entry)
+    rt.db.write(reads.note_outcome, _session_of(row), entry)
 
 
 def _said_at(row: Any) -> datetime:
@@ -198,12 +238,14 @@ class _Batch:
     """Messages of one session, and what a model says about them."""
 
     def __init__(
-        self, rt: Runtime, usage: ModelUsage, owner: Scope, rows: Sequence[Any], words: dict[int, str]
+        self, rt: Runtime, usage: ModelUsage, jobs: Sequence[Job], rows: Sequence[Any], words: dict[int, str]
     ) -> None:
-        self._rt, self.usage, self._owner, self._words = rt, usage, owner, words
-        self.rows, self.is_read = rows, False
+        first = rows[0]
+        self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
+        self._rt, self.usage, self._words = rt, usage, words
+        self.jobs, self.rows, self.is_read = jobs, rows, False
         self._schema = fact_schema(rt.fact_schema)
-        self.statements: list[tuple[PreparedRecord, Claim]] = []
+        self.statements: list[Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
         self._known: list[tuple[Record, list[int]]] = []
@@ -314,7 +356,6 @@ class _Batch:
             try:
                 said = check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
                 if said is not None:
-                    draft = prepare_record(self._rt, said.record)
-                    self.statements.append((draft, replace(said, record=draft.record)))
+                    self.statements.append(replace(said, record=prepare_record(self._rt, said.record)))
             except (RefusedError, InvalidRecordError) as problem:
                 self.refusals.append(str(problem))

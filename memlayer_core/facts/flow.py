@@ -16,7 +16,6 @@ from memlayer_core.facts.model import (
     Evidence,
     LedgerEntry,
     LedgerOutcome,
-    PreparedRecord,
     Reader,
     Record,
     RecordFields,
@@ -33,7 +32,6 @@ from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
 from memlayer_core.storage.statements import from_micros
-from memlayer_core.storage.terms import index_terms
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -72,17 +70,20 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
         text = own.strip()
     said = check.new_record(scope, text, fields, now)
 
-    def narrow(existing: Record) -> PreparedRecord:
+    def narrow(existing: Record) -> Record:
         return _prepare_version(rt, existing, check.narrow_access(existing, said.access_control))
 
     narrowing = narrow if check.names_access(fields) else None
-    draft = prepare_record(rt, said)
+    ready = prepare_record(rt, said)
     if said.key is None:
-        return rt.db.write(writes.remember, draft, now, rt.shards, narrowing)
-    statement = Claim(record=draft.record)
-    decision, record = rt.db.write(writes.store_fact, draft, statement, now, rt.shards, narrow=narrowing)
+        return rt.db.write(writes.remember, ready, now, rt.shards, narrowing)
+    statement = Claim(record=ready)
+    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrow=narrowing)
     if record is None:
-        raise writes.refused_fact(decision, draft)
+        raise InvalidRecordError(
+            f"nothing was stored of `{ready.key}`: {decision.reason}",
+            hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
+        )
     return record
 
 
@@ -94,8 +95,8 @@ def remember_once(
     Raises:
         InvalidRecordError: It cannot be stored.
     """
-    draft = prepare_record(rt, check.new_record(scope, text, fields, rt.now()))
-    if rt.db.read(writes.ever_said, draft.record.owner, draft.digest):
+    record = prepare_record(rt, check.new_record(scope, text, fields, rt.now()))
+    if rt.db.read(writes.ever_said, record.owner, check.digest(record)):
         return False
     if is_real:
         remember(rt, scope, text, fields)
@@ -114,7 +115,7 @@ def revise(
     """Change a record, and merge others into it."""
     others = _others(record_id, merge)
 
-    def change(existing: Record, absorb: Sequence[Record]) -> PreparedRecord:
+    def change(existing: Record, absorb: Sequence[Record]) -> Record:
         changed = check.next_version(existing, absorb, text, fields, now)
         return _prepare_version(rt, existing, replace(changed, archived_because=None))
 
@@ -209,8 +210,8 @@ def reader_of(rt: Journal, reach: Scope, roles: object, *, for_recall: bool = Tr
     )
 
 
-def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
-    """Prepare a checked record for the journal, as the redactor leaves it.
+def prepare_record(rt: Runtime, record: Record) -> Record:
+    """Return a checked record as the redactor leaves it.
 
     Raises:
         InvalidRecordError: It is larger than the limit.
@@ -223,16 +224,15 @@ def prepare_record(rt: Runtime, record: Record) -> PreparedRecord:
             f"a record of {size:,} bytes is larger than the limit of {rt.settings.message_bytes_limit:,}",
             hint="Store a shorter text, or raise `Settings.message_bytes_limit`.",
         )
-    terms = index_terms(check.words(record)[: rt.settings.indexed_characters])
-    return PreparedRecord(record, check.digest(record), terms, check.about(record))
+    return record
 
 
-def _prepare_version(rt: Runtime, existing: Record, record: Record) -> PreparedRecord:
+def _prepare_version(rt: Runtime, existing: Record, record: Record) -> Record:
     """Prepare the result of a change: a new version, even if only the redactor changes the record."""
-    draft = prepare_record(rt, record)
-    if draft.record == existing or draft.record.version > existing.version:
-        return draft
-    return replace(draft, record=replace(draft.record, version=existing.version + 1))
+    ready = prepare_record(rt, record)
+    if ready == existing or ready.version > existing.version:
+        return ready
+    return replace(ready, version=existing.version + 1)
 
 
 def _others(record_id: str, merge: object) -> list[str]:
@@ -452,9 +452,8 @@ def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> As
     record = check.new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
     valid_from = assertion.valid_from or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    draft = prepare_record(rt, record)
-    statement = Claim(record=draft.record, quotes=((message.key, quote.start, quote.end),))
-    found = rt.db.write(_enter, rt, draft, statement, bytes(message.digest))
+    statement = Claim(record=prepare_record(rt, record), quotes=((message.key, quote.start, quote.end),))
+    found = rt.db.write(_enter, rt, statement, bytes(message.digest))
     rt.wake()
     if isinstance(found, str):
         _note(rt, scope, "record", "refused", found)
@@ -463,15 +462,13 @@ def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> As
     return AssertionReport(found.memory_id, True)
 
 
-def _enter(
-    connection: Connection, rt: Runtime, draft: PreparedRecord, statement: Claim, digest: bytes
-) -> Record | str:
+def _enter(connection: Connection, rt: Runtime, statement: Claim, digest: bytes) -> Record | str:
     """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
     keys = [key for key, _, _ in statement.quotes]
     lock_messages(connection, keys)
     if [bytes(row.digest) for row in reads.from_users(connection, keys)] != [digest]:
         return "the message was changed meanwhile"
-    decision, record = writes.store_fact(connection, draft, statement, rt.now(), rt.shards, model="agent")
+    decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
     return record if record is not None else decision.reason
 
 

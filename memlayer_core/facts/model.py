@@ -532,23 +532,6 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedRecord:
-    """A record that is checked and ready to be written.
-
-    Attributes:
-        record: The record; a new one has no id yet.
-        digest: 16 bytes that are equal for the same words of one user and agent.
-        terms: Terms of its text for the word index.
-        about: 16 bytes, equal for facts of one subject and key; None: it is not a fact with a key.
-    """
-
-    record: Record
-    digest: bytes
-    terms: tuple[str, ...]
-    about: bytes | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class RecordFilter:
     """Which records to list.
 
@@ -579,30 +562,6 @@ class RecordFilter:
     offset: int = 0
     every: bool = False
     about: str | None = None
-
-
-# Episodes: the parts of sessions that records of type `"episodic"` are about.
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """An ended part of a session. One record of type `"episodic"` is written about it.
-
-    Attributes:
-        number: The episode's number in the journal.
-        session: The session's number in the journal.
-        first: Position of its first message.
-        until: Position of its last message.
-        version: Goes up when a message in it is changed.
-        has_record: Whether its record is written.
-    """
-
-    number: int
-    session: int
-    first: int
-    until: int
-    version: int
-    has_record: bool
 
 
 def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | None:

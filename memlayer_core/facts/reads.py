@@ -16,6 +16,7 @@ from memlayer_core.codec import json_text, plain, restore
 from memlayer_core.facts import check
 from memlayer_core.facts.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
 from memlayer_core.facts.model import (
+    LISTS,
     USER,
     Access,
     Claim,
@@ -23,7 +24,6 @@ from memlayer_core.facts.model import (
     Evidence,
     EvidenceKind,
     LedgerEntry,
-    PreparedRecord,
     Reader,
     Record,
     RecordFilter,
@@ -101,63 +101,33 @@ WORTH = sa.case(
     ),
     else_=records.c.confidence >= sa.bindparam("least", type_=sa.Float),
 )
-"""The condition that records are important or certain enough for a reader; `values_of` gives its values."""
-
-
-def columns_of(record: Record) -> dict[str, float | None]:
-    """Return the constants of a record."""
-    return {
-        "importance_halvings": check.importance_halvings(record),
-        "decay_halvings": check.halvings(record.decay_score),
-    }
-
-
-def values_of(reader: Reader) -> dict[str, float]:
-    """Return the thresholds of a reader. A number close to a threshold is on it."""
-    above, least = reader.above_importance, reader.min_confidence
-    return {
-        "above": -1.0 if above is None else above + TOLERANCE,
-        "above_faded": _limit(None if above is None else above + TOLERANCE),
-        "least": -1.0 if least is None else least - TOLERANCE,
-        **kept_values(reader.archive_importance, reader.archive_decay_score),
-    }
+"""The condition that records are important or certain enough for a reader; `_parameters` gives its values."""
 
 
 def kept_values(importance: float | None, decay_score: float | None) -> dict[str, float]:
     """Return the values of `KEPT` for thresholds of importance and decay score; None: no threshold."""
-    return {"kept_importance": _limit(_on(importance)), "kept_decay_score": _limit(_on(decay_score))}
-
-
-def _on(threshold: float | None) -> float | None:
-    return None if threshold is None else threshold - TOLERANCE
+    given = {"kept_importance": importance, "kept_decay_score": decay_score}
+    return {name: _limit(None if one is None else one - TOLERANCE) for name, one in given.items()}
 
 
 def _limit(threshold: float | None) -> float:
     """Return the microseconds in which a value of one fades to a threshold."""
-    return (
-        _ALWAYS
-        if threshold is None or threshold <= 0
-        else check.halvings(threshold) * statements.micros_of(HALF_LIFE)
-    )
+    if threshold is None or threshold <= 0:
+        return _ALWAYS
+    return check.halvings(threshold) * statements.micros_of(HALF_LIFE)
 
 
 # Converts records into rows with labels, and rows into records.
 
-_BODY = (
-    "category",
-    "key",
-    "value",
-    "summary",
-    "decay_score",
-    "source",
-    "subject",
-    "modality",
-    "always",
-    "is_rated",
-)
-_DATED = ("first_observed", "occurred_at", "expires_at", "valid_from", "valid_until")
-"""Times whose day is shown: each keeps its distance from UTC."""
-_LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
+_WHOSE = ("tenant_id", "user_id", "agent_id", "session_id")
+_PLAIN = (*_WHOSE, "type", "version", "modality", "importance", "confidence", "mentions", "archived_because")
+"""Fields that are columns."""
+_WRITTEN = ("created_at", "updated_at")
+_HELD_TIMES = ("expires_at", "valid_from", "valid_until")
+"""Times that are columns."""
+_SAID_TIMES = ("first_observed", "occurred_at")
+"""Times that no query reads. The day of these and of the held ones is shown: each keeps its distance from UTC."""
+_BODY = ("category", "key", "value", "summary", "decay_score", "source", "subject", "always", "is_rated")
 
 
 def shelf_of(record: Record) -> Scope | SharedScope:
@@ -165,50 +135,31 @@ def shelf_of(record: Record) -> Scope | SharedScope:
     return record.owner.commons if record.access_control.is_shared else record.owner
 
 
-def columns_of_draft(draft: PreparedRecord, ordinal: int) -> dict[str, Any]:
-    """Return the columns of a version of a record, without its number."""
-    record = draft.record
-    owner = record.owner
+def terms_of(record: Record) -> Sequence[str]:
+    """Return the terms of a record for the word index."""
+    return index_terms(check.words(record)[: storage_texts.INDEXED])
+
+
+def columns_of(record: Record) -> dict[str, Any]:
+    """Return the columns of a version of a record, without its numbers and without its recalls, which others note."""
+    owner, replaced_by = record.owner, record.replaced_by
     return {
+        **{name: getattr(record, name) for name in _PLAIN},
+        **{name: _micros(getattr(record, name)) for name in (*_WRITTEN, *_HELD_TIMES)},
         "namespace": owner.namespace,
-        "ordinal": ordinal,
-        "version": record.version,
-        "replaced_by": None if record.replaced_by is None else ordinal_of(record.replaced_by)[1],
-        "shelf": shelf_of(record).namespace,
         "lane": owner.session_lane,
-        "tenant_id": record.tenant_id,
-        "user_id": record.user_id,
-        "agent_id": record.agent_id,
-        "session_id": record.session_id,
-        "digest": draft.digest,
+        "shelf": shelf_of(record).namespace,
+        "replaced_by": None if replaced_by is None else ordinal_of(replaced_by)[1],
+        "digest": check.digest(record),
+        "about": check.about(record),
         "visibility": record.access_control.visibility,
-        "created_at": statements.to_micros(record.created_at),
-        "last_accessed": _micros(record.last_accessed),
-        "accesses": record.accesses,
-        "about": draft.about,
-        "subject": None if record.subject is None else check.fold(record.subject),
-        "modality": record.modality,
-        "text": record.raw,
-        **changing_columns(record),
-    }
-
-
-def changing_columns(record: Record) -> dict[str, Any]:
-    """Return the columns that change when a record is remembered once more."""
-    return {
-        "type": record.type,
-        "body": json_text(_body(record)),
-        "importance": record.importance,
-        "confidence": record.confidence,
-        "mentions": record.mentions,
-        "updated_at": statements.to_micros(record.updated_at),
-        "expires_at": _micros(record.expires_at),
-        "valid_from": _micros(record.valid_from),
-        "valid_until": _micros(record.valid_until),
-        "always": int((record.always or record.type == "profile") and record.archived_because is None),
-        "archived_because": record.archived_because,
         "labels": _labels_of(record),
-        **columns_of(record),
+        "subject": None if record.subject is None else check.fold(record.subject),
+        "always": int((record.always or record.type == "profile") and record.archived_because is None),
+        "importance_halvings": check.importance_halvings(record),
+        "decay_halvings": check.halvings(record.decay_score),
+        "text": record.raw,
+        "body": json_text(_body(record)),
     }
 
 
@@ -258,52 +209,39 @@ def tag_label(tag: str) -> str:
 def record_of(row: Any) -> Record:
     """Return the record of a row."""
     body: Mapping[str, Any] = json.loads(row.body)
-    replaced_by = None if row.replaced_by is None else memory_id(row.user_id, row.replaced_by)
-    lists: Any = {name: tuple(body.get(name, ())) for name in _LISTS}
     offsets: Mapping[str, int] = body.get("utc_offsets", {})
     offset = offsets.get("first_observed", 0)
+    moments = {name: getattr(row, name) for name in _HELD_TIMES}
+    moments |= {name: body.get(name) for name in _SAID_TIMES}
+    more: Any = {name: body[name] for name in _BODY if name in body}
+    more |= {name: tuple(body[name]) for name in LISTS if name in body}
+    more |= {name: getattr(row, name) for name in _PLAIN}
+    more |= {name: _moment(micros, offsets.get(name, offset)) for name, micros in moments.items()}
     return Record(
         memory_id=memory_id(row.user_id, row.ordinal),
-        tenant_id=row.tenant_id,
-        user_id=row.user_id,
-        agent_id=row.agent_id,
-        session_id=row.session_id,
-        type=row.type,
         raw=row.text,
         structured=restore("structured", body.get("structured")),
-        importance=row.importance,
-        confidence=row.confidence,
-        mentions=row.mentions,
-        version=row.version,
         created_at=statements.from_micros(row.created_at),
         updated_at=statements.from_micros(row.updated_at),
-        first_observed=statements.from_micros(body["first_observed"], offset),
-        occurred_at=_moment(body.get("occurred_at"), offsets.get("occurred_at", offset)),
         last_accessed=_moment(row.last_accessed),
         accesses=row.accesses,
-        expires_at=_moment(row.expires_at, offsets.get("expires_at", offset)),
         relations=tuple(Relation(*tie) for tie in body.get("relations", ())),
         access_control=Access(
             row.visibility, tuple(body.get("allowed_users", ())), tuple(body.get("allowed_roles", ()))
         ),
-        replaced_by=replaced_by,
-        valid_from=_moment(row.valid_from, offsets.get("valid_from", offset)),
-        valid_until=_moment(row.valid_until, offsets.get("valid_until", offset)),
-        archived_because=row.archived_because,
-        **{name: body[name] for name in _BODY if name in body},
-        **lists,
+        replaced_by=None if row.replaced_by is None else memory_id(row.user_id, row.replaced_by),
+        **more,
     )
 
 
 def _body(record: Record) -> dict[str, Any]:
     """Return the fields that no query reads."""
-    said = {name: getattr(record, name) for name in (*_BODY, *_LISTS)}
-    moments = ((name, getattr(record, name)) for name in _DATED)
-    offsets = {name: statements.offset_of(moment) for name, moment in moments if moment is not None}
+    said = {name: getattr(record, name) for name in (*_BODY, *LISTS)}
+    dated = {name: getattr(record, name) for name in (*_HELD_TIMES, *_SAID_TIMES)}
+    offsets = {name: statements.offset_of(moment) for name, moment in dated.items() if moment is not None}
+    said |= {name: _micros(dated[name]) for name in _SAID_TIMES}
     said |= {
         "structured": plain(record.structured),
-        "first_observed": statements.to_micros(record.first_observed),
-        "occurred_at": _micros(record.occurred_at),
         "utc_offsets": offsets if any(offsets.values()) else None,
         "relations": [[tie.type, tie.target_memory_id] for tie in record.relations],
         "allowed_users": record.access_control.allowed_users,
@@ -368,9 +306,10 @@ def _spaced(label: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
     return sa.literal_column("' '", sa.Text).concat(label).concat(sa.literal_column("' '", sa.Text))
 
 
-def _grant(names: Sequence[str]) -> Any:
-    """Return the condition that records are shared, and one of the labels may see them."""
-    allowed = sa.or_(*(records.c.labels.contains(_spaced(sa.bindparam(name))) for name in names))
+def _grant(count: int) -> Any:
+    """Return the condition that records are shared, and a reader with so many labels may see them."""
+    labels = [_spaced(sa.bindparam(f"label_{place}")) for place in range(count)]
+    allowed = sa.or_(*map(records.c.labels.contains, labels))
     return sa.and_(
         records.c.shelf == sa.bindparam("commons"),
         sa.or_(records.c.visibility == "public", allowed),
@@ -379,14 +318,9 @@ def _grant(names: Sequence[str]) -> Any:
     )
 
 
-def _names(count: int) -> list[str]:
-    """Return the parameters of a reader's labels."""
-    return [f"label_{place}" for place in range(count)]
-
-
 def _visible(count: int) -> Any:
     """Return the condition that a reader with so many labels may see records. No other code decides that."""
-    return sa.and_(sa.or_(OWN, _grant(_names(count))), _IN_FORCE, _FREE, _TOLD, WORTH)
+    return sa.and_(sa.or_(OWN, _grant(count)), _IN_FORCE, _FREE, _TOLD, WORTH)
 
 
 @cache
@@ -429,39 +363,24 @@ def profile(
     At most `limit` are returned. At most `preferences` of them are preferences, which come after all others. The most
     important come first, of equal ones the most certain, of those the oldest.
     """
-    rows = _PROFILE.all(connection, _profile_values(reader, limit))
+    rows = _PROFILE.all(connection, {**_parameters(reader), "most": limit})
     others = sum(row.type != "preference" for row in rows)
     return {row.number: record_of(row) for row in rows[: others + preferences]}, rows[0].every if rows else 0
 
 
-def _profile_values(reader: Reader, limit: int) -> dict[str, Any]:
-    return {
-        **statements.reach_parameters(reader.reach),
-        "now": statements.to_micros(reader.now),
-        **values_of(reader),
-        "most": limit,
-    }
-
-
 def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Record]:
     """Return the records of these keys that the reader may see and that are important or certain enough."""
-    named = grantees(reader.reach, reader.roles)
-    values = {**_values(reader, named), **values_of(reader)}
-    rows = _visible_query(len(named)).all(connection, list(keys), values)
+    rows = _visible_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader))
     return {row.number: record_of(row) for row in rows}
 
 
 def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     """Return the shared records that the reader may see, and that have vectors, as columns."""
-    named = grantees(reader.reach, reader.roles)
-    return columns_from(
-        _shared_query(len(named)).tuples(connection, {**_values(reader, named), **values_of(reader)})
-    )
+    return columns_from(_shared_query(1 + len(reader.roles)).tuples(connection, _parameters(reader)))
 
 
 def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
-    named = grantees(reader.reach, reader.roles)
     mine: Any = OWN if record_filter.all_versions else sa.and_(OWN, _IN_FORCE)
     if record_filter.as_of is not None:
         reader, mine = replace(reader, now=record_filter.as_of), sa.and_(OWN, _HELD, _FREE)
@@ -473,7 +392,7 @@ def list_records(connection: sa.Connection, reader: Reader, record_filter: Recor
     is_archived = sa.and_(_IN_FORCE, sa.not_(_FRESH)).label("is_archived")
     query = sa.select(records.c.number, is_archived)
     if record_filter.shared:
-        others = _grant(_names(len(named)))
+        others = _grant(1 + len(reader.roles))
         query = query.where(sa.or_(mine, sa.and_(others, _TOLD, _IN_FORCE, _FREE)))
     else:
         query = query.where(mine)
@@ -493,10 +412,8 @@ def list_records(connection: sa.Connection, reader: Reader, record_filter: Recor
     page = query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset).subquery()
     whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
-    rows = connection.execute(
-        whole.outerjoin(texts, texts.c.key == records.c.number).order_by(*newest),
-        {**_values(reader, named), **values_of(reader)},
-    ).all()
+    whole = whole.outerjoin(texts, texts.c.key == records.c.number).order_by(*newest)
+    rows = connection.execute(whole, _parameters(reader)).all()
     embedder = connection.scalar(sa.select(meta.c.value).where(meta.c.name == "embedder")) or ""
     return [_with_vector(row, embedder) for row in rows]
 
@@ -521,15 +438,15 @@ def matching_keys(
         since: Only records whose `date` is this moment or later.
         until: Only records whose `date` is before this moment.
     """
-    named = grantees(reader.reach, reader.roles)
-    query = sa.select(records if since or until else records.c.number).where(_visible(len(named)))
+    columns = records if since or until else records.c.number
+    query = sa.select(columns).where(_visible(1 + len(reader.roles)))
     if types:
         query = query.where(records.c.type.in_(sorted(types)))
     if tags:
         query = query.where(_has_tags(tags))
     if sessions:
         query = query.where(records.c.session_id.in_(sorted(sessions)))
-    rows = connection.execute(query, {**_values(reader, named), **values_of(reader)})
+    rows = connection.execute(query, _parameters(reader))
     if since is None and until is None:
         return set(rows.scalars())
     dates = ((row.number, record_of(row).date) for row in rows)  # when it happened is in no column
@@ -586,12 +503,20 @@ def pages(
     return list(found.items())
 
 
-def _values(reader: Reader, label_list: Sequence[str]) -> dict[str, Any]:
+def _parameters(reader: Reader) -> dict[str, Any]:
+    """Return who asks, when, and the thresholds. A number close to a threshold is on it."""
+    above = None if reader.above_importance is None else reader.above_importance + TOLERANCE
+    least = None if reader.min_confidence is None else reader.min_confidence - TOLERANCE
+    labels = grantees(reader.reach, reader.roles)
     return {
         **statements.reach_parameters(reader.reach),
         "commons": reader.reach.commons.namespace,
         "now": statements.to_micros(reader.now),
-        **{f"label_{place}": label for place, label in enumerate(label_list)},
+        **{f"label_{place}": label for place, label in enumerate(labels)},
+        "above": -1.0 if above is None else above,
+        "above_faded": _limit(above),
+        "least": -1.0 if least is None else least,
+        **kept_values(reader.archive_importance, reader.archive_decay_score),
     }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain, groupby
 from operator import attrgetter
@@ -20,15 +20,12 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.facts import check, reads
-from memlayer_core.facts.check import confirm, words
+from memlayer_core.facts.check import confirm
 from memlayer_core.facts.model import (
     Claim,
     Decision,
-    Episode,
     Evidence,
     LedgerEntry,
-    LedgerOutcome,
-    PreparedRecord,
     Record,
     Relation,
     memory_id,
@@ -55,7 +52,6 @@ from memlayer_core.storage.tables import (
     records,
     sessions,
 )
-from memlayer_core.storage.terms import index_terms
 
 # Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
 
@@ -70,32 +66,37 @@ def _set(connection: sa.Connection, table: sa.Table, *where: Any, **values: Any)
 
 def remember(
     connection: sa.Connection,
-    draft: PreparedRecord,
+    record: Record,
     now: datetime,
     shards: int,
-    narrow: Callable[[Record], PreparedRecord] | None = None,
+    narrow: Callable[[Record], Record] | None = None,
 ) -> Record:
     """Store a record, and queue its index job. If a record in force has the same words, it is confirmed instead.
 
     Args:
         connection: In a transaction that writes.
-        draft: The record.
+        record: The record.
         now: The present.
         shards: Number of collections that users are spread over.
         narrow: Returns the confirmed record with access for the readers that both name; None: its access stays.
     """
-    owner = draft.record.owner
-    hold(connection, owner, shards)
-    row = _said_before(connection, draft, now)
+    hold(connection, record.owner, shards)
+    row = _said_before(connection, record, now)
     if row is None:
-        return add_version(connection, draft, count(connection, owner), now, shards)
-    record = confirm(reads.record_of(row), draft.record, now)
-    narrowed = narrow(record) if narrow is not None else None
-    if narrowed is not None and narrowed.record != record:
+        return add_version(connection, record, count(connection, record.owner), now, shards)
+    known = confirm(reads.record_of(row), record, now)
+    narrowed = narrow(known) if narrow is not None else known
+    if narrowed != known:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
-    _set(connection, records, records.c.number == row.number, **reads.changing_columns(record))
-    return record
+    _rewrite(connection, row, known)
+    return known
+
+
+def _rewrite(connection: sa.Connection, row: Any, record: Record) -> None:
+    """Change a row of a record in place. What it was about stays: it may be merged into another one."""
+    columns = {**reads.columns_of(record), "about": row.about}
+    _set(connection, records, records.c.number == row.number, **columns)
 
 
 def revise(
@@ -103,7 +104,7 @@ def revise(
     reach: Scope,
     record_id: str,
     others: Sequence[str],
-    change: Callable[[Record, Sequence[Record]], PreparedRecord],
+    change: Callable[[Record, Sequence[Record]], Record],
     now: datetime,
     shards: int,
 ) -> Record:
@@ -119,17 +120,17 @@ def revise(
     hold(connection, reach, shards)
     rows = [_find(connection, reach, one) for one in (record_id, *others)]
     stored, *taken = map(reads.record_of, rows)
-    draft, ordinals = change(stored, taken), [row.ordinal for row in rows]
-    if draft.record == stored and not taken:
+    changed, ordinals = change(stored, taken), [row.ordinal for row in rows]
+    if changed == stored and not taken:
         return stored
     supersede(connection, rows, ordinals[0], now)
-    same = same_words(connection, draft.digest)
+    same = same_words(connection, check.digest(changed))
     if same is not None:
         raise InvalidRecordError(
             f"the record {memory_id(same.user_id, same.ordinal)!r} says the same",
             hint="Merge them: `chat.revise(…, merge=[…])`, or forget one of them.",
         )
-    record = add_version(connection, draft, ordinals[0], now, shards)
+    record = add_version(connection, changed, ordinals[0], now, shards)
     if taken or _says(stored) != _says(record):
         reads.release_evidence(connection, reach.namespace, ordinals)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
@@ -171,54 +172,41 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     return len({row.ordinal for row in rows})
 
 
-def _restore(
-    connection: sa.Connection, versions: Sequence[PreparedRecord], now: datetime, shards: int
-) -> bool:
+def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime, shards: int) -> bool:
     """Store a record that comes from elsewhere, the oldest version first. Returns whether anything was stored.
 
     Nothing is stored if its words are in force here, or if it is here already, in the same or a later version.
     If another record has its id, it gets a new one.
     """
     newest = versions[-1]
-    owner, ordinal = newest.record.owner, ordinal_of(newest.record.memory_id)[1]
+    owner, ordinal = newest.owner, ordinal_of(newest.memory_id)[1]
     hold(connection, owner, shards)
-    made = to_micros(newest.record.created_at)
-    if reads.was_forgotten(connection, owner, ordinal, made):
+    if reads.was_forgotten(connection, owner, ordinal, to_micros(newest.created_at)):
         return False
-    if newest.record.replaced_by is None and same_words(connection, newest.digest) is not None:
+    coming = {one.version: check.digest(one) for one in versions}
+    said = coming[newest.version]
+    if newest.replaced_by is None and same_words(connection, said) is not None:
         return False
     here = {row.version: row for row in _versions(connection, owner.namespace, ordinal)}
     known = {version: bytes(row.digest) for version, row in here.items()}
-    coming = {noted.record.version: noted.digest for noted in versions}
     if coming.items() <= known.items():
         return False  # it is here already, and may have newer versions
     if known.items() <= coming.items():
         count(connection, owner, ordinal)
         supersede(connection, list(here.values()), ordinal, now)
-        versions = [noted for noted in versions if noted.record.version not in here]
-    elif newest.record.replaced_by is not None and ever_said(connection, owner, newest.digest):
+        versions = [one for one in versions if one.version not in here]
+    elif newest.replaced_by is not None and ever_said(connection, owner, said):
         return False
-    else:
-        versions = _renumbered(versions, owner, count(connection, owner))
-    for noted in versions:
-        add_version(connection, noted, ordinal_of(noted.record.memory_id)[1], now, shards)
+    else:  # another record has its id here
+        ordinal = count(connection, owner)
+        former, made = newest.memory_id, memory_id(owner.user_id, ordinal)
+        versions = [
+            replace(one, replaced_by=made if one.replaced_by == former else one.replaced_by)
+            for one in versions
+        ]
+    for one in versions:
+        add_version(connection, one, ordinal, now, shards)
     return True
-
-
-def _renumbered(versions: Sequence[PreparedRecord], owner: Scope, ordinal: int) -> list[PreparedRecord]:
-    """Return the versions of a record under another id: another record has its id here."""
-    former, made = versions[-1].record.memory_id, memory_id(owner.user_id, ordinal)
-    return [
-        replace(
-            noted,
-            record=replace(
-                noted.record,
-                memory_id=made,
-                replaced_by=made if noted.record.replaced_by == former else noted.record.replaced_by,
-            ),
-        )
-        for noted in versions
-    ]
 
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
@@ -262,7 +250,7 @@ def count(connection: sa.Connection, owner: Scope, ordinal: int = 0) -> int:
 
 def add_version(
     connection: sa.Connection,
-    draft: PreparedRecord,
+    record: Record,
     ordinal: int,
     now: datetime,
     shards: int,
@@ -270,16 +258,23 @@ def add_version(
     is_filed: bool = True,
 ) -> Record:
     """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
-    shelf = reads.shelf_of(draft.record)
+    shelf, last_accessed = reads.shelf_of(record), record.last_accessed
     (number,) = statements.take_keys(connection, 1)
-    row = {**reads.columns_of_draft(draft, ordinal), "number": number}
+    row = {**reads.columns_of(record), "number": number, "ordinal": ordinal, "accesses": record.accesses}
+    row["last_accessed"] = None if last_accessed is None else to_micros(last_accessed)
     connection.execute(sa.insert(records).values(row))
-    if draft.record.replaced_by is None and draft.record.archived_because is None and is_filed:
+    if record.replaced_by is None and is_filed:
         if isinstance(shelf, SharedScope):
             texts.hold_owner(connection, shelf, shards)
-        found = [(number, draft.terms)]
-        texts.add(connection, "record", shelf, found, now, reads.readers_of(draft.record))
-    return replace(draft.record, memory_id=memory_id(draft.record.user_id, ordinal))
+        _file(connection, number, record, now)
+    return replace(record, memory_id=memory_id(record.user_id, ordinal))
+
+
+def _file(connection: sa.Connection, key: int, record: Record, now: datetime) -> None:
+    """File a record in force for searches, unless an import archived it."""
+    if record.archived_because is None:
+        filed = [(key, reads.terms_of(record))]
+        texts.add(connection, "record", reads.shelf_of(record), filed, now, reads.readers_of(record))
 
 
 def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
@@ -330,12 +325,12 @@ def _is_free(connection: sa.Connection, digest: bytes, number: int) -> bool:
     return getattr(same_words(connection, digest), "number", number) == number
 
 
-def _said_before(connection: sa.Connection, draft: PreparedRecord, now: datetime) -> Any | None:
+def _said_before(connection: sa.Connection, record: Record, now: datetime) -> Any | None:
     """Return the row of the record in force that says the same; None if there is none, or it has ended by now."""
-    row = same_words(connection, draft.digest)
+    row = same_words(connection, check.digest(record))
     if row is not None and row.valid_until is not None:
         ended = statements.from_micros(row.valid_until)
-        if ended <= now and draft.record.valid_until != ended:
+        if ended <= now and record.valid_until != ended:
             _close(connection, [row], row.ordinal, ended, now)
             return None
     return row
@@ -398,7 +393,7 @@ def append_episode(
     session: int,
     first: int,
     until: int,
-    draft: PreparedRecord,
+    record: Record,
     now: datetime,
     shards: int,
 ) -> Record | None:
@@ -412,7 +407,7 @@ def append_episode(
         session: Number of the session.
         first: Position of the first message.
         until: Position of the last message.
-        draft: The record to store.
+        record: The record to store.
         now: The present.
         shards: Number of shards of the index.
     """
@@ -423,23 +418,22 @@ def append_episode(
     if behind != first and (behind > first or _tells(connection, session, behind, first - 1)):
         begin(connection, row, 1, until + 1)
         return None
-    record = remember(connection, _chained(connection, session, first, draft), now, shards)
+    record = remember(connection, _chained(connection, session, first, record), now, shards)
     ordinal = ordinal_of(record.memory_id)[1]
     part = {"session": session, "first": first, "until": until, "ordinal": ordinal}
     connection.execute(sa.insert(episodes).values(part))
     return record
 
 
-def find_episode(connection: sa.Connection, number: int) -> Episode | None:
-    """Return the episode with a number."""
-    row = connection.execute(sa.select(episodes).where(episodes.c.number == number)).first()
-    return _from(row) if row is not None else None
+def find_episode(connection: sa.Connection, number: int) -> Any | None:
+    """Return the row of the episode with a number."""
+    return connection.execute(sa.select(episodes).where(episodes.c.number == number)).first()
 
 
 def store_episode(
     connection: sa.Connection,
-    episode: Episode,
-    draft: PreparedRecord | None,
+    episode: Any,
+    record: Record | None,
     model_costs: Sequence[Cost],
     job: Job,
     now: datetime,
@@ -452,20 +446,8 @@ def store_episode(
     """
     this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
-    record = _store(connection, episode, draft, job, now, shards)
     storage_jobs.spend(connection, model_costs, namespace or "")
-    return record
-
-
-def _store(
-    connection: sa.Connection,
-    episode: Episode,
-    draft: PreparedRecord | None,
-    job: Job,
-    now: datetime,
-    shards: int,
-) -> Record | None:
-    row = connection.execute(sa.select(episodes).where(episodes.c.number == episode.number)).first()
+    row = find_episode(connection, episode.number)
     if row is not None and row.version != episode.version:
         again = {"attempts": 0, "due": to_micros(now), "owner": None}
         _set(connection, job_rows, job_rows.c.id == job.id, **again)
@@ -473,14 +455,11 @@ def _store(
     storage_jobs.finish(connection, [job])
     if row is None or row.ordinal is not None:  # the session is deleted, or another process was faster
         return None
-    this = episodes.c.number == episode.number
-    if draft is None:
-        _set(connection, episodes, this, ordinal=0)
-        return None
-    chained = _chained(connection, episode.session, episode.first, draft)
-    record = remember(connection, chained, now, shards)
-    ordinal = ordinal_of(record.memory_id)[1]
-    _set(connection, episodes, this, ordinal=ordinal)
+    ordinal = 0
+    if record is not None:
+        record = remember(connection, _chained(connection, row.session, row.first, record), now, shards)
+        ordinal = ordinal_of(record.memory_id)[1]
+    _set(connection, episodes, episodes.c.number == row.number, ordinal=ordinal)
     return record
 
 
@@ -550,7 +529,7 @@ def _behind(connection: sa.Connection, session: Any) -> int:
     return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
 
 
-def _chained(connection: sa.Connection, session: int, first: int, draft: PreparedRecord) -> PreparedRecord:
+def _chained(connection: sa.Connection, session: int, first: int, record: Record) -> Record:
     """Return the record of an episode with its relation to the episode before it."""
     before = sa.and_(
         episodes.c.session == session,
@@ -560,9 +539,8 @@ def _chained(connection: sa.Connection, session: int, first: int, draft: Prepare
     newest = sa.select(episodes.c.ordinal).where(before).order_by(episodes.c.until.desc()).limit(1)
     ordinal = connection.scalar(newest)
     if ordinal is None:
-        return draft
-    previous = Relation("related_to", memory_id(draft.record.user_id, ordinal))
-    return replace(draft, record=replace(draft.record, relations=(previous,)))
+        return record
+    return replace(record, relations=(Relation("related_to", memory_id(record.user_id, ordinal)),))
 
 
 def _session_of(record: Record) -> Scope:
@@ -591,11 +569,6 @@ def _tells(connection: sa.Connection, session: int, first: int, until: int) -> b
     return connection.scalar(sa.select(sa.exists().where(_inside(session, first, until), _TOLD))) is True
 
 
-def _from(row: Any) -> Episode:
-    recorded = row.ordinal is not None
-    return Episode(row.number, row.session, row.first, row.until, row.version, recorded)
-
-
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back episodes of messages that change, so that they are written again."""
@@ -614,13 +587,12 @@ register(Follower(_follow, lambda connection, session, _: drop(connection, sessi
 
 def store_fact(
     connection: sa.Connection,
-    draft: PreparedRecord,
     statement: Claim,
     now: datetime,
     shards: int,
     *,
     model: str | None = None,
-    narrow: Callable[[Record], PreparedRecord] | None = None,
+    narrow: Callable[[Record], Record] | None = None,
 ) -> tuple[Decision, Record | None]:
     """Decide what a statement does to the facts in force, and do it. Returns the decision, and the record.
 
@@ -629,19 +601,18 @@ def store_fact(
 
     Args:
         connection: In a transaction that writes. The messages that the statement quotes are locked.
-        draft: The statement's record.
-        statement: The statement; its record is the draft's.
+        statement: The statement.
         now: The present.
         shards: Number of collections that users are spread over.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
         narrow: As for `writes.remember`.
     """
-    owner = draft.record.owner
+    record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
-    same = _said_before(connection, draft, now)
+    same = _said_before(connection, record, now)
     if same is not None and not statement.quotes:
-        return Decision("confirm", "it says the same"), remember(connection, draft, now, shards, narrow)
-    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, draft, statement)}
+        return Decision("confirm", "it says the same"), remember(connection, record, now, shards, narrow)
+    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, statement)}
     if same is not None and not statement.ends:
         known[memory_id(same.user_id, same.ordinal)] = same
         decision = Decision("confirm", "it says the same", (reads.record_of(same),))
@@ -652,7 +623,7 @@ def store_fact(
         case "refuse":
             return decision, None
         case "confirm":
-            return decision, _confirm(connection, owner, old[0], draft.record, statement, now, model)
+            return decision, _confirm(connection, old[0], statement, now, model)
         case "end":
             for row in old:
                 _close(connection, [row], row.ordinal, decision.until, now)
@@ -663,21 +634,20 @@ def store_fact(
             _close(connection, old, ordinal, decision.until, now)
         case _:
             ordinal = count(connection, owner)
-    record = draft.record
     if decision.kind == "add" and decision.until is not None:
         until = decision.until
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
     is_filed = not statement.quotes and record.replaced_by is None
-    made = add_version(connection, replace(draft, record=record), ordinal, now, shards, is_filed=is_filed)
+    made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
     reads.add_evidence(connection, owner, ordinal, statement, "said", model)
     return decision, made
 
 
-def _known(connection: sa.Connection, draft: PreparedRecord, statement: Claim) -> list[Any]:
+def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
     """Return the rows of facts in force that a statement may be about."""
-    named = [ordinal_of(one)[1] for one in statement.targets]
-    by_id = sa.and_(records.c.namespace == draft.record.owner.namespace, records.c.ordinal.in_(named))
-    by_key = records.c.about == draft.about if draft.record.key is not None else by_id
+    new, named = statement.record, [ordinal_of(one)[1] for one in statement.targets]
+    by_id = sa.and_(records.c.namespace == new.owner.namespace, records.c.ordinal.in_(named))
+    by_key = records.c.about == check.about(new) if new.key is not None else by_id
     return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
 
 
@@ -694,37 +664,19 @@ def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
 
 
 def _confirm(
-    connection: sa.Connection,
-    owner: Scope,
-    row: Any,
-    again: Record,
-    statement: Claim,
-    now: datetime,
-    model: str | None,
+    connection: sa.Connection, row: Any, statement: Claim, now: datetime, model: str | None
 ) -> Record:
     """Store that a fact was said again; nothing if it rests on these words already."""
     known = reads.record_of(row)
     keys = [key for key, _, _ in statement.quotes]
-    if keys and reads.rests_on(connection, owner.namespace, row.ordinal, keys):
+    if keys and reads.rests_on(connection, row.namespace, row.ordinal, keys):
         return known
-    record = confirm(known, again, now)
-    columns = reads.changing_columns(record)
-    _set(connection, records, records.c.number == row.number, **columns)
-    reads.add_evidence(connection, owner, row.ordinal, statement, "confirmed", model)
-    if not statement.quotes:
-        _file(connection, [(row.number, record)], now)
+    record = confirm(known, statement.record, now)
+    _rewrite(connection, row, record)
+    reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
+    if not statement.quotes and not texts.existing_keys(connection, [row.number]):
+        _file(connection, row.number, record, now)
     return record
-
-
-def _file(connection: sa.Connection, some: Sequence[tuple[int, Record]], now: datetime) -> None:
-    """File those records in force for searches that are not filed yet."""
-    here = texts.existing_keys(connection, [key for key, _ in some])
-    for key, record in some:
-        if key not in here and record.archived_because is None:
-            terms = index_terms(words(record)[: texts.INDEXED])
-            texts.add(
-                connection, "record", reads.shelf_of(record), [(key, terms)], now, reads.readers_of(record)
-            )
 
 
 def _close(
@@ -777,8 +729,9 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
                 continue
             again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
             _set(connection, records, records.c.number == one.number, **again)
-            if not reads.sources_of(connection, one.namespace, [one.ordinal]):
-                _file(connection, [(one.number, reads.record_of(one))], now)
+            is_filed = texts.existing_keys(connection, [one.number])
+            if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
+                _file(connection, one.number, reads.record_of(one), now)
 
 
 def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
@@ -794,8 +747,7 @@ def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, 
             valid_from=first.valid_from,
             first_observed=min(first.first_observed, second.first_observed),
         )
-        columns = reads.changing_columns(joined)
-        _set(connection, records, every.number == later[0].number, **columns)
+        _rewrite(connection, later[0], joined)
         of_it = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
         _set(connection, evidence, *of_it, ordinal=successor)
         gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
@@ -809,7 +761,7 @@ def _says(record: Record) -> tuple[object, ...]:
 
 def restore(
     connection: sa.Connection,
-    versions: Sequence[PreparedRecord],
+    versions: Sequence[Record],
     quotes: Sequence[Evidence],
     now: datetime,
     shards: int,
@@ -820,27 +772,26 @@ def restore(
     Returns whether anything was stored.
     """
     newest = versions[-1]
-    ends, session = part_of(newest.record), None
+    digest, about = check.digest(newest), check.about(newest)
+    ends, session = part_of(newest), None
     if ends is not None:
-        lane = _session_of(newest.record).session_lane
+        lane = _session_of(newest).session_lane
         held = sa.select(sessions.c.number).where(sessions.c.lane == lane).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)
     if ends is not None and session is not None:
-        _tie(connection, session, ends, newest.digest)
+        _tie(connection, session, ends, digest)
     if not stored:
         return False
-    row = same_words(connection, newest.digest)
+    row = same_words(connection, digest)
     if row is None:
         return True
-    reads.restore_evidence(connection, newest.record.owner, row.ordinal, quotes)
-    if newest.about is None or newest.record.key is None or newest.record.archived_because is not None:
+    reads.restore_evidence(connection, newest.owner, row.ordinal, quotes)
+    if about is None or newest.key is None or newest.archived_because is not None:
         return True
-    peers = sa.select(records).where(
-        records.c.about == newest.about, _IN_FORCE, records.c.number != row.number
-    )
+    peers = sa.select(records).where(records.c.about == about, _IN_FORCE, records.c.number != row.number)
     known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
-    decision = reconcile([reads.record_of(one) for one in known.values()], Claim(record=newest.record), now)
+    decision = reconcile([reads.record_of(one) for one in known.values()], Claim(record=newest), now)
     old = [known[one.memory_id] for one in decision.old]
     if decision.kind == "replace":
         _close(connection, old, row.ordinal, decision.until, now)
@@ -905,6 +856,7 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         versions = _versions(connection, namespace, ordinal)
         if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
             reopen_facts(connection, versions[-1:], now)
+            versions = _versions(connection, namespace, ordinal)
         if not versions or not mentions:
             continue
         left = versions[-1].mentions - mentions
@@ -935,14 +887,12 @@ def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[A
         if rest:
             said = statements.from_micros(rest[0].said_at)
             told = replace(told, first_observed=said, occurred_at=said, valid_from=record.valid_from and said)
-        columns = {"text": told.raw, "digest": check.digest(told), **reads.changing_columns(told)}
-        if one.replaced_by is None and not _is_free(connection, columns["digest"], one.number):
+        if one.replaced_by is None and not _is_free(connection, check.digest(told), one.number):
             return False
-        this = sa.update(records).where(records.c.number == one.number)
-        connection.execute(this.values(columns))
+        _rewrite(connection, one, told)
         if texts.existing_keys(connection, [one.number]):
             take_away(connection, [one], now)
-            _file(connection, [(one.number, told)], now)
+            _file(connection, one.number, told, now)
     return True
 
 
@@ -991,14 +941,6 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
         connection,
         evidence.c.message.in_(sa.select(messages.c.key).where(ever_inside(session))),
         now,
-    )
-
-
-def refused_fact(decision: Decision, draft: PreparedRecord) -> InvalidRecordError:
-    """Return the error for an application whose statement is not stored."""
-    return InvalidRecordError(
-        f"nothing was stored of `{draft.record.key}`: {decision.reason}",
-        hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
     )
 
 
@@ -1100,34 +1042,7 @@ def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     return {**kept, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
 
 
-# Writes what a model said of a conversation.
-
-
-class LeaseLostError(Exception):
-    """Another worker has the jobs, or has done them. Nothing is written."""
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What is written about a batch.
-
-    Attributes:
-        jobs: The jobs that it completes.
-        rows: The rows of the messages that were read.
-        statements: What they state, each with its record.
-        refusals: For each statement that makes no fact, the reason.
-        problem: Why some messages could not be read; empty: all were read.
-        costs: What the model cost.
-        model: The model's name.
-    """
-
-    jobs: Sequence[Job]
-    rows: Sequence[Any]
-    statements: Sequence[tuple[PreparedRecord, Claim]]
-    refusals: Sequence[str]
-    problem: str
-    costs: Sequence[Cost]
-    model: str
+# The messages that a model reads.
 
 
 def begin_learning(connection: sa.Connection, now: datetime, days: float) -> None:
@@ -1186,52 +1101,10 @@ def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
 register(Follower(_follow_facts, _drop_facts, _hurry_rest))
 
 
-def _unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
+def unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that did not change since they were read."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
     digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys)}
     gone = reads.forgotten_messages(connection, rows)
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
-
-
-def commit(connection: sa.Connection, batch: Commit, now: datetime, shards: int) -> list[Record]:
-    """Write what a model said of a batch, once. Returns the records that are new or changed.
-
-    Raises:
-        LeaseLostError: Another worker has the jobs, or has done them.
-    """
-    there = _unchanged(connection, batch.rows)
-    changed: dict[str, Record] = {}
-    refusals = list(batch.refusals)
-    new = 0
-    for draft, said in batch.statements:
-        if not {key for key, _, _ in said.quotes} <= there:
-            continue
-        decision, record = store_fact(connection, draft, said, now, shards, model=batch.model)
-        if record is None:
-            refusals.append(decision.reason)
-            continue
-        new += decision.kind in {"add", "replace", "conflict"}
-        changed[record.memory_id] = record
-    first = batch.rows[0]
-    session = Scope(first.user_id, first.session_id, first.agent_id, first.tenant_id)
-    outcome: LedgerOutcome = (
-        "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
-    )
-    entry = LedgerEntry(
-        task="learn",
-        outcome=outcome,
-        at=now,
-        reason=batch.problem,
-        session_id=first.session_id,
-        record_ids=tuple(changed),
-        refusals=tuple(refusals),
-        model=batch.model,
-    )
-    reads.note_outcome(connection, session, entry)
-    if not storage_jobs.finish_once(connection, batch.jobs):
-        raise LeaseLostError
-    brought = [Cost("learn", batch.model, facts=new)] if new else []
-    storage_jobs.spend(connection, [*batch.costs, *brought], first.namespace, now)
-    return list(changed.values())

@@ -18,7 +18,7 @@ from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.check import new_record
 from memlayer_core.facts.flow import prepare_record
-from memlayer_core.facts.model import LedgerEntry, PreparedRecord, Record, SideTask
+from memlayer_core.facts.model import LedgerEntry, Record, SideTask
 from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
@@ -359,10 +359,10 @@ def write_episode(rt: Runtime, job: Job) -> None:
         return
     episode, scope, told = found
     bill = ModelUsage(rt, rt.summarizer, "episode")
-    made: PreparedRecord | None = None
+    made: Record | None = None
     least = rt.episode_minimum
     try:
-        if least is not None and len(told) >= least and not episode.has_record:
+        if least is not None and len(told) >= least and episode.ordinal is None:
             text = _episode_by_model(rt, bill, scope, [summaries_prompt.line_of(message) for message in told])
             if text is not None:
                 made = _prepare(rt, scope, text, bill.model.name, told[0], told[-1])
@@ -427,7 +427,7 @@ def _ask_for_episode(rt: Runtime, usage: ModelUsage, scope: Scope, source: Sourc
 
 def _prepare(
     rt: Runtime, scope: Scope, episode: EpisodeText, model: str, first: Message, last: Message
-) -> PreparedRecord | None:
+) -> Record:
     """Return the record of an episode from its first to its last message."""
     fields: dict[str, Any] = {
         **episode.model_dump(exclude_unset=True),  # an importance that nobody rated does not fade

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -136,7 +137,9 @@ def commit(
         version = session.summary_version + 1
         old = summaries.c.session == session.number, summaries.c.replaced_by.is_(None)
         connection.execute(sa.update(summaries).where(*old).values(replaced_by=version))
-        connection.execute(sa.insert(summaries).values(_row(summary, session.number, version, now)))
+        connection.execute(
+            sa.insert(summaries).values(_row(replace(summary, version=version), session.number, now))
+        )
         connection.execute(sa.update(sessions).where(this).values(summary_version=version, summary_tries=0))
         if then is not None:
             then(connection)
@@ -189,21 +192,13 @@ def drop(connection: sa.Connection, session: int) -> None:
     _DROP_JOBS.run(connection, {"of": session})
 
 
-def _row(summary: Summary, session: int, version: int, now: datetime) -> dict[str, Any]:
-    return {
-        "session": session,
-        "version": version,
-        "first": summary.first,
-        "until": summary.until,
-        "rounds": summary.rounds,
-        "text": summary.text,
-        "tokens": summary.tokens,
-        "counter": summary.counter,
-        "model": summary.model,
-        "score": summary.score,
-        "faults": ",".join(summary.faults),
-        "created_at": to_micros(now),
-    }
+_SAME = ("first", "until", "rounds", "text", "tokens", "counter", "model", "score", "version", "replaced_by")
+"""Fields that are columns; the others are written differently."""
+
+
+def _row(summary: Summary, session: int, now: datetime) -> dict[str, Any]:
+    same = {name: getattr(summary, name) for name in _SAME}
+    return {**same, "session": session, "faults": ",".join(summary.faults), "created_at": to_micros(now)}
 
 
 def _of(session: Session, row: Any) -> Summary | None:
@@ -211,20 +206,9 @@ def _of(session: Session, row: Any) -> Summary | None:
 
 
 def _from(row: Any) -> Summary:
-    return Summary(
-        first=row.first,
-        until=row.until,
-        rounds=row.rounds,
-        text=row.text,
-        tokens=row.tokens,
-        counter=row.counter,
-        model=row.model,
-        score=row.score,
-        faults=tuple(filter(None, row.faults.split(","))),
-        version=row.version,
-        replaced_by=row.replaced_by,
-        created_at=from_micros(row.created_at),
-    )
+    same: Any = {name: getattr(row, name) for name in _SAME}
+    faults = tuple(filter(None, row.faults.split(",")))
+    return Summary(**same, faults=faults, created_at=from_micros(row.created_at))
 
 
 @contextmanager

@@ -197,7 +197,7 @@ def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) 
 
 
 def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch) -> None:
-    problems, real = [RedactorError("the redactor is away", hint="It is tried again.")], extract._batch
+    problems, real = [RedactorError("the redactor is away", hint="It is tried again.")], extract._begin
 
     def flaky(*arguments: Any) -> Any:
         if problems:
@@ -205,7 +205,7 @@ def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch)
         return real(*arguments)
 
     memory = opened(Model())
-    monkeypatch.setattr(extract, "_batch", flaky)
+    monkeypatch.setattr(extract, "_begin", flaky)
     talk(memory)
     memory.flush(30)
     assert problems == [], "it failed once"
