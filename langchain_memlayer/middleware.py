@@ -145,7 +145,7 @@ def take_snapshot(
     else:
         if not seen.startswith(previous["seen"]):
             change = _compare(previous["seen"], messages, entries)
-        known, pending = {*_ids(previous["seen"], _WIDTH)}, previous["pending"]
+        known, pending = {*_cut(previous["seen"], _WIDTH, _ID)}, previous["pending"]
         new = [one for one in entries if one[:_ID] not in known]
     snapshot = ThreadSnapshot(
         lineage=_lineage(messages) if previous is None else previous["lineage"],
@@ -160,7 +160,7 @@ def take_snapshot(
 
 
 def _compare(checksums: str, messages: Sequence[BaseMessage], entries: Sequence[str]) -> Change:
-    previous = [checksums[at : at + _WIDTH] for at in range(0, len(checksums), _WIDTH)]
+    previous = _cut(checksums, _WIDTH)
     ids, contents = Counter(entry[:_ID] for entry in previous), {*previous}
     removals = ids - Counter(entry[:_ID] for entry in entries)
     edits = (
@@ -179,8 +179,9 @@ def snapshot_after_call(
 ) -> ThreadSnapshot:
     """Return the snapshot of the state after a call of the model, when all messages are stored."""
     snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
-    rest = [message for message in messages if message.id not in removals]
-    return {**take_snapshot([*rest, *answer], snapshot, in_run=True)[0], "pending": ""}
+    entries = _cut(snapshot["seen"], _WIDTH)
+    rest = (entry for entry, message in zip(entries, messages, strict=True) if message.id not in removals)
+    return {**snapshot, "seen": "".join([*rest, *map(_entry, answer)]), "pending": ""}
 
 
 def snapshot_at_end(
@@ -201,7 +202,7 @@ def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapsho
 
 def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
     """Return whether a message is in a snapshot."""
-    return _id_checksum(message.id or "") in {*_ids(snapshot["seen"], _WIDTH)}
+    return _id_checksum(message.id or "") in _cut(snapshot["seen"], _WIDTH, _ID)
 
 
 def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
@@ -210,9 +211,9 @@ def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> 
     return len(messages) * _WIDTH < len(seen) or (bool(seen) and _id_checksum(first or "") != seen[:_ID])
 
 
-def _ids(entries: str, width: int = _ID) -> Iterable[str]:
-    """Return the checksums of ids in the texts of a snapshot."""
-    return (entries[at : at + _ID] for at in range(0, len(entries), width))
+def _cut(text: str, width: int, size: int | None = None) -> list[str]:
+    """Cut a text of a snapshot into its entries. Of each, return `size` characters; None: all."""
+    return [text[at : at + (size or width)] for at in range(0, len(text), width)]
 
 
 def owner_of(chat: Chat) -> str:
@@ -317,7 +318,9 @@ class Thread(Chat):
         self._since: datetime | None = None
         self.stored = Counter[str]()  # as the snapshot says, by the checksums of ids
         if snapshot is not None:
-            self.stored = Counter(_ids(snapshot["seen"], _WIDTH)) - Counter(_ids(snapshot["pending"]))
+            self.stored = Counter(_cut(snapshot["seen"], _WIDTH, _ID)) - Counter(
+                _cut(snapshot["pending"], _ID)
+            )
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
         """Return copies of messages whose metadata names this line of checkpoints."""
