@@ -323,7 +323,7 @@ def verify(store: StorePlace) -> Answers:
     if rebuilt:
         index = f"built again: collection(s) {', '.join(map(str, sorted(rebuilt)))}"
     words = "filed again" if "words" in repaired else "agree with the journal"
-    data = {"words": not repaired, "index": status.index, "rebuilt": sorted(rebuilt)}
+    data = {"words": "words" not in repaired, "index": status.index, "rebuilt": sorted(rebuilt)}
     view = shell.state(status.backlog, ("Words", words), ("Index", index))
     yield view, data | {"backlog": status.backlog}
     if rebuilt or repaired or status.backlog.dead:

@@ -404,7 +404,11 @@ def test_reindex_embeds_everything_anew_with_another_embedder(of_foreign: Path):
 def test_verify_is_content_with_a_sound_store_and_mends_what_it_finds_and_says_so_with_1(kept: Path):
     assert "agrees with the journal" in prints(0, "verify", kept)
     shutil.rmtree(kept / "chroma")
-    assert "built again: collection(s)" in prints(1, "verify", kept)
+    shown = prints(1, "verify", kept)
+    assert "built again: collection(s)" in shown
+    assert "Words\tagree with the journal" in shown
+    shutil.rmtree(kept / "chroma")
+    assert json.loads(prints(1, "verify", kept, "--json"))["words"] is True
     assert is_whole(kept)
     prints(0, "verify", kept)
     with closing(sqlite3.connect(kept / "journal.sqlite3", isolation_level=None)) as journal:
