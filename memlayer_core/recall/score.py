@@ -44,7 +44,7 @@ _SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a q
 _BAR, _SURE = 1.8, 3.0
 """Support of the best text: below the first number nothing is recalled, and below the second no more than the best three."""
 
-_LEADING = 5  # texts among which the best support counts
+LEADING = 5  # texts among which the best support counts
 _FEW, _LEAST = 3, 4  # lines between the two bars, and above both at least
 
 # chosen on: the same six talks
@@ -342,7 +342,7 @@ def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:
 
 def bears(scores: Scores, order: Rows) -> float:
     """Return the best support among the first texts of an order; 0 without any."""
-    return float(scores.support(order[:_LEADING]).max(initial=0.0))
+    return float(scores.support(order[:LEADING]).max(initial=0.0))
 
 
 def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
@@ -353,15 +353,15 @@ def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
     """
-    best = bears(scores, order)
+    support = scores.support(order)
+    best = float(support[:LEADING].max(initial=0.0))
     if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
+    worth = np.ones(len(order), np.bool_)
     if best < _SURE:
-        order = order[:_FEW]
+        worth[_FEW:] = False
     elif limit is not None:
-        close = scores.total[order] >= _SHARE * scores.total[order[0]]
-        close[:_LEAST] = True
-        order = order[close]
-    supported = scores.support(order) >= _OWN
-    supported[:1] = True
-    return order[supported] if limit is not None else order
+        worth[_LEAST:] = scores.total[order[_LEAST:]] >= _SHARE * scores.total[order[0]]
+    if limit is not None:
+        worth[1:] &= support[1:] >= _OWN
+    return order[worth]

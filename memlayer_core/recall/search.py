@@ -37,7 +37,7 @@ from memlayer_core.recall import sql
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
-from memlayer_core.recall.score import FOLLOWS, Look, Scores, Texts, bears, score, told
+from memlayer_core.recall.score import FOLLOWS, LEADING, Look, Scores, Texts, bears, score, told
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope
@@ -602,7 +602,7 @@ def choose(
         line_limit: How many lines there may be; None: any number.
     """
     order = result.texts.order(result.scores.total, hidden, _MOST)
-    if not len(told(result.scores, order, line_limit)):
+    if not len(told(result.scores, order[:LEADING], line_limit)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, session, first, visible)
