@@ -65,9 +65,8 @@ _HOMES = {
     "with_memory": "runnable",
 }
 
-_HAS_CLASSIC = (
-    find_spec("langchain_classic") is not None
-)  # an extra of its own; `import *` imports every listed name
+# It is an extra; `import *` imports every listed name.
+_HAS_CLASSIC = find_spec("langchain_classic") is not None
 __all__ = [name for name in _HOMES if _HAS_CLASSIC or _HOMES[name] != "classic"]
 
 

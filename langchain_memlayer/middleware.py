@@ -218,7 +218,7 @@ def _cut(text: str, width: int, size: int | None = None) -> list[str]:
 
 def owner_of(chat: Chat) -> str:
     """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
-    return chat.scope.other_session("any").namespace + sign_of(chat)(chat.scope.session_lane)
+    return chat.scope.other_session("any").namespace + sign_of(chat)(chat.scope.session_bucket)
 
 
 def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:
@@ -292,7 +292,7 @@ def _checksum(text: str) -> int:
 # A conversation as an agent's list sees it, and what of the list the history does not have.
 
 
-class Thread(Chat):
+class AgentThread(Chat):
     """A conversation as one line of an agent's checkpoints sees it.
 
     Other processes with their own checkpoints may write to the same conversation. This line's list does not have
@@ -410,7 +410,7 @@ class Newest:
     is_alone: bool
 
 
-def store_new_messages(chat: Thread, thread: Sequence[BaseMessage]) -> Newest | None:
+def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newest | None:
     """Store messages that the history does not have. Returns the newest message that a model may see.
 
     Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
@@ -478,7 +478,7 @@ def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -
 
 
 def apply_changes(
-    chat: Thread, messages: Sequence[BaseMessage], previous: ThreadSnapshot, change: Change
+    chat: AgentThread, messages: Sequence[BaseMessage], previous: ThreadSnapshot, change: Change
 ) -> None:
     """Apply to the memory what was removed and edited between two runs.
 
@@ -632,7 +632,7 @@ class _Call:
         removals: Ids of messages that are no longer in the context, to be removed from the agent's state.
     """
 
-    chat: Thread
+    chat: AgentThread
     original: ModelRequest[Any]
     request: ModelRequest[Any]
     prompt: tuple[AnyMessage, ...]
@@ -784,16 +784,16 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         own_snapshot(chat, runtime, getattr(runtime, "state", None))
         return chat
 
-    def _thread(self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False) -> Thread:
+    def _thread(self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False) -> AgentThread:
         """Return the conversation of a run, with the snapshot in its state, if it is of this memory."""
         chat = self._run_scope.chat(self._memory, runtime)
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
         trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
-        return Thread(chat, snapshot, trims=trims, is_task=is_task(runtime))
+        return AgentThread(chat, snapshot, trims=trims, is_task=is_task(runtime))
 
     def _begin(
-        self, thread: Thread, messages: Sequence[BaseMessage]
+        self, thread: AgentThread, messages: Sequence[BaseMessage]
     ) -> tuple[dict[str, Any], Callable[[], None] | None]:
         """Return the new snapshot, and a function that applies the changes between two runs; None if nothing changed."""
         before = thread.snapshot
@@ -876,7 +876,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             )
         return ExtendedModelResponse(response, Command(update=update)) if update else response
 
-    def _finish(self, thread: Thread, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+    def _finish(self, thread: AgentThread, messages: Sequence[BaseMessage]) -> dict[str, Any]:
         end = snapshot_at_end(messages, thread.snapshot)
         if end is None:
             store_new_messages(thread, messages)

@@ -51,9 +51,8 @@ class MemlayerRetriever(BaseRetriever):
         InvalidFilterError: On a search: the `RecallFilter` cannot be used.
     """
 
-    model_config = ConfigDict(
-        arbitrary_types_allowed=True, extra="forbid"
-    )  # a misspelled `tenant` would be ignored
+    # Without "forbid", a misspelled `tenant` would be ignored.
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     memory: Memory
     user_id: str | None = None

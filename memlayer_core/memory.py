@@ -31,7 +31,7 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import seconds
 from memlayer_core.messages.model import ForgetReport, Session, User
 from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
-from memlayer_core.opening import Parts, Resources, Status, check_parts, directory_at
+from memlayer_core.opening import Options, Resources, Status, check_options, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive
@@ -351,7 +351,7 @@ class Memory(Viewable):
         *,
         database_url: str | None = None,
         chroma_url: str | None = None,
-        **parts: Unpack[Parts],
+        **options: Unpack[Options],
     ) -> Self:
         """Open a memory. If there is none, it is created.
 
@@ -363,9 +363,9 @@ class Memory(Viewable):
             database_url: PostgreSQL for the journal, such as `"postgresql+psycopg://user@host/name"`.
             chroma_url: A Chroma server, such as `"http://host:8000"`. Without it, Chroma's files are in `path`. Without
                 `path` too, the journal's vectors are compared one by one.
-            **parts: Its other parts, which are listed below.
+            **options: The other options, which are listed below.
 
-        Parts:
+        Options:
             embedder: `"auto"` (what the store was made with; for a new one the multilingual one if its extra is installed,
                 else MiniLM if it is there or can be downloaded, else hashing), `"minilm"`, `"multilingual"`, `"hashing"`, a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma
                 embedding function, or a function from a list of texts to vectors. A model that wants prefixes, such
@@ -415,20 +415,20 @@ class Memory(Viewable):
                 hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
             )
         directory = directory_at(path) if path is not None else None
-        check_parts(parts)
+        check_options(options)
         database = database_url if database_url is not None else directory
-        opener = partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **parts)
+        opener = partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **options)
         return cls(opener, survives_fork=True)
 
     @classmethod
-    def in_memory(cls, **parts: Unpack[Parts]) -> Self:
+    def in_memory(cls, **options: Unpack[Options]) -> Self:
         """Open a memory that is deleted when it is closed, for tests and notebooks.
 
         It needs no Chroma: vectors are compared one by one. It downloads nothing, unless `embedder` needs it: without one,
         it is `"hashing"`. The arguments are those of `open`.
         """
-        check_parts(parts)
-        made: Parts = {"embedder": "hashing", **parts}
+        check_options(options)
+        made: Options = {"embedder": "hashing", **options}
         opener = partial(Resources, database=None, directory=None, chroma_url=None, **made)
         return cls(opener, survives_fork=False)
 

@@ -111,8 +111,8 @@ class Status(Viewable):
         )
 
 
-class Parts(TypedDict, total=False):
-    """The parts of a memory besides its places: `Memory.open` describes each of them."""
+class Options(TypedDict, total=False):
+    """The options of a memory besides its places: `Memory.open` describes each of them."""
 
     embedder: EmbedderLike
     tokenizer: TokenizerLike
@@ -128,14 +128,14 @@ class Parts(TypedDict, total=False):
     reembed: bool
 
 
-def check_parts(parts: Mapping[str, object]) -> None:
-    """Check that parts have names that there are.
+def check_options(options: Mapping[str, object]) -> None:
+    """Check that options have names that there are.
 
     Raises:
         TypeError: One has another name, as of any call.
     """
-    for name in parts.keys() - Parts.__annotations__.keys():
-        raise TypeError(f"a memory has no part {name!r}: there are {', '.join(Parts.__annotations__)}")
+    for name in options.keys() - Options.__annotations__.keys():
+        raise TypeError(f"a memory has no option {name!r}: there are {', '.join(Options.__annotations__)}")
 
 
 class Resources:
@@ -148,20 +148,20 @@ class Resources:
         database: Path | str | None,
         directory: Path | None,
         chroma_url: str | None,
-        **parts: Unpack[Parts],
+        **options: Unpack[Options],
     ) -> None:
-        settings = parts.get("settings")
+        settings = options.get("settings")
         settings = Settings() if settings is None else settings
-        tokenizer, redactor = parts.get("tokenizer", "auto"), parts.get("redactor")
-        service = parts.get("long_term_memory")
-        _check(settings, parts)
+        tokenizer, redactor = options.get("tokenizer", "auto"), options.get("redactor")
+        service = options.get("long_term_memory")
+        _check(settings, options)
 
         self.pid = os.getpid()
         self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
-        writer, reader = _models(parts, settings)
-        reorders = resolve_reranker(parts.get("reranker"), settings.reranker_timeout)
-        db, chosen, layout, index = _store(bus, database, directory, chroma_url, parts, settings)
+        writer, reader = _models(options, settings)
+        reorders = resolve_reranker(options.get("reranker"), settings.reranker_timeout)
+        db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings)
         self.store_id = layout.store_id
         self.questions = QueryCache(chosen, is_local=is_local(chosen))
         health = Health(bus.emit)
@@ -186,12 +186,12 @@ class Resources:
             note_recall=self.worker.note_recall,
             summarizer=writer,
             extractor=reader,
-            fact_schema=parts.get("fact_schema"),
+            fact_schema=options.get("fact_schema"),
             reranker=reorders,
             long_term=None if service is None else ForeignLongTermMemory(service, settings.long_term_timeout),
             temporaries=runtime.Temporaries(),
             redact=redact,
-            truncate_with=parts.get("truncate_with") or truncate_text,
+            truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
             telemetry=_telemetry(bus, settings, layout, redact),
             now=partial(datetime.now, UTC),
@@ -219,11 +219,11 @@ class Resources:
         self._finalizer.detach()
 
 
-def _models(parts: Parts, settings: Settings) -> tuple[LanguageModel | None, LanguageModel | None]:
+def _models(options: Options, settings: Settings) -> tuple[LanguageModel | None, LanguageModel | None]:
     """Return the model that sums up, and the one that learns."""
-    both = language_model(parts.get("model"), settings.model_timeout)
-    writer = language_model(parts.get("summarizer"), settings.model_timeout, task="a summariser") or both
-    reader = language_model(parts.get("extractor"), settings.model_timeout, task="an extractor") or both
+    both = language_model(options.get("model"), settings.model_timeout)
+    writer = language_model(options.get("summarizer"), settings.model_timeout, task="a summariser") or both
+    reader = language_model(options.get("extractor"), settings.model_timeout, task="an extractor") or both
     if settings.extraction_with_summaries and (writer is None or reader is None):
         raise ConfigurationError(
             "`Settings.extraction_with_summaries` needs a model that sums up and learns",
@@ -237,11 +237,11 @@ def _store(
     database: Path | str | None,
     directory: Path | None,
     chroma_url: str | None,
-    parts: Parts,
+    options: Options,
     settings: Settings,
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
-    embedder, reembed = parts.get("embedder", "auto"), parts.get("reembed", False)
+    embedder, reembed = options.get("embedder", "auto"), options.get("reembed", False)
     db = storage_database.open_database(database, settings)
     try:
         db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
@@ -260,9 +260,8 @@ def _store(
             index_flow.check_embedder(layout, chosen.identity)
         if layout.embedder != chosen.identity:
             db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
-        is_asked = (
-            database is None and not settings.exact_scan_limit
-        )  # by a store in memory: else it starts no Chroma
+        # A store in memory starts no Chroma unless it is to be asked.
+        is_asked = database is None and not settings.exact_scan_limit
         return db, chosen, layout, _index(db, layout.store_id, directory, chroma_url, is_asked=is_asked)
     except BaseException:
         db.close()
@@ -298,7 +297,7 @@ _FUNCTIONS = {
 }
 
 
-def _check(settings: object, parts: Parts) -> None:
+def _check(settings: object, options: Options) -> None:
     """Check arguments that would otherwise fail only in background work.
 
     Raises:
@@ -311,10 +310,10 @@ def _check(settings: object, parts: Parts) -> None:
             hint="Such as `Settings(max_tokens=4000)`.",
         )
     for name, hint in _FUNCTIONS.items():
-        given = parts.get(name)
+        given = options.get(name)
         if given is not None and not callable(given):
             raise ConfigurationError(f"`{name}` must be a function, got {given!r:.80}", hint=hint)
-    fact_schema(parts.get("fact_schema"))
+    fact_schema(options.get("fact_schema"))
 
 
 def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:

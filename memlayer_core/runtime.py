@@ -292,9 +292,9 @@ class Temporaries:
     def add(self, message: StoredMessage) -> list[StoredMessage]:
         """Hold a message until a model has answered. Returns the messages of a session that is dropped for it."""
         with self._lock:
-            lane = message.scope.session_lane
-            self._waiting.setdefault(lane, []).append((message, False))
-            self._waiting.move_to_end(lane)
+            bucket = message.scope.session_bucket
+            self._waiting.setdefault(bucket, []).append((message, False))
+            self._waiting.move_to_end(bucket)
             if len(self._waiting) <= _SESSIONS:
                 return []
             _, given_up = self._waiting.popitem(last=False)
@@ -303,9 +303,9 @@ class Temporaries:
     def show(self, scope: Scope) -> list[StoredMessage]:
         """Return a session's messages, and note that a model sees them: its answer ends them."""
         with self._lock:
-            waiting = [message for message, _ in self._waiting.get(scope.session_lane, ())]
+            waiting = [message for message, _ in self._waiting.get(scope.session_bucket, ())]
             if waiting:
-                self._waiting[scope.session_lane] = [(message, True) for message in waiting]
+                self._waiting[scope.session_bucket] = [(message, True) for message in waiting]
             return waiting
 
     def note_shown(self, scope: Scope, texts: Iterable[tuple[str, int]]) -> None:
@@ -328,27 +328,27 @@ class Temporaries:
         Before it is shown again, the caller checks that everything in it may still be shown.
         """
         with self._lock:
-            self._recalls[scope.session_lane, kind] = scope, recall
-            self._recalls.move_to_end((scope.session_lane, kind))
+            self._recalls[scope.session_bucket, kind] = scope, recall
+            self._recalls.move_to_end((scope.session_bucket, kind))
             if len(self._recalls) > _RECALLS:
                 self._recalls.popitem(last=False)
 
     def recall_of(self, scope: Scope, kind: str) -> Any:
         """Return what was recalled for a session's newest question; None if that is not kept."""
-        return self._recalls.get((scope.session_lane, kind), (scope, None))[1]
+        return self._recalls.get((scope.session_bucket, kind), (scope, None))[1]
 
     def finish_call(self, scope: Scope) -> None:
         """Drop the messages that the model has seen, since its call succeeded."""
         with self._lock:
-            left = [one for one in self._waiting.pop(scope.session_lane, ()) if not one[1]]
+            left = [one for one in self._waiting.pop(scope.session_bucket, ()) if not one[1]]
             if left:
-                self._waiting[scope.session_lane] = left
+                self._waiting[scope.session_bucket] = left
 
     def clear(self, scope: Scope) -> int:
         """Drop all messages of a session, and its recall. Returns how many messages there were."""
         with self._lock:
             self._drop_recalls(scope.__eq__)
-            return len(self._waiting.pop(scope.session_lane, ()))
+            return len(self._waiting.pop(scope.session_bucket, ()))
 
     def forget(self, reach: Scope) -> None:
         """Drop all of a scope: of a user, of a user with one agent, or of a session with those below it."""
@@ -361,9 +361,9 @@ class Temporaries:
 
         with self._lock:
             self._drop_recalls(is_within)
-            for lane, waiting in list(self._waiting.items()):
+            for bucket, waiting in list(self._waiting.items()):
                 if is_within(waiting[0][0].scope):
-                    del self._waiting[lane]
+                    del self._waiting[bucket]
 
     def _drop_recalls(self, is_within: Callable[[Scope], bool]) -> None:
         for key, (scope, _) in list(self._recalls.items()):
@@ -426,9 +426,9 @@ class VectorIndex(Protocol):
         ...
 
     def nearest(
-        self, shard: int, lane: str | None, vector: FloatVector, limit: int, names: Sequence[str]
+        self, shard: int, bucket: str | None, vector: FloatVector, limit: int, names: Sequence[str]
     ) -> list[Neighbour] | None:
-        """Return the nearest texts of a lane, or of a whole collection; None unless it got one of some batches last."""
+        """Return the nearest texts of a bucket, or of a whole collection; None unless it got one of some batches last."""
         ...
 
     def erase(self, shards: Collection[int]) -> None:

@@ -51,22 +51,22 @@ class _Place:
         raise NotImplementedError
 
     @property
-    def lane(self) -> str:
+    def bucket(self) -> str:
         """The token that an index searches by: of the session, else the agent, else the user."""
-        return self.session_lane or self.agent_lane or self.user_lane
+        return self.session_bucket or self.agent_bucket or self.user_bucket
 
     @property
-    def user_lane(self) -> str:
+    def user_bucket(self) -> str:
         """The token that everything of this user, tenant or folder is filed under."""
         return "u" + self.namespace
 
     @property
-    def agent_lane(self) -> str:
+    def agent_bucket(self) -> str:
         """The token that everything here with this agent is filed under; empty: no agent is named."""
         return ""
 
     @property
-    def session_lane(self) -> str:
+    def session_bucket(self) -> str:
         """The token that everything of this session is filed under; empty: no session is named."""
         return ""
 
@@ -149,14 +149,14 @@ class Scope(_Place):
         return _digest(self.tenant_id, self.user_id)
 
     @property
-    def agent_lane(self) -> str:
+    def agent_bucket(self) -> str:
         """The token that everything of this user with this agent is filed under; empty: no agent is named."""
         if self.agent_id is None:
             return ""
         return "a" + _digest(self.tenant_id, self.user_id, self.agent_id)
 
     @property
-    def session_lane(self) -> str:
+    def session_bucket(self) -> str:
         """The token that everything of this session is filed under: the session's key. Empty: no session is named."""
         if self.session_id is None:
             return ""
@@ -198,7 +198,7 @@ class SharedScope(_Place):
         return _digest(self.tenant_id)
 
     @property
-    def agent_lane(self) -> str:
+    def agent_bucket(self) -> str:
         """The token that everything shared in the tenant with this agent is filed under; empty: no agent is named."""
         if self.agent_id is None:
             return ""

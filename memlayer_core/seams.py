@@ -161,7 +161,7 @@ class IndexEntry:
 
     Attributes:
         key: Key of the message, record or item text.
-        lanes: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
+        buckets: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
         vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
         text_hash: Digest of the text that was embedded.
         others: The vectors of the other parts of a long text, in their order.
@@ -170,7 +170,7 @@ class IndexEntry:
     """
 
     key: int
-    lanes: tuple[str, str, str]
+    buckets: tuple[str, str, str]
     vector: FloatVector
     text_hash: str
     others: tuple[FloatVector, ...] = ()
@@ -201,7 +201,7 @@ class IndexTask:
 
     Attributes:
         key: Key of the message.
-        lanes: As in `IndexEntry`.
+        buckets: As in `IndexEntry`.
         text: The text to embed; empty if it shall not be found.
         text_hash: Digest of `text`.
         vectors: The vectors of the text's parts if the journal has them by the same embedder; else empty.
@@ -209,7 +209,7 @@ class IndexTask:
     """
 
     key: int
-    lanes: tuple[str, str, str]
+    buckets: tuple[str, str, str]
     text: str
     text_hash: str
     vectors: tuple[FloatVector, ...]

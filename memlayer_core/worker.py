@@ -297,8 +297,8 @@ class JobRunner:
 
 def log_error(text: str, problem: Exception) -> None:
     """Log an error of another library with its traceback, but without its text, which may quote a message."""
-    frames = "".join(traceback.format_tb(problem.__traceback__))
-    logger.error("%s: %s\n%s", text, errors.in_short(problem), frames)
+    trace = "".join(traceback.format_tb(problem.__traceback__))
+    logger.error("%s: %s\n%s", text, errors.in_short(problem), trace)
 
 
 # The daily maintenance: reports what is archived, and deletes what the settings say.

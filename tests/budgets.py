@@ -29,7 +29,7 @@ from tempfile import TemporaryDirectory
 from types import FrameType
 
 from memlayer_core import Memory, Settings, __all__ as root_names
-from memlayer_core.opening import Parts
+from memlayer_core.opening import Options
 from memlayer_core.storage.tables import tables
 
 ROOT = Path(__file__).parents[1]
@@ -127,7 +127,7 @@ def numbers() -> dict[str, float]:
         "tables": len(tables.tables),
         "settings": len(Settings.model_fields),
         "keyword parameters of Memory.open": sum(one.kind is one.KEYWORD_ONLY for one in parameters)
-        + len(Parts.__annotations__),
+        + len(Options.__annotations__),
         "public names of the root": len(root_names),
         "percent of imports and __all__ in the core": round(100 * share, 1),
         "numbers chosen on data": sum(source.chosen for package in PACKAGES for source in sources(package)),

@@ -48,7 +48,7 @@ def filed_under(db: Database, reach: Scope, words: str) -> list[int]:
 
 def filing(key: int, scope: Scope, vector: Sequence[float], *others: Sequence[float]) -> IndexEntry:
     """Make an entry for a vector index, of a text or of its parts. The vectors are normalised."""
-    lanes = (scope.user_lane, scope.agent_lane, scope.session_lane)
+    buckets = (scope.user_bucket, scope.agent_bucket, scope.session_bucket)
     made: list[FloatVector] = [np.asarray(one, dtype=np.float32) for one in (vector, *others)]
     first, *rest = (one / np.linalg.norm(one) for one in made)
-    return IndexEntry(key, lanes, first, f"hash-of-{key}", tuple(rest))
+    return IndexEntry(key, buckets, first, f"hash-of-{key}", tuple(rest))

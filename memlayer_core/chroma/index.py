@@ -1,6 +1,6 @@
 """Numbered collections of vectors in Chroma. What is in them is believed only as far as the journal confirms it.
 
-A record is the vector of a text, or of a part of a long one, with the lanes by which it is found. A collection says in its
+A record is the vector of a text, or of a passage of a long one, with the buckets by which it is found. A collection says in its
 metadata for which embedder it was made, and the name of the last batch that was written to it.
 """
 
@@ -18,7 +18,7 @@ from uuid import UUID
 
 from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, MemlayerError
 from memlayer_core.seams import Neighbour
-from memlayer_core.storage.terms import MOST_PARTS
+from memlayer_core.storage.terms import MOST_PASSAGES
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _LAYOUT = 2
 _SPACE = "cosine"
 _HNSW = {"space": _SPACE, "ef_construction": 100, "max_neighbors": 16, "ef_search": 100}
-_LANES = "uas"  # the first letters of the lanes
-_PART = "."  # between the key and the number of a part behind the first
-_WIDER = 4  # times as many vectors are asked for where too many of them are parts of the same texts
+_BUCKETS = "uas"  # the first letters of the buckets
+_PASSAGE = "."  # between the key and the number of a passage behind the first
+_WIDER = 4  # times as many vectors are asked for where too many of them are passages of the same texts
 _MANY = 1000
 _PATIENCE = 30.0  # seconds that a search waits for a write of this process
 
@@ -135,14 +135,15 @@ class ChromaIndex(ABC):
         """
         with self._using(batch.shard):
             target = self._prepared(batch)
-        ids = [_name(entry.key, number) for entry in batch.entries for number in range(len(entry.vectors))]
-        vectors: Any = [vector for entry in batch.entries for vector in entry.vectors]
-        lanes: Any = [dict(zip(_LANES, one.lanes, strict=True)) for one in batch.entries for _ in one.vectors]
+        every = [(one, number) for one in batch.entries for number in range(len(one.vectors))]
+        ids = [_name(one.key, number) for one, number in every]
+        vectors: Any = [one.vectors[number] for one, number in every]
+        buckets: Any = [dict(zip(_BUCKETS, one.buckets, strict=True)) for one, _ in every]
         for start in range(0, len(ids), self.slice):
             some = slice(start, start + self.slice)
             began = time.perf_counter()
             with self._using(batch.shard):
-                target.upsert(ids=ids[some], embeddings=vectors[some], metadatas=lanes[some])
+                target.upsert(ids=ids[some], embeddings=vectors[some], metadatas=buckets[some])
             if self.exclusive:
                 time.sleep(time.perf_counter() - began)  # it blocked the interpreter: others get it as long
         with self._using(batch.shard):
@@ -150,15 +151,15 @@ class ChromaIndex(ABC):
             self._written()
 
     def nearest(
-        self, shard: int, lane: str | None, vector: FloatVector, limit: int, names: Sequence[str]
+        self, shard: int, bucket: str | None, vector: FloatVector, limit: int, names: Sequence[str]
     ) -> list[Neighbour] | None:
-        """Return the nearest texts of a lane, or of a whole collection; a text is as near as its nearest part.
+        """Return the nearest texts of a bucket, or of a whole collection; a text is as near as its nearest passage.
 
         None if the collection's last batch is none of these: it is older, or was written to meanwhile.
 
         Args:
             shard: Number of the collection.
-            lane: The lane; None: all are searched.
+            bucket: The bucket; None: all are searched.
             vector: Unit length, shape (dimension,).
             limit: Maximum number of texts.
             names: Batches.
@@ -167,7 +168,7 @@ class ChromaIndex(ABC):
             IndexCorruptError: The collection is damaged.
             IndexUnavailableError: It cannot be reached.
         """
-        where: Any = None if lane is None else {lane[0]: lane}
+        where: Any = None if bucket is None else {bucket[0]: bucket}
         vectors: Any = [vector]
         with self._using(shard):
             target = self._find(shard)
@@ -276,8 +277,8 @@ class ChromaIndex(ABC):
             )
         if stale := batch.stale:
             long = target.get(ids=[_name(key, 1) for key in stale], include=[])["ids"]
-            parts = [_name(_key(name), number) for name in long for number in range(1, MOST_PARTS)]
-            target.delete(ids=[*parts, *map(str, stale)])
+            passages = [_name(_key(name), number) for name in long for number in range(1, MOST_PASSAGES)]
+            target.delete(ids=[*passages, *map(str, stale)])
         return target
 
     def _forget_parent(self) -> None:
@@ -286,11 +287,11 @@ class ChromaIndex(ABC):
 
 
 def _name(key: int, number: int) -> str:
-    return f"{key}{_PART}{number}" if number else str(key)
+    return f"{key}{_PASSAGE}{number}" if number else str(key)
 
 
 def _key(name: str) -> int:
-    return int(name.partition(_PART)[0])
+    return int(name.partition(_PASSAGE)[0])
 
 
 def _made_for(batch: Batch) -> dict[str, Any]:

@@ -130,7 +130,7 @@ _SAID_TIMES = ("first_observed", "occurred_at")
 _BODY = ("category", "key", "value", "summary", "decay_score", "source", "subject", "always", "is_rated")
 
 
-def shelf_of(record: Record) -> Scope | SharedScope:
+def index_scope(record: Record) -> Scope | SharedScope:
     """Return the scope that finds a record: its user's, or the tenant's shared one."""
     return record.owner.commons if record.access_control.is_shared else record.owner
 
@@ -147,8 +147,8 @@ def columns_of(record: Record) -> dict[str, Any]:
         **{name: getattr(record, name) for name in _PLAIN},
         **{name: _micros(getattr(record, name)) for name in (*_WRITTEN, *_HELD_TIMES)},
         "namespace": owner.namespace,
-        "lane": owner.session_lane,
-        "shelf": shelf_of(record).namespace,
+        "bucket": owner.session_bucket,
+        "indexed_in": index_scope(record).namespace,
         "replaced_by": None if replaced_by is None else ordinal_of(replaced_by)[1],
         "digest": check.digest(record),
         "about": check.about(record),
@@ -171,7 +171,7 @@ def _labels_of(record: Record) -> str:
 def readers_of(record: Record) -> list[str]:
     """Return the tokens that the words of a record are filed under: a reader who has one of them may find it.
 
-    An empty list means the token of its shelf, since the record is the user's alone, or public.
+    An empty list means the token of its namespace, since the record is the user's alone, or public.
     """
     access = record.access_control
     if not access.is_shared or access.visibility == "public":
@@ -269,7 +269,7 @@ storage_texts.register(
         sa.select(records, records.c.number.label("key")),
         lambda row: record_of(row).text,
         lambda row, redact: index_terms(redact(check.words(record_of(row))[: storage_texts.INDEXED])),
-        lambda row: "r" if record_of(row).is_inferred or row.shelf != row.namespace else "u",
+        lambda row: "r" if record_of(row).is_inferred or row.indexed_in != row.namespace else "u",
         lambda row: readers_of(record_of(row)),
     ),
 )
@@ -278,7 +278,7 @@ storage_texts.register(
 # Reads records in SQL, and decides who may see them: no other code does. Each function runs in its caller's transaction.
 
 _AGENT = sa.or_(sa.bindparam("agent", type_=sa.Text).is_(None), records.c.agent_id == sa.bindparam("agent"))
-_LANE = sa.or_(sa.bindparam("lane", type_=sa.Text).is_(None), records.c.lane == sa.bindparam("lane"))
+_LANE = sa.or_(sa.bindparam("bucket", type_=sa.Text).is_(None), records.c.bucket == sa.bindparam("bucket"))
 OWN = sa.and_(records.c.namespace == sa.bindparam("of"), _AGENT, _LANE)
 """The condition on `records` that keeps a query to a user's own; `reached` gives its values."""
 
@@ -311,7 +311,7 @@ def _grant(count: int) -> Any:
     labels = [_spaced(sa.bindparam(f"label_{place}")) for place in range(count)]
     allowed = sa.or_(*map(records.c.labels.contains, labels))
     return sa.and_(
-        records.c.shelf == sa.bindparam("commons"),
+        records.c.indexed_in == sa.bindparam("commons"),
         sa.or_(records.c.visibility == "public", allowed),
         _AGENT,
         _LANE,
@@ -584,7 +584,7 @@ def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
 
 def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any]:
     """Return the last messages of the user alone in a session, the newest first, as rows like those of `from_users`."""
-    number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.lane == scope.session_lane))
+    number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.bucket == scope.session_bucket))
     if number is None:
         return []
     newest_first = messages.c.position.desc()
@@ -811,7 +811,7 @@ def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) ->
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
-        "lane": scope.session_lane if scope.session_id is not None else None,
+        "bucket": scope.session_bucket if scope.session_id is not None else None,
         "session_id": entry.session_id,
         "task": entry.task,
         "outcome": entry.outcome,
@@ -842,9 +842,9 @@ def forget_outcomes(connection: sa.Connection, reach: Scope) -> None:
     connection.execute(sa.delete(outcomes).where(_whose(reach)))
 
 
-def forget_sessions(connection: sa.Connection, lanes: Iterable[str]) -> None:
+def forget_sessions(connection: sa.Connection, buckets: Iterable[str]) -> None:
     """Delete what was done for sessions."""
-    connection.execute(sa.delete(outcomes).where(outcomes.c.lane.in_(sorted(lanes))))
+    connection.execute(sa.delete(outcomes).where(outcomes.c.bucket.in_(sorted(buckets))))
 
 
 def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> int:
@@ -856,7 +856,7 @@ def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> i
 def _whose(reach: Scope) -> Any:
     whose = outcomes.c.namespace == reach.namespace
     if reach.session_id is not None:
-        return sa.and_(whose, outcomes.c.lane == reach.session_lane)
+        return sa.and_(whose, outcomes.c.bucket == reach.session_bucket)
     return whose if reach.agent_id is None else sa.and_(whose, outcomes.c.agent_id == reach.agent_id)
 
 

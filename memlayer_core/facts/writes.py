@@ -1,4 +1,4 @@
-"""Writes records in SQL: remember, revise, settle, forget. Each function runs in its caller's transaction.
+"""Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
 
 Every write locks in this order: messages, owners, records (see `texts`). So writes to one user's records happen one after
 the other, and there is no deadlock.
@@ -258,14 +258,14 @@ def add_version(
     is_filed: bool = True,
 ) -> Record:
     """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
-    shelf, last_accessed = reads.shelf_of(record), record.last_accessed
+    home, last_accessed = reads.index_scope(record), record.last_accessed
     (number,) = statements.take_keys(connection, 1)
     row = {**reads.columns_of(record), "number": number, "ordinal": ordinal, "accesses": record.accesses}
     row["last_accessed"] = None if last_accessed is None else to_micros(last_accessed)
     connection.execute(sa.insert(records).values(row))
     if record.replaced_by is None and is_filed:
-        if isinstance(shelf, SharedScope):
-            texts.hold_owner(connection, shelf, shards)
+        if isinstance(home, SharedScope):
+            texts.hold_owner(connection, home, shards)
         _file(connection, number, record, now)
     return replace(record, memory_id=memory_id(record.user_id, ordinal))
 
@@ -274,7 +274,7 @@ def _file(connection: sa.Connection, key: int, record: Record, now: datetime) ->
     """File a record in force for searches, unless an import archived it."""
     if record.archived_because is None:
         filed = [(key, reads.terms_of(record))]
-        texts.add(connection, "record", reads.shelf_of(record), filed, now, reads.readers_of(record))
+        texts.add(connection, "record", reads.index_scope(record), filed, now, reads.readers_of(record))
 
 
 def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now: datetime) -> None:
@@ -287,10 +287,10 @@ def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now:
 
 def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
     """Delete everything by which these records are found."""
-    shelves: dict[str, list[int]] = {}
+    by_namespace: dict[str, list[int]] = {}
     for row in rows:
-        shelves.setdefault(row.shelf, []).append(row.number)
-    for namespace, some in sorted(shelves.items()):
+        by_namespace.setdefault(row.indexed_in, []).append(row.number)
+    for namespace, some in sorted(by_namespace.items()):
         texts.remove(connection, namespace, some, now)
 
 
@@ -775,8 +775,8 @@ def restore(
     digest, about = check.digest(newest), check.about(newest)
     ends, session = part_of(newest), None
     if ends is not None:
-        lane = _session_of(newest).session_lane
-        held = sa.select(sessions.c.number).where(sessions.c.lane == lane).with_for_update()
+        bucket = _session_of(newest).session_bucket
+        held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)
     if ends is not None and session is not None:

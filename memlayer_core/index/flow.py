@@ -33,7 +33,7 @@ from memlayer_core.storage import (
     words as storage_words,
 )
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.terms import language_of, parts, searchable
+from memlayer_core.storage.terms import language_of, passages, searchable
 from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, columns_of, hash_of
 from memlayer_core.storage.words import Postings
 
@@ -184,9 +184,9 @@ def _found_by_index(
     if state is None:
         return None
     names, untold = state
-    is_alone = reach.lane == reach.user_lane and overview.shard >= rt.shards
+    is_alone = reach.bucket == reach.user_bucket and overview.shard >= rt.shards
     try:
-        near = rt.index.nearest(overview.shard, None if is_alone else reach.lane, vector, limit, names)
+        near = rt.index.nearest(overview.shard, None if is_alone else reach.bucket, vector, limit, names)
     except (IndexUnavailableError, IndexCorruptError) as problem:
         rt.health.down("index", str(problem))
         if isinstance(problem, IndexCorruptError):
@@ -222,7 +222,7 @@ def compare(
 
 
 def index(rt: Runtime, jobs: Sequence[Job]) -> int:
-    """Do jobs of kind `"index"`. Returns how many texts were embedded, or parts of them.
+    """Do jobs of kind `"index"`. Returns how many texts were embedded, or passages of them.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
@@ -249,23 +249,23 @@ def embedding_of(rt: Runtime, text: str, words: str, speaker: str) -> Embedding 
     """
     if not rt.embeds_at_once or rt.extractor is not None:
         return None
-    vectors = tuple(rt.embedder.embed(parts(words)))
+    vectors = tuple(rt.embedder.embed(passages(words)))
     return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity)
 
 
 def embed(rt: Runtime, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
-    """Embed the texts that have no vector, the long ones in parts, and store the vectors.
+    """Embed the texts that have no vector, the long ones in passages, and store the vectors.
 
     Returns:
-        All entries, and how many texts or parts were embedded.
+        All entries, and how many texts or passages were embedded.
     """
     found = [_redacted(rt, task) for task in rt.db.read(storage_vectors.index_tasks, keys)]
     wanted = [waiting for waiting in found if waiting.text.strip()]
     made: dict[str, FloatVector] = {}
     filings = list[IndexEntry]()
     for some in _batches(rt, wanted):
-        every = dict.fromkeys(part for one in some if not one.vectors for part in parts(one.text))
-        texts = [part for part in every if part not in made]
+        every = dict.fromkeys(passage for one in some if not one.vectors for passage in passages(one.text))
+        texts = [passage for passage in every if passage not in made]
         made |= _embed_texts(rt, texts)
         entries = [_entry_of(one, made) for one in some]
         new = [entry for entry, one in zip(entries, some, strict=True) if not one.vectors]
@@ -285,9 +285,8 @@ def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     layout = rt.db.read(storage_vectors.layout)
     if layout.dimension is None:
         scales = layout.scales if layout.embedder == rt.embedder.identity else None
-        scales = scales or scales_from(
-            rt.embedder.embed(calibration_texts())
-        )  # it is the user's own embedder
+        # If there are none, it is the user's own embedder.
+        scales = scales or scales_from(rt.embedder.embed(calibration_texts()))
         layout = rt.db.write(storage_vectors.set_embedder, rt.embedder.identity, len(vectors[0]), scales)
     check_embedder(layout, rt.embedder.identity, len(vectors[0]))
     return dict(zip(texts, vectors, strict=True))
@@ -301,7 +300,7 @@ def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask
             yield some
             some, size = [], 0
         some.append(task)
-        size += 0 if task.vectors else len(parts(task.text))
+        size += 0 if task.vectors else len(passages(task.text))
     if some:
         yield some
 
@@ -446,10 +445,10 @@ def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
     if task.vectors:
         return task
-    return replace(task, text=rt.own_words(task.lanes[0][1:], task.text[: rt.settings.indexed_characters]))
+    return replace(task, text=rt.own_words(task.buckets[0][1:], task.text[: rt.settings.indexed_characters]))
 
 
 def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
-    first, *others = task.vectors or [vectors[part] for part in parts(task.text)]
+    first, *others = task.vectors or [vectors[passage] for passage in passages(task.text)]
     language = language_of(task.text)
-    return IndexEntry(task.key, task.lanes, first, task.text_hash, tuple(others), task.speaker, language)
+    return IndexEntry(task.key, task.buckets, first, task.text_hash, tuple(others), task.speaker, language)

@@ -138,10 +138,10 @@ def span_of(drafts: Sequence[PreparedMessage], now: datetime) -> tuple[datetime,
     return min(times, default=now), max(times, default=now)
 
 
-_LOCK = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")).with_for_update())
+_LOCK = Statement(sa.select(sessions).where(sessions.c.bucket == sa.bindparam("bucket")).with_for_update())
 _count = (
     sa.update(sessions)
-    .where(sessions.c.lane == sa.bindparam("of"))
+    .where(sessions.c.bucket == sa.bindparam("of"))
     .values(
         next_position=sessions.c.next_position + sa.bindparam("further"),
         messages=sessions.c.messages + sa.bindparam("more"),
@@ -160,7 +160,7 @@ _NAMED = ListStatement(lambda digests: sa.select(messages).where(messages.c.id_d
 
 def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
     """Lock the session until the transaction ends. Returns its row; None if there is no such session."""
-    return _LOCK.first(connection, {"lane": scope.session_lane})
+    return _LOCK.first(connection, {"bucket": scope.session_bucket})
 
 
 def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> None:
@@ -183,7 +183,7 @@ def lock_and_count(
     Returns its row, with the position of the first of them as `next_position`, and their keys; None if there is no such session.
     """
     values = {
-        "of": scope.session_lane,
+        "of": scope.session_bucket,
         "more": len(drafts),
         "further": STEP * len(drafts),
         "cost": sum(draft.tokens for draft in drafts),
@@ -256,7 +256,7 @@ def _make_session(connection: sa.Connection, scope: Scope, now: datetime, **more
         .on_conflict_do_nothing()
         .returning(sessions.c.number),
         {
-            "lane": scope.session_lane,
+            "bucket": scope.session_bucket,
             "namespace": scope.namespace,
             "tenant_id": scope.tenant_id,
             "user_id": scope.user_id,
@@ -277,7 +277,7 @@ T = TypeVar("T")
 _TOGETHER = 10  # system messages that may be in force together
 _OPENING = 200  # characters that a label is made of
 
-_FIND = Statement(sa.select(sessions).where(sessions.c.lane == sa.bindparam("lane")))
+_FIND = Statement(sa.select(sessions).where(sessions.c.bucket == sa.bindparam("bucket")))
 _SPAN = sa.and_(
     inside(sa.bindparam("of")), messages.c.position.between(sa.bindparam("first"), sa.bindparam("last"))
 )
@@ -306,9 +306,8 @@ _QUESTION = Statement(
     .where(
         _SPAN,
         messages.c.role == "user",
-        sa.or_(
-            messages.c.links.is_(None), messages.c.links == exact_text({"task": True})
-        ),  # no result, not hidden
+        # No result, and not hidden.
+        sa.or_(messages.c.links.is_(None), messages.c.links == exact_text({"task": True})),
     )
     .order_by(_newest_first)
     .limit(1)
@@ -318,9 +317,8 @@ _RECORDS = ListStatement(
     lambda keys: (
         sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
         .join(sessions, sessions.c.number == messages.c.session)
-        .where(
-            messages.c.key.in_(keys), IN_FORCE_BY_KEY, messages.c.tokens > 0, WITHIN
-        )  # hidden ones cost nothing
+        # Hidden ones cost nothing.
+        .where(messages.c.key.in_(keys), IN_FORCE_BY_KEY, messages.c.tokens > 0, WITHIN)
     )
 )
 _said_first = (  # by a user, and to a model
@@ -345,7 +343,7 @@ _LISTED = Statement(
 
 def find(connection: sa.Connection, scope: Scope) -> Session | None:
     """Return the session of a scope; None if there is none."""
-    row = _FIND.first(connection, {"lane": scope.session_lane})
+    row = _FIND.first(connection, {"bucket": scope.session_bucket})
     return session_from(row) if row is not None else None
 
 

@@ -328,7 +328,7 @@ def _make_findable(
         ready = {}
     else:
         filed = [(key, found[key].terms or ()) for key in ready]
-        words.insert(connection, [words.owner(number)], texts.lanes_of(scope)[1:], filed)
+        words.insert(connection, [words.owner(number)], texts.buckets_of(scope)[1:], filed)
     others = [(key, one.terms) for key, one in found.items() if key not in ready]
     texts.add(connection, "message", scope, others, now, owner=row.number)
 
@@ -872,7 +872,7 @@ _LEAVE = ListStatement(
 
 def rename_session(connection: sa.Connection, scope: Scope, title: str | None) -> bool:
     """Set a session's title; None removes it. Returns whether the session exists."""
-    named = sa.update(sessions).where(sessions.c.lane == scope.session_lane).values(title=title)
+    named = sa.update(sessions).where(sessions.c.bucket == scope.session_bucket).values(title=title)
     return connection.execute(named).rowcount > 0
 
 

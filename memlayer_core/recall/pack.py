@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, pairwise, zip_longest
 
 from memlayer_core.messages.preview import ELLIPSIS, truncate_text
-from memlayer_core.storage.terms import index_terms, parts, sentence_starts, sentences
+from memlayer_core.storage.terms import index_terms, passages, sentence_starts, sentences
 
 LINE = 100
 """Maximum tokens of a recalled line: a longer message is cut to the part that is relevant to the question."""
@@ -80,7 +80,7 @@ def excerpt(
 ) -> str:
     """Return the part of a text around the sentence that has most of the words, and is near in meaning.
 
-    It grows by whole sentences, to both sides, first by those of the same part, as long as it fits. An ellipsis marks each omission. A sentence that is
+    It grows by whole sentences, to both sides, first by those of the same passage, as long as it fits. An ellipsis marks each omission. A sentence that is
     too long is truncated. If no sentence has any of the words, and nothing is known of its meaning, the excerpt is the
     beginning.
 
@@ -89,7 +89,7 @@ def excerpt(
         words: A question's index terms.
         budget: Tokens that it may cost.
         cost: Counts tokens.
-        cosines: Of each of the text's `parts` to the question; empty if they are not known.
+        cosines: Of each of the text's `passages` to the question; empty if they are not known.
         skip: Characters at the beginning that are left out, since the context already has them.
 
     Returns:
@@ -115,7 +115,7 @@ def excerpt(
     behind, before = range(best + 1, len(said)), range(best - 1, -1, -1)
     taken = {best}
     around = [place for pair in zip_longest(behind, before) for place in pair if place is not None]
-    for place in sorted(around, key=lambda place: near[place] != near[best]):  # the rest of its part first
+    for place in sorted(around, key=lambda place: near[place] != near[best]):  # the rest of its passage first
         beside = not taken.isdisjoint((place - 1, place + 1))
         if beside and _fits(f"{said[place]} ", left, cost):
             taken.add(place)
@@ -126,8 +126,8 @@ def excerpt(
 
 
 def _nearness(text: str, cosines: Sequence[float]) -> list[float]:
-    """Return the cosine of the part that each sentence of a text begins in; zeros if the parts are others."""
-    starts, ends = sentence_starts(text), list(accumulate(map(len, parts(text))))
+    """Return the cosine of the passage that each sentence of a text begins in; zeros if the passages are others."""
+    starts, ends = sentence_starts(text), list(accumulate(map(len, passages(text))))
     if len(cosines) != len(ends):
         return [0.0] * len(starts)
     return [cosines[bisect_right(ends, start)] for start in starts]

@@ -1,6 +1,6 @@
 """Scores the texts of a search as columns, and decides which are recalled. Pure functions, without rules for a language.
 
-    score = 0.6 z(cosine of the nearest part) + 0.4 z(words) + who said it - length
+    score = 0.6 z(cosine of the nearest passage) + 0.4 z(words) + who said it - length
             + a share of the neighbours' scores + 0.5 z(words of the whole session) + 0.3 z(best cosine of the session)
 
 `z` is the distance from the mean of all texts in standard deviations: a source that cannot distinguish the texts counts little.
@@ -76,7 +76,7 @@ class Texts:
     Attributes:
         keys: Their keys, shape (n,).
         sessions: For each the number of its session; of what is not a message, its key below zero. Shape (n,).
-        parts: How many vectors each has, shape (n,).
+        passages: How many vectors each has, shape (n,).
         size: How many texts the search covers: n or more.
         is_whole: Whether they are all texts that the search covers.
     """
@@ -106,12 +106,12 @@ class Texts:
         talks = talk_of(others.tolist()) if len(others) else {}
         here = [np.array([talks.get(key, -key) for key in others.tolist()], np.int64)]
         self.sessions: NDArray[np.int64] = np.concatenate([*(one.sessions for one in places), *here])[order]
-        self.parts = self._column([place.parts for place in places], 1)
+        self.passages = self._column([place.passages for place in places], 1)
         self.is_whole = size is None or eligible is not None
         self.size = len(order) if size is None or eligible is not None else max(size, len(order))
 
     def cosines(self, vector: FloatVector | None) -> Column:
-        """Return the cosine of each to a question, of its nearest part; NaN without a vector. Shape (n,)."""
+        """Return the cosine of each to a question, of its nearest passage; NaN without a vector. Shape (n,)."""
         if vector is None:
             return np.full(len(self.keys), np.nan)
         return self._column([place.cosines(vector) for place in self._places], np.nan)
@@ -130,11 +130,11 @@ class Texts:
         values = [np.array([*map(value, place.names), 0.0])[place.speakers] for place in self._places]
         return self._column(values, 0.0)
 
-    def part_cosines(self, key: int, vector: FloatVector | None) -> tuple[float, ...]:
-        """Return the cosines of a text's parts, in their order; none if they are not known."""
+    def passage_cosines(self, key: int, vector: FloatVector | None) -> tuple[float, ...]:
+        """Return the cosines of a text's passages, in their order; none if they are not known."""
         if vector is None:
             return ()
-        return next(filter(None, (place.part_cosines(key, vector) for place in self._places)), ())
+        return next(filter(None, (place.passage_cosines(key, vector) for place in self._places)), ())
 
     def order(self, total: Column, hidden: Collection[int] = (), limit: int | None = None) -> Rows:
         """Return the rows of the best texts, the best first, without those of some keys; of equal ones the newest first."""
@@ -165,7 +165,7 @@ class Scores:
             the cosine above unrelated texts (above the text's own cosine to all texts, where that is larger: "ok, nice"
             is near everything), and the information of the words that it shares.
         parts: The parts of the score by name, each of shape (n,).
-        cosines: Of the nearest part, NaN without a vector. Shape (n,).
+        cosines: Of the nearest passage, NaN without a vector. Shape (n,).
         words: The question's words, each with the keys of the texts that have it.
         has_words: Whether the question has any word that is not a stop word.
     """
@@ -282,7 +282,7 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
         "meaning": _WEIGHTS["meaning"] * near,
         "words": _WEIGHTS["words"] * _standard(bm25, size),
         "named" if speakers else "user": texts.by_speaker(lambda name: _bonus(name, speakers)),
-        "long": _WEIGHTS["long"] * np.log2(np.maximum(texts.parts, 1)),
+        "long": _WEIGHTS["long"] * np.log2(np.maximum(texts.passages, 1)),
     }
     own: Column = sum(parts.values(), np.zeros(len(keys)))
     parts["neighbours"] = np.zeros(len(keys))

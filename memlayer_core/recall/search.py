@@ -396,7 +396,7 @@ class Line(NamedTuple):
         row: Its row among the texts of the search.
         record: The record that it is; None for anything else.
         item: The item that it is; None for anything else.
-        part_cosines: The cosine of each part of its text, in their order.
+        passage_cosines: The cosine of each passage of its text, in their order.
         skip: Characters at its beginning that the context already has.
     """
 
@@ -407,7 +407,7 @@ class Line(NamedTuple):
     row: int = -1
     record: Record | None = None
     item: Item | None = None
-    part_cosines: tuple[float, ...] = ()
+    passage_cosines: tuple[float, ...] = ()
     skip: int = 0
 
     @property
@@ -460,9 +460,9 @@ def read_lines(
             if one is None or (stored := as_told(rt, one.turn)) is None:
                 continue
             message = stored.message
-            is_elsewhere = visible is not None and result.texts.sessions[row] != number
+            is_of_another_session = visible is not None and result.texts.sessions[row] != number
             of_tool = message.role == "tool" or is_task(message)
-            if of_tool and is_elsewhere and not rt.settings.recall_tool_results:
+            if of_tool and is_of_another_session and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is not a memory of a user
             said_then = message.role, message.text, message.created_at
             skip = shown_characters(message.text, previews)
@@ -480,7 +480,7 @@ def read_lines(
 
 
 def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
-    """Return lines with what is known of each from its score: the reasons, the question's words, the cosines of its parts."""
+    """Return lines with what is known of each from its score: the reasons, the question's words, the cosines of its passages."""
     texts, scores, vector = result.texts, result.scores, result.question.own.vector
     explained = []
     for one in lines:
@@ -490,7 +490,7 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
             one._replace(
                 reasons=scores.reasons(one.row, words),
                 words=words,
-                part_cosines=texts.part_cosines(one.turn.key, vector) if is_long else (),
+                passage_cosines=texts.passage_cosines(one.turn.key, vector) if is_long else (),
             )
         )
     return explained
@@ -679,7 +679,7 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
     if stored.tokens <= budget and not one.skip:
         return one
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.part_cosines, one.skip)
+    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.passage_cosines, one.skip)
     if part == text:  # the text fits, only an image or the like does not
         return one._replace(turn=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)

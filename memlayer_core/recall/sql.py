@@ -30,7 +30,7 @@ from memlayer_core.storage.tables import (
 )
 from memlayer_core.storage.vectors import ScopeStatistics
 
-_HELD = sa.exists().where(records.c.shelf == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_HELD = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (
     namespaces.c.namespace.label("name"),
@@ -45,14 +45,12 @@ _COVERED = (
 )
 _current = sessions.alias("current")
 _BEGINNING = Statement(
-    sa.select(
-        *_COVERED,
-        *(column for column in _current.c if column.name != "namespace"),
-    )
+    sa.select(*_COVERED, *(column for column in _current.c if column.name != "namespace"))
     .outerjoin(
         _current,
         sa.and_(
-            _current.c.namespace == namespaces.c.namespace, _current.c.lane == sa.bindparam("session_lane")
+            _current.c.namespace == namespaces.c.namespace,
+            _current.c.bucket == sa.bindparam("session_bucket"),
         ),
     )
     .where(namespaces.c.namespace.in_([sa.bindparam("of"), sa.bindparam("commons")]))
@@ -97,7 +95,7 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
         # A session without a user sees nothing that is shared.
         "commons": "" if reach.session_id is not None else reach.commons.namespace,
         "declared_names": declared_names(reach.tenant_id),
-        "session_lane": scope.session_lane,
+        "session_bucket": scope.session_bucket,
     }
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)

@@ -267,8 +267,8 @@ def search_state(
     waiting = [row.key for row in _HERE.all(connection, {"on": shard, "most": limit + 1})]
     if known is None or len(waiting) > limit:
         return None
-    lane = {"a": texts.c.agent_lane, "s": texts.c.session_lane}.get(reach.lane[0])
-    within = texts.c.namespace == reach.namespace if lane is None else lane == reach.lane
+    bucket = {"a": texts.c.agent_bucket, "s": texts.c.session_bucket}.get(reach.bucket[0])
+    within = texts.c.namespace == reach.namespace if bucket is None else bucket == reach.bucket
     there = sa.select(texts.c.key).where(within, EMBEDDED, texts.c.key.in_(waiting))
     return tuple(known.value.split(" ")), list(connection.scalars(there)) if waiting else []
 

@@ -218,7 +218,7 @@ LAST = 2**62
 WITHIN = sa.and_(
     sessions.c.namespace == sa.bindparam("of"),
     sa.or_(sa.bindparam("agent", type_=sa.Text).is_(None), sessions.c.agent_id == sa.bindparam("agent")),
-    sa.or_(sa.bindparam("lane", type_=sa.Text).is_(None), sessions.c.lane == sa.bindparam("lane")),
+    sa.or_(sa.bindparam("bucket", type_=sa.Text).is_(None), sessions.c.bucket == sa.bindparam("bucket")),
 )
 """The condition on `sessions` that keeps a query within the reach that `reached` gives."""
 
@@ -262,8 +262,8 @@ def id_digest(session: int, message_id: str) -> bytes:
 
 def reach_parameters(reach: Scope | SharedScope | Folder) -> dict[str, str | None]:
     """Return what the parameters of `WITHIN` are for that reach."""
-    lane = reach.session_lane if reach.session_id is not None else None
-    return {"of": reach.namespace, "agent": reach.agent_id, "lane": lane}
+    bucket = reach.session_bucket if reach.session_id is not None else None
+    return {"of": reach.namespace, "agent": reach.agent_id, "bucket": bucket}
 
 
 def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:

@@ -34,9 +34,8 @@ namespaces = sa.Table(
     sa.Column("records", sa.BigInteger, nullable=False, server_default="0"),  # how many were ever counted
     sa.Column("vectors", sa.BigInteger, nullable=False),
     sa.Column("texts", sa.BigInteger, nullable=False, server_default="0"),  # that have them
-    sa.Column(
-        "version", sa.BigInteger, nullable=False, server_default="0"
-    ),  # goes up when vectors are stored
+    # It goes up when vectors are stored.
+    sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
     sqlite_autoincrement=True,
 )
 
@@ -47,7 +46,7 @@ sessions = sa.Table(
     "memlayer_sessions",
     tables,
     sa.Column("number", _Serial, primary_key=True),
-    sa.Column("lane", sa.String(33), nullable=False, unique=True),
+    sa.Column("bucket", sa.String(33), nullable=False, unique=True),
     sa.Column("namespace", sa.String(32), nullable=False),
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("user_id", sa.Text, nullable=False),
@@ -111,7 +110,7 @@ IN_FORCE_BY_KEY = sa.func.coalesce(messages.c.replaced_at, 0) == 0
 """The same for rows that are found by their keys: no index has it, so that none leads a database to read whole sessions instead."""
 
 # Every text that a search can find: a message, a record in force, a text of an item. `key` names it in the word index and
-# in Chroma, too. It is found in its namespace, and there under its lanes of an agent and a session; `owner` is the number of a
+# in Chroma, too. It is found in its namespace, and there under its buckets of an agent and a session; `owner` is the number of a
 # message's session, or of the item. The last six columns are empty until it is embedded. `vector` has the vectors of its parts, one behind the other,
 # `vectors` their number. `changed` is the version that its namespace got by that. `speaker` is the first letter of the role,
 # and the name; `language` the code of the text's language.
@@ -121,8 +120,8 @@ texts = sa.Table(
     sa.Column("key", _Serial, primary_key=True, autoincrement=False),
     sa.Column("kind", sa.String(8), nullable=False),
     sa.Column("namespace", sa.String(32), nullable=False),
-    sa.Column("agent_lane", sa.String(33), nullable=False),
-    sa.Column("session_lane", sa.String(33), nullable=False),
+    sa.Column("agent_bucket", sa.String(33), nullable=False),
+    sa.Column("session_bucket", sa.String(33), nullable=False),
     sa.Column("owner", sa.BigInteger),
     sa.Column("speaker", sa.Text),
     sa.Column("language", sa.String(3)),
@@ -204,15 +203,14 @@ costs = sa.Table(
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("facts", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column(
-        "day", sa.BigInteger, nullable=False, server_default="0"
-    ),  # the last one, and what was spent on it
+    # The last day, and what was spent on it.
+    sa.Column("day", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("day_calls", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),
 )
 
 # Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and
-# no search finds it. `namespace` is its user's; `shelf` is where it is found: the same, or that of what the tenant
+# no search finds it. `namespace` is its user's; `indexed_in` is where it is found: the same, or that of what the tenant
 # shares. `about` is equal for facts of one subject and key; `subject` is folded. `archived_because`: why it is not
 # shown. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get
 # a rated importance, and the decay score.
@@ -224,8 +222,8 @@ records = sa.Table(
     sa.Column("ordinal", sa.BigInteger, nullable=False),
     sa.Column("version", sa.BigInteger, nullable=False),
     sa.Column("replaced_by", sa.BigInteger),
-    sa.Column("shelf", sa.String(32), nullable=False),
-    sa.Column("lane", sa.String(33), nullable=False),
+    sa.Column("indexed_in", sa.String(32), nullable=False),
+    sa.Column("bucket", sa.String(33), nullable=False),
     sa.Column("tenant_id", sa.Text, nullable=False),
     sa.Column("user_id", sa.Text, nullable=False),
     sa.Column("agent_id", sa.Text),
@@ -255,7 +253,7 @@ records = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
     sa.Index("memlayer_records_about", "about", sqlite_where=sa.text("replaced_by IS NULL")),
     sa.Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
-    sa.Index("memlayer_records_shelf", "shelf"),
+    sa.Index("memlayer_records_indexed_in", "indexed_in"),
     sa.Index(
         "memlayer_records_profile", "namespace", sqlite_where=sa.text("always = 1 AND replaced_by IS NULL")
     ),
@@ -292,7 +290,7 @@ outcomes = sa.Table(
     sa.Column("number", _Serial, primary_key=True),
     sa.Column("namespace", sa.String(32), nullable=False),
     sa.Column("agent_id", sa.Text),
-    sa.Column("lane", sa.String(33)),
+    sa.Column("bucket", sa.String(33)),
     sa.Column("session_id", sa.Text),
     sa.Column("task", sa.String(12), nullable=False),
     sa.Column("outcome", sa.String(12), nullable=False),

@@ -1,4 +1,4 @@
-"""The terms under which a text is indexed and with which a question searches; the sentences and parts of a text."""
+"""The terms under which a text is indexed and with which a question searches; the sentences and passages of a text."""
 
 from __future__ import annotations
 
@@ -266,27 +266,27 @@ def sentences(text: str) -> list[str]:
     return [sentence for piece in pieces if (sentence := piece.strip())]
 
 
-# Divides a long text into the parts that are embedded one by one.
+# Divides a long text into the passages that are embedded one by one.
 #
 # An embedder blurs what it reads at once, and MiniLM reads no more than the first 256 tokens: a sentence behind fourteen others
-# is found by the vector of its part.
+# is found by the vector of its passage.
 
-MOST_PARTS = 20
+MOST_PASSAGES = 20
 """Maximum number of vectors of one text. With so many, MiniLM reads 20,000 characters to their end, as many as are indexed."""
 
 _LENGTH = 500
-"""Characters of a part, about 110 English tokens, if there are not too many. A shorter text is one part. Of questions about talks
-that were joined to long messages, contexts have 61 % of the evidence at 2,000 tokens with 500 or 800, 54 % without parts; of
+"""Characters of a passage, about 110 English tokens, if there are not too many. A shorter text is one passage. Of questions about talks
+that were joined to long messages, contexts have 61 % of the evidence at 2,000 tokens with 500 or 800, 54 % without passages; of
 those of long chats with an assistant 66 % with 500, 64 % with 800, 65 % without."""
 
 
-def parts(text: str) -> list[str]:
-    """Return the parts of a text, which make up the text together: one at least, `MOST_PARTS` at most.
+def passages(text: str) -> list[str]:
+    """Return the passages of a text, which make up the text together: one at least, `MOST_PASSAGES` at most.
 
-    They are about equally long. Each begins with a sentence, unless a sentence is longer than a part, and has other
+    They are about equally long. Each begins with a sentence, unless a sentence is longer than a passage, and has other
     characters than white space, unless the text has none.
     """
-    number = min(MOST_PARTS, -(-len(text) // _LENGTH))
+    number = min(MOST_PASSAGES, -(-len(text) // _LENGTH))
     if number <= 1:
         return [text]
     starts, step = sentence_starts(text), len(text) / number

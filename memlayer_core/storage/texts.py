@@ -23,7 +23,8 @@ from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
 _ROW: dict[str, sa.BindParameter[Any]] = {
-    name: sa.bindparam(name) for name in ("key", "kind", "namespace", "agent_lane", "session_lane", "owner")
+    name: sa.bindparam(name)
+    for name in ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 }
 _VERSION = sa.bindparam("new_version", type_=sa.BigInteger)
 _HERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys)))
@@ -107,7 +108,7 @@ def add(
     Args:
         connection: In a transaction that writes.
         kind: What they are.
-        scope: The session, the shelf of the record, or the folder.
+        scope: The session, where the record is found, or the folder.
         rows: Key and terms of each text; None: the index job adds them. The vector of a key that is there stays.
         now: The present.
         owners: The tokens that the words are filed under; none: that of the namespace.
@@ -115,15 +116,13 @@ def add(
     """
     if not rows:
         return
-    _, *lanes = lanes_of(scope)
-    filed = {"kind": kind, "namespace": scope.namespace, "agent_lane": lanes[0], "session_lane": lanes[1]}
-    fixed = {**filed, "owner": owner}
-    _add_statement(connection.dialect.name).run(connection, *({**fixed, "key": key} for key, _ in rows))
+    same = columns_of(kind, scope, owner)
+    _add_statement(connection.dialect.name).run(connection, *({**same, "key": key} for key, _ in rows))
     ready = [(key, terms) for key, terms in rows if terms is not None]
     if ready:
         if not owners:
             owners = [words.owner(_NUMBER.tuples(connection, {"of": scope.namespace})[0][0])]
-        words.insert(connection, owners, lanes, ready)
+        words.insert(connection, owners, buckets_of(scope)[1:], ready)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 
 
@@ -211,14 +210,21 @@ def count_vectors(
         _COUNT.run(connection, {"of": namespace, **more})
 
 
-def lanes_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:
+def columns_of(kind: Kind, scope: Scope | SharedScope | Folder, owner: int | None) -> dict[str, object]:
+    """Return the columns that texts of one kind, scope and owner have in common."""
+    _, agent, session = buckets_of(scope)
+    where = {"namespace": scope.namespace, "agent_bucket": agent, "session_bucket": session}
+    return {"kind": kind, "owner": owner, **where}
+
+
+def buckets_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:
     """Return the tokens that texts of a scope are found by: of its user, its agent and its session."""
-    return scope.user_lane, scope.agent_lane, scope.session_lane
+    return scope.user_bucket, scope.agent_bucket, scope.session_bucket
 
 
-def lanes_of_row(row: Any) -> tuple[str, str, str]:
+def buckets_of_row(row: Any) -> tuple[str, str, str]:
     """Return the same of a row of texts."""
-    return "u" + row.namespace, row.agent_lane, row.session_lane
+    return "u" + row.namespace, row.agent_bucket, row.session_bucket
 
 
 def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
@@ -238,14 +244,14 @@ def _add_statement(dialect: str) -> Statement:
 
 
 def _add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
-    columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_lane, texts.c.session_lane)
+    columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_bucket, texts.c.session_bucket)
     rows_of = sa.select(*columns, namespaces.c.number).select_from(outbox.OWNED)
     for some in statements.chunks(keys):
         rows = connection.execute(rows_of.where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
             filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
             owners = source.owners(found) or [words.owner(row.number)]
-            words.insert(connection, owners, lanes_of_row(row)[1:], filed)
+            words.insert(connection, owners, buckets_of_row(row)[1:], filed)
 
 
 def repair_words(connection: sa.Connection, own_words: OwnWords) -> bool:

@@ -97,7 +97,7 @@ class _Block:
         starts: The row of each text's first vector, shape (at least `texts`,).
         keys: Keys of the texts, int64, shape (at least `texts`,).
         sessions: Numbers of the sessions of messages; of other texts the key below zero. The same shape.
-        labels: Of each text the numbers of its agent's and session's lanes, its speaker and its language, int32, shape
+        labels: Of each text the numbers of its agent's and session's buckets, its speaker and its language, int32, shape
             (4, at least `texts`).
         places: The place of each key among the texts.
         numbers: For each of the four the number of each label.
@@ -128,22 +128,22 @@ class TextColumns:
         sessions: For each the number of its session; of what is not a message, its key below zero. Shape (n,).
         speakers: For each the place of its speaker in `names`, shape (n,).
         names: Speakers: the first letter of a role, and a name.
-        parts: How many vectors each text has, shape (n,).
+        passages: How many vectors each text has, shape (n,).
     """
 
-    def __init__(self, block: _Block, lane: str = "") -> None:
+    def __init__(self, block: _Block, bucket: str = "") -> None:
         self._block = block
         keys = block.keys[: block.texts]
         order = np.argsort(keys, kind="stable")
-        kind = {"a": _AGENT, "s": _SESSION}.get(lane[:1])
+        kind = {"a": _AGENT, "s": _SESSION}.get(bucket[:1])
         if kind is not None:
-            order = order[block.labels[kind, order] == block.numbers[kind].get(lane, -1)]
+            order = order[block.labels[kind, order] == block.numbers[kind].get(bucket, -1)]
         self._order = order
         self.keys: NDArray[np.int64] = keys[order]
         self.sessions: NDArray[np.int64] = block.sessions[order]
         self.speakers: NDArray[np.int32] = block.labels[_SPEAKER, order]
         self.names = list(block.numbers[_SPEAKER])
-        self.parts: NDArray[np.int64] = np.diff(block.starts[: block.texts], append=block.vectors)[order]
+        self.passages: NDArray[np.int64] = np.diff(block.starts[: block.texts], append=block.vectors)[order]
 
     def languages(self) -> dict[str, int]:
         """Return how many texts each language has."""
@@ -155,7 +155,7 @@ class TextColumns:
         }
 
     def cosines(self, vector: FloatVector) -> FloatVector:
-        """Return the cosine of each text to a unit vector: that of its nearest part, shape (n,)."""
+        """Return the cosine of each text to a unit vector: that of its nearest passage, shape (n,)."""
         block = self._block
         near = products(block.matrix[: block.vectors], vector)
         if block.vectors != block.texts:
@@ -164,7 +164,7 @@ class TextColumns:
 
     def commonness(self, rows: NDArray[np.int64]) -> FloatVector:
         """Return how much nearer than the mean text some are to all texts together, at least 0: they say less."""
-        block, counts = self._block, self.parts[rows]
+        block, counts = self._block, self.passages[rows]
         ends = np.cumsum(counts)
         behind = np.repeat(block.starts[self._order[rows]] + counts - ends, counts)
         mean: FloatVector = block.total / np.float32(max(1, block.vectors))
@@ -172,8 +172,8 @@ class TextColumns:
         nearest: FloatVector = np.maximum.reduceat(near, ends - counts) if len(rows) else near
         return np.maximum(nearest - mean @ mean, 0)
 
-    def part_cosines(self, key: int, vector: FloatVector) -> tuple[float, ...]:
-        """Return the cosines of a text's parts, in their order; none if the text is not here."""
+    def passage_cosines(self, key: int, vector: FloatVector) -> tuple[float, ...]:
+        """Return the cosines of a text's passages, in their order; none if the text is not here."""
         block, place = self._block, self._block.places.get(key, self._block.texts)
         if place >= block.texts:
             return ()
@@ -187,7 +187,7 @@ class TextColumns:
         return list(map(Neighbour._make, zip(self.keys[best].tolist(), near[best].tolist(), strict=True)))
 
 
-_LABELS = (texts.c.agent_lane, texts.c.session_lane, texts.c.speaker, texts.c.language)
+_LABELS = (texts.c.agent_bucket, texts.c.session_bucket, texts.c.speaker, texts.c.language)
 COLUMNS = (texts.c.key, texts.c.kind, texts.c.owner, *_LABELS, texts.c.vectors, texts.c.vector)
 """What `columns_from` needs of texts that have vectors."""
 
@@ -243,7 +243,7 @@ class VectorCache:
             reach: The scope.
             overview: How many vectors its namespace has, and their version.
         """
-        return TextColumns(self._block(connection, reach.namespace, overview), reach.lane)
+        return TextColumns(self._block(connection, reach.namespace, overview), reach.bucket)
 
     def _block(self, connection: sa.Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
@@ -414,14 +414,14 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTas
 def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     now = hash_of(text)
     kept = blobs.parts_of(row) if row.text_hash == now else ()
-    return IndexTask(row.key, storage_texts.lanes_of_row(row), text, now, kept, speaker)
+    return IndexTask(row.key, storage_texts.buckets_of_row(row), text, now, kept, speaker)
 
 
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
     """Store vectors of texts that still exist. Storing one twice changes nothing."""
     if not new_entries:
         return
-    owners = storage_texts.owners_locked(connection, {entry.lanes[0][1:] for entry in new_entries})
+    owners = storage_texts.owners_locked(connection, {entry.buckets[0][1:] for entry in new_entries})
     versions = {name: storage_texts.next_version(owner, now) for name, owner in owners.items()}
     here = {row.key: row for row in _LOCKED.all(connection, sorted(entry.key for entry in new_entries))}
     if not here:
@@ -449,7 +449,7 @@ class Embedding(NamedTuple):
     """The vectors of a text that is not stored yet, of an embedder that needs no time.
 
     Attributes:
-        vectors: Of its parts, in their order.
+        vectors: Of its passages, in their order.
         text_hash: Digest of the text, as the index job makes it.
         speaker: Who said it: the first letter of the role, and the name.
         language: The code of its language; empty if that is not known.
@@ -506,12 +506,10 @@ def add(
     if grew.dimension is None:
         known = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
         connection.execute(known, {"name": "dimension", "value": dimension})
-    lanes = storage_texts.lanes_of(scope)
-    filed = {"namespace": scope.namespace, "agent_lane": lanes[1], "session_lane": lanes[2], "owner": owner}
-    rows = (
-        {"key": key, "kind": kind, **filed, **_filled(one, grew.version)} for key, one in embeddings.items()
+    same = storage_texts.columns_of(kind, scope, owner)
+    _INSERT.run(
+        connection, *({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
     )
-    _INSERT.run(connection, *rows)
     if grew.is_projected:
         outbox.mark(connection, list(embeddings))
     if grew.learns is not None:
@@ -528,10 +526,10 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
         target: Scope of the copies.
         now: The present.
     """
-    lanes = storage_texts.lanes_of(target)
+    buckets = storage_texts.buckets_of(target)
     for some in statements.chunks(list(keys)):
         found = entries_of(connection, some)
-        store(connection, [replace(one, key=keys[one.key], lanes=lanes) for one in found], now)
+        store(connection, [replace(one, key=keys[one.key], buckets=buckets) for one in found], now)
 
 
 def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:

@@ -23,7 +23,7 @@ TABLE = "memlayer_lexical"
 PLACES = "memlayer_places"
 CREATE = {
     "sqlite": (
-        f'CREATE VIRTUAL TABLE {TABLE} USING fts5(lanes, terms, tokenize = "unicode61 remove_diacritics 0")',
+        f'CREATE VIRTUAL TABLE {TABLE} USING fts5(buckets, terms, tokenize = "unicode61 remove_diacritics 0")',
         f"CREATE VIRTUAL TABLE {PLACES} USING fts5vocab({TABLE}, instance)",
     ),
     "postgresql": (
@@ -32,7 +32,9 @@ CREATE = {
     ),
 }
 INSERT = {
-    "sqlite": Statement(sa.text(f"INSERT INTO {TABLE} (rowid, lanes, terms) VALUES (:key, :lanes, :terms)")),
+    "sqlite": Statement(
+        sa.text(f"INSERT INTO {TABLE} (rowid, buckets, terms) VALUES (:key, :buckets, :terms)")
+    ),
     "postgresql": Statement(
         sa.text(f"INSERT INTO {TABLE} (key, terms) VALUES (:key, CAST(:terms AS tsvector))")
     ),
@@ -131,7 +133,7 @@ def owner(number: int) -> str:
 def insert(
     connection: sa.Connection,
     owners: Sequence[str],
-    lanes: Iterable[str],
+    buckets: Iterable[str],
     rows: Sequence[tuple[int, Sequence[str]]],
 ) -> None:
     """Add rows of texts.
@@ -139,7 +141,7 @@ def insert(
     Args:
         connection: In a transaction that writes.
         owners: Tokens that each term is filed under: a search with one of them finds it.
-        lanes: Tokens of their agent and their session; empty ones are left out.
+        buckets: Tokens of their agent and their session; empty ones are left out.
         rows: Key and terms of each text.
     """
     if not rows:
@@ -147,8 +149,8 @@ def insert(
     dialect = connection.dialect.name
     write = _fts5_row if dialect == "sqlite" else _tsvector_row
     filed = [(key, [owner + term for owner in owners for term in terms]) for key, terms in rows]
-    lanes = list(filter(None, lanes))
-    INSERT[dialect].run(connection, *(write(key, lanes, terms) for key, terms in filed))
+    buckets = list(filter(None, buckets))
+    INSERT[dialect].run(connection, *(write(key, buckets, terms) for key, terms in filed))
 
 
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
@@ -187,10 +189,10 @@ def postings(
         among: Keys of the only rows that are searched, all of them in the scope. None: all.
     """
     spelled = {owner + word: word for owner in owners for word in words[:_MOST_WORDS]}
-    lanes = _narrow(reach)
+    buckets = _narrow(reach)
     found: dict[str, Counter[int]] = {}
     common: list[str] = []
-    for term, times in _places_of(connection, list(spelled), lanes, among).items():
+    for term, times in _places_of(connection, list(spelled), buckets, among).items():
         if times.total() > MOST_ROWS:
             common.append(term)
         elif (word := spelled[term]) in found:
@@ -198,22 +200,22 @@ def postings(
         else:
             found[word] = times
     if common and not found and among is None:
-        keys = dict.fromkeys(_together(connection, common, lanes), 1)
+        keys = dict.fromkeys(_together(connection, common, buckets), 1)
         return {spelled[term]: keys for term in common if keys}
     return {spelled[term]: {} for term in common} | {word: times for word, times in found.items() if times}
 
 
 def _narrow(reach: Scope | SharedScope | Folder) -> list[str]:
-    """Return the lanes that a search is limited to, if it is. With an agent, records that others share have their own."""
-    if reach.lane == reach.user_lane:
+    """Return the buckets that a search is limited to, if it is. With an agent, records that others share have their own."""
+    if reach.bucket == reach.user_bucket:
         return []
     if isinstance(reach, Scope) and reach.session_id is None:
-        return [reach.lane, reach.commons.lane]
-    return [reach.lane]
+        return [reach.bucket, reach.commons.bucket]
+    return [reach.bucket]
 
 
 def _places_of(
-    connection: sa.Connection, terms: list[str], lanes: Sequence[str], among: Collection[int] | None
+    connection: sa.Connection, terms: list[str], buckets: Sequence[str], among: Collection[int] | None
 ) -> dict[str, Counter[int]]:
     """Return the keys of the rows of each term, and how often each has it; of a common term, one more than counts."""
     if not terms:
@@ -223,9 +225,9 @@ def _places_of(
         values = {**limit, "words": json.dumps(terms)}
         if among is not None:
             values["among"] = json.dumps(list(among))
-        elif lanes:
-            values["within"] = _in_lanes(lanes)
-        one = STANDING_AMONG if among is not None else STANDING_WITHIN if lanes else STANDING
+        elif buckets:
+            values["within"] = _in_buckets(buckets)
+        one = STANDING_AMONG if among is not None else STANDING_WITHIN if buckets else STANDING
         # A key for each place where the word stands.
         return {term: Counter(json.loads(places)) for term, places in one.tuples(connection, values)}
     found: dict[str, Counter[int]] = {term: Counter() for term in terms}
@@ -233,42 +235,42 @@ def _places_of(
     statement = IN_VECTORS
     if among is not None:
         statement, values["among"] = AMONG_VECTORS, list(among)
-    elif lanes:
-        statement, values["within"] = WITHIN_VECTORS, " | ".join(map(quoted, lanes))
+    elif buckets:
+        statement, values["within"] = WITHIN_VECTORS, " | ".join(map(quoted, buckets))
     for term, key, times in statement.tuples(connection, values):
         found[term][key] = times
     return found
 
 
-def _together(connection: sa.Connection, terms: Sequence[str], lanes: Sequence[str]) -> list[int]:
+def _together(connection: sa.Connection, terms: Sequence[str], buckets: Sequence[str]) -> list[int]:
     """Return rows that contain all of some common words."""
     query = " & ".join(map(quoted, terms))
     if connection.dialect.name == "sqlite":
-        query = _matching(terms, lanes)
-    elif lanes:
-        query += f" & ({' | '.join(map(quoted, lanes))})"
+        query = _matching(terms, buckets)
+    elif buckets:
+        query += f" & ({' | '.join(map(quoted, buckets))})"
     rows = TOGETHER[connection.dialect.name].tuples(connection, {"query": query, "most": MOST_ROWS})
     return [key for (key,) in rows]
 
 
-def _matching(terms: Sequence[str], lanes: Sequence[str]) -> str:
-    """Return a query of FTS5 for the rows that have all terms, and one of the lanes if there are some."""
+def _matching(terms: Sequence[str], buckets: Sequence[str]) -> str:
+    """Return a query of FTS5 for the rows that have all terms, and one of the buckets if there are some."""
     every = " AND ".join(f'terms : "{term}"' for term in terms)
-    return f"{every} AND {_in_lanes(lanes)}" if lanes else every
+    return f"{every} AND {_in_buckets(buckets)}" if buckets else every
 
 
-def _in_lanes(lanes: Sequence[str]) -> str:
-    some = " OR ".join(f'"{lane}"' for lane in lanes)
-    return f"lanes : ({some})"
+def _in_buckets(buckets: Sequence[str]) -> str:
+    some = " OR ".join(f'"{bucket}"' for bucket in buckets)
+    return f"buckets : ({some})"
 
 
-def _fts5_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
-    return {"key": key, "lanes": " ".join(lanes), "terms": " ".join(terms)}
+def _fts5_row(key: int, buckets: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
+    return {"key": key, "buckets": " ".join(buckets), "terms": " ".join(terms)}
 
 
-def _tsvector_row(key: int, lanes: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
+def _tsvector_row(key: int, buckets: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
     """Return a row with the tsvector as text, so that it depends on no parser and no locale of the server."""
-    places: dict[str, list[int]] = {lane: [] for lane in lanes}
+    places: dict[str, list[int]] = {bucket: [] for bucket in buckets}
     for place, term in enumerate(terms, start=1):
         seen = places.setdefault(term, [])
         if len(seen) < 200 and place < 16_000:  # noqa: PLR2004  (PostgreSQL keeps 255 places up to 16,383)

@@ -139,7 +139,7 @@ def summarize(
         rt.db.write(jobs.finish, [job])
         return
     if task is None:
-        rt.db.write(summaries_sql.settle, session, job)
+        rt.db.write(summaries_sql.close, session, job)
         return
     keys = [stored.key for stored in task.messages]
     also = side_task(keys) if side_task is not None else None

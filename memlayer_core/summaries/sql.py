@@ -131,7 +131,7 @@ def commit(
     is_same = row is not None and row.summary_version == session.summary_version
     if is_same and summary is None:
         connection.execute(sa.update(sessions).where(this).values(summary_tries=sessions.c.summary_tries + 1))
-        settle(connection, session, job)
+        close(connection, session, job)
         return False
     if is_same and summary is not None:
         version = session.summary_version + 1
@@ -148,7 +148,7 @@ def commit(
     return is_same
 
 
-def settle(connection: sa.Connection, session: Session, job: Job) -> None:
+def close(connection: sa.Connection, session: Session, job: Job) -> None:
     """Delete a job: all that was due when `session` was read is summed up, or was refused."""
     asked = {"summary_asked": session.summary_due}
     connection.execute(sa.update(sessions).where(sessions.c.number == session.number).values(asked))

@@ -45,7 +45,7 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     """
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
     if reach.session_id is not None:
-        records_reads.forget_sessions(connection, (row.lane for row in rows))
+        records_reads.forget_sessions(connection, (row.bucket for row in rows))
     within = writes.keys_within(connection, rows)
     reads.lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
@@ -104,7 +104,7 @@ def restore(
     receipt = writes.replace_list(connection, scope, drafts, now, shards, erase=True)
     row = reads.lock_or_make_session(connection, scope, now, shards)
     begins = _behind(connection, row.number, details.last_ended_id)
-    _settle(connection, row, begins, goes_on=True, title=details.title)
+    _set_state(connection, row, begins, goes_on=True, title=details.title)
     return receipt
 
 
@@ -143,7 +143,7 @@ def merge(
         updated_at=to_micros(updated) if receipt.stored or receipt.replaced else row.updated_at
     )
     more = {"title": title, "created_at": created_at, "updated_at": row.updated_at}
-    _settle(connection, row, begins, goes_on=goes_on, **more)
+    _set_state(connection, row, begins, goes_on=goes_on, **more)
     return receipt
 
 
@@ -192,7 +192,7 @@ def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> i
     return position + 1 if position is not None else 0
 
 
-def _settle(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
+def _set_state(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
     """Set where working memory begins, and `more` columns. Without messages from there on, the session has ended."""
     behind = reads.inside(row.number), messages.c.position >= begins
     goes_on = goes_on and (begins == 0 or connection.scalar(sa.select(sa.exists().where(*behind))) is True)

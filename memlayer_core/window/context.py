@@ -26,7 +26,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.terms import parts
+from memlayer_core.storage.terms import passages
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window import view as window_view
@@ -346,7 +346,7 @@ def _read_newest(
         before = newest_first[place + 1 :] if is_asked else newest_first
         of_round = recall_search.round_before([one.message for one in before])
         # A long question may be shortened: what is left out of it is found like anything else.
-        own = found.key if is_asked and found is not None and len(parts(asked)) == 1 else 0
+        own = found.key if is_asked and found is not None and len(passages(asked)) == 1 else 0
         question = recall_search.read_question(connection, begin.own, asked, of_round, own)
     is_known = found is not None and (
         found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)

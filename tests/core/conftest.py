@@ -117,13 +117,13 @@ def conversations() -> st.SearchStrategy[list[Message]]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str | None]]:
-    """Return the shards and lanes that Chroma was asked about."""
+    """Return the shards and buckets that Chroma was asked about."""
     calls: list[tuple[int, str | None]] = []
     real = ChromaIndex.nearest
 
-    def nearest(index: ChromaIndex, shard: int, lane: str | None, *args: Any) -> Any:
-        calls.append((shard, lane))
-        return real(index, shard, lane, *args)
+    def nearest(index: ChromaIndex, shard: int, bucket: str | None, *args: Any) -> Any:
+        calls.append((shard, bucket))
+        return real(index, shard, bucket, *args)
 
     monkeypatch.setattr(ChromaIndex, "nearest", nearest)
     return calls

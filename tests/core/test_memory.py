@@ -264,7 +264,7 @@ def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch
 def test_scopes_of_different_people_never_share_a_key() -> None:
     names = ("a", "b"), ("ab", "b"), ("a", "b", "c"), ("a", "c", "b"), ('a","b', "b"), ("a", "b", "default")
     scopes = [*(Scope(*some) for some in names), Scope("a", "b", tenant_id="c"), Scope.alone("b")]
-    assert len({scope.session_lane for scope in scopes}) == len(scopes)
+    assert len({scope.session_bucket for scope in scopes}) == len(scopes)
 
 
 def test_importing_the_core_loads_no_index_and_no_framework() -> None:

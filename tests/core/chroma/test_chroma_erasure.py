@@ -101,7 +101,7 @@ def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, way, pe
     assert traces(chroma, gone)
     assert not persisted or list(chroma.glob("*/data_level0.bin"))
     gone += [] if way == "edit" else [key_of(chat)]
-    gone += [chat.scope.session_lane.encode()] if way.startswith("forget") else []
+    gone += [chat.scope.session_bucket.encode()] if way.startswith("forget") else []
     WAYS[way](chat)
     memory.flush(60)
     assert traces(chroma, gone) == set()
@@ -232,7 +232,7 @@ def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_a
     for user in ("eve", "adam", "ada", "bob"):
         copied(memory, *boats(0, 10), user=user)
     chat = memory.chat(user_id="louis", session_id="s")
-    gone = [key_of(chat), chat.scope.user_lane.encode()]
+    gone = [key_of(chat), chat.scope.user_bucket.encode()]
     memory.close()
     child = subprocess.run(
         [sys.executable, "-c", KILLED, chroma.parent, point], capture_output=True, timeout=120

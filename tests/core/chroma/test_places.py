@@ -42,8 +42,8 @@ def vector(key: int) -> np.ndarray:
 def write(index: ChromaIndex, *keys: int, shard: int = 0) -> str:
     """Give a collection a batch. Returns its name."""
     scope = Scope("ann", session_id="s1")
-    lanes = scope.user_lane, scope.agent_lane, scope.session_lane
-    entries = [IndexEntry(key, lanes, vector(key), f"hash-{key}") for key in keys]
+    buckets = scope.user_bucket, scope.agent_bucket, scope.session_bucket
+    entries = [IndexEntry(key, buckets, vector(key), f"hash-{key}") for key in keys]
     before = ("", LAST.get((id(index), shard), ""))
     batch = Batch(shard, dict.fromkeys(keys, 1), entries, ("e", DIMENSION), before)
     index.write(batch)

@@ -150,7 +150,7 @@ def test_a_large_user_has_a_collection_alone_that_is_asked_without_a_filter(open
     assert found(memory) == 12
     assert {*asked} == {(1, None)}
     assert len(memory.search("boat", user_id="ada", session_id="s", limit=50)) == 12
-    assert asked[-1][1] == memory.chat(user_id="ada", session_id="s").scope.session_lane
+    assert asked[-1][1] == memory.chat(user_id="ada", session_id="s").scope.session_bucket
     assert in_chroma(memory) == in_journal(memory)
     memory.forget(user_id="ada")
     memory.flush(60)

@@ -445,7 +445,7 @@ def test_with_an_agent_only_its_own_records_are_told(store) -> None:
     store.flush()
     rt, vector = store.runtime, store.runtime.embedder.embed_query("nuts")
     for reach, count in ((Scope("louis", agent_id="cook"), 2), (Scope("louis"), 6)):
-        near = [rt.db.read(compare, rt, shelf, vector, 9) for shelf in (reach, reach.commons)]
+        near = [rt.db.read(compare, rt, scope, vector, 9) for scope in (reach, reach.commons)]
         assert sum(map(len, near)) == len(told(store, reach)) == count
     assert sorted(told(store, Scope("louis", agent_id="cook"))) == ["nuts for cook", "nuts of eve for cook"]
 
@@ -680,7 +680,7 @@ def test_a_job_that_is_done_twice_does_what_it_does_once(store) -> None:
     jobs = db.write(storage_jobs.lease, ("index",), 10, "one that dies", soon, later)
     (waiting,) = db.read(vectors.index_tasks, [job.subject for job in jobs])
     vector = store.runtime.embedder.embed([waiting.text])[0]
-    filing = IndexEntry(waiting.key, waiting.lanes, vector, waiting.text_hash)
+    filing = IndexEntry(waiting.key, waiting.buckets, vector, waiting.text_hash)
     for _ in range(2):
         db.write(vectors.store, [filing], store.runtime.now())
     chat.revise(record.memory_id, "Louis may eat nuts.")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from memlayer_core.recall.pack import excerpt, shares
-from memlayer_core.storage.terms import parts, question_terms, sentences
+from memlayer_core.storage.terms import passages, question_terms, sentences
 
 LONG = " ".join(
     f"Then there was part {number} of the talk, which went on." if number != 40 else "Her cat is named Pixel."
@@ -41,7 +41,7 @@ def test_the_sentence_that_was_asked_for_is_in_it_with_what_stands_around_it() -
 
 
 def test_where_words_do_not_tell_the_part_that_is_nearest_in_meaning_is_told() -> None:
-    pieces = parts(LONG)
+    pieces = passages(LONG)
     for place, piece in enumerate(pieces):
         near = [0.5 if other == place else 0.1 for other in range(len(pieces))]
         room = len(piece) + 20

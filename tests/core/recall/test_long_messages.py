@@ -15,7 +15,7 @@ from tuned import Tuned
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.models.minilm import folder, is_present
 from memlayer_core.storage.tables import namespaces, texts
-from memlayer_core.storage.terms import parts
+from memlayer_core.storage.terms import passages
 from tests.conftest import PROMPT
 
 TOPICS = ("weather|rain|sun", "train|station|platform", "soup|bread|lunch", "bees|honey|insects", "door|key")
@@ -52,7 +52,7 @@ def signs(some: Sequence[str]) -> list[list[float]]:
 def stored_bytes(memory: Memory, text: str) -> list[bytes]:
     return [
         np.asarray(vector / np.linalg.norm(vector), dtype="<f2").astype(precision).tobytes()
-        for vector in map(np.asarray, signs(parts(text)))
+        for vector in map(np.asarray, signs(passages(text)))
         for precision in ("<f2", "<f4")  # of the journal and of Chroma
     ]
 
@@ -131,7 +131,7 @@ def test_all_parts_go_with_their_message(open_at, tmp_path: Path, way: str) -> N
     memory = open_at(embedder=signs, settings=PROMPT.replace(exact_scan_limit=0))
     memory.chat(user_id="eve", session_id="s").add("user", "Something else.")
     chat = said(memory, LONG)
-    number = len(parts(LONG))
+    number = len(passages(LONG))
     assert number > 2
     assert sorted(in_index(memory).values()) == [1, number]
     assert sorted(counted(memory)) == [(1, 1), (number, 1)]
@@ -153,7 +153,7 @@ def test_an_edit_leaves_no_old_part_in_an_index_that_is_not_compacted(open_at, c
     memory.runtime.index.exclusive = False  # as on a server
     chat.edit(0, content=content)
     memory.flush(60)
-    assert list(in_index(memory).values()) == [len(parts(content))]
+    assert list(in_index(memory).values()) == [len(passages(content))]
 
 
 def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, settings) -> None:
@@ -173,8 +173,8 @@ def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, se
     said = {"first": "The door is open.", "between": "A key.", "long": LONG}
     chat.resync([Message("user", text, id=one) for one, text in said.items()])
     memory.flush(60)
-    assert {text for text in asked[before:] if text in parts(LONG)} == set()  # no model is asked again
-    number = len(parts(LONG))
+    assert {text for text in asked[before:] if text in passages(LONG)} == set()  # no model is asked again
+    number = len(passages(LONG))
     assert counted(memory) == [(2 * number + 3, 5)]
     if settings.exact_scan_limit == 0:
         assert sorted(in_index(memory).values()) == [1, 1, 1, number, number]
@@ -193,7 +193,7 @@ def test_an_old_text_gets_its_parts_when_everything_is_embedded_again(open_at) -
     memory.close()
     again = open_at(embedder=signs, reembed=True)
     again.flush(60)
-    assert counted(again) == [(len(parts(LONG)), 1)]
+    assert counted(again) == [(len(passages(LONG)), 1)]
     assert again.admin.verify() == []
 
 
@@ -216,6 +216,6 @@ def test_many_long_messages_are_embedded_a_batch_at_a_time(open_at) -> None:
 
     memory = open_at(embedder=embed, settings=PROMPT.replace(index_batch=8))
     said(memory, *(f"{LONG} {number}" for number in range(8)))
-    number = len(parts(LONG))
+    number = len(passages(LONG))
     assert counted(memory) == [(8 * number, 8)]
     assert max(size for size in sizes if size < 100) < 8 + number  # its scale takes more than 100

@@ -346,7 +346,7 @@ def test_what_is_found_is_right_before_between_and_after_the_parts_of_an_erasure
             if what == "file":
                 key = next(numbers)
                 scope, owner = list(OWNERS.items())[key % 2]
-                storage_words.insert(connection, [owner], texts.lanes_of(scope)[1:], [(key, value)])
+                storage_words.insert(connection, [owner], texts.buckets_of(scope)[1:], [(key, value)])
                 here[key] = (scope, value)
             elif what == "delete":
                 gone = list(here)[value : value + 2]
@@ -393,7 +393,7 @@ def test_three_thousand_forgets_leave_a_store_that_is_whole() -> None:
 # --- what is damaged is repaired, or told of
 
 
-WEAR = """INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES ({0}, 'x', 'y z');
+WEAR = """INSERT INTO memlayer_lexical (rowid, buckets, terms) VALUES ({0}, 'x', 'y z');
 INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize');
 DELETE FROM memlayer_lexical WHERE rowid = {0};
 INSERT INTO memlayer_lexical (memlayer_lexical) VALUES ('optimize');
@@ -428,10 +428,10 @@ DAMAGES = {
     "all that is filed": "DELETE FROM memlayer_lexical",
     "some of what is filed": "DELETE FROM memlayer_lexical WHERE rowid IN (SELECT key FROM memlayer_texts LIMIT 1)",
     "what FTS5 filed": "DELETE FROM memlayer_lexical_content",
-    "something filed too much": "INSERT INTO memlayer_lexical (rowid, lanes, terms) VALUES (77, 'x', 'y')",
+    "something filed too much": "INSERT INTO memlayer_lexical (rowid, buckets, terms) VALUES (77, 'x', 'y')",
     "what FTS5 reads first": "UPDATE memlayer_lexical_data SET block = x'0000ffff' WHERE id = 10",
 }
-FILED = "SELECT rowid, lanes, terms FROM memlayer_lexical ORDER BY rowid"
+FILED = "SELECT rowid, buckets, terms FROM memlayer_lexical ORDER BY rowid"
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -20,7 +20,7 @@ from memlayer_core.errors import MemlayerError, NewerSchemaError, OlderSchemaErr
 from memlayer_core.storage.database import SCHEMA_VERSION
 
 Where = dict[str, Any]
-TABLES = {26: "a97417ee75817bdb"}
+TABLES = {27: "75e7078108ca6fa6"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 

@@ -46,7 +46,7 @@ def in_journal(db: Database, reach: Scope) -> dict[int, float]:
     return {
         row.key: round(float(max(unpacked([row.vector], [row.vectors]) @ QUESTION)), 4)
         for row in db.read(lambda connection: connection.execute(query).all())
-        if reach.agent_id is None or row.agent_lane == reach.lane
+        if reach.agent_id is None or row.agent_bucket == reach.bucket
     }
 
 
@@ -166,7 +166,7 @@ def test_chinese_words_of_two_characters_are_found_and_hostile_words_are_words(d
     db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!", hostile), NOON, SHARDS)
     found = db.read(postings, LOUIS.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
-    for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "lanes : *", "NOT"):
+    for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "buckets : *", "NOT"):
         filed_under(db, LOUIS.reach(), query)
     assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
 
@@ -196,7 +196,7 @@ def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
     key = add_x(db, LOUIS)
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert not waiting.vectors
-    assert waiting.lanes == (LOUIS.user_lane, LOUIS.agent_lane, LOUIS.session_lane)
+    assert waiting.buckets == (LOUIS.user_bucket, LOUIS.agent_bucket, LOUIS.session_bucket)
     db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)], NOON)
     assert db.read(vectors.index_tasks, [key])[0].vectors
     db.write(messages_writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)

@@ -7,10 +7,10 @@ from hypothesis import example, given, strategies as st
 
 from examples import examples
 from memlayer_core.storage.terms import (
-    MOST_PARTS,
+    MOST_PASSAGES,
     index_terms,
     language_of,
-    parts,
+    passages,
     question_terms,
     sentence_starts,
     sentences,
@@ -97,9 +97,9 @@ SPOKEN = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
 @example("x" * 2_000_000)
 @examples(100)
 def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to_begin(text: str) -> None:
-    made, starts = parts(text), sentence_starts(text)
+    made, starts = passages(text), sentence_starts(text)
     assert "".join(made) == text
-    assert 1 <= len(made) <= MOST_PARTS
+    assert 1 <= len(made) <= MOST_PASSAGES
     assert all(part.strip() for part in made) or len(made) == 1
     assert len(text) > 500 or made == [text]
     assert starts == sorted(set(starts))
@@ -109,7 +109,7 @@ def test_the_parts_make_up_the_text_and_each_sentence_stands_where_it_is_said_to
 
 def test_parts_begin_with_sentences_and_are_about_equally_long() -> None:
     text = " ".join(f"This is what was said as number {number}." for number in range(100))
-    made = parts(text)
+    made = passages(text)
     assert len(made) == -(-len(text) // 500)
     assert all(part.startswith("This is") for part in made)
     assert max(map(len, made)) - min(map(len, made)) <= 2 * len("This is what was said as number 99. ")
