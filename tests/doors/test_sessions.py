@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -87,10 +88,18 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, d
 
 
 @pytest.mark.trap("langchain", 2)
-def test_turns_that_are_added_at_once_are_all_kept_and_stay_together(do, door, memory, session) -> None:
+def test_turns_that_are_added_at_once_are_all_kept_and_stay_together(do, door, session) -> None:
     turns = [door.say(f"question {number}", f"answer {number}") for number in range(8)]
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(lambda turn: do(door.open(memory), door.add, turn), turns))
+
+    class Turns:
+        def add(self) -> None:
+            with ThreadPoolExecutor(4) as threads:
+                list(threads.map(getattr(session, door.add), turns))
+
+        async def aadd(self) -> None:
+            await asyncio.gather(*map(getattr(session, f"a{door.add}"), turns))
+
+    do(Turns(), "add")
     kept = door.kept(session)
     assert sorted(map(str, zip(kept[::2], kept[1::2], strict=True))) == sorted(map(str, map(tuple, turns)))
 

@@ -75,7 +75,7 @@ def test_a_failure_is_not_kept_and_ends_what_was_also_in_the_background(do, embe
     assert embedder.queries == ["where?", "when?", "where?", "where?"]
     embedder.failing = away
     with pytest.raises(EmbedderError):
-        do(asked, "embed", ["a text"])
+        asked.embed(["a text"])
     embedder.failing = here
     do(asked, "ask", "where?")
     assert embedder.queries[4:] == ["where?"]
