@@ -340,11 +340,6 @@ def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:
     return got
 
 
-def bears(scores: Scores, order: Rows) -> float:
-    """Return the best support among the first texts of an order; 0 without any."""
-    return float(scores.support(order[:LEADING]).max(initial=0.0))
-
-
 def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
     """Return which texts of an order are worth their tokens: none if nothing is relevant to the question.
 
