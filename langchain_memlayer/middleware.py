@@ -380,17 +380,24 @@ class AgentThread(Chat):
         if lineage == self._lineage:
             self._since = min(filter(None, (self._since, message.created_at)), default=None)
         elif lineage and self._since and message.created_at and message.created_at > self._since:
-            _warn_of_others()
+            _warn_once(_OTHERS)
         return lineage == self._lineage
 
 
+_OTHERS = (
+    "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
+    "give the agents of several processes a shared checkpointer, or none"
+)
+_SUMMARIES = (
+    "a `SummarizationMiddleware` together with `MemlayerMiddleware` pays for summaries that no model sees: the "
+    "memory has its own. Leave it out, or give it `summarizer=create_summarizer(memory)`"
+)
+
+
 @cache
-def _warn_of_others() -> None:
+def _warn_once(text: str) -> None:
     """Warn once in a process."""
-    logger.warning(
-        "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
-        "give the agents of several processes a shared checkpointer, or none"
-    )
+    logger.warning(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,16 +515,7 @@ def warn_of_summaries(messages: Sequence[BaseMessage], snapshot: ThreadSnapshot 
             and not (snapshot is not None and contains(snapshot, message))
             and not is_own_summary(message)
         ):
-            _warn_of_summary()
-
-
-@cache
-def _warn_of_summary() -> None:
-    """Warn once in a process."""
-    logger.warning(
-        "a `SummarizationMiddleware` together with `MemlayerMiddleware` pays for summaries that no model sees: the "
-        "memory has its own. Leave it out, or give it `summarizer=create_summarizer(memory)`"
-    )
+            _warn_once(_SUMMARIES)
 
 
 # The messages of a request to an agent's model: the thread's own, and those of other middleware.

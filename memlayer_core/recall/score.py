@@ -340,6 +340,11 @@ def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:
     return got
 
 
+def bears(texts: Texts, scores: Scores) -> float:
+    """Return the best support among the first texts; 0 without any."""
+    return float(scores.support(texts.order(scores.total, limit=LEADING)).max(initial=0.0))
+
+
 def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
     """Return which texts of an order are worth their tokens: none if nothing is relevant to the question.
 

@@ -37,7 +37,7 @@ from memlayer_core.recall import sql
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
-from memlayer_core.recall.score import FOLLOWS, LEADING, Look, Scores, Texts, score, told
+from memlayer_core.recall.score import FOLLOWS, LEADING, Look, Scores, Texts, bears, score, told
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Folder, Scope
@@ -292,8 +292,7 @@ def find(
     eligible = _eligible_keys(connection, scope, recall_filter)
     look = _look(connection, rt, scope, question.key, [question.own], eligible)
     scores = score(look, question.own.vector, look.words[0], question.own.speakers)
-    both, leading = question.both, look.texts.order(scores.total, (), LEADING)
-    if both is not None and scores.support(leading).max(initial=0.0) < FOLLOWS:
+    if (both := question.both) is not None and bears(look.texts, scores) < FOLLOWS:
         if both.vector is None and question.own.vector is not None:
             vector, _ = vector_at_once(rt, both.text) or (None, None)
             both = replace(both, vector=vector)

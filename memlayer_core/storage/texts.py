@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.settings import Settings
 from memlayer_core.storage import outbox, statements, words
 from memlayer_core.storage.jobs import enqueue, enqueue_erasure
 from memlayer_core.storage.statements import ListStatement, Statement
@@ -85,8 +86,8 @@ class Source(NamedTuple):
 
 
 _SOURCES: dict[str, tuple[Source, ListStatement]] = {}
-INDEXED = 20_000
-"""Characters of a text whose words are indexed: the default of the setting."""
+INDEXED = Settings.indexed_characters
+"""Characters of a text whose words are indexed."""
 
 
 def register(kind: Kind, source: Source) -> None:

@@ -550,8 +550,7 @@ def test_an_interrupted_run_goes_on_and_removals_after_it_are_obeyed(short) -> N
 @pytest.fixture
 def told(caplog) -> Iterator[Any]:
     """Let what is said once in a process be said again."""
-    middleware._warn_of_others.cache_clear()
-    middleware._warn_of_summary.cache_clear()
+    middleware._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING, "memlayer"):
         yield lambda word: [record for record in caplog.records if word in record.getMessage()]
 
