@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, partial
+from functools import lru_cache, partial
 from itertools import islice
 from operator import is_
 from typing import Annotated, Any, NotRequired, ParamSpec, TypedDict, TypeVar
@@ -394,7 +394,7 @@ _SUMMARIES = (
 )
 
 
-@cache
+@lru_cache(maxsize=8)
 def _warn_once(text: str) -> None:
     """Warn once in a process."""
     logger.warning(text)
