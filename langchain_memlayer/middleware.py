@@ -139,13 +139,14 @@ def take_snapshot(
     """
     entries = [*map(_entry, messages)]
     seen = "".join(entries)
-    change, pending = None, ""
+    change, pending = None, "" if previous is None else previous["pending"]
     if previous is None:
         new = entries[_stored_before(messages, owner) :]
+    elif seen.startswith(previous["seen"]):
+        new = entries[len(previous["seen"]) // _WIDTH :]
     else:
-        if not seen.startswith(previous["seen"]):
-            change = _compare(previous["seen"], messages, entries)
-        known, pending = {*_cut(previous["seen"], _WIDTH, _ID)}, previous["pending"]
+        change = _compare(previous["seen"], messages, entries)
+        known = {*_cut(previous["seen"], _WIDTH, _ID)}
         new = [one for one in entries if one[:_ID] not in known]
     snapshot = ThreadSnapshot(
         lineage=_lineage(messages) if previous is None else previous["lineage"],
@@ -278,15 +279,11 @@ def _entry(message: BaseMessage) -> str:
     content, calls = fields["content"], fields.get("tool_calls")
     text = content if isinstance(content, str) else repr(content)
     said = f"{text}\x1d{calls}" if calls else text
-    return f"{_id_checksum(fields['id'] or '')}{_checksum(said) & 0xFFFF:04x}"
+    return f"{_id_checksum(fields['id'] or '')}{crc32(said.encode('utf-8', 'surrogatepass')) & 0xFFFF:04x}"
 
 
 def _id_checksum(message_id: str) -> str:
-    return f"{_checksum(message_id):08x}"
-
-
-def _checksum(text: str) -> int:
-    return crc32(text.encode("utf-8", "surrogatepass"))
+    return f"{crc32(message_id.encode('utf-8', 'surrogatepass')):08x}"
 
 
 # A conversation as an agent's list sees it, and what of the list the history does not have.

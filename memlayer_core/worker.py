@@ -666,7 +666,9 @@ class Worker:
                 self._jobs.note(rt, "worker", problem)
                 log_error("background work cannot go on", problem)
                 self._stopping.wait(_RECOVERY)
-            self._begins = False
+            if self._begins:
+                self._begins = False
+                self._done()
 
     def _take_over(self, rt: Runtime) -> None:
         """End the leases of processes of this machine that died. This is checked once a second."""
@@ -708,7 +710,7 @@ class Worker:
             rt.db.tidy()
 
     def _done(self) -> None:
-        """Wake the callers that wait in `flush`, since jobs are done."""
+        """Wake the callers that wait in `flush`, since jobs are done, or none is left."""
         for pause in list(self._flushing):
             pause.ring()
 

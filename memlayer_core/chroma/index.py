@@ -13,6 +13,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -352,6 +353,12 @@ def _rejected(problem: Exception) -> list[str]:
 def chroma_settings(**values: Any) -> Any:
     """Return Chroma's settings. The environment cannot set those that would break the index."""
     load_chromadb()
+    return _from_environment().model_copy(update=values)
+
+
+@cache
+def _from_environment() -> Any:
+    """Read the environment once in a process: this takes as long as all else that opens a directory."""
     from chromadb.config import Settings
 
     made: Any = Settings
@@ -361,7 +368,6 @@ def chroma_settings(**values: Any) -> Any:
         migrations="apply",
         migrations_hash_algorithm="md5",
         allow_reset=False,
-        **values,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from inspect import isasyncgen
@@ -608,18 +607,15 @@ def test_summaries_that_are_paid_for_and_not_told_are_warned_of_once(memory, tol
 # What it costs
 
 
-def test_the_mark_is_small_plain_and_cheap() -> None:
+def test_the_mark_is_small_and_plain() -> None:
     said: list[Any] = [HumanMessage("word " * 100, id=f"id-{number}") for number in range(1000)]
     mark, change = middleware.take_snapshot(said, None, in_run=False)
     assert change is None
     assert len(str(mark)) < 13_000
     assert {type(value) for value in mark.values()} == {str, bool}
     more = [*said, HumanMessage("new", id="new")]
-    started = time.process_time()
-    for _ in range(50):
-        again, change = middleware.take_snapshot(more, mark, in_run=True)
-        assert change is None
-    assert (time.process_time() - started) / 50 < 0.004
+    again, change = middleware.take_snapshot(more, mark, in_run=True)
+    assert change is None
     assert again["seen"].startswith(mark["seen"])
 
 

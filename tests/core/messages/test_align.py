@@ -271,16 +271,15 @@ def test_a_list_of_ten_thousand_messages_takes_time_as_its_length(shape):
         sent = [
             new if edit and n % 10 == 5 else old for n, (old, new) in enumerate(zip(past, told, strict=True))
         ]
-        started = time.process_time()
+        began = time.process_time()
         assert align(past, [*sent, *line("unew anew")], complete=True).new == (
             (count, None),
             (count + 1, None),
         )
         assert align(past[10:], [*sent[20:], *line("unew")], complete=False).superseded == ()
-        return time.process_time() - started
+        return (time.process_time() - began) / count
 
-    longer(100)
-    assert longer(10_000) < 2
+    assert min(longer(10_000) for _ in range(2)) < 4 * min(longer(1_000) for _ in range(3))
 
 
 @st.composite

@@ -16,7 +16,6 @@ import sys
 import tarfile
 import threading
 import time
-import timeit
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -29,6 +28,7 @@ import pytest
 from chromadb import EmbeddingFunction
 from chromadb.utils.embedding_functions import DefaultEmbeddingFunction, ONNXMiniLM_L6_V2
 from command_line import ROOT, printed_by
+from growth import cost
 from hypothesis import given, settings, strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -285,10 +285,9 @@ class TestMiniLM:
 
     def test_megabytes_of_text_cost_about_as_much_as_its_beginning(self, model):
         beginning = "the garden is " * 400
-        started = time.monotonic()
-        vector = model.embed_query(beginning + "x y " * 1_000_000)
-        assert time.monotonic() - started < 2
-        assert float(vector @ model.embed_query(beginning)) > 0.9999
+        text = beginning + "x y " * 1_000_000
+        assert float(model.embed_query(text) @ model.embed_query(beginning)) > 0.9999
+        assert cost(partial(model.embed_query, text)) < 10 * cost(partial(model.embed_query, beginning))
 
     def test_takes_any_text_and_white_space_before_one_does_not_hide_it(self, model):
         for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
@@ -386,12 +385,6 @@ class TestHashing:
         near, far = self.embedder.embed([meant, other])
         vector = self.embedder.embed_query(query)
         assert vector @ near > vector @ far + 0.05
-
-    def test_a_chat_message_takes_a_fraction_of_a_millisecond(self):
-        text = "I moved to Lisbon in March and am still looking for a good bakery near the river " * 2
-        self.embedder.embed([text])
-        work = partial(self.embedder.embed, [text] * 50)
-        assert min(timeit.repeat(work, timer=time.process_time, number=1)) / 50 < 0.0005
 
     def test_takes_any_text(self):
         for text in ("\ud800 half", "x" * 2_000_000, "𐀀", "\x00"):
