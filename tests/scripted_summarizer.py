@@ -75,10 +75,12 @@ def _names(text: str) -> str:
     return ", ".join(dict.fromkeys(NAMES.findall(text))) or "this and that"
 
 
-def memories(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Callable[..., Memory]]:
-    """Give a function that opens memories on the database that `request.param` names, and close them all."""
+def memories(
+    request: pytest.FixtureRequest, database: str, settings: Settings
+) -> Iterator[Callable[..., Memory]]:
+    """Give a function that opens memories on a database, and close them all."""
     where = {}
-    if request.param == "postgres":
+    if database == "postgres":
         where["database_url"] = request.getfixturevalue("postgres_url")
     make = Memory.open if where else Memory.in_memory
     opened: list[Memory] = []

@@ -25,10 +25,12 @@ from tests.conftest import Colour
 OpenWith = Callable[..., Memory]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def open_with(request: pytest.FixtureRequest, open_at: Callable[..., Memory]) -> Iterator[OpenWith]:
-    """Return a function that opens a memory on SQLite, and then one on PostgreSQL, with settings."""
-    if request.param == "sqlite":
+@pytest.fixture
+def open_with(
+    database: str, request: pytest.FixtureRequest, open_at: Callable[..., Memory]
+) -> Iterator[OpenWith]:
+    """Return a function that opens a memory on the test's database, with settings."""
+    if database == "sqlite":
         yield lambda settings, **more: open_at("store", settings=settings, **more)
         return
     url = request.getfixturevalue("postgres_url")  # asked for here: its tables go after the memory is closed
@@ -136,7 +138,11 @@ def do(request: pytest.FixtureRequest) -> Colour:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run the tests of a module in both colours, if its async verbs await what others wrote."""
+    """Run tests in both colours, if their module's async verbs await what others wrote, and on each database, if they are of SQL."""
+    if "database" in metafunc.fixturenames:
+        names = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
+        is_of_sql = metafunc.definition.get_closest_marker("each_database") is not None
+        metafunc.parametrize("database", names if is_of_sql else names[:1], scope="function")
     if "do" in metafunc.fixturenames and getattr(metafunc.module, "ASKS_OTHERS", False):
         metafunc.parametrize("do", ["sync", "async"], indirect=True)
 

@@ -153,6 +153,7 @@ def test_an_agent_corrects_its_own_conclusion_and_the_earlier_version_stays(chat
     assert [one.text for one in versions] == ["The user likes Rust.", "The user likes Go."]
 
 
+@pytest.mark.each_database
 def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent) -> None:
     home = chat.remember("The user lives in Graz.", key="home", value="Graz")
     for quote in ("", "I live in Oslo"):

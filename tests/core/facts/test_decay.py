@@ -19,6 +19,8 @@ from memlayer_core.facts.check import new_record
 from memlayer_core.facts.flow import prepare_record, reader_of
 from memlayer_core.facts.model import RecordFilter
 
+pytestmark = pytest.mark.each_database
+
 CATS = "They spoke of two cats called Mimi and Momo."
 PROMPT = Tuned(index_delay=0, durability="normal")
 

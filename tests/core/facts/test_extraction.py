@@ -322,6 +322,7 @@ def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) 
     assert known(without) == known(without, "ada") == {("user", "boat"): "red"}
 
 
+@pytest.mark.each_database
 @pytest.mark.parametrize(
     ("days", "boats"), [(0, {"green"}), (30, {"green", "red"}), (4000, {"green", "red", "old"})]
 )
@@ -381,6 +382,7 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(tmp_path, bad
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.each_database
 def test_what_is_over_the_limit_of_a_day_is_read_on_the_next_one(opened) -> None:
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_daily_calls=1))

@@ -122,6 +122,7 @@ def test_a_new_value_closes_the_old_one_and_without_it_the_one_before_holds_agai
     assert known(memory) == {("user", "home"): "Graz"}
 
 
+@pytest.mark.each_database
 def test_what_was_replaced_is_neither_found_nor_told_and_why_names_it(chat: Any) -> None:
     say(chat, "I live in Graz.", "I live in Rome.")
     memory, graz, rome = chat.memory, ever(chat.memory)["Graz"].memory_id, ever(chat.memory)["Rome"].memory_id
@@ -166,6 +167,7 @@ def test_what_does_not_change_is_a_conflict_and_both_are_told_with_their_days(ch
     assert lines in profile(chat)
 
 
+@pytest.mark.each_database
 def test_what_ended_is_of_the_past_and_what_was_corrected_was_never_true(chat: Any) -> None:
     memory, first_day = chat.memory, MAY + timedelta(hours=1)
     say(chat, "I like tea.")
@@ -235,6 +237,7 @@ def test_to_forget_a_fact_is_to_forget_what_it_had_ended_also_in_a_copy(chat: An
     assert ever(chat.memory) == {}
 
 
+@pytest.mark.each_database
 def test_a_fact_of_the_past_is_forgotten_alone(chat: Any) -> None:
     say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
     assert chat.memory.forget(record_id=ever(chat.memory)["Rome"].memory_id).records == 1
@@ -261,6 +264,7 @@ def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: M
     assert left == ["Graz"] * remembered
 
 
+@pytest.mark.each_database
 def test_what_a_forgotten_session_was_told_stays_in_the_words_of_another(store: Memory) -> None:
     first = store.chat(user_id="louis", session_id="s1").remember("A flat in Graz!", key="home", value="Graz")
     say(store.chat(user_id="louis", session_id="s2"), "I live in Graz.", start=first.created_at)
@@ -271,6 +275,7 @@ def test_what_a_forgotten_session_was_told_stays_in_the_words_of_another(store: 
     assert ever(store) == {}
 
 
+@pytest.mark.each_database
 @pytest.mark.parametrize("user", ["louis", None])
 def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it(store: Memory, user) -> None:
     def chat(session: str, user: str | None = user, **more: Any) -> Any:
@@ -316,6 +321,7 @@ def test_a_fact_that_is_revised_says_what_the_application_says(chat: Any) -> Non
     assert known(chat.memory)[("user", "home")] == "Oslo"
 
 
+@pytest.mark.each_database
 def test_records_are_listed_by_when_they_were_written_and_held(chat: Any) -> None:
     say(chat, "I live in Graz.")
     [home] = chat.memory.records(user_id="louis")
@@ -346,6 +352,7 @@ def test_what_was_imported_later_and_said_earlier_is_of_the_past(chat: Any) -> N
 # What holds by now follows from the clock
 
 
+@pytest.mark.each_database
 @pytest.mark.parametrize(
     "more", [{}, {"always": True}, {"type": "profile"}, {"key": "home", "value": "Valencia"}]
 )
@@ -368,6 +375,7 @@ def test_what_has_ended_or_not_begun_is_told_nowhere_and_what_holds_is(store: Me
     set_ahead(store, 0)
 
 
+@pytest.mark.each_database
 def test_a_value_that_comes_later_ends_the_present_one_on_its_day(store: Memory) -> None:
     chat, then = store.chat(user_id="louis", session_id="s"), store.runtime.now() + timedelta(days=30)
     chat.remember("Ines lives in Valencia", key="home", value="Valencia")
@@ -407,6 +415,7 @@ def test_what_had_ended_may_hold_again(store: Memory) -> None:
 # What is the user's
 
 
+@pytest.mark.each_database
 def test_others_and_denials_are_not_taken_for_the_users(store: Memory) -> None:
     chat = store.chat(user_id="louis", session_id="s")
     nuts = chat.remember("Anna is allergic to nuts.", key="allergy", value="nuts", subject="Anna")
@@ -440,6 +449,7 @@ def test_lists_are_whole_unless_a_limit_is_given(store: Memory) -> None:
 # Who said it
 
 
+@pytest.mark.each_database
 @pytest.mark.parametrize(
     ("user", "names", "known_as"),
     [

@@ -16,6 +16,8 @@ from tuned import Tuned
 from memlayer_core import Memory, Record, Scope
 from tests.conftest import _postgres_schema as postgres_schema
 
+pytestmark = pytest.mark.each_database
+
 HOSTILE = [  # few, so that a user, a role and a tag often have the same name
     "louis",
     "l\u043euis",  # a look-alike letter

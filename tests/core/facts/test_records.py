@@ -34,6 +34,8 @@ from memlayer_core.messages.model import ForgetReport
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage import jobs as storage_jobs, vectors
 
+pytestmark = pytest.mark.each_database
+
 NOW = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 NUTS = "Louis is allergic to nuts."
 SCOPE = ("tenant_id", "user_id", "agent_id", "session_id")

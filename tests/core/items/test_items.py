@@ -24,6 +24,8 @@ from memlayer_core.scope import Folder
 from memlayer_core.storage import vectors, words
 from memlayer_core.storage.texts import repair_words
 
+pytestmark = pytest.mark.each_database
+
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 LATER = Tuned(index_delay=3600, durability="normal")
 TABLES = ("items", "namespaces", "texts WHERE vector IS NOT NULL", "lexical")

@@ -17,6 +17,8 @@ from memlayer_core.items.model import DropItem, FindItems, PutItem
 from memlayer_core.scope import Scope
 from memlayer_core.tools import AGENT_TOOLS
 
+pytestmark = pytest.mark.each_database
+
 NAMESPACE = ("memories", "{user_id}")
 RED, BLUE = "Ada has a red boat.", "Bob has a blue boat."
 ASKS = "Is the boat red or blue?"

@@ -39,6 +39,7 @@ def test_a_time_that_utc_does_not_have_is_refused_and_the_store_stays_usable(res
     assert len(resting.sessions(user_id="louis")) == 1
 
 
+@pytest.mark.each_database
 @pytest.mark.parametrize("text", BROKEN)
 @pytest.mark.parametrize("name", ["title", "forked_from", "ended_with"])
 def test_a_text_that_no_database_can_store_is_refused(resting, name, text) -> None:

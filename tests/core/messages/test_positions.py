@@ -13,6 +13,8 @@ from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.session_files import Transcripts
 from tests.conftest import PROMPT, taken_out
 
+pytestmark = pytest.mark.each_database
+
 WHO = ("user", "assistant")
 BETWEEN = 100  # far more than a gap has room for, when each new message halves it
 

@@ -19,6 +19,8 @@ from memlayer_core.messages.model import SyncReport
 from tests.conftest import taken_out
 from tests.core.messages.conftest import beside
 
+pytestmark = pytest.mark.each_database
+
 WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
 
 

@@ -34,6 +34,8 @@ from memlayer_core.messages.model import beginning
 from tests.conftest import INDEXED, PROMPT
 from tests.core.messages.conftest import beside
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def store(open_with: Callable[[Settings], Memory]) -> Memory:

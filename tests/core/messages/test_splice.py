@@ -32,6 +32,8 @@ from memlayer_core.transfer import sql
 from tests.drafts import draft
 from tests.examples import examples
 
+pytestmark = pytest.mark.each_database
+
 Planned = tuple[Splice, Callable[[], object]]
 
 WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}

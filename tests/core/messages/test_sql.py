@@ -16,6 +16,8 @@ from memlayer_core.storage import jobs, vectors
 from memlayer_core.testing import NOON
 from tests.drafts import draft, drafts
 
+pytestmark = pytest.mark.each_database
+
 
 def append(db, scope, *messages, at=NOON):
     return db.write(messages_writes.append, scope, [*messages], at, SHARDS)

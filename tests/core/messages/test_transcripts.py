@@ -29,6 +29,8 @@ from memlayer_core.session_files import Transcripts
 from memlayer_core.storage.tables import messages
 from tests.conftest import taken_out
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def lists(store: Memory) -> Transcripts:

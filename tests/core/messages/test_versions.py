@@ -16,6 +16,8 @@ from memlayer_core.scope import Scope
 from tests.conftest import PROMPT
 from tests.core.messages.conftest import beside
 
+pytestmark = pytest.mark.each_database
+
 TALK = ("zebra question", "zebra answer", "lion question", "lion answer", "okapi question", "okapi answer")
 
 

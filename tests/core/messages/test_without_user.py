@@ -8,6 +8,8 @@ from memlayer_core import Chat, Memory, Message
 from memlayer_core.scope import Scope
 from memlayer_core.storage import vectors
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def chat(store: Memory) -> Chat:

@@ -17,6 +17,8 @@ from memlayer_core.errors import InvalidFilterError
 from memlayer_core.items.check import conditions_of, passes
 from memlayer_core.items.model import FindItems, PutItem
 
+pytestmark = pytest.mark.each_database
+
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
 QUIET = Tuned(index_delay=3600, durability="normal", episodes=False)
 NAMES = ("Ada", "Bob", None)

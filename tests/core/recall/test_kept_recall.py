@@ -203,11 +203,10 @@ def on_server(new_postgres_url: str) -> Iterator[Callable[[], Memory]]:
         yield lambda: opened.enter_context(Memory.open(**where))
 
 
-@pytest.fixture(params=["open_at", pytest.param("on_server", marks=pytest.mark.postgres)])
-def processes(request: Any) -> tuple[Memory, Memory]:
+@pytest.fixture
+def processes(open_at) -> tuple[Memory, Memory]:
     """Return two memories on one store, as two processes have them."""
-    opened = request.getfixturevalue(request.param)
-    return opened(), opened()
+    return open_at(), open_at()
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])

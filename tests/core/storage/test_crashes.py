@@ -22,6 +22,7 @@ from tests.core.storage.crashing_child import POINTS, SETTINGS
 from tests.core.storage.interrupted_child import LATER
 
 pytestmark = [
+    pytest.mark.each_database,
     pytest.mark.slow,
     pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL"),
 ]

@@ -18,6 +18,8 @@ from tuned import Tuned
 from memlayer_core import Memory, Message
 from memlayer_core.errors import JournalCorruptError, StoreFullError, StoreUnavailableError
 
+pytestmark = pytest.mark.each_database
+
 PAGE = 4096
 SETTINGS = Tuned(index_delay=3600, durability="normal")
 

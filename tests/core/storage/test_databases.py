@@ -26,7 +26,7 @@ from memlayer_core.testing import NOON
 from tests.conftest import PROMPT
 from tests.drafts import draft
 
-pytestmark = pytest.mark.usefixtures("collected")
+pytestmark = [pytest.mark.usefixtures("collected"), pytest.mark.each_database]
 
 
 def test_sqlite_waits_for_the_disk_unless_told_otherwise(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from memlayer_core.storage import jobs, sqlite, texts, words as storage_words
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT
 
+pytestmark = pytest.mark.each_database
+
 NEVER = Tuned(index_delay=3600, durability="normal")
 GONE = "QZXKVPWJRTQ"
 """A word that no other text has. It is filed in small letters: what is filed and what was said can be told apart."""

@@ -19,6 +19,8 @@ from memlayer_core.storage.jobs import LONGEST_BACKOFF, Cost, backoff, latest
 from memlayer_core.testing import NOON
 from tests.drafts import drafts
 
+pytestmark = pytest.mark.each_database
+
 seconds = partial(timedelta, 0)
 AHEAD = timedelta(days=3650)
 WAITS = st.floats(0, LONGEST_BACKOFF)

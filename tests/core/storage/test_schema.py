@@ -19,6 +19,8 @@ from memlayer_core import Memory
 from memlayer_core.errors import MemlayerError, NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
 
+pytestmark = pytest.mark.each_database
+
 Where = dict[str, Any]
 TABLES = {27: "75e7078108ca6fa6"}
 """The version of the tables, and a digest of their columns and indexes."""

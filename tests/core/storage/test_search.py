@@ -25,6 +25,8 @@ from tests.conftest import PROMPT
 from tests.drafts import draft, drafts
 from tests.sql import postings
 
+pytestmark = pytest.mark.each_database
+
 QUESTION = filing(0, LOUIS, [1, 2, 3]).vector
 HELPER = Scope("louis", "s2", agent_id="helper")
 REACHES = (Scope("louis"), Scope("louis", agent_id="helper"), Scope("eve"))

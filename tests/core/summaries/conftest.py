@@ -13,11 +13,11 @@ from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
 from memlayer_core.storage import jobs
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def opened(request: pytest.FixtureRequest) -> Iterator[Callable[..., Memory]]:
-    """Return a function that opens the test's memory, on SQLite and on PostgreSQL."""
+@pytest.fixture
+def opened(database: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Memory]]:
+    """Return a function that opens memories on the test's database."""
     quiet = getattr(request.module, "QUIET", scripted_summarizer.QUIET)
-    yield from scripted_summarizer.memories(request, quiet)
+    yield from scripted_summarizer.memories(request, database, quiet)
 
 
 @pytest.fixture

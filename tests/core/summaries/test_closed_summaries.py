@@ -14,6 +14,8 @@ from memlayer_core.facts.model import Record, Relation
 from memlayer_core.summaries.check import EpisodeText, split_episode
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, WITH_EPISODE
 
+pytestmark = pytest.mark.each_database
+
 EPISODE = {"key_topics": ["cats"], "actions_taken": ["told of friends"], "outcomes": [], "importance": 0.7}
 
 

@@ -296,6 +296,7 @@ def test_a_week_moves_neither_the_window_nor_what_stands_before_it(opened) -> No
     assert (after.messages, after.tokens) == (before.messages, before.tokens)
 
 
+@pytest.mark.each_database
 def test_an_idle_session_that_was_carried_elsewhere_is_not_told_again_there(
     opened, open_at, tmp_path
 ) -> None:
@@ -468,6 +469,7 @@ def test_a_model_that_fails_is_tried_again_and_the_failure_is_logged_with_the_se
     assert memory.admin.status().problems == {}
 
 
+@pytest.mark.each_database
 @pytest.mark.requirement("J18")
 def test_an_end_waits_for_no_model_and_one_that_stays_away_leaves_a_letter_to_send_again(opened) -> None:
     model = Scripted(*[ConnectionError("away")] * 3)
@@ -635,6 +637,7 @@ def test_two_parts_of_one_session_in_the_same_words_are_one_record_as_long_as_on
     assert (record.text, record.mentions) == (both.text, 1)
 
 
+@pytest.mark.each_database
 @pytest.mark.parametrize("way", ["clear", "forget", "forget the session"])
 def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened, way) -> None:
     memory = opened()

@@ -208,6 +208,7 @@ def move(memory: Memory, chat: Chat, first: int) -> int:
     return first
 
 
+@pytest.mark.each_database
 @pytest.mark.requirement("J35", "A23")
 @pytest.mark.parametrize("bad", ["empty text", "a copy of the input"])
 def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at_most(opened, bad) -> None:
@@ -374,6 +375,7 @@ def test_a_change_behind_what_is_summed_up_leaves_the_summaries_as_they_are(open
     assert chat.summary(all_versions=True) == before
 
 
+@pytest.mark.each_database
 @pytest.mark.requirement("J10")
 def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened) -> None:
     memory = opened(Scripted())

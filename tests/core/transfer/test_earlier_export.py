@@ -19,6 +19,8 @@ from memlayer_core import Memory, Scope, ToolCall
 from memlayer_core.items.model import FindItems
 from memlayer_core.message import Raw
 
+pytestmark = pytest.mark.each_database
+
 FILE = Path(__file__).with_name("exported_by_0_1.jsonl")
 TRIP, PLANTS, FORK = Scope("ada", "trip"), Scope("ada", "plants", "gardener"), Scope("ada", "trip-again")
 

@@ -15,6 +15,8 @@ from tuned import Tuned
 from memlayer_core import Memory
 from memlayer_core.errors import ImportStoppedError
 
+pytestmark = pytest.mark.each_database
+
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
 

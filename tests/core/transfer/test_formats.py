@@ -349,6 +349,7 @@ def test_a_table_goes_to_its_sessions_in_the_order_of_its_times(store, tmp_path,
     assert history(store, "a")[0].created_at == datetime.fromisoformat(ROWS[0]["time"])
 
 
+@pytest.mark.each_database
 def test_what_other_memories_know_becomes_records_with_their_times(store, write) -> None:
     path = write({"results": [MEM0], "relations": []})
     assert store.import_from(path, user_id="ada", dry_run=True).records == 1
@@ -424,6 +425,7 @@ def test_of_a_group_one_speaker_is_the_user_and_the_others_stay_others(store, wr
     ]
 
 
+@pytest.mark.each_database
 @pytest.mark.requirement("F12")
 def test_forgetting_a_speaker_takes_their_words_in_every_session_and_leaves_the_others(store, write) -> None:
     store.import_from(write(GROUP), user_id="ada", me="Ada")

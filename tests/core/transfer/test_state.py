@@ -17,6 +17,8 @@ from examples import examples
 from memlayer_core import Chat, Memory, Message, errors
 from memlayer_core.session_files import JsonSession, SessionManager
 
+pytestmark = pytest.mark.each_database
+
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 FAULTS = [
     ('{"role": "user", "content": "a', "cut off"),

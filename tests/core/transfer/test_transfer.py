@@ -30,6 +30,8 @@ from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import ImportStoppedError, InputError, InvalidScopeError, StoreUnavailableError
 from memlayer_core.storage.files import FileWriter
 
+pytestmark = pytest.mark.each_database
+
 MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 EXPORT = [
     '{"memlayer": "export", "version": 1, "tenant_id": "t", "user_id": null, "messages": 2}',

@@ -104,6 +104,7 @@ def test_a_prompt_changes_its_beginning_only_when_its_window_moves_and_then_the_
     assert 3 < moves < 10
 
 
+@pytest.mark.each_database
 def test_every_turn_is_told_once_in_the_window_or_in_a_summary(memory) -> None:
     _, contexts = talk(memory, 50)
     assert begins(contexts[-1]) > 0

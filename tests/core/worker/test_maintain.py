@@ -22,6 +22,8 @@ from memlayer_core.events import StoreMaintained
 from memlayer_core.storage import jobs
 from memlayer_core.worker import enqueue_daily
 
+pytestmark = pytest.mark.each_database
+
 QUIET = Tuned(index_delay=3600, durability="normal")
 DELETING = QUIET.replace(delete_archived_days=30)
 CATS = "They spoke of two cats called Mimi and Momo."
