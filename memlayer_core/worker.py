@@ -572,7 +572,9 @@ class Worker:
         marked: int | None = None  # texts that are missing in the index: one job writes all of them
         with _progress() as show:
             while True:
-                is_noted = self._has_notes  # read first: notes that become jobs now are in the backlog
+                is_noted = (
+                    self._begins or self._accessed or self._owes_summaries
+                )  # read first: notes that become jobs now are in the backlog
                 backlog = rt.db.read(storage_jobs.backlog, others, rt.now())
                 if not is_noted and not backlog.queued and not _owes_index(rt):
                     return backlog
@@ -610,14 +612,9 @@ class Worker:
         return self._rebuilt
 
     @property
-    def _has_notes(self) -> bool:
-        return bool(self._begins or self._accessed) or self._owes_summaries
-
-    @property
     def _owes_summaries(self) -> bool:
-        return (
-            self._rt is not None and self._rt.summarizer is not None and self._rt.db.read(summaries.is_owed)
-        )
+        rt = self._rt
+        return rt is not None and rt.summarizer is not None and rt.db.read(summaries.is_owed)
 
     def close(self) -> None:
         """Finish the current batch, give back the leases, and stop."""

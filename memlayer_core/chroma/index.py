@@ -352,17 +352,13 @@ def _rejected(problem: Exception) -> list[str]:
 
 def chroma_settings(**values: Any) -> Any:
     """Return Chroma's settings. The environment cannot set those that would break the index."""
-    load_chromadb()
     return _from_environment().model_copy(update=values)
 
 
 @cache
 def _from_environment() -> Any:
     """Read the environment once in a process: this takes as long as all else that opens a directory."""
-    from chromadb.config import Settings
-
-    made: Any = Settings
-    return made(
+    return load_chromadb().config.Settings(
         _env_file=None,
         anonymized_telemetry=False,
         migrations="apply",

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from growth import cost
 from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
 
 from memlayer_core import Chat, Memory, Message, ToolCall
@@ -259,19 +258,6 @@ def test_calls_without_text_are_found_far_back(chat):
     answers = [Message("tool", f"answer {n}", tool_call_id=f"c{n}") for n in range(3)]
     chat.add_messages([m for pair in zip(calls, answers, strict=True) for m in pair] + long(300))
     assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
-
-
-@pytest.mark.slow
-def test_a_list_of_thousands_with_nothing_new_takes_time_as_its_length(store):
-    costs = {}
-    for count in (500, 5000):
-        told = [replace(one, content=f"{one.text} ok") if n % 3 else one for n, one in enumerate(long(count))]
-        chat = store.chat(user_id="ada", session_id=f"of {count}")
-        chat.add_messages(told)
-        assert chat.resync(told).stored == 0
-        costs[count] = cost(lambda: chat.resync(told)) / count  # noqa: B023
-        assert chat.resync([*told, Message("user", "new")]).stored == 1
-    assert costs[5000] < 4 * costs[500]
 
 
 @st.composite
