@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -304,11 +305,14 @@ def _store(
     write: Callable[..., Receipt],
     *args: object,
     one_is_new: bool = False,
+    is_list: bool = False,
     may_be_empty: bool = False,
     **options: object,
 ) -> Receipt:
     """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages, one_is_new=one_is_new))
+    drafts = drafts_of(
+        rt, scope, restore_originals(rt, scope, messages, one_is_new=one_is_new), is_list=is_list
+    )
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
     receipt = rt.db.write(write, scope, drafts, rt.now(), rt.shards, *args, **options)
@@ -363,12 +367,13 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
-def drafts_of(rt: Runtime, scope: Scope, messages: object) -> list[PreparedMessage]:
-    """Check and count messages, before the first one is written."""
+def drafts_of(rt: Runtime, scope: Scope, messages: object, *, is_list: bool = False) -> list[PreparedMessage]:
+    """Check and count messages, before the first one is written. Most messages of a whole list are stored already."""
     checked = check.check_messages(messages)
     _warn_of_times(rt, scope, checked)
     times = check.times_of(checked, rt.now())
-    return [draft_of(rt, scope, message, at) for message, at in zip(checked, times, strict=True)]
+    digests = rt.db.read(reads.newest_digests, scope, 2 * len(checked)) if is_list else Counter()
+    return [draft_of(rt, scope, message, at, digests) for message, at in zip(checked, times, strict=True)]
 
 
 def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
@@ -380,21 +385,32 @@ def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> No
         logger.warning(_UNDATED, scope.session_id, unknown)
 
 
-def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = None) -> PreparedMessage:
+def draft_of(
+    rt: Runtime,
+    scope: Scope,
+    message: Message,
+    at: datetime | None = None,
+    digests: Counter[bytes] | None = None,
+) -> PreparedMessage:
     """Prepare a checked message for the journal; one without a time was said at `at`, or now.
 
-    Where the user's redactor fails, its words are indexed by the index job, which waits until it works.
+    Where the user's redactor fails, its words are indexed by the index job, which waits until it works. That job also
+    embeds a message that is written although it counts as one of the `digests`, which are not embedded again.
     """
     spoken = message.is_told and message.role not in SYSTEM_ROLES
     whole = searchable(message.text) if spoken else ""
     searched = whole[: rt.settings.indexed_characters]
     created_at = message.created_at or at or rt.now()
+    digest = check.digest(message, bytes_limit=rt.settings.message_bytes_limit)
+    is_known = bool(digests and digests[digest] > 0)
+    if digests and is_known:
+        digests[digest] -= 1
     terms: tuple[str, ...] | None = ()
     embedding = None
     try:
         if words := rt.own_words(scope.namespace, searched):
             terms = index_terms(words, message.name, created_at)
-        if words.strip():
+        if words.strip() and not is_known:
             embedding = embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
     except RedactorError:
         terms = None
@@ -402,7 +418,7 @@ def draft_of(rt: Runtime, scope: Scope, message: Message, at: datetime | None = 
         message=replace(message, id=message.id or rt.new_id(), created_at=created_at),
         has_own_id=message.id is not None,
         has_own_time=message.created_at is not None,
-        digest=check.digest(message, bytes_limit=rt.settings.message_bytes_limit),
+        digest=digest,
         tokens=rt.tokens.message(as_prompt(message)) if message.is_told else 0,
         counter=rt.tokens.name,
         search_text=searched.strip(),
@@ -477,7 +493,7 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
 def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
     """Make a session exactly these messages; the others become versions."""
-    receipt = _store(rt, scope, messages, writes.replace_list, part, may_be_empty=True)
+    receipt = _store(rt, scope, messages, writes.replace_list, part, is_list=True, may_be_empty=True)
     rt.wake()  # the old messages have to leave the index
     return receipt
 
@@ -687,18 +703,16 @@ def resync(
     _check_replace(replace, replaceable, erase)
     if replace == "nothing" or erase:
         write = partial(writes.replace_list, erase=True) if erase else writes.hear
-        receipt = _store(rt, scope, messages, write, may_be_empty=erase)
+        receipt = _store(rt, scope, messages, write, is_list=True, may_be_empty=erase)
         return SyncReport(
             receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
         )
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages))
+    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages), is_list=True)
     if not drafts and replace != "all":
         return SyncReport((), stored=0)
-    options: dict[str, Any] = {
-        "replace_all": replace == "all",
-        "replaceable": replaceable or (lambda _: True),
-    }
-    synced = rt.db.write(writes.resync, scope, drafts, rt.now(), rt.shards, **options)
+    every = replaceable or (lambda _: True)
+    sync = partial(writes.resync, replace_all=replace == "all", replaceable=every)
+    synced = rt.db.write(sync, scope, drafts, rt.now(), rt.shards)
     if synced.answered:
         rt.temporaries.finish_call(scope)
     if synced.stored or synced.superseded:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -233,6 +234,13 @@ def inside(number: Any) -> Any:
 def ever_inside(number: Any) -> Any:
     """Return the condition on `messages` for a session's messages and their versions. No index has both: each is asked for."""
     return sa.or_(inside(number), sa.and_(messages.c.session == number, ~IN_FORCE))
+
+
+def newest_digests(connection: sa.Connection, scope: Scope, limit: int) -> Counter[bytes]:
+    """Return how often the newest messages of a session have each digest."""
+    number = sa.select(sessions.c.number).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()
+    newest = sa.select(messages.c.digest).where(inside(number)).order_by(messages.c.position.desc())
+    return Counter(map(bytes, connection.scalars(newest.limit(limit))))
 
 
 def list_where(connection: sa.Connection, scope: Scope, *where: Any) -> list[StoredMessage]:

@@ -653,11 +653,8 @@ def session_ids(
         )
     else:
         whose = sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
-    query = sa.select(sessions.c.session_id).where(
-        whose,
-        sessions.c.agent_id.is_not_distinct_from(agent_id),
-        sessions.c.messages > 0,
-    )
+    of_agent = sessions.c.agent_id.is_not_distinct_from(agent_id)
+    query = sa.select(sessions.c.session_id).where(whose, of_agent, sessions.c.messages > 0)
     return list(connection.scalars(query.order_by(sessions.c.number)))
 
 
@@ -761,11 +758,7 @@ def insert_into_list(
 
 
 def hear(
-    connection: sa.Connection,
-    scope: Scope,
-    drafts: Sequence[PreparedMessage],
-    now: datetime,
-    shards: int,
+    connection: sa.Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime, shards: int
 ) -> Receipt:
     """Store the new messages of a list at the end; nothing is removed.
 
@@ -784,24 +777,12 @@ def hear(
     return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
 
 
-def _among(
-    connection: sa.Connection,
-    number: int,
-    incoming: Sequence[bytes],
-    first: int,
-) -> list[bytes]:
+def _among(connection: sa.Connection, number: int, incoming: Sequence[bytes], first: int) -> list[bytes]:
     """Return the digests of a list as often as, and in the order in which, a session has them from a position on."""
-    wanted: Any = sorted(set(incoming))
-    found = [
-        (one.position, bytes(one.digest))
-        for some in statements.chunks(wanted)
-        for one in connection.execute(
-            sa.select(messages.c.position, messages.c.digest).where(
-                reads.inside(number), messages.c.position >= first, messages.c.digest.in_(some)
-            )
-        )
-    ]
-    return [digest for _, digest in sorted(found)]
+    wanted = {*incoming}
+    here = sa.select(messages.c.digest).where(reads.inside(number), messages.c.position >= first)
+    every = connection.scalars(here.order_by(messages.c.position))
+    return [digest for digest in map(bytes, every) if digest in wanted]
 
 
 def replace_list(

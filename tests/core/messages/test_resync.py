@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings as hypothesis_settings, stra
 from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.events import MessagesStored
 from memlayer_core.messages.model import SyncReport
+from memlayer_core.models.hashing import HashingEmbedder
 from tests.conftest import taken_out
 from tests.core.messages.conftest import beside
 
@@ -258,6 +259,24 @@ def test_calls_without_text_are_found_far_back(chat):
     answers = [Message("tool", f"answer {n}", tool_call_id=f"c{n}") for n in range(3)]
     chat.add_messages([m for pair in zip(calls, answers, strict=True) for m in pair] + long(300))
     assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"replace": "all"}, {"replace": "nothing"}, {"replace": "all", "erase": True}], ids=str
+)
+def test_of_a_whole_list_only_what_is_new_is_embedded(store, chat, monkeypatch, options):
+    said = listed("u1 a1 uok a2 uok a3")
+    chat.add_messages(said)
+    embedded: list[str] = []
+    embed = HashingEmbedder.embed
+    monkeypatch.setattr(
+        HashingEmbedder, "embed", lambda self, texts: embedded.extend(texts) or embed(self, texts)
+    )
+    assert chat.resync([*said, *listed("uok a4")], **options).stored == 2
+    store.flush()
+    assert embedded == ["uok", "a4"]
+    assert [hit.text for hit in store.search("uok", user_id="ada", limit=9)][:3] == ["uok"] * 3
+    assert store.admin.verify() == []
 
 
 @st.composite
