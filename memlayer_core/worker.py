@@ -572,9 +572,8 @@ class Worker:
         marked: int | None = None  # texts that are missing in the index: one job writes all of them
         with _progress() as show:
             while True:
-                is_noted = (
-                    self._begins or self._accessed or self._owes_summaries
-                )  # read first: notes that become jobs now are in the backlog
+                # Notes are read first: those that become jobs now are in the backlog.
+                is_noted = self._begins or self._accessed or self._owes_summaries
                 backlog = rt.db.read(storage_jobs.backlog, others, rt.now())
                 if not is_noted and not backlog.queued and not _owes_index(rt):
                     return backlog
