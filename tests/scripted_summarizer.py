@@ -76,11 +76,11 @@ def _names(text: str) -> str:
 
 
 def memories(
-    request: pytest.FixtureRequest, database: str, settings: Settings
+    request: pytest.FixtureRequest, dialect: str, settings: Settings
 ) -> Iterator[Callable[..., Memory]]:
     """Give a function that opens memories on a database, and close them all."""
     where = {}
-    if database == "postgres":
+    if dialect == "postgres":
         where["database_url"] = request.getfixturevalue("postgres_url")
     make = Memory.open if where else Memory.in_memory
     opened: list[Memory] = []

@@ -27,10 +27,10 @@ OpenWith = Callable[..., Memory]
 
 @pytest.fixture
 def open_with(
-    database: str, request: pytest.FixtureRequest, open_at: Callable[..., Memory]
+    dialect: str, request: pytest.FixtureRequest, open_at: Callable[..., Memory]
 ) -> Iterator[OpenWith]:
     """Return a function that opens a memory on the test's database, with settings."""
-    if database == "sqlite":
+    if dialect == "sqlite":
         yield lambda settings, **more: open_at("store", settings=settings, **more)
         return
     url = request.getfixturevalue("postgres_url")  # asked for here: its tables go after the memory is closed
@@ -139,10 +139,10 @@ def do(request: pytest.FixtureRequest) -> Colour:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests in both colours, if their module's async verbs await what others wrote, and on each database, if they are of SQL."""
-    if "database" in metafunc.fixturenames:
+    if "dialect" in metafunc.fixturenames:
         names = ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)]
         is_of_sql = metafunc.definition.get_closest_marker("each_database") is not None
-        metafunc.parametrize("database", names if is_of_sql else names[:1], scope="function")
+        metafunc.parametrize("dialect", names if is_of_sql else names[:1], scope="function")
     if "do" in metafunc.fixturenames and getattr(metafunc.module, "ASKS_OTHERS", False):
         metafunc.parametrize("do", ["sync", "async"], indirect=True)
 

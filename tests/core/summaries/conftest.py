@@ -14,10 +14,10 @@ from memlayer_core.storage import jobs
 
 
 @pytest.fixture
-def opened(database: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Memory]]:
+def opened(dialect: str, request: pytest.FixtureRequest) -> Iterator[Callable[..., Memory]]:
     """Return a function that opens memories on the test's database."""
     quiet = getattr(request.module, "QUIET", scripted_summarizer.QUIET)
-    yield from scripted_summarizer.memories(request, database, quiet)
+    yield from scripted_summarizer.memories(request, dialect, quiet)
 
 
 @pytest.fixture
