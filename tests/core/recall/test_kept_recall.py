@@ -379,7 +379,8 @@ def test_writes_that_wait_in_a_circle_are_done_again(on_server) -> None:
         return runs
 
     with ThreadPoolExecutor(2) as pool:
-        assert sorted(pool.map(turn_by_turn, [("one", "two"), ("two", "one")])) == [1, 2]
+        runs = [*pool.map(turn_by_turn, [("one", "two"), ("two", "one")])]
+    assert max(runs) == 2, "PostgreSQL ends one of them, or both"
 
 
 # Whatever else is kept
