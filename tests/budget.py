@@ -1,10 +1,9 @@
-"""Counts what a turn costs: SQL statements, transactions that write, hops to threads, processor time."""
+"""Counts what a turn costs: SQL statements, transactions that write, hops to threads."""
 
 from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,28 +18,11 @@ from tuned import Tuned
 from memlayer_core import Memory, Message
 from memlayer_core.storage.connections import Writer
 
-__all__ = ["CALLER_MS", "Costs", "Meter", "at_speed", "memory_with_history", "meter"]
-
-CALLER_MS = 24.0
-"""Three times the 8 ms of processor time in the calling thread that a turn may cost."""
-
-_USUAL = 0.0034
-"""Seconds of processor time that `at_speed`'s piece of work takes on the machine on which the goals were set."""
+__all__ = ["Costs", "Meter", "memory_with_history", "meter"]
 
 _WORKER = "memlayer-worker"
 _VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
 _FACTS = "pears", "plums", "boats", "trains", "cats", "dogs", "tulips", "roses", "chess", "poker"
-
-
-def at_speed(seconds: float) -> float:
-    """Return the time that a machine which is as fast as this one is now would need for what takes so many seconds."""
-
-    def work() -> float:
-        start = time.thread_time()
-        sum(len(str(number).encode()) for number in range(40_000))
-        return time.thread_time() - start
-
-    return seconds * max(1.0, min(work() for _ in range(5)) / _USUAL)
 
 
 @dataclass(frozen=True)
@@ -51,13 +33,11 @@ class Costs:
         statements: SQL statements, without the worker's.
         writes: Transactions that write, without the worker's.
         hops: Calls that are handed to threads of memlayer.
-        caller_ms: Milliseconds of processor time of the calling thread.
     """
 
     statements: float
     writes: float
     hops: float
-    caller_ms: float
 
 
 class Meter:
@@ -102,23 +82,21 @@ class Meter:
         """Return what async turns cost, after two that are not counted."""
         costs = []
         for question in _questions(count + 2):
-            before, start = self._taken(), time.thread_time()
+            before = self._taken()
             await turn(question)
-            costs.append(self._since(before, start))
+            costs.append(self._since(before))
         return _medians(costs[2:])
 
     def _turn(self, turn: Callable[[str], Any], question: str) -> Costs:
-        before, start = self._taken(), time.thread_time()
+        before = self._taken()
         turn(question)
-        return self._since(before, start)
+        return self._since(before)
 
     def _taken(self) -> tuple[int, int, int]:
         return self._statements, self._writes, self._hops
 
-    def _since(self, before: tuple[int, int, int], start: float) -> Costs:
-        spent = 1000 * (time.thread_time() - start)
-        counts = (now - then for now, then in zip(self._taken(), before, strict=True))
-        return Costs(*counts, spent)
+    def _since(self, before: tuple[int, int, int]) -> Costs:
+        return Costs(*(now - then for now, then in zip(self._taken(), before, strict=True)))
 
     def _watch(self, connection: Any, _: object) -> None:
         if hasattr(connection, "set_trace_callback"):
@@ -156,5 +134,5 @@ def _questions(count: int) -> list[str]:
 
 
 def _medians(costs: list[Costs]) -> Costs:
-    names = "statements", "writes", "hops", "caller_ms"
+    names = "statements", "writes", "hops"
     return Costs(*(statistics.median(getattr(one, name) for one in costs) for name in names))

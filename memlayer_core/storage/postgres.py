@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -98,6 +99,7 @@ class PostgresDatabase:
                     is_committed = getattr(problem, "statement", None) == "COMMIT"  # perhaps
                     if sqlstate_of(problem) == _DEADLOCK and deadlocks < _AGAIN:
                         deadlocks += 1
+                        time.sleep(random.uniform(0.05, 0.15))  # noqa: S311  (lets the other one end first)
                     elif is_lost and not is_committed and not breaks:
                         breaks += 1
                         self._cut_at = time.monotonic()  # the others are probably as dead as this one

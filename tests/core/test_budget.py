@@ -1,4 +1,4 @@
-"""What a turn costs the core: statements and transactions exactly, processor time with room, also with 100,000 texts."""
+"""What a turn costs the core in statements and transactions, and what a search costs in 100,000 texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from budget import at_speed
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
@@ -118,22 +117,20 @@ def test_a_turn_is_stored_in_one_transaction_of_seven_statements(memory, costs) 
     assert cost["statements"] <= 7
 
 
-@pytest.mark.parametrize("query", ["Which oven was it on day 20?", "and what happened about the remark?"])
-def test_a_context_takes_few_milliseconds_of_processor(memory, query) -> None:
-    """The goal is 4 ms; there is room for four times that, and 11 ms were measured."""
-    chat = memory.chat(user_id="ada", session_id="s3")
-    chat.context(query)
-    shares = []
-    for _ in range(10):
-        start = time.thread_time()
-        chat.context(query)
-        spent = time.thread_time() - start
-        shares.append(spent / at_speed(0.016))  # measured at once: a machine's speed changes
-    assert min(shares) <= 1
-
-
 THINGS = "garden", "tax office", "oven", "passport", "bicycle", "river", "harbour", "violin", "kayak", "attic"
 TEXTS = 100_000
+USUAL = 0.0034  # seconds of the work of `at_speed` on the machine on which J32's limit is 50 ms
+
+
+def at_speed(seconds: float) -> float:
+    """Return the time that a machine which is as fast as this one is now would need for what takes so many seconds."""
+
+    def work() -> float:
+        start = time.thread_time()
+        sum(len(str(number).encode()) for number in range(40_000))
+        return time.thread_time() - start
+
+    return seconds * max(1.0, min(work() for _ in range(5)) / USUAL)
 
 
 def by_words(texts: Sequence[str]) -> list[list[float]]:
