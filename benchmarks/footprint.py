@@ -100,11 +100,12 @@ def child(folder, embedder, users):
     print(json.dumps({"embedder": identity, "steps": steps.taken}))
 
 
-def measure(embedder, users):
+def measure(embedder, *users):
+    """Run the steps in a process for each number of users, and return what the last one took. The first one compiles."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         compiled = {**os.environ, "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}
         compiled.pop("PYTHONDONTWRITEBYTECODE", None)
-        for run, count in (("first", 1), ("second", users)):
+        for run, count in enumerate(users):
             command = [sys.executable, __file__, "--child", f"{folder}/{run}", embedder, str(count)]
             ended = subprocess.run(command, capture_output=True, text=True, check=True, env=compiled)
     return json.loads(ended.stdout.splitlines()[-1])
@@ -132,10 +133,10 @@ def main():
     if sys.argv[1:2] == ["--child"]:
         child(sys.argv[2], sys.argv[3], int(sys.argv[4]))
         return
-    parser = options(__doc__, "20 users")
+    parser = options(__doc__, "20 users, and no process before it that compiles")
     parser.add_argument("--embedder", default="auto", help='"minilm", "hashing", or MiniLM if it is at hand')
     asked = parser.parse_args()
-    found = measure(asked.embedder, 20 if asked.quick else USERS)
+    found = measure(asked.embedder, *((20,) if asked.quick else (1, USERS)))
     tell({**found, "goals": judged(found)}, asked, show)
 
 

@@ -178,7 +178,7 @@ def flushes(turns):
         return None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         trace = Path(folder, "trace")
-        command = [tracer, "-f", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
+        command = [tracer, "-f", "--seccomp-bpf", "-e", "trace=fsync,fdatasync", "-o", str(trace)]
         child = [sys.executable, __file__, "--traced", str(Path(folder, "memory")), "--turns", str(turns)]
         ended = subprocess.run([*command, *child], capture_output=True, text=True, check=False)
         if ended.returncode:
@@ -268,7 +268,7 @@ def main():
         return
     numbers = [100, 1000] if asked.quick else [100, *GOALS_CONTEXT]
     costs = measure(numbers, asked.rounds or (2 if asked.quick else 6), asked.turns, asked.pause)
-    flushed = flushes(20)
+    flushed = flushes(asked.turns if asked.quick else 20)
     result = {
         "token_limit": TOKEN_LIMIT,
         "messages": {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import memlayer_server
 import pytest
-from command_line import line_of
+from memlayer_server import commands
 from tuned import Tuned
 
 import memlayer_core
@@ -42,14 +42,22 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def refusal(environment: dict[str, str]) -> Callable[..., str]:
+def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function that returns what a command says which refuses to start."""
+    for name in (commands.MCP_TOKEN, commands.UI_TOKEN):
+        monkeypatch.delenv(name, raising=False)
 
     def refused(name: str, *arguments: str | Path, **variables: str) -> str:
-        line = line_of(name, *arguments)
-        done = subprocess.run(line, env={**environment, **variables}, capture_output=True, text=True)
-        assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), arguments
-        return done.stderr
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", [f"memlayer-{name}", *map(str, arguments)])
+            patch.setattr(sys, "path", [*sys.path])
+            for variable, value in variables.items():
+                patch.setenv(variable, value)
+            with pytest.raises(SystemExit) as ended:
+                getattr(commands, name)()
+        printed = capsys.readouterr()
+        assert (ended.value.code, printed.out) == (2, ""), arguments
+        return printed.err
 
     return refused
 

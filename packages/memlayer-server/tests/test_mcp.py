@@ -210,7 +210,6 @@ def test_only_the_token_the_names_and_the_own_pages_open_it_over_http(
         assert process.returncode == 130
 
 
-@pytest.mark.slow
 def test_what_would_open_it_to_others_or_cannot_be_is_refused(
     tmp_path: Path, refusal: Callable[..., str]
 ) -> None:

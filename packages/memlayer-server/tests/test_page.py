@@ -382,7 +382,6 @@ def test_only_public_names_of_memlayer_are_imported() -> None:
     assert found == public
 
 
-@pytest.mark.slow
 def test_what_would_open_it_to_others_or_cannot_be_is_refused_and_no_memory_is_made(
     place: Path, refusal: Callable[..., str]
 ) -> None:
