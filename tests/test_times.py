@@ -74,16 +74,17 @@ def times(memory: Memory) -> list[datetime | None]:
     return [one.created_at for one in memory.chat(user_id="u", session_id="old").history()]
 
 
-@pytest.mark.parametrize("door", DOORS)
+FORMS = {
+    "datetimes": [THEN + n * HOUR for n in range(4)],
+    "texts": [(THEN + n * HOUR).isoformat() for n in range(4)],
+    "seconds": [(THEN + n * HOUR).timestamp() for n in range(4)],
+    "some": [THEN, None, None, THEN + 3 * HOUR],
+}
+
+
 @pytest.mark.parametrize(
-    "told",
-    [
-        [THEN + n * HOUR for n in range(4)],
-        [(THEN + n * HOUR).isoformat() for n in range(4)],
-        [(THEN + n * HOUR).timestamp() for n in range(4)],
-        [THEN, None, None, THEN + 3 * HOUR],
-    ],
-    ids=["datetimes", "texts", "seconds", "some"],
+    ("door", "told"),
+    [*((door, FORMS["some"]) for door in DOORS), *((in_history, form) for form in FORMS.values())],
 )
 def test_an_old_talk_that_is_moved_is_of_its_own_time(door, told: Sequence[Any]) -> None:
     """Its session, too; what it says ends nothing that was said since."""
