@@ -155,8 +155,8 @@ class Message(Tabular):
     def from_openai(cls, form: object) -> Self:
         """Return a message of OpenAI's Chat Completions API: the inverse of `Context.to_openai`, for one message.
 
-        A refusal is the text of its message. Other parts of the API's answer, such as annotations, are left out. The
-        older `function_call` is a tool call whose id is the function's name.
+        A refusal, or the transcript of a spoken answer, is the text of its message. Other parts of the API's answer, such
+        as annotations, are left out. The older `function_call` is a tool call whose id is the function's name.
 
         Args:
             form: The message as a dict, or as OpenAI's SDK returns it.
@@ -167,13 +167,13 @@ class Message(Tabular):
         dump: Any = form.model_dump() if hasattr(form, "model_dump") else form
         try:
             role, name, content = dump["role"], dump.get("name"), dump.get("content")
-            refusal = dump.get("refusal") or ""
+            instead = dump.get("refusal") or (dump.get("audio") or {}).get("transcript") or ""
             if content is not None and not isinstance(content, str):
                 content = tuple(map(_part_of_openai, content))
             calls = [*(dump.get("tool_calls") or ()), *filter(None, [dump.get("function_call")])]
             return cls(
                 "tool" if role == "function" else role,
-                content or refusal,
+                content or instead,
                 name=name,
                 tool_calls=tuple(map(_call_of_openai, calls)),
                 tool_call_id=name if role == "function" else dump.get("tool_call_id"),
