@@ -33,7 +33,6 @@ from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import get_unique_config_specs
-from langchain_core.utils.pydantic import TypeBaseModel, create_model_v2
 from pydantic_core import to_json
 
 from langchain_memlayer.history import (
@@ -437,20 +436,6 @@ class RunnableWithMemory(Runnable[Any, Any]):
         """The runnable's output."""
         return self.bound.OutputType
 
-    def get_input_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
-        """Return the input as a pydantic model, without the history."""
-        if self._keys.input is None:
-            return super().get_input_schema(config)
-        return create_model_v2(
-            self.get_name("Input"),
-            field_definitions={self._keys.input: (MessageInput, ...)},
-            module_name=__name__,
-        )
-
-    def get_output_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
-        """Return the runnable's output as a pydantic model."""
-        return self.bound.get_output_schema(config)
-
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = self._open(value, config)
         try:
@@ -552,9 +537,6 @@ class RunnableWithMemory(Runnable[Any, Any]):
         if answer:
             last = replace(answer[-1], metadata={INTERRUPTED: True})
             store(call, [*answer[:-1], last])
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.bound!r})"
 
 
 def _checked(history: Any) -> MemlayerChatMessageHistory:
