@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, partial
 from itertools import islice
 from operator import is_
-from typing import Annotated, Any, NotRequired, ParamSpec, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict
 from zlib import crc32
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -30,7 +31,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer.history import compose_messages
 from langchain_memlayer.messages import VISIBLE, fresh_answers, is_summary, to_core
-from langchain_memlayer.summarizer import is_own_summary
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 from memlayer_core.integration import (
@@ -199,11 +199,6 @@ def snapshot_at_end(
 def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapshot:
     """Return the snapshot, with `trims` set if messages were removed during a run."""
     return {**snapshot, "trims": True} if change is not None and change.removals else snapshot
-
-
-def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
-    """Return whether a message is in a snapshot."""
-    return _id_checksum(message.id or "") in _cut(snapshot["seen"], _WIDTH, _ID)
 
 
 def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
@@ -377,24 +372,17 @@ class AgentThread(Chat):
         if lineage == self._lineage:
             self._since = min(filter(None, (self._since, message.created_at)), default=None)
         elif lineage and self._since and message.created_at and message.created_at > self._since:
-            _warn_once(_OTHERS)
+            _warn_of_another_agent()
         return lineage == self._lineage
 
 
-_OTHERS = (
-    "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
-    "give the agents of several processes a shared checkpointer, or none"
-)
-_SUMMARIES = (
-    "a `SummarizationMiddleware` together with `MemlayerMiddleware` pays for summaries that no model sees: the "
-    "memory has its own. Leave it out, or give it `summarizer=create_summarizer(memory)`"
-)
-
-
-@lru_cache(maxsize=8)
-def _warn_once(text: str) -> None:
+@cache
+def _warn_of_another_agent() -> None:
     """Warn once in a process."""
-    logger.warning(text)
+    logger.warning(
+        "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
+        "give the agents of several processes a shared checkpointer, or none"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +465,8 @@ def _answers(message: BaseMessage) -> bool:
 
 def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
     """Return whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
-    has_summary = any(is_summary(message) and not contains(previous, message) for message in messages)
+    known = {*_cut(previous["seen"], _WIDTH, _ID)}
+    has_summary = any(is_summary(one) and _id_checksum(one.id or "") not in known for one in messages)
     return previous["active"] and (previous["trims"] or has_summary)
 
 
@@ -499,20 +488,6 @@ def apply_changes(
     chat.withdraw(missing)
     edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
     chat.add_messages(chat.with_lineage(edits), verbatim=True)
-
-
-def warn_of_summaries(messages: Sequence[BaseMessage], snapshot: ThreadSnapshot | None) -> None:
-    """Warn once in a process that LangChain's own summaries cost money and are not used.
-
-    Summaries in the snapshot are ignored: another process may have written them.
-    """
-    for message in messages:
-        if (
-            is_summary(message)
-            and not (snapshot is not None and contains(snapshot, message))
-            and not is_own_summary(message)
-        ):
-            _warn_once(_SUMMARIES)
 
 
 # The messages of a request to an agent's model: the thread's own, and those of other middleware.
@@ -585,25 +560,13 @@ def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as problem:
-        if not request.tools or _binds_tools(request):
+        if not request.tools or type(request.model).bind_tools is not BaseChatModel.bind_tools:
             raise
         raise ConfigurationError(
             f"the agent has tools, and {type(request.model).__name__} takes none: its `bind_tools` is not implemented",
             hint='Use a model that takes tools; or `MemlayerMiddleware(…, mode="STATIC")`, which adds no tools, and give '
             "the agent none of your own.",
         ) from problem
-
-
-def _binds_tools(request: ModelRequest[Any]) -> bool:
-    try:
-        request.model.bind_tools([])
-    except NotImplementedError:
-        return False
-    return True
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class MemlayerState(AgentState[Any]):
@@ -804,7 +767,6 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         runtime = request.runtime or get_runtime()
         chat = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
-        warn_of_summaries(incoming.thread, chat.snapshot)
         newest = before or store_new_messages(chat, incoming.thread)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= most:
