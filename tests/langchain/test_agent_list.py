@@ -232,6 +232,22 @@ def test_what_was_removed_by_mistake_comes_back_when_it_is_added_again(short) ->
     assert "tell me of the lion" in short.found("lion")
 
 
+def test_summaries_lose_it_too() -> None:
+    told = (
+        "The user asked many times whether Zulu77 is the number of a passport, and was told so each time. "
+        * 4
+    )
+    with Memory.in_memory(settings=PROMPT, tokenizer="estimate", model=lambda _: told) as memory:
+        talk, more = Talk(memory), {"token_limit": 700, "mode": "STATIC"}
+        said = [HumanMessage(f"is Zulu77 the number of passport {n}? " * 9, id=f"m{n}") for n in range(20)]
+        talk.ask(*(one for asked in said for one in (asked, AIMessage("It is."))), "and the newt", **more)
+        memory.flush()
+        assert talk.chat.summary()[0].text == told.strip()
+        talk.change(*(RemoveMessage(id=one.id) for one in said))
+        talk.ask("and the toad", **more)
+        assert "Zulu77" not in str(talk.model.shown) + str(talk.chat.summary())
+
+
 @pytest.mark.postgres
 def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
     settings = Tuned(index_delay=0.0)
