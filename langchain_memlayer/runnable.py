@@ -26,7 +26,6 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
-    MessageLikeRepresentation,
     convert_to_messages,
 )
 from langchain_core.prompt_values import PromptValue
@@ -337,9 +336,6 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.shield(task)
 
 
-MessageInput = str | BaseMessage | Sequence[MessageLikeRepresentation]
-
-
 class RunnableWithMemory(Runnable[Any, Any]):
     """A runnable that remembers its conversations. Made by `with_memory`."""
 
@@ -425,16 +421,6 @@ class RunnableWithMemory(Runnable[Any, Any]):
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """The fields of a config's `configurable`: those that name a conversation, and the runnable's own."""
         return get_unique_config_specs([*self.bound.config_specs, *self._histories.config_specs])
-
-    @property
-    def InputType(self) -> Any:  # noqa: N802  (LangChain's name)
-        """The user's message, or a dict with it."""
-        return MessageInput if self._keys.input is self._keys.history is None else dict[str, Any]
-
-    @property
-    def OutputType(self) -> Any:  # noqa: N802  (LangChain's name)
-        """The runnable's output."""
-        return self.bound.OutputType
 
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = self._open(value, config)

@@ -213,23 +213,18 @@ def test_a_question_is_removed_with_its_tool_calls(short) -> None:
     assert not any(isinstance(m, ToolMessage) for m in short.model.seen[-1])
 
 
-def test_all_is_removed_with_what_older_runs_made_room_of(short) -> None:
-    tour(short, policy=MaxRounds(2), destructive=True)
-    assert short.history == SAID
+def test_what_was_removed_comes_back_when_it_is_added_again_and_all_goes_with_what_made_room(short) -> None:
+    more = {"policy": MaxRounds(2), "destructive": True}
+    out = tour(short, **more)
+    short.change(RemoveMessage(id=out[-2].id))
+    short.ask("and the newt", **more)
+    short.ask(out[-2], **more)
+    assert short.history == [*SAID[:6], SAID[7], "and the newt", "about newt", SAID[6], SAID[7]]
+    assert SAID[6] in short.found("heron")
     short.change(RemoveMessage(id=REMOVE_ALL_MESSAGES))
-    short.ask("and the newt", policy=MaxRounds(2), destructive=True)
-    assert short.history == ["and the newt", "about newt"]
-    assert short.every[:8] == [f"({line})" for line in SAID]
-
-
-def test_what_was_removed_by_mistake_comes_back_when_it_is_added_again(short) -> None:
-    out = tour(short)
-    short.change(RemoveMessage(id=out[2].id))
-    short.ask("and the newt")
-    short.ask(out[2])
-    assert short.history[-2:] == ["tell me of the lion", "about lion"]
-    assert not any(line.startswith("(") for line in short.every)
-    assert "tell me of the lion" in short.found("lion")
+    short.ask("and the toad", **more)
+    assert short.history == ["and the toad", "about toad"]
+    assert {f"({line})" for line in SAID} < {*short.every}
 
 
 def test_summaries_lose_it_too() -> None:
@@ -324,30 +319,26 @@ def outside(request, memory) -> Outside:
     return Outside(memory, request.param)
 
 
-def test_it_does_not_come_back_either_where_the_agent_has_no_state_of_its_own(memory, outside) -> None:
+def test_where_somebody_else_keeps_the_list_nothing_is_taken_for_removed_and_nothing_comes_back(
+    memory, outside
+) -> None:
     outside.ask("zebra")
     outside.ask("lion")
     outside.chat.delete_message(0)
+    outside.remove("zebra")
     outside.ask("okapi")
-    assert texts(outside.chat.history()) == SAID[1:6]
+    assert texts(outside.chat.history(all_versions=True)) == SAID[1:6]
     assert outside.model.shown == SAID[1:5]
+    outside.remove("lion")
+    outside.ask("newt")
+    assert texts(outside.chat.history()) == [*SAID[1:6], "tell me of the newt", "about newt"]
     memory.forget("ada")
     outside.ask("heron")
     assert texts(outside.chat.history()) == SAID[6:]
     outside.user = "bob"
     with pytest.raises(InvalidScopeError, match="'t'"):
-        outside.ask("newt")
+        outside.ask("toad")
     assert not memory.sessions(user_id="bob")
-
-
-def test_where_somebody_else_keeps_the_list_nothing_is_taken_for_removed(outside) -> None:
-    for animal in ZOO:
-        outside.ask(animal)
-    outside.remove("zebra")
-    outside.ask("newt")
-    now = [*SAID, "tell me of the newt", "about newt"]
-    assert texts(outside.chat.history(all_versions=True)) == now
-    assert outside.model.shown == now[:-1]
 
 
 def test_what_a_tool_of_the_run_forgets_is_not_stored_by_the_same_run(short) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
 from langchain_core.messages import ToolMessage
 from langmem import create_manage_memory_tool, create_memory_store_manager, create_search_memory_tool
 
@@ -45,15 +44,6 @@ def test_its_tools_create_find_update_and_delete_memories_of_one_user(do, store)
     assert found("allergic walnuts", ADA)[0] == "Ada is allergic to walnuts"
     manage(action="delete", id=named)
     assert found("allergic", ADA) == ["Ada likes hiking"]
-
-
-def test_an_agent_with_its_tools_remembers_across_threads(do, store) -> None:
-    tools = [create_manage_memory_tool(WHERE), create_search_memory_tool(WHERE)]
-    noting = says(calling(("manage_memory", {"content": "Ada plays the cello"})), "done")
-    do(create_agent(noting, tools, store=store), "invoke", {"messages": "I play the cello"}, ADA)
-    asking = says(calling(("search_memory", {"query": "instrument cello"})), "done")
-    do(create_agent(asking, tools, store=store), "invoke", {"messages": "What do I play?"}, ADA)
-    assert "Ada plays the cello" in asking.shown[-1]
 
 
 def test_its_manager_extracts_changes_and_deletes_memories_in_the_background(do, store) -> None:

@@ -321,15 +321,49 @@ def test_a_question_that_comes_while_another_is_prepared_stands_beside_it(once, 
     assert history(memory) == said
 
 
-def test_an_answer_that_another_middleware_threw_away_is_no_part_of_the_conversation(once, memory) -> None:
-    model = says("bad", "good", "fine", "better")
-    agent = saved_agent(memory, model, [], Wraps(times=2), first=False)
-    once(agent, "hello?")
-    once(agent, "and now?")
+def censored(messages: list[BaseMessage]) -> list[BaseMessage]:
+    return [messages[-1].model_copy(update={"content": messages[-1].text.replace("damn", "dear")})]
 
-    assert history(memory) == ["user: hello?", "assistant: good", "user: and now?", "assistant: better"]
-    first, second = ["hello?"], ["hello?", "good", "and now?"]
-    assert [texts(seen) for seen in model.seen] == [first, first, second, second]
+
+def reminded(request: ModelRequest) -> ModelRequest:
+    """Append to the list of the request itself, which LangChain keeps in the state."""
+    request.messages.append(HumanMessage(f"be brief, {len(request.messages)}"))
+    return request
+
+
+def anew(request: ModelRequest) -> ModelRequest:
+    return ModelRequest(model=request.model, messages=request.messages, system_prompt="Be brief.")
+
+
+GUESS = calling(("weather", {"city": "Oslo"}), text="my damn guess")
+OTHERS = {
+    "throws an answer away": (Wraps(times=2), ["no", "yes", "nor", "fine"], ["go", "yes", "and?", "fine"]),
+    "edits answers": (
+        Edits(after=censored),
+        [GUESS, "damn rain", "fine"],
+        ["go", "my dear guess", "Oslo: rain", "dear rain", "and?", "fine"],
+    ),
+    "puts messages into the state": (
+        Wraps(reminded),
+        [LOOK, "rain", "fine"],
+        ["go", "be brief, 1", "", "Oslo: rain", "be brief, 4", "rain", "and?", "be brief, 7", "fine"],
+    ),
+    "makes the request anew": (Wraps(anew), ["hello", "fine"], ["go", "hello", "and?", "fine"]),
+}
+
+
+@memory_first
+@pytest.mark.parametrize(("other", "answers", "said"), OTHERS.values(), ids=OTHERS)
+def test_the_memory_has_what_the_state_has_whatever_another_middleware_does(
+    once, memory, other, answers, said, first
+) -> None:
+    model = says(*answers)
+    agent = saved_agent(memory, model, [weather], other, first=first)
+    once(agent, "go")
+    out = once(agent, "and?")["messages"]
+    assert ids(kept(memory)) == ids(out)
+    assert [message.text for message in kept(memory)] == texts(out) == said
+    assert [text for text in model.shown if text != "Be brief."] == said[:-1]
 
 
 def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(once, memory) -> None:
@@ -340,18 +374,6 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
 
     assert ids(kept(memory)) == ids(out["messages"])
     assert model.shown == texts(out["messages"][:-1])
-
-
-@pytest.mark.requirement("A11")
-def test_a_thread_goes_on_though_its_checkpoints_are_lost_even_with_the_same_words(once, memory) -> None:
-    model, asked = counts(), "Hello, is anybody at home this fine evening?"
-    agent = agent_of(memory, model)
-    once(agent, asked)
-    once(agent, asked)
-
-    assert model.shown == [asked, "answer 1", asked]
-    turn = [f"user: {asked}", "assistant: answer"]
-    assert history(memory) == [turn[0], f"{turn[1]} 1", turn[0], f"{turn[1]} 2"]
 
 
 @pytest.mark.trap("langchain", 7)
@@ -556,21 +578,6 @@ def test_an_interrupted_run_goes_on_and_the_history_follows_it(run, memory, firs
         assert ids(kept(memory, thread)) == ids(out)
         assert [message.text for message in kept(memory, thread)] == texts(out)
         assert result in out[2].text
-
-
-@memory_first
-def test_an_answer_that_another_middleware_edits_is_kept_as_the_state_has_it(once, memory, first) -> None:
-    def censored(messages: list[BaseMessage]) -> list[BaseMessage]:
-        return [messages[-1].model_copy(update={"content": messages[-1].text.replace("damn", "dear")})]
-
-    guess = calling(("weather", {"city": "Oslo"}), text="my damn guess")
-    model = says(guess, "damn rain")
-    out = once(agent_of(memory, model, [weather], Edits(after=censored), first=first), "go")["messages"]
-
-    assert ids(kept(memory)) == ids(out)
-    told = ["go", "my dear guess", "Oslo: rain", "dear rain"]
-    assert [message.text for message in kept(memory)] == texts(out) == told
-    assert model.shown[1] == "my dear guess"
 
 
 # Whose conversation
@@ -824,27 +831,6 @@ def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(
     assert history(memory) == ["user: my secret plan", "assistant: ok"]
 
 
-@memory_first
-def test_what_another_middleware_puts_into_the_state_is_kept_in_its_place(once, memory, first) -> None:
-    """It appends to the list of the request itself, which LangChain keeps in the state."""
-
-    def reminded(request: ModelRequest) -> ModelRequest:
-        request.messages.append(HumanMessage(f"be brief, {len(request.messages)}"))
-        return request
-
-    model = says(LOOK, "rain", "nothing")
-    agent = saved_agent(memory, model, [weather], Wraps(reminded), first=first)
-    once(agent, "go")
-    out = once(agent, "and?")["messages"]
-
-    assert [message.text for message in kept(memory)] == texts(out)
-    assert texts(out) == [
-        *("go", "be brief, 1", "", "Oslo: rain", "be brief, 4", "rain"),
-        *("and?", "be brief, 7", "nothing"),
-    ]
-    assert model.shown == texts(out)[:-1]
-
-
 def test_a_copy_of_what_the_state_has_does_not_hide_what_the_memory_says_by_now(once, memory) -> None:
     model = Scripted()
     copies = Wraps(lambda request: request.override(messages=deepcopy(request.messages)))
@@ -853,19 +839,6 @@ def test_a_copy_of_what_the_state_has_does_not_hide_what_the_memory_says_by_now(
         once(agent, question)
         memory.chat(user_id="ada", session_id="t").edit(0, "I live in Rome.")
     assert model.shown[0] == "I live in Rome."
-
-
-def test_a_request_that_another_middleware_makes_anew_belongs_to_its_thread(once, memory) -> None:
-    def anew(request: ModelRequest) -> ModelRequest:
-        return ModelRequest(model=request.model, messages=request.messages, system_prompt="Be brief.")
-
-    model = says("hello", "fine")
-    agent = saved_agent(memory, model, [], Wraps(anew), first=False)
-    once(agent, "hi")
-    out = once(agent, "how are you?")["messages"]
-
-    assert ids(kept(memory)) == ids(out)
-    assert model.shown == ["Be brief.", "hi", "hello", "how are you?"]
 
 
 # The object

@@ -27,7 +27,6 @@ from langchain_core.messages import (
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import (
-    ConfigurableField,
     ConfigurableFieldSpec,
     RunnableLambda,
     RunnablePassthrough,
@@ -145,30 +144,15 @@ def test_a_prompt_has_the_history_apart_with_the_users_recall_and_its_own_words_
 def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
     """A `SystemMessage` in every input is stored with every turn by LangChain's own wrapper."""
     model, said = Scripted(), [SystemMessage("be kind"), HumanMessage("hi")]
-    prompt = ChatPromptTemplate.from_messages(
-        [MessagesPlaceholder("history"), MessagesPlaceholder("question")]
-    )
-    for chain, given, session in (
-        (with_memory(model, memory, user_id="ada"), said, "s1"),
-        (with_memory(prompt | model, memory, user_id="ada", **KEYS), {"question": said}, "beside"),
+    apart = MessagesPlaceholder("history") + MessagesPlaceholder("question") | model
+    for session, chain, given in (
+        ("s1", with_memory(model, memory, user_id="ada"), said),
+        ("apart", with_memory(apart, memory, user_id="ada", **KEYS), {"question": said}),
     ):
         for _ in range(3):
             do(chain, "invoke", given, at(session))
-
         assert sorted(kinds(model.seen[-1])) == ["ai"] * 2 + ["human"] * 3 + ["system"]
         assert kinds(kept(memory, session)) == ["system", *["human", "ai"] * 3]
-
-
-@pytest.mark.requirement("A19")
-def test_the_result_of_a_tool_answers_the_call_that_was_stored(do, memory) -> None:
-    model = says(calling(("height", {})), "42")
-    chain = with_memory(model, memory, user_id="ada")
-    do(chain, "invoke", "how tall?", at())
-    do(chain, "invoke", [ToolMessage("42", tool_call_id="c0", artifact={1: 2})], at())
-
-    assert kinds(model.seen[1]) == ["human", "ai", "tool"]
-    assert kinds(kept(memory)) == ["human", "ai", "tool", "ai"]
-    assert kept(memory)[2].artifact == {1: 2}
 
 
 @pytest.mark.trap("langchain", 7, 10)
@@ -635,19 +619,6 @@ def test_a_call_that_names_nobody_or_somebody_else_is_refused_before_anybody_is_
     assert [contents(kept(memory, one)) for one in ("s1", "s2")] == [["one", "ok"], ["two", "ok"]]
 
 
-def test_the_ids_that_calls_name_can_be_chosen(memory) -> None:
-    ids = ["tenant_id", "user_id", "agent_id", "session_id"]
-    chain = with_memory(echo(), memory, configurable=ids)
-    named = dict(zip(ids, ("t1", "ada", "a1", "s1"), strict=True))
-    chain.invoke("hi", {"configurable": named})
-    with_memory(echo(), memory, configurable=["session_id"]).invoke("alone", at())
-
-    assert {spec.id for spec in chain.config_specs} == set(ids)
-    assert contents(MemlayerChatMessageHistory(memory=memory, **named).messages) == ["hi", "hi (1)"]
-    assert contents(MemlayerChatMessageHistory(memory, session_id="s1").messages) == ["alone", "alone (1)"]
-    assert kept(memory) == []
-
-
 async def test_histories_may_be_made_by_an_async_function_or_as_langchain_makes_them(memory) -> None:
     """LangChain's own wrapper takes no async function."""
 
@@ -751,19 +722,3 @@ def test_a_graph_that_is_streamed_by_its_states_is_kept(memory) -> None:
     for number, mode in enumerate(("values", "updates"), 1):
         list(chain.stream({"messages": [HumanMessage("why?")]}, at(), stream_mode=mode))
         assert contents(kept(memory)) == ["why?", "42"] * number
-
-
-def test_it_tells_its_types_its_fields_and_its_name(memory) -> None:
-    model = Scripted().configurable_fields(name=ConfigurableField(id="model_name"))
-    chain = with_memory(PROMPT | model | StrOutputParser(), memory, **KEYS)
-    configurable = chain.get_config_jsonschema()["$defs"]["Configurable"]["properties"]
-
-    assert [spec.id for spec in chain.config_specs] == ["model_name", "session_id", "user_id"]
-    assert chain.OutputType is str
-    assert chain.get_output_jsonschema()["type"] == "string"
-    assert {"session_id", "user_id"} < set(configurable)
-    assert with_memory(model, memory).get_input_jsonschema()["anyOf"][0] == {"type": "string"}
-    assert (chain.get_name(), with_memory(model, memory, name="bot").get_name()) == (
-        "RunnableWithMemory",
-        "bot",
-    )

@@ -288,37 +288,50 @@ def test_filters_go_with_any_query(store) -> None:
 # --- namespaces
 
 
-def test_a_namespace_is_forgotten_with_all_below_it_and_listed_no_more(do, store) -> None:
+def test_a_namespace_is_forgotten_with_all_below_it_and_a_users_with_the_user(do, memory) -> None:
     """Other stores list a namespace for ever once something was in it."""
-    for namespace in (("users", "1"), ("users", "1", "notes"), ("users", "10"), ("empty",)):
-        do(store, "put", namespace, "k", {"text": "secret"})
-    do(store, "delete", ("empty",), "k")
-    do(store, "search", (), query="secret")
+    store = MemlayerStore(memory, user_namespace=("users", "{user_id}"))
+    for namespace in (("users", "1"), ("users", "1", "notes"), ("users", "10"), ("empty",), ("drafts", "10")):
+        store.put(namespace, "k", {"text": "secret"})
+    store.delete(("empty",), "k")
+    assert len(store.search((), query="secret")) == 4
     assert do(store, "forget", ("users", "1")) == 2
-    assert do(store, "list_namespaces") == [("users", "10")]
-    assert len(do(store, "search", (), query="secret")) == 1
+    assert store.list_namespaces() == [("drafts", "10"), ("users", "10")]
     assert do(store, "forget", ("users", "1")) == 0
+    report = memory.forget("10")
+    assert (report.items, report.undeclared_folders) == (1, (("drafts", "10"),))
+    assert len(store.search((), query="secret")) == 1
 
 
 # --- time to live
 
 
-def test_an_item_that_has_expired_goes_when_it_is_swept(do, store, at, memory) -> None:
-    other = MemlayerStore(memory, tenant_id="other")
+def test_an_item_that_has_expired_goes_when_it_is_swept_and_may_be_hidden_before(
+    do, store, at, memory
+) -> None:
+    other, hiding = (
+        MemlayerStore(memory, tenant_id="other"),
+        MemlayerStore(memory, ttl={"omit_expired": True}),
+    )
     for key, ttl in (("short", 1), ("long", 60), ("stays", None)):
         store.put(DOCS, key, {"text": "x"}, ttl=ttl)
-    other.put(DOCS, "short", {}, ttl=1)
+    for one in (store, other):
+        one.put(("gone",), "short", {"text": "x"}, ttl=1)
     at(NOON + timedelta(seconds=59))
     assert do(store, "sweep_ttl") == 0
     at(NOON + timedelta(seconds=61))
+    assert hiding.get(DOCS, "short", refresh_ttl=True) is None
+    assert keys(hiding.search(DOCS, limit=2)) == ["stays", "long"]
+    assert {*keys(hiding.search((), query="x"))} == {"long", "stays"}
+    assert hiding.list_namespaces() == [DOCS]
     assert store.get(DOCS, "short", refresh_ttl=False) is not None  # until it is swept
-    assert do(store, "sweep_ttl") == 1
+    assert do(store, "sweep_ttl") == 2  # reading brought none of them back
     assert sorted(keys(store.search(DOCS, query="x", refresh_ttl=False))) == ["long", "stays"]
     at(NOON + timedelta(days=1))
     assert do(store, "sweep_ttl") == 1
     assert store.list_namespaces() == [DOCS]
     assert keys(store.search(DOCS)) == ["stays"]
-    assert other.get(DOCS, "short") is not None
+    assert other.get(("gone",), "short") is not None
 
 
 @pytest.mark.parametrize(("refreshes", "stays"), [({}, True), ({"refresh_on_read": False}, False)])
@@ -332,19 +345,6 @@ def test_reading_restarts_the_time_to_live_unless_that_is_forbidden(do, memory, 
     at(NOON + timedelta(minutes=12))
     assert do(store, "sweep_ttl") == (not stays)
     assert (do(store, "get", DOCS, "default") is not None) is stays
-
-
-def test_what_has_expired_may_be_hidden_before_it_is_swept(memory, at) -> None:
-    store = MemlayerStore(memory, ttl={"omit_expired": True})
-    for key in ("a", "gone", "b"):
-        store.put(DOCS, key, {"text": key}, ttl=1 if key == "gone" else 60)
-    store.put(("gone",), "k", {"text": "k"}, ttl=1)
-    at(NOON + timedelta(minutes=2))
-    assert store.get(DOCS, "gone", refresh_ttl=True) is None
-    assert keys(store.search(DOCS, limit=2)) == ["b", "a"]
-    assert sorted(keys(store.search((), query="gone"))) == ["a", "b"]
-    assert store.list_namespaces() == [DOCS]
-    assert store.sweep_ttl() == 2  # reading brought none of them back
 
 
 def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(memory, at) -> None:
@@ -408,20 +408,28 @@ def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory
         MemlayerStore(memory, index={"dims": 384})
 
 
-def test_one_store_serves_threads_and_event_loops_at_once(store) -> None:
+def test_one_store_serves_threads_and_event_loops_at_once_also_behind_one_that_ended_amid_calls(
+    store,
+) -> None:
+    async def leave(ticks: int) -> None:
+        asyncio.get_running_loop().create_task(store.aput(("left",), "k", {}))
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+
     async def in_a_loop(number: int) -> None:
         await asyncio.gather(*(store.aput(DOCS, f"{number}-{one}", {"n": one}) for one in range(5)))
         assert store.get(DOCS, f"{number}-0") is not None  # blocking calls are allowed there, too
         assert await store.asearch(DOCS, query="n", limit=3)
 
+    for ticks in range(4):
+        asyncio.run(leave(ticks))
     threads = [threading.Thread(target=asyncio.run, args=(in_a_loop(number),)) for number in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(5):
-        store.put(DOCS, f"main-{number}", {})
+    store.put(DOCS, "main", {})
     for thread in threads:
         thread.join()
-    assert len(store.search(DOCS, limit=100)) == 20
+    assert len(store.search(DOCS, limit=100)) == 16
 
 
 @pytest.fixture
@@ -470,27 +478,4 @@ async def test_writes_are_done_in_their_order_and_one_that_fails_or_is_cancelled
     assert [(item.key, item.value) for item in await store.asearch(DOCS)] == [("k", {"n": "new"})]
 
 
-def test_a_loop_that_ends_amid_calls_leaves_nothing_behind(store) -> None:
-    async def leave(ticks: int) -> None:
-        for number in range(3):
-            asyncio.get_running_loop().create_task(store.aput(DOCS, str(number), {}))
-        for _ in range(ticks):
-            await asyncio.sleep(0)
-
-    for ticks in range(4):
-        asyncio.run(leave(ticks))
-    asyncio.run(store.aput(DOCS, "k", {"n": 1}))
-    assert store.get(DOCS, "k").value == {"n": 1}
-
-
 # --- in LangGraph
-
-
-def test_a_namespace_that_is_the_users_is_forgotten_with_the_user(memory) -> None:
-    store = MemlayerStore(memory, user_namespace=("memories", "{user_id}"))
-    ada, bob, drafts = ("memories", "ada"), ("memories", "bob"), ("drafts", "ada")
-    for namespace in (ada, bob, drafts):
-        store.put(namespace, "boat", {"text": "A boat."})
-    report = memory.forget("ada")
-    assert (report.items, report.undeclared_folders) == (1, (drafts,))
-    assert store.list_namespaces() == [drafts, bob]
