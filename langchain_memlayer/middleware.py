@@ -340,7 +340,7 @@ class AgentThread(Chat):
             newest: The history's last messages.
             ids: The ids of the whole list.
         """
-        incoming = self.with_lineage(all_to_core(messages))
+        incoming = self.with_lineage(map(to_core, messages))
         stored, history, told = self.stored.copy(), newest, list[Message]()
         there = {message.id for message in newest}
         if any(one.id not in there and _id_checksum(one.id or "") in stored for one in incoming):
@@ -410,7 +410,11 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     the others are added. Otherwise they are synced, and the whole thread is if the history does not end with them, as
     after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
     """
-    answers = (at for at in reversed(range(len(thread))) if _answers(thread[at]))
+    answers = (
+        at
+        for at in reversed(range(len(thread)))
+        if isinstance(thread[at], AIMessage) and thread[at].additional_kwargs.get(VISIBLE) is not False
+    )
     tail = thread[next(islice(answers, 1, None), 0) :]
     newest = chat.history(-max(1, len(tail)))
     is_near = tail and tail[0].id in {message.id for message in newest}
@@ -426,11 +430,6 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
             return _newest(incoming, ids, receipt.stored)
     report = chat.resync(incoming, replaceable=chat.replaceable)
     return _newest(incoming, report.ids, report.stored)
-
-
-def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
-    """Translate messages."""
-    return [to_core(message) for message in messages]
 
 
 def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newest | None:
@@ -454,10 +453,6 @@ def _overlap(history: Sequence[Message], messages: Sequence[Message]) -> int:
 def _compared(message: Message) -> tuple[object, ...]:
     calls, answers = message.tool_calls, message.tool_call_id
     return message.id, message.role, message.name, message.content, calls, answers, message.model_visible
-
-
-def _answers(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False
 
 
 # Applies to the memory what was removed or edited in an agent's state between two runs.
@@ -817,7 +812,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = call.chat
         response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
-        messages = chat.with_lineage(all_to_core(answer))
+        messages = chat.with_lineage(map(to_core, answer))
         # Messages behind the question are removed, even if the answer is the same again.
         if call.rewinds and call.newest is not None:
             question = replace(call.newest.message, id=call.newest.stored_id)
@@ -856,7 +851,7 @@ def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) 
     if place is not None:
         return replace(context, window=context.window[: place + 1])
     start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
-    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.is_told)
+    window = (as_prompt(message) for message in map(to_core, thread[start:]) if message.is_told)
     return replace(context, window=tuple(window), summary=None, recall="")
 
 

@@ -238,12 +238,6 @@ Overflow = tuple[Exchange, Exception]
 """A call that failed, and the error, which may say that its context was too long."""
 
 
-def _smaller_limit(call: Exchange, problem: Exception) -> int:
-    """Return the token limit to call once more with; anything but an overflow is raised again."""
-    emit, limit, tokens = call.chat.memory.runtime.emit, call.context.token_limit, call.context.tokens
-    return retry_limit(emit, call.chat.scope, problem, token_limit=limit, tokens=tokens)
-
-
 def join_chunks(chunks: Sequence[Any]) -> Any:
     """Return the sum of a stream's chunks; the last chunk if they cannot be added.
 
@@ -484,32 +478,26 @@ class RunnableWithMemory(Runnable[Any, Any]):
         return await threads.drive(self._read(history, value, overflow))
 
     def _read(self, history: Any, value: Any, overflow: Overflow | None) -> Asking[Exchange]:
-        chat, policy = _checked(history).chat, history.policy
-        limit = history.token_limit if overflow is None else _smaller_limit(*overflow)
+        chat, policy, limit = _checked(history).chat, history.policy, history.token_limit
+        if overflow is not None:
+            emit, told = chat.memory.runtime.emit, overflow[0].context
+            limit = retry_limit(
+                emit, chat.scope, overflow[1], token_limit=told.token_limit, tokens=told.tokens
+            )
         messages = self._keys.input_messages(value)
         incoming = translate_batch(messages)
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
             incoming, left = recognize(incoming, chat.history())
             chat.withdraw(left)
         context = yield from context_flow(chat, pending=incoming, token_limit=limit, policy=policy)
-        return self._prepare(chat, value, messages, incoming, context)
-
-    def _prepare(
-        self,
-        chat: Chat,
-        value: Any,
-        messages: Sequence[BaseMessage],
-        incoming: list[Message],
-        context: Context,
-    ) -> Exchange:
         if self._keys.history is None:
             prompt = compose_messages(context)
             return Exchange(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
         system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
-        history = compose_messages(
-            replace(context, system=system, pending=()), [one.content for one in messages]
-        )
-        return Exchange(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
+        before = replace(context, system=system, pending=())
+        told_before = compose_messages(before, [one.content for one in messages])
+        filled = self._keys.fill(value, told_before, ())
+        return Exchange(chat, incoming, context, [*told_before, *messages], filled)
 
     def _close(self, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
