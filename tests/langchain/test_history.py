@@ -23,7 +23,6 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-import langchain_memlayer
 from langchain_memlayer import MemlayerChatMessageHistory, with_memory
 from memlayer_core import Memory, errors
 from tests.conftest import PROMPT
@@ -245,28 +244,10 @@ async def test_a_streamed_answer_is_kept_whole_and_a_streamed_call_as_a_call(mem
     assert kept[-1] == calling(("height", {"of": "it"}))
 
 
-@pytest.mark.trap("langchain", 3)
-def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(do, memory) -> None:
-    model = Scripted()
-    chain = wrapped(memory, model)
-    memory.close()
-    with pytest.raises(errors.StoreClosedError):
-        do(chain, "invoke", [HumanMessage("?")], ADA)
-    assert model.seen == []
-
-
 # Async
 
 
 # Being a part of LangChain
-
-
-def test_its_public_names_can_all_be_had() -> None:
-    names = set(langchain_memlayer.__all__)
-    assert {getattr(langchain_memlayer, name).__name__ for name in names} == names
-    assert names <= set(dir(langchain_memlayer))
-    with pytest.raises(AttributeError, match="Nonsense"):
-        _ = langchain_memlayer.Nonsense
 
 
 def test_a_history_pickles_by_reconnecting(memory) -> None:

@@ -124,20 +124,13 @@ def kept(memory: Memory, *messages: BaseMessage) -> list[BaseMessage]:
 
 # What users and models may put into messages
 
-texts = st.one_of(
-    st.text(max_size=20), st.text(st.sampled_from("a \n\0\ud83d\ude00\udc80😀汉"), max_size=8), st.just(TAG)
-)
-keys = st.one_of(texts, st.integers(), st.none(), st.tuples(texts, st.integers()))
+texts = st.text(st.sampled_from("ab \n\0\ud83d\ude00\udc80😀汉"), max_size=8) | st.just(TAG)
+keys = texts | st.integers() | st.tuples(texts, st.integers())
 leaves = st.one_of(
-    st.none(),
-    st.integers(),
-    texts,
-    st.binary(max_size=8),
-    st.datetimes(),
-    st.just(float("inf")),
-    st.builds(Document, page_content=st.text(max_size=5), metadata=st.dictionaries(st.text(), st.integers())),
+    st.none() | st.integers() | texts | st.binary(max_size=8) | st.datetimes() | st.just(float("inf")),
+    st.builds(Document, page_content=texts, metadata=st.dictionaries(texts, st.integers())),
     st.builds(Forecast, city=texts, high=st.floats(allow_nan=False)),
-    st.builds(Place, name=texts, at=st.tuples(st.floats(allow_nan=False), st.floats(allow_nan=False))),
+    st.builds(Place, name=texts, at=st.tuples(st.integers(), st.floats(allow_nan=False))),
 )
 """The core's codec has its own property for every other value."""
 anything = st.recursive(
@@ -145,45 +138,39 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
     max_leaves=6,
 )
-objects = st.dictionaries(texts, anything, max_size=3)
+objects = st.dictionaries(keys, anything, max_size=2)
 blocks = st.one_of(
     texts,
-    st.builds(lambda text: {"type": "text", "text": text}, texts),
-    st.builds(lambda url: {"type": "image_url", "image_url": {"url": url}}, texts),
-    st.builds(lambda text: {"type": "reasoning", "reasoning": text}, texts),
-    st.dictionaries(keys, anything, max_size=3),
+    *(
+        st.fixed_dictionaries({"type": st.just(kind), kind: texts})
+        for kind in ("text", "image_url", "reasoning")
+    ),
+    objects,
 )
-contents = st.one_of(texts, st.lists(blocks, max_size=4))
-ids = st.one_of(st.none(), texts)
-whole_numbers = st.integers(0, 10**6)
+contents = texts | st.lists(blocks, max_size=4)
+ids = st.none() | texts
 common = {
     "content": contents,
-    "additional_kwargs": st.dictionaries(keys, anything, max_size=2),
-    "response_metadata": st.dictionaries(keys, anything, max_size=2),
+    "additional_kwargs": objects,
+    "response_metadata": objects,
     "name": ids,
     "id": ids,
 }
-calls = st.lists(st.fixed_dictionaries({"name": texts, "args": objects, "id": ids}), max_size=3)
-broken_calls = st.lists(
-    st.fixed_dictionaries({"name": ids, "args": ids, "id": ids, "error": ids}), max_size=2
-)
-usage = st.none() | st.fixed_dictionaries(
-    {"input_tokens": whole_numbers, "output_tokens": whole_numbers, "total_tokens": whole_numbers},
-    optional={"input_token_details": st.fixed_dictionaries({"cache_read": whole_numbers})},
-)
+call = {"name": texts, "args": st.dictionaries(texts, anything, max_size=3), "id": ids}
+broken_call = {"name": ids, "args": ids, "id": ids, "error": ids}
 messages = st.one_of(
     st.builds(HumanMessage, **common),
     st.builds(SystemMessage, **common),
-    st.builds(AIMessage, **common, tool_calls=calls, invalid_tool_calls=broken_calls, usage_metadata=usage),
     st.builds(
-        ToolMessage,
+        AIMessage,
         **common,
-        tool_call_id=texts,
-        artifact=anything,
-        status=st.sampled_from(["success", "error"]),
+        tool_calls=st.lists(st.fixed_dictionaries(call), max_size=3),
+        invalid_tool_calls=st.lists(st.fixed_dictionaries(broken_call), max_size=2),
+        usage_metadata=st.sampled_from([None, USAGE]),
     ),
+    st.builds(ToolMessage, **common, tool_call_id=texts, artifact=anything, status=st.just("error")),
     st.builds(FunctionMessage, **{**common, "name": texts}),
-    st.builds(ChatMessage, **common, role=st.one_of(texts, st.sampled_from(["user", "assistant", "tool"]))),
+    st.builds(ChatMessage, **common, role=texts | st.sampled_from(["user", "assistant", "tool"])),
     st.builds(HumanMessage, **common, extra=anything),
 )
 
