@@ -923,3 +923,48 @@ def test_a_call_of_any_form_and_its_result_stay_together_and_no_turn_is_lost(mem
     history = MemlayerChatMessageHistory(memory, user_id="ada", session_id="without results")
     history.add_messages([HumanMessage("Look."), form[0], HumanMessage("Stop."), *form[1:]])
     assert contents(history.context())[:2] == ["Look.", form[0].content]
+
+
+# A provider takes four marks of a prompt cache: a prompt has the newest ones, whatever the history has.
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+@tool(extras=MARK)
+def look(for_what: str) -> str:
+    """Look for something."""
+    return for_what
+
+
+def question(number: int, *, alone: bool) -> HumanMessage:
+    text = {"type": "text", "text": f"question {number}"}
+    return HumanMessage([text, {"cachePoint": {"type": "default"}}] if alone else [{**text, **MARK}])
+
+
+def marks(message: BaseMessage) -> int:
+    return sum("cache_control" in one or "cachePoint" in one for one in message.content)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["in a block", "as a block"])
+@pytest.mark.parametrize("door", ["with_memory", "agent", "history"])
+def test_a_prompt_has_four_marks_at_the_most_and_the_newest(memory, door, alone) -> None:
+    model, system = Scripted(), SystemMessage([{"type": "text", "text": "Be brief.", **MARK}])
+    ours, saver = MemlayerMiddleware(memory, user_id="u", mode="STATIC"), InMemorySaver()
+    agent = create_agent(model, [look], system_prompt=system, middleware=[ours], checkpointer=saver)
+    chain = with_memory(model, memory, user_id="u")
+    history = MemlayerChatMessageHistory(memory, user_id="u", session_id="s")
+    history.add_messages([system] if door != "agent" else [])
+    for number in range(7):
+        asked = question(number, alone=alone)
+        if door == "agent":
+            agent.invoke({"messages": [asked]}, in_session("s", thread_id="s"))
+        elif door == "with_memory":
+            chain.invoke([asked], in_session("s", thread_id="s"))
+        else:
+            history.add_messages([asked, AIMessage("Yes.")])
+    told = model.seen[-1] if door != "history" else history.context()
+    rest = 2 if door == "agent" else 3  # beside the system prompt's, and the tool's
+    assert [marks(one) for one in told if one.type != "ai"] == [1, *[0] * (7 - rest), *[1] * rest]
+    assert [one.text for one in told if one.type == "human"] == [f"question {number}" for number in range(7)]
+    assert all(map(marks, (one for one in history.messages if one.type != "ai"))), "the history is as it was"
