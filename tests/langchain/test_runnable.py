@@ -345,11 +345,15 @@ def test_question_and_answer_are_stored_at_once_and_a_call_that_fails_stores_not
 
 @pytest.mark.trap("langchain", 3)
 @pytest.mark.parametrize("verb", VERBS)
-def test_an_error_of_the_store_is_raised(memory, verb) -> None:
+def test_an_error_of_the_store_is_raised_also_when_a_stream_is_closed(memory, verb) -> None:
     """LangChain's own wrapper stores in a callback, whose errors are logged and forgotten."""
+    stream = with_memory(words("one two"), memory, user_id="ada").stream("count", at())
+    next(stream)
     chain = with_memory(lambda _: memory.close() or "42", memory, user_id="ada")
     with pytest.raises(errors.StoreClosedError):
         pieces(chain, verb, "hi", at())
+    with pytest.raises(errors.StoreClosedError):
+        stream.close()
 
 
 @pytest.mark.trap("langchain", 2)
@@ -375,12 +379,19 @@ def test_a_batch_on_one_session_loses_nothing(do, memory) -> None:
 @pytest.mark.trap("langchain", 6)
 @pytest.mark.parametrize("verb", ["stream", "astream"])
 def test_a_stream_is_passed_on_piece_by_piece_and_kept_whole(memory, verb) -> None:
-    model = with_memory(words("one two three"), memory, user_id="ada")
-    chain = with_memory(PROMPT | words("one two three") | StrOutputParser(), memory, user_id="ada", **KEYS)
+    answers = PROMPT | words("one two three") | StrOutputParser()
+    sources = RunnablePassthrough.assign(context=lambda _: ["a source"])
+    named = {"output_messages_key": "answer", **KEYS}
+    of_model = with_memory(words("one two three"), memory, user_id="ada")
+    of_chain = with_memory(
+        sources | RunnablePassthrough.assign(answer=answers), memory, user_id="ada", **named
+    )
 
-    heard = pieces(model, verb, "count", at())
-    assert contents(heard) == ["one", " ", "two", " ", "three"]
-    assert pieces(chain, verb, {"question": "count"}, at()) == ["one", " ", "two", " ", "three"]
+    heard = [contents(pieces(of_model, verb, "count", at()))]
+    told = pieces(of_chain, verb, {"question": "count"}, at())
+    heard.append([piece["answer"] for piece in told if "answer" in piece])
+    assert heard == [["one", " ", "two", " ", "three"]] * 2
+    assert kept(memory)[2:] == [HumanMessage("count"), AIMessage("one two three")]
     assert contents(kept(memory)) == ["count", "one two three"] * 2
     assert [type(one) for one in kept(memory)] == [HumanMessage, AIMessage] * 2
     assert "interrupted" not in kept(memory)[1].response_metadata
@@ -425,28 +436,31 @@ def test_an_async_stream_that_is_left_keeps_what_was_said_when_its_loop_ends(mem
     assert interrupted(memory) == ["count", "one"]
 
 
-@pytest.mark.trap("langchain", 6)
-async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
-    """A server cancels the task of a client that hangs up, and again until it has ended."""
-
-    async def model(_: Any) -> AsyncIterator[AIMessageChunk]:
-        yield AIMessageChunk("one")
-        began.set()
-        await asyncio.sleep(3600)
+async def hang_up(memory: Memory, model: Any, began: asyncio.Event) -> asyncio.Task[None]:
+    """Cancel the task of a client until it has ended, as a server does."""
 
     async def listen() -> None:
-        async for _ in with_memory(RunnableLambda(model), memory, user_id="ada").astream("count", at()):
+        async for _ in with_memory(model, memory, user_id="ada").astream("count", at()):
             pass
 
-    began = asyncio.Event()
     task = asyncio.create_task(listen())
     await began.wait()
     while not task.done():
         task.cancel()
         await asyncio.sleep(0)
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    await asyncio.gather(*others)
+    return task
 
+
+@pytest.mark.trap("langchain", 6)
+async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
+    async def model(_: Any) -> AsyncIterator[AIMessageChunk]:
+        yield AIMessageChunk("one")
+        began.set()
+        await asyncio.sleep(3600)
+
+    began = asyncio.Event()
+    task = await hang_up(memory, RunnableLambda(model), began)
+    await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
     assert task.cancelled()
     assert await asyncio.to_thread(interrupted, memory) == ["count", "one"]
 
@@ -573,26 +587,6 @@ def test_a_call_of_a_tool_that_was_cut_off_is_kept_and_told_to_nobody(memory) ->
     assert contents(shown[1]) == ["how tall?", "again"]
 
 
-def test_a_chain_that_streams_its_sources_and_then_its_answer_keeps_the_answer(memory) -> None:
-    answers = RunnablePassthrough.assign(answer=PROMPT | words("one two") | StrOutputParser())
-    chain = RunnablePassthrough.assign(context=lambda _: ["a source"]) | answers
-    bot = with_memory(chain, memory, user_id="ada", output_messages_key="answer", **KEYS)
-    heard = [piece["answer"] for piece in bot.stream({"question": "why?"}, at()) if "answer" in piece]
-
-    assert heard == ["one", " ", "two"]
-    assert kept(memory) == [HumanMessage("why?"), AIMessage("one two")]
-
-
-@pytest.mark.trap("langchain", 3)
-def test_a_stream_that_cannot_be_stored_raises_when_it_is_closed() -> None:
-    with Memory.in_memory() as memory:
-        stream = with_memory(words("one two"), memory, user_id="ada").stream("count", at())
-        next(stream)
-        memory.close()
-        with pytest.raises(errors.StoreClosedError):
-            stream.close()
-
-
 # Whose conversation it is
 
 
@@ -630,26 +624,20 @@ async def test_histories_may_be_made_by_an_async_function_or_as_langchain_makes_
         return named(user_id, session_id)
 
     ids = [ConfigurableFieldSpec(id=name, annotation=str) for name in ("user_id", "session_id")]
-    factory = MemlayerChatMessageHistory.factory(memory, token_limit=40)
-    for number, (histories, more) in enumerate(
-        [
-            (later, {"history_factory_config": ids}),
-            (named, {"history_factory_config": ids}),
-            (lambda session_id: named("ada", session_id), {}),
-            (lambda: named("ada", "s1"), {}),
-            (factory, {}),
-        ],
-        1,
-    ):
-        model = echo()
-        chain = with_memory(model, histories, **more)
-        for _ in range(5):
-            await chain.ainvoke("hello, hello, hello", at(user_id="ada"))
-        assert len(await asyncio.to_thread(kept, memory)) == 10 * number
-        assert len(model.seen[-1]) < 9, "the history's own limit holds"
-    chain = with_memory(echo(), later, history_factory_config=ids)
+    of_one = with_memory(echo(), later, history_factory_config=ids)
     with pytest.raises(errors.ConfigurationError, match="async"):
-        await asyncio.to_thread(chain.invoke, "hi", at(user_id="ada"))
+        await asyncio.to_thread(of_one.invoke, "hi", at(user_id="ada"))
+    model = echo()
+    for chain in (
+        of_one,
+        with_memory(model, lambda session_id: named("ada", session_id)),
+        with_memory(model, lambda: named("ada", "s1")),
+        with_memory(model, MemlayerChatMessageHistory.factory(memory, token_limit=40)),
+    ):
+        for _ in range(3):
+            await chain.ainvoke("hello, hello, hello", at(user_id="ada"))
+    assert len(await asyncio.to_thread(kept, memory)) == 24
+    assert max(map(len, model.seen)) < 9, "the history's own limit holds"
 
 
 def test_what_does_not_go_together_is_refused(do, memory) -> None:

@@ -437,10 +437,7 @@ def test_one_store_serves_threads_and_event_loops_at_once_also_behind_one_that_e
 @pytest.fixture
 def held_up(memory, monkeypatch) -> SimpleNamespace:
     """Let the next write that changes items wait: it tells that it began, and goes on when it is told to."""
-    db, state = (
-        memory._resources.runtime.db,
-        SimpleNamespace(began=threading.Event(), go_on=threading.Event()),
-    )
+    db, state = memory.runtime.db, SimpleNamespace(began=threading.Event(), go_on=threading.Event())
     write = db.write
 
     def waiting(work: Any, *args: Any, **kwargs: Any) -> Any:
