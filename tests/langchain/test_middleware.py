@@ -551,16 +551,6 @@ def test_a_model_of_the_middleware_is_the_memorys_and_another_one_is_refused_by_
         MemlayerMiddleware(memory, user_id="ada", model=large)
 
 
-@pytest.mark.parametrize("roles", [lambda runtime: ["doctor"], ()])
-def test_what_others_share_with_a_role_is_told_to_that_role_alone(once, memory, roles) -> None:
-    ada = memory.chat(user_id="ada", session_id="s")
-    ada.remember("Ada is allergic to nuts.", visibility="share", allowed_roles=["doctor"])
-    model = says(calling(("retrieve_from_memory", {"keywords": ["Ada", "allergic"]})), "ok")
-    once(agent_of(memory, model, user_id="bob", roles=roles, mode="AGENT"), "hi")
-
-    assert ("allergic to nuts" in model.shown[-1]) == bool(roles)
-
-
 # Interrupts
 
 
@@ -790,25 +780,6 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(once, memory)
 
 
 # Streams
-
-
-@pytest.mark.trap("langchain", 6)
-def test_a_streamed_answer_is_stored_whole_and_one_that_is_left_early_keeps_its_question(memory) -> None:
-    agent = saved_agent(memory, says("it is raining in Oslo", "still raining", "and again"))
-
-    def stream(said: str) -> Any:
-        return agent.stream({"messages": [HumanMessage(said)]}, in_thread(), stream_mode="messages")
-
-    parts = [part.text for part, _ in stream("weather?")]
-    assert len(parts) >= 5
-    assert "".join(parts) == "it is raining in Oslo"
-    left = stream("and now?")
-    next(left)
-    left.close()
-    [*stream("and then?")]
-    assert history(memory)[:3] == ["user: weather?", "assistant: it is raining in Oslo", "user: and now?"]
-    assert history(memory)[-2:] == ["user: and then?", "assistant: and again"]
-    assert kept(memory)[1].raw.dump["type"] == "ai"
 
 
 # Other middleware

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -82,16 +81,6 @@ def test_a_config_may_tell_the_user_and_a_trace_shows_the_search_below_its_chain
     assert heard.above(run) == ["RunnableSequence"]
     assert {"memory", "mine"} <= run.tags
     assert run.metadata == {**run.metadata, "step": 1, "ls_retriever_name": "memlayer"}
-
-
-@pytest.mark.trap("langchain", 22)
-async def test_it_serves_many_users_at_once() -> None:
-    full = await asyncio.to_thread(Memory.in_memory, settings=QUIET)
-    await asyncio.to_thread(told, full)
-    makers = [MemlayerRetriever(full, user_id=user, k=3) for user in ("ada", "bob")] * 5
-    for at, found in enumerate(await asyncio.gather(*(one.ainvoke(WHERE) for one in makers))):
-        assert {document.id.split("-")[0] for document in found} == {("pears", "plums")[at % 2]}
-    await full.aclose()
 
 
 def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(do, full) -> None:

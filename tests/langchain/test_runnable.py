@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel, GenericFakeChatModel
 from langchain_core.messages import (
@@ -62,12 +61,6 @@ PROMPT = ChatPromptTemplate.from_messages(
     [("system", "be kind"), MessagesPlaceholder("history"), ("human", "Say: {question}")]
 )
 KEYS = {"input_messages_key": "question", "history_messages_key": "history"}
-
-MODES: dict[str, dict[str, str]] = {
-    "messages": {},
-    "a dict of messages": {"input_messages_key": "question"},
-    "a dict with the history apart": KEYS,
-}
 
 
 def told_in(given: Any) -> list[BaseMessage]:
@@ -659,31 +652,6 @@ def test_what_does_not_go_together_is_refused(do, memory) -> None:
 
 
 # Being a part of LangChain
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_it_tells_and_keeps_what_langchains_own_wrapper_does(memory, mode) -> None:
-    """As long as calls do not overlap, everything fits, and there is nothing to recall."""
-    shown: list[list[BaseMessage]] = []
-
-    def model(given: Any) -> AIMessage:
-        messages = told_in(given)
-        shown.append([one.model_copy() for one in messages])
-        return AIMessage(f"answer {len(messages)}")
-
-    keys = MODES[mode]
-    chain = PROMPT | RunnableLambda(model) if keys is KEYS else RunnableLambda(model)
-    theirs = InMemoryChatMessageHistory()
-    for bot in (
-        with_memory(chain, memory, user_id="ada", **keys),
-        RunnableWithMessageHistory(chain, lambda session_id: theirs, **keys),
-    ):
-        for said in ("one", HumanMessage("two", name="ada"), [HumanMessage("three"), HumanMessage("four")]):
-            list(bot.stream({"question": said} if keys else said, at()))
-
-    assert kept(memory) == theirs.messages
-    assert len(theirs.messages) == 7
-    assert shown[:3] == shown[3:]
 
 
 @pytest.mark.parametrize("verb", ["invoke", "astream"])
