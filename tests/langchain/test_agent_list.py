@@ -402,7 +402,7 @@ def test_a_run_that_made_room_and_failed_removed_nothing(short, kind) -> None:
     more, answers, asked = makes_room(kind), short.model.script, []
 
     def script(shown: list[BaseMessage]) -> AIMessage:
-        if len(short.model.seen) in {2, 5}:
+        if len(short.model.seen) in {3, 5}:
             raise ConnectionError("away")
         return answers(shown)
 

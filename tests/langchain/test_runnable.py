@@ -481,7 +481,7 @@ def test_answers_that_have_one_id_are_all_kept(memory) -> None:
         said = [one for one in kept(memory, session) if one.type == "ai"]
         ids = [one.id for one in said if one.id is not None]
         assert len([one for one in said if one.text]) == 6
-        assert len({*ids}) == len(ids) >= 1
+        assert len({*ids}) == len(ids) >= 6 - (session == "ours")
     edited = [kept(memory, "ours")[1].model_copy(update={"content": "changed"})]
     histories("ours").add_messages(edited)
     assert contents(kept(memory, "ours"))[1::2] == ["changed", *(f"answer {n}" for n in range(1, 6))]
