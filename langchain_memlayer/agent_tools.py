@@ -115,7 +115,8 @@ def default_session(runtime: Any) -> str:
             hint='Pass `config={"configurable": {"thread_id": "…"}}` to the agent or tool, or set `session_id=…`.',
         )
     outer = info.checkpoint_ns.split("|")[:-1] if info is not None else []
-    return "/".join([str(thread), *map(_place, outer)])
+    nodes = ((task, task.partition(":")[0]) for task in outer)
+    return "/".join([str(thread), *(task if node == _TOOLS else node for task, node in nodes)])
 
 
 def thread_id(runtime: Any) -> str | None:
@@ -132,18 +133,12 @@ def is_task(runtime: Any) -> bool:
     return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(told).split("|")))
 
 
-def _place(task: str) -> str:
-    node, _, _ = task.partition(":")
-    return task if node == _TOOLS else node
-
-
 def _user(runtime: Any) -> str | None:
     context = runtime.context
-    is_mapping = isinstance(context, Mapping)
-    user = context.get("user_id") if is_mapping else getattr(context, "user_id", None)
-    server, configurable = getattr(runtime, "server_info", None), _part(runtime, "configurable")
+    named = context.get("user_id") if isinstance(context, Mapping) else getattr(context, "user_id", None)
+    configurable, server = _part(runtime, "configurable"), getattr(runtime, "server_info", None)
     login = None if server is None else server.user
-    return user_of(configurable, user, configurable.get("user_id"), login=login)
+    return user_of(configurable, named, configurable.get("user_id"), login=login)
 
 
 def _part(runtime: Any, name: Literal["configurable", "metadata"]) -> Mapping[str, Any]:

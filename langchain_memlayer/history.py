@@ -38,41 +38,19 @@ from memlayer_core.tools import AGENT_TOOLS, ReloadArguments, wrong_call
 
 H = TypeVar("H")
 
-IDS: Mapping[str, str] = {
-    "tenant_id": "The tenant of the user.",
-    "user_id": "The user.",
-    "agent_id": "The agent.",
-    "session_id": "The session.",
-    "conversation_id": "The session, as LangChain's tutorials name it.",
-    "thread_id": "The session, as LangGraph names it.",
-}
-"""The ids that a call's config may name, with their descriptions."""
+_IDS = ("tenant_id", "user_id", "agent_id", "session_id", "conversation_id", "thread_id")
+"""The ids that a call's config may name: LangChain's tutorials call the session a conversation, LangGraph a thread."""
 
-_SESSIONS = frozenset({"session_id", "conversation_id", "thread_id"})
+_SESSIONS = frozenset(_IDS[3:])
 
 
-def config_fields(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
-    """Return the config fields of ids.
-
-    Raises:
-        ConfigurationError: A name is none of `IDS`, or comes twice.
-    """
-    if isinstance(names, str) or not set(names) <= set(IDS) or len(set(names)) < len(names):
+def _fields_of(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
+    if isinstance(names, str) or not set(names) <= {*_IDS} or len(set(names)) < len(names):
         raise ConfigurationError(
             f"`configurable` must be a list of ids, got {names!r:.80}",
-            hint=f"Name some of {', '.join(map(repr, IDS))}, each once.",
+            hint=f"Name some of {', '.join(map(repr, _IDS))}, each once.",
         )
-    return [
-        ConfigurableFieldSpec(
-            id=name,
-            annotation=str,
-            name=name.removesuffix("_id").capitalize() + " ID",
-            description=IDS[name],
-            default="",
-            is_shared=True,
-        )
-        for name in names
-    ]
+    return [ConfigurableFieldSpec(name, str, default="", is_shared=True) for name in names]
 
 
 def user_of(configurable: Mapping[str, Any], *users: str | None, login: Any = None) -> str | None:
@@ -137,17 +115,21 @@ class HistoryFactory(Generic[H]):
         try:
             ids_by_name = self.__signature__.bind(*args, **ids).arguments
         except TypeError as problem:
+            names = ", ".join(f"`{spec.id}`" for spec in self.config_specs) or "nothing"
             raise InvalidScopeError(
-                f"a history here is named by {self._names}: {problem}",
+                f"a history here is named by {names}: {problem}",
                 hint="Pass the factory's `config_specs`, too: "
                 "`RunnableWithMessageHistory(…, factory, history_factory_config=factory.config_specs)`.",
             ) from None
         if "user_id" in ids_by_name:
             configurable = ensure_config().get("configurable", {})
             ids_by_name["user_id"] = user_of(configurable, ids_by_name["user_id"])
-        missing = [name for name, value in ids_by_name.items() if value is None]
-        if missing:
-            raise self._missing_error(missing)
+        if missing := [name for name, value in ids_by_name.items() if value is None]:
+            example = {"configurable": {spec.id: "…" for spec in self.config_specs}}
+            raise InvalidScopeError(
+                f"the call does not say whose conversation it is: {' and '.join(map(repr, missing))} missing",
+                hint=f"Pass `config={example}` with each call, or bind it by `.with_config(…)`.",
+            )
         return self._make(*ids_by_name.values()) if len(ids_by_name) == 1 else self._make(**ids_by_name)
 
     def _ids_in(self, config: RunnableConfig) -> dict[str, Any]:
@@ -192,17 +174,6 @@ class HistoryFactory(Generic[H]):
         history = await asyncio.to_thread(self, **ids) if self._blocks else self(**ids)
         return await history if inspect.isawaitable(history) else history
 
-    @property
-    def _names(self) -> str:
-        return ", ".join(f"`{spec.id}`" for spec in self.config_specs) or "nothing"
-
-    def _missing_error(self, missing: Sequence[str]) -> InvalidScopeError:
-        example = {"configurable": {spec.id: "…" for spec in self.config_specs}}
-        return InvalidScopeError(
-            f"the call does not say whose conversation it is: {' and '.join(map(repr, missing))} missing",
-            hint=f"Pass `config={example}` with each call, or bind it by `.with_config(…)`.",
-        )
-
 
 def factory_of(
     make: Callable[..., Any], config_specs: Sequence[ConfigurableFieldSpec] | None
@@ -220,7 +191,7 @@ def factory_of(
         return make
     takes = inspect.signature(make).parameters
     if config_specs is None:
-        config_specs = config_fields(["session_id"] if takes else [])
+        config_specs = _fields_of(["session_id"] if takes else [])
     names = [spec.id for spec in config_specs]
     if len(names) > 1 and set(names) != set(takes):
         raise ConfigurationError(
@@ -322,7 +293,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """
         if configurable is None:
             configurable = ["user_id", "session_id"] if user_id is None else ["session_id"]
-        specs = config_fields(configurable)
+        specs = _fields_of(configurable)
         ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
         fixed = {name: value for name, value in ids.items() if value is not None}
         sessions = _SESSIONS.intersection(configurable)

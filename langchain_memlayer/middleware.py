@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import cache, partial
 from itertools import islice
 from operator import is_
-from typing import Annotated, Any, NotRequired, ParamSpec, TypedDict, TypeVar
+from typing import Annotated, Any, NotRequired, TypedDict
 from zlib import crc32
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -30,7 +31,6 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer.history import compose_messages
 from langchain_memlayer.messages import VISIBLE, fresh_answers, is_summary, to_core
-from langchain_memlayer.summarizer import is_own_summary
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
 from memlayer_core.integration import (
@@ -201,11 +201,6 @@ def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapsho
     return {**snapshot, "trims": True} if change is not None and change.removals else snapshot
 
 
-def contains(snapshot: ThreadSnapshot, message: BaseMessage) -> bool:
-    """Return whether a message is in a snapshot."""
-    return _id_checksum(message.id or "") in _cut(snapshot["seen"], _WIDTH, _ID)
-
-
 def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
     """Return whether messages were removed at the front since a snapshot, without reading all messages."""
     seen, first = snapshot["seen"], messages[0].id if messages else None
@@ -345,7 +340,7 @@ class AgentThread(Chat):
             newest: The history's last messages.
             ids: The ids of the whole list.
         """
-        incoming = self.with_lineage(all_to_core(messages))
+        incoming = self.with_lineage(map(to_core, messages))
         stored, history, told = self.stored.copy(), newest, list[Message]()
         there = {message.id for message in newest}
         if any(one.id not in there and _id_checksum(one.id or "") in stored for one in incoming):
@@ -377,24 +372,17 @@ class AgentThread(Chat):
         if lineage == self._lineage:
             self._since = min(filter(None, (self._since, message.created_at)), default=None)
         elif lineage and self._since and message.created_at and message.created_at > self._since:
-            _warn_once(_OTHERS)
+            _warn_of_another_agent()
         return lineage == self._lineage
 
 
-_OTHERS = (
-    "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
-    "give the agents of several processes a shared checkpointer, or none"
-)
-_SUMMARIES = (
-    "a `SummarizationMiddleware` together with `MemlayerMiddleware` pays for summaries that no model sees: the "
-    "memory has its own. Leave it out, or give it `summarizer=create_summarizer(memory)`"
-)
-
-
-@lru_cache(maxsize=8)
-def _warn_once(text: str) -> None:
+@cache
+def _warn_of_another_agent() -> None:
     """Warn once in a process."""
-    logger.warning(text)
+    logger.warning(
+        "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
+        "give the agents of several processes a shared checkpointer, or none"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +410,11 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     the others are added. Otherwise they are synced, and the whole thread is if the history does not end with them, as
     after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
     """
-    answers = (at for at in reversed(range(len(thread))) if _answers(thread[at]))
+    answers = (
+        at
+        for at in reversed(range(len(thread)))
+        if isinstance(thread[at], AIMessage) and thread[at].additional_kwargs.get(VISIBLE) is not False
+    )
     tail = thread[next(islice(answers, 1, None), 0) :]
     newest = chat.history(-max(1, len(tail)))
     is_near = tail and tail[0].id in {message.id for message in newest}
@@ -438,11 +430,6 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
             return _newest(incoming, ids, receipt.stored)
     report = chat.resync(incoming, replaceable=chat.replaceable)
     return _newest(incoming, report.ids, report.stored)
-
-
-def all_to_core(messages: Iterable[BaseMessage]) -> list[Message]:
-    """Translate messages."""
-    return [to_core(message) for message in messages]
 
 
 def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newest | None:
@@ -468,16 +455,13 @@ def _compared(message: Message) -> tuple[object, ...]:
     return message.id, message.role, message.name, message.content, calls, answers, message.model_visible
 
 
-def _answers(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage) and message.additional_kwargs.get(VISIBLE) is not False
-
-
 # Applies to the memory what was removed or edited in an agent's state between two runs.
 
 
 def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
     """Return whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
-    has_summary = any(is_summary(message) and not contains(previous, message) for message in messages)
+    known = {*_cut(previous["seen"], _WIDTH, _ID)}
+    has_summary = any(is_summary(one) and _id_checksum(one.id or "") not in known for one in messages)
     return previous["active"] and (previous["trims"] or has_summary)
 
 
@@ -499,20 +483,6 @@ def apply_changes(
     chat.withdraw(missing)
     edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
     chat.add_messages(chat.with_lineage(edits), verbatim=True)
-
-
-def warn_of_summaries(messages: Sequence[BaseMessage], snapshot: ThreadSnapshot | None) -> None:
-    """Warn once in a process that LangChain's own summaries cost money and are not used.
-
-    Summaries in the snapshot are ignored: another process may have written them.
-    """
-    for message in messages:
-        if (
-            is_summary(message)
-            and not (snapshot is not None and contains(snapshot, message))
-            and not is_own_summary(message)
-        ):
-            _warn_once(_SUMMARIES)
 
 
 # The messages of a request to an agent's model: the thread's own, and those of other middleware.
@@ -585,25 +555,13 @@ def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as problem:
-        if not request.tools or _binds_tools(request):
+        if not request.tools or type(request.model).bind_tools is not BaseChatModel.bind_tools:
             raise
         raise ConfigurationError(
             f"the agent has tools, and {type(request.model).__name__} takes none: its `bind_tools` is not implemented",
             hint='Use a model that takes tools; or `MemlayerMiddleware(…, mode="STATIC")`, which adds no tools, and give '
             "the agent none of your own.",
         ) from problem
-
-
-def _binds_tools(request: ModelRequest[Any]) -> bool:
-    try:
-        request.model.bind_tools([])
-    except NotImplementedError:
-        return False
-    return True
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class MemlayerState(AgentState[Any]):
@@ -804,7 +762,6 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         runtime = request.runtime or get_runtime()
         chat = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
-        warn_of_summaries(incoming.thread, chat.snapshot)
         newest = before or store_new_messages(chat, incoming.thread)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= most:
@@ -855,7 +812,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = call.chat
         response.result = with_owner(response.result, chat)
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
-        messages = chat.with_lineage(all_to_core(answer))
+        messages = chat.with_lineage(map(to_core, answer))
         # Messages behind the question are removed, even if the answer is the same again.
         if call.rewinds and call.newest is not None:
             question = replace(call.newest.message, id=call.newest.stored_id)
@@ -894,7 +851,7 @@ def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) 
     if place is not None:
         return replace(context, window=context.window[: place + 1])
     start = next((at for at in reversed(range(len(thread))) if thread[at].type == "human"), 0)
-    window = (as_prompt(message) for message in all_to_core(thread[start:]) if message.is_told)
+    window = (as_prompt(message) for message in map(to_core, thread[start:]) if message.is_told)
     return replace(context, window=tuple(window), summary=None, recall="")
 
 

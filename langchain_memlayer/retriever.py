@@ -121,20 +121,17 @@ class MemlayerRetriever(BaseRetriever):
         return await threads.drive(self._search(query, self.k if k is None else k))
 
     def _search(self, query: str, k: int) -> Asking[list[Document]]:
+        wanted = self.filter
         return search_wider(
             self.memory.runtime,
             self._scope(),
             query,
             _document,
-            self._condition(),
+            (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted,
             roles=self.roles,
             limit=k,
             token_limit=self.token_limit,
         )
-
-    def _condition(self) -> RecallFilter | Callable[[Document], bool] | None:
-        wanted = self.filter
-        return (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted
 
 
 def _document(hit: Hit) -> Document:

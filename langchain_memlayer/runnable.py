@@ -26,14 +26,12 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
-    MessageLikeRepresentation,
     convert_to_messages,
 )
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import get_unique_config_specs
-from langchain_core.utils.pydantic import TypeBaseModel, create_model_v2
 from pydantic_core import to_json
 
 from langchain_memlayer.history import (
@@ -240,12 +238,6 @@ Overflow = tuple[Exchange, Exception]
 """A call that failed, and the error, which may say that its context was too long."""
 
 
-def _smaller_limit(call: Exchange, problem: Exception) -> int:
-    """Return the token limit to call once more with; anything but an overflow is raised again."""
-    emit, limit, tokens = call.chat.memory.runtime.emit, call.context.token_limit, call.context.tokens
-    return retry_limit(emit, call.chat.scope, problem, token_limit=limit, tokens=tokens)
-
-
 def join_chunks(chunks: Sequence[Any]) -> Any:
     """Return the sum of a stream's chunks; the last chunk if they cannot be added.
 
@@ -338,9 +330,6 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.shield(task)
 
 
-MessageInput = str | BaseMessage | Sequence[MessageLikeRepresentation]
-
-
 class RunnableWithMemory(Runnable[Any, Any]):
     """A runnable that remembers its conversations. Made by `with_memory`."""
 
@@ -427,30 +416,6 @@ class RunnableWithMemory(Runnable[Any, Any]):
         """The fields of a config's `configurable`: those that name a conversation, and the runnable's own."""
         return get_unique_config_specs([*self.bound.config_specs, *self._histories.config_specs])
 
-    @property
-    def InputType(self) -> Any:  # noqa: N802  (LangChain's name)
-        """The user's message, or a dict with it."""
-        return MessageInput if self._keys.input is self._keys.history is None else dict[str, Any]
-
-    @property
-    def OutputType(self) -> Any:  # noqa: N802  (LangChain's name)
-        """The runnable's output."""
-        return self.bound.OutputType
-
-    def get_input_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
-        """Return the input as a pydantic model, without the history."""
-        if self._keys.input is None:
-            return super().get_input_schema(config)
-        return create_model_v2(
-            self.get_name("Input"),
-            field_definitions={self._keys.input: (MessageInput, ...)},
-            module_name=__name__,
-        )
-
-    def get_output_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
-        """Return the runnable's output as a pydantic model."""
-        return self.bound.get_output_schema(config)
-
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = self._open(value, config)
         try:
@@ -513,32 +478,26 @@ class RunnableWithMemory(Runnable[Any, Any]):
         return await threads.drive(self._read(history, value, overflow))
 
     def _read(self, history: Any, value: Any, overflow: Overflow | None) -> Asking[Exchange]:
-        chat, policy = _checked(history).chat, history.policy
-        limit = history.token_limit if overflow is None else _smaller_limit(*overflow)
+        chat, policy, limit = _checked(history).chat, history.policy, history.token_limit
+        if overflow is not None:
+            emit, told = chat.memory.runtime.emit, overflow[0].context
+            limit = retry_limit(
+                emit, chat.scope, overflow[1], token_limit=told.token_limit, tokens=told.tokens
+            )
         messages = self._keys.input_messages(value)
         incoming = translate_batch(messages)
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
             incoming, left = recognize(incoming, chat.history())
             chat.withdraw(left)
         context = yield from context_flow(chat, pending=incoming, token_limit=limit, policy=policy)
-        return self._prepare(chat, value, messages, incoming, context)
-
-    def _prepare(
-        self,
-        chat: Chat,
-        value: Any,
-        messages: Sequence[BaseMessage],
-        incoming: list[Message],
-        context: Context,
-    ) -> Exchange:
         if self._keys.history is None:
             prompt = compose_messages(context)
             return Exchange(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
         system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
-        history = compose_messages(
-            replace(context, system=system, pending=()), [one.content for one in messages]
-        )
-        return Exchange(chat, incoming, context, [*history, *messages], self._keys.fill(value, history, ()))
+        before = replace(context, system=system, pending=())
+        told_before = compose_messages(before, [one.content for one in messages])
+        filled = self._keys.fill(value, told_before, ())
+        return Exchange(chat, incoming, context, [*told_before, *messages], filled)
 
     def _close(self, call: Exchange, output: Callable[[], Any]) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
@@ -552,9 +511,6 @@ class RunnableWithMemory(Runnable[Any, Any]):
         if answer:
             last = replace(answer[-1], metadata={INTERRUPTED: True})
             store(call, [*answer[:-1], last])
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.bound!r})"
 
 
 def _checked(history: Any) -> MemlayerChatMessageHistory:

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from langgraph.store.base import (
     BaseStore,
@@ -38,154 +39,36 @@ from memlayer_core.errors import (
 )
 from memlayer_core.integration import EmbedderLike, items as core, memory_of, whole_text
 
-# Collects async calls: what is called in one tick of an event loop, or while a batch runs, is one batch.
-#
-# A batch is one transaction, so many calls that are awaited together cost little more than one. Batches run one after
-# the other. If a caller gathers several writes to one key, the last one wins, as it does in a single task.
-
-T = TypeVar("T")
-R = TypeVar("R")
-
-_MOST = 512
-"""Most calls in one batch: other writers wait for its transaction."""
-
-_Call = tuple[Sequence[T], "asyncio.Future[list[R]]"]
-
-
-class Batches(Generic[T, R]):
-    """Does the operations of many calls together, for any number of event loops.
-
-    Args:
-        work: Does operations: all of them, or none if it raises. Returns their results.
-    """
-
-    def __init__(self, work: Callable[[list[T]], Coroutine[Any, Any, list[R]]]) -> None:
-        self._work = work
-        self._calls: dict[asyncio.AbstractEventLoop, list[_Call[T, R]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()  # an event loop itself keeps none of its tasks
-
-    async def run(self, ops: Sequence[T]) -> list[R]:
-        """Do the operations of one call in the next batch, after those of earlier calls. Returns their results.
-
-        A call that is cancelled while it waits does nothing. A batch that has begun continues without its callers, as
-        its thread does, and later calls wait for its end: a timeout must not let an old value replace a new one.
-        """
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[list[R]] = loop.create_future()
-        calls = self._calls.setdefault(loop, [])
-        calls.append((ops, done))
-        if len(calls) == 1:
-            task = loop.create_task(self._run_all(loop, calls))
-            self._tasks.add(task)
-            task.add_done_callback(lambda task: self._end(loop, calls, task))
-        return await done
-
-    async def _run_all(self, loop: asyncio.AbstractEventLoop, calls: list[_Call[T, R]]) -> None:
-        while calls:
-            batch = calls[:_MOST]
-            await self._run_batch(batch)
-            del calls[: len(batch)]
-        del self._calls[loop]
-
-    async def _run_batch(self, batch: list[_Call[T, R]]) -> None:
-        """Do a batch. If it fails, do its halves, so that a call fails only through its own fault."""
-        batch = [(ops, done) for ops, done in batch if not done.done()]
-        if not batch:
-            return
-        try:
-            results = await self._work([op for ops, _ in batch for op in ops])
-        except Exception as problem:  # noqa: BLE001  (the callers get it)
-            if len(batch) > 1 and not getattr(problem, "retryable", False):
-                half = len(batch) // 2
-                await self._run_batch(batch[:half])
-                await self._run_batch(batch[half:])
-                return
-            for _, done in batch:
-                if not done.done():
-                    done.set_exception(problem)
-            return
-        start = 0
-        for ops, done in batch:
-            if not done.done():
-                done.set_result(results[start : start + len(ops)])
-            start += len(ops)
-
-    def _end(
-        self, loop: asyncio.AbstractEventLoop, calls: list[_Call[T, R]], task: asyncio.Task[None]
-    ) -> None:
-        """Clean up after a task. If the task was cancelled, its callers are, too."""
-        self._tasks.discard(task)
-        if self._calls.get(loop) is calls:
-            del self._calls[loop]
-        for _, done in calls:
-            done.cancel()
-
-
-# Deletes expired items of a store at intervals, in a thread that ends with the memory.
-
 logger = logging.getLogger("memlayer")
 
-
-class Sweeper:
-    """A thread that sweeps. It can be started and stopped any number of times.
-
-    Args:
-        sweep: Deletes expired items, and returns how many.
-    """
-
-    def __init__(self, sweep: Callable[[], int]) -> None:
-        self._sweep = sweep
-        self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
-        self._ended: Future[None] = Future()
-
-    def start(self, seconds: float) -> Future[None]:
-        """Sweep every `seconds` seconds from now on. A thread that already runs continues unchanged.
-
-        Returns:
-            A future that is done when the thread has ended; cancelling the future ends the thread.
-        """
-        with self._starting:
-            if self._thread is None or not self._thread.is_alive():
-                self._stop, self._ended = threading.Event(), Future()
-                self._ended.add_done_callback(lambda _, stop=self._stop: stop.set())  # type: ignore[misc]
-                self._thread = threading.Thread(
-                    target=self._run,
-                    args=(seconds, self._stop, self._ended),
-                    name="memlayer-sweeper",
-                    daemon=True,
-                )
-                self._thread.start()
-            return self._ended
-
-    def stop(self, timeout: float | None) -> bool:
-        """Stop the thread. Returns whether it has ended within `timeout` seconds."""
-        with self._starting:
-            self._stop.set()
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-        return thread is None or not thread.is_alive()
-
-    def _run(self, seconds: float, stop: threading.Event, ended: Future[None]) -> None:
-        while not stop.wait(seconds):
-            try:
-                count = self._sweep()
-            except StoreClosedError:
-                break
-            except StoreError as problem:
-                logger.warning("expired items cannot be deleted: %s", problem)
-            else:
-                logger.debug("deleted %d expired items", count)
-        if ended.set_running_or_notify_cancel():
-            ended.set_result(None)
-
+T = TypeVar("T", bound=Item)
 
 _WHOLE = "$"
 _STEP = re.compile(r"[^\[{].*|\[(\*|-?\d+)\]|\{.*\}", re.DOTALL)
 """One part of a path: a field, a place in a list, or several fields."""
 _SWEEP = 5.0  # minutes, as in LangGraph's own stores
+
+
+class _Sweeper(threading.Thread):
+    """Deletes expired items of a store at intervals, until it is stopped, its future is cancelled, or the memory is closed."""
+
+    def __init__(self, sweep: Callable[[], int], seconds: float) -> None:
+        super().__init__(name="memlayer-sweeper", daemon=True)
+        self.stop, self.ended = threading.Event(), Future[None]()
+        self.ended.add_done_callback(lambda _: self.stop.set())
+        self._sweep, self._seconds = sweep, seconds
+
+    def run(self) -> None:
+        """Sweep."""
+        while not self.stop.wait(self._seconds):
+            try:
+                self._sweep()
+            except StoreClosedError:
+                break
+            except StoreError as problem:
+                logger.warning("expired items cannot be deleted: %s", problem)
+        if self.ended.set_running_or_notify_cancel():
+            self.ended.set_result(None)
 
 
 class MemlayerStore(BaseStore):
@@ -202,9 +85,8 @@ class MemlayerStore(BaseStore):
     put last come first.
 
     Sync and async methods work in any thread and any event loop. A batch is checked as a whole before anything is done;
-    its reads come before its writes, and its writes are one transaction. Async calls that write and are awaited together
-    share a transaction: of writes to one key the last call wins, and a call that fails does not fail the others. So do
-    those that only get.
+    its reads come before its writes, and its writes are one transaction. The async calls of one event loop that write
+    are done in their order: of writes to one key the last call wins, and a call that fails does not fail the others.
 
     LangGraph allows no period in a label: write an e-mail address in another way, or use its digest. Items belong to a
     tenant and to no user, unless `user_namespace` says so: `Memory.forget` of a user leaves them and names those with
@@ -245,9 +127,9 @@ class MemlayerStore(BaseStore):
         self._items = memory.items(tenant_id=tenant_id, omit_expired=omit_expired)
         if user_namespace is not None:
             self._items.declare_user_namespace(user_namespace)
-        self._sweeper = Sweeper(self._items.sweep)
-        self._gets = Batches(self._items.abatch)
-        self._writes = Batches(self._items.abatch)
+        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._sweeping = threading.Lock()
+        self._sweeper: _Sweeper | None = None
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Do several operations: all of them, or none.
@@ -257,25 +139,27 @@ class MemlayerStore(BaseStore):
             InvalidItemError: One of them cannot be done.
         """
         ops = list(ops)
-        return _results(ops, self._items.batch(self._core_ops(ops)))
+        return _results(ops, self._items.batch([self._op(op) for op in ops]))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Do several operations: all of them, or none. Calls that are awaited together share a transaction.
+        """Do several operations: all of them, or none. Calls that write wait for the earlier ones of their event loop.
+
+        A call that is cancelled while it waits does nothing. One that has begun continues without its caller, and later
+        ones wait for its end: after a timeout, an old value must not replace a new one.
 
         Raises:
             InvalidNamespaceError: A label is not text, is empty, or contains a period or NUL.
             InvalidItemError: One of them cannot be done.
         """
         ops = list(ops)
-        core_ops = self._core_ops(ops)
-        kinds = {type(op) for op in core_ops}
-        if kinds == {core.GetItem}:
-            answers = await self._gets.run(core_ops)
-        elif not kinds.isdisjoint({core.PutItem, core.DropItem}):
-            answers = await self._writes.run(core_ops)
-        else:  # a search may wait for the embedder, and no other call is to wait with it
-            answers = await self._items.abatch(core_ops)
-        return _results(ops, answers)
+        core_ops = [self._op(op) for op in ops]
+        if not any(isinstance(op, core.PutItem | core.DropItem) for op in core_ops):
+            return _results(ops, await self._items.abatch(core_ops))
+        turn = self._turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        await turn.acquire()
+        writing = asyncio.ensure_future(self._items.abatch(core_ops))
+        writing.add_done_callback(lambda _: turn.release())
+        return _results(ops, await asyncio.shield(writing))
 
     def sweep_ttl(self) -> int:
         """Delete the tenant's items that have expired. Returns how many."""
@@ -299,11 +183,22 @@ class MemlayerStore(BaseStore):
         """
         configured = self.ttl_config.get("sweep_interval_minutes") if self.ttl_config else None
         minutes = sweep_interval_minutes if sweep_interval_minutes is not None else configured or _SWEEP
-        return self._sweeper.start(_minutes("sweep_interval_minutes", minutes).total_seconds())
+        seconds = _minutes("sweep_interval_minutes", minutes).total_seconds()
+        with self._sweeping:
+            if self._sweeper is None or not self._sweeper.is_alive():
+                self._sweeper = _Sweeper(self._items.sweep, seconds)
+                self._sweeper.start()
+            return self._sweeper.ended
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper. Returns whether it has ended within `timeout` seconds."""
-        return self._sweeper.stop(timeout)
+        with self._sweeping:
+            sweeper = self._sweeper
+        if sweeper is None:
+            return True
+        sweeper.stop.set()
+        sweeper.join(timeout)
+        return not sweeper.is_alive()
 
     def forget(self, namespace_prefix: Sequence[str] = ()) -> int:
         """Delete all items in a namespace and below it, permanently. Returns how many.
@@ -323,9 +218,6 @@ class MemlayerStore(BaseStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(tenant_id={self._items.tenant_id!r})"
-
-    def _core_ops(self, ops: Iterable[Op]) -> list[core.ItemOp]:
-        return [self._op(op) for op in ops]
 
     def _op(self, op: Op) -> core.ItemOp:
         validate_op_namespace(op)
@@ -394,25 +286,18 @@ def _paths(fields: object) -> Collection[str]:
 
 
 def _results(ops: Iterable[Op], answers: Iterable[Any]) -> list[Result]:
-    return [_result(op, answer) for op, answer in zip(ops, answers, strict=True)]
+    results: list[Result] = []
+    for op, answer in zip(ops, answers, strict=True):
+        if isinstance(op, SearchOp):
+            results.append([_item(SearchItem, one, score=one.score) for one in answer])
+        else:
+            results.append(_item(Item, answer) if isinstance(answer, core.Item) else answer)
+    return results
 
 
-def _result(op: Op, answer: Any) -> Result:
-    if isinstance(op, SearchOp):
-        return [SearchItem(**_item_fields(item), score=item.score) for item in answer]
-    if isinstance(op, GetOp) and answer is not None:
-        return Item(**_item_fields(answer))
-    return cast("Result", answer)
-
-
-def _item_fields(item: core.Item) -> dict[str, Any]:
-    return {
-        "namespace": item.labels,
-        "key": item.key,
-        "value": item.value,
-        "created_at": item.created_at,
-        "updated_at": item.updated_at,
-    }
+def _item(kind: type[T], item: core.Item, **more: Any) -> T:
+    fields = {name: getattr(item, name) for name in ("key", "value", "created_at", "updated_at")}
+    return kind(namespace=item.labels, **fields, **more)
 
 
 def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | None:

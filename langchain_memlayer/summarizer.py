@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-from collections import deque
 from collections.abc import Callable, Sequence
 
-from langchain_core.messages import AnyMessage, BaseMessage
+from langchain_core.messages import AnyMessage
 
 from langchain_memlayer.messages import is_summary, to_core
 from memlayer_core import Memory, Message
@@ -25,9 +23,6 @@ except ImportError as problem:
 
 _PREFACE = "Here is a summary of the conversation to date:"
 """LangChain's middleware puts this in front of a summary."""
-
-_digests: deque[bytes] = deque(maxlen=64)
-"""Digests of the newest summaries."""
 
 
 def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Callable[[list[AnyMessage]], str]:
@@ -73,20 +68,9 @@ def create_summarizer(memory: Memory, *, token_limit: int | None = None) -> Call
 
     def memlayer_summarizer(messages: list[AnyMessage]) -> str:
         previous, rest = _split_summaries(messages)
-        summary = memory.summarize(rest, previous=previous, token_limit=token_limit)
-        _digests.append(_digest(summary))
-        return summary
+        return memory.summarize(rest, previous=previous, token_limit=token_limit)
 
     return memlayer_summarizer
-
-
-def is_own_summary(message: BaseMessage) -> bool:
-    """Return whether this process wrote the summary in a message of a stock `SummarizationMiddleware`."""
-    return _digest(message.text.removeprefix(_PREFACE)) in _digests
-
-
-def _digest(summary: str) -> bytes:
-    return hashlib.blake2b(summary.strip().encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _split_summaries(messages: Sequence[AnyMessage]) -> tuple[str, list[Message]]:

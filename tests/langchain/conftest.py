@@ -23,3 +23,9 @@ def memory() -> Iterator[Memory]:
 def run(do: Colour) -> Callable[..., Any]:
     """Return a function that runs an agent with what its user says, and returns the agent's state."""
     return partial(ask, do)
+
+
+@pytest.fixture
+def once() -> Callable[..., Any]:
+    """Return the same, blocking: for what both colours do in the same code."""
+    return partial(ask, Colour(awaits=False))

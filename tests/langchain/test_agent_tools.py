@@ -16,18 +16,15 @@ from tuned import Tuned
 from langchain_memlayer import create_memory_tools
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
+from memlayer_core.tools import AGENT_TOOLS
 from tests.langchain.scripted_model import calling, in_thread as at, says
 
+RECORD, LOOK, CORRECT, FORGET, RELOAD = AGENT_TOOLS
 EXAMPLES = {
-    "record_to_memory": {"thinking": "It will matter.", "content": ["Ada loves pears."]},
-    "retrieve_from_memory": {"keywords": ["pears"]},
-    "correct_memory": {"memory_id": "ada_mem_001", "text": "Ada loves plums.", "reason": "She said so."},
-    "forget_memory": {"memory_ids": ["ada_mem_001"]},
-    "context_reload": {"id": "msg-1"},
+    LOOK: {"keywords": ["pears"]},
+    CORRECT: {"memory_id": "ada_mem_001", "text": "Ada loves plums.", "reason": "She said so."},
 }
-RECORD, LOOK, CORRECT, FORGET, RELOAD = EXAMPLES
 GROW = {"keywords": ["grow"]}
-LONG = " ".join(f"pear {number}" for number in range(2000))
 
 
 @pytest.fixture
@@ -39,12 +36,9 @@ def memory() -> Iterator[Memory]:
         yield opened
 
 
-def named(tools: list[BaseTool]) -> dict[str, BaseTool]:
-    return {tool.name: tool for tool in tools}
-
-
-def tools_of_ada(memory: Memory, **options: Any) -> dict[str, BaseTool]:
-    return named(create_memory_tools(memory, **{"user_id": "ada", "session_id": "s", **options}))
+def tool_of(memory: Memory, name: str, **options: Any) -> BaseTool:
+    tools = create_memory_tools(memory, **{"user_id": "ada", "session_id": "s", **options})
+    return next(tool for tool in tools if tool.name == name)
 
 
 def asked_by_an_agent(do: Any, tools: list[BaseTool], config: Any = None, call: Any = (LOOK, GROW)) -> str:
@@ -56,18 +50,13 @@ def asked_by_an_agent(do: Any, tools: list[BaseTool], config: Any = None, call: 
 class _Standard:
     """What both standard tests are given, for each tool."""
 
+    tool_constructor: Any = None
+    tool_invoke_params_example: Any = None
+
     @pytest.fixture(autouse=True, params=EXAMPLES)
     def opened(self, request: pytest.FixtureRequest, memory: Memory) -> None:
-        self.name = request.param
-        self.made = tools_of_ada(memory)[self.name]
-
-    @property
-    def tool_constructor(self) -> BaseTool:
-        return self.made
-
-    @property
-    def tool_invoke_params_example(self) -> dict[str, Any]:
-        return EXAMPLES[self.name]
+        self.tool_constructor = tool_of(memory, request.param)
+        self.tool_invoke_params_example = EXAMPLES[request.param]
 
 
 class TestUnit(_Standard, ToolsUnitTests):
@@ -99,55 +88,39 @@ def test_an_agent_looks_into_the_memory_of_the_user_that_its_run_names(do, memor
     ):
         do(agent, "invoke", {"messages": [("human", "What do I grow?")]}, config, **more)
         found.append(("pears" in model.shown[-1], "plums" in model.shown[-1]))
-
     assert found == [(True, False), (False, True), (True, False), (False, False)]
 
 
-def test_outside_of_langgraph_the_config_of_the_call_names_the_user(do, memory) -> None:
-    look = named(create_memory_tools(memory))[LOOK]
-
+def test_outside_of_langgraph_the_config_of_the_call_names_the_user_or_a_function_does(do, memory) -> None:
+    look = tool_of(memory, LOOK, user_id=None, session_id=None)
     assert "pears" in do(look, "invoke", GROW, at(user_id="ada"))
     assert "plums" in do(look, "invoke", GROW, at(user_id="bob"))
     assert do(look, "invoke", GROW, at()) == "Nothing was found."
 
-
-def test_ids_may_be_functions_of_the_call(do, memory) -> None:
-    def user(runtime: Any) -> str:
-        return runtime.config["configurable"]["account"]["name"]
-
-    look = named(create_memory_tools(memory, user_id=user, session_id=lambda _: "s"))[LOOK]
-    assert "plums" in do(look, "invoke", GROW, {"configurable": {"account": {"name": "bob"}}})
-    assert "pears" in asked_by_an_agent(do, [look], at(account={"name": "ada"}))
-
-    reload = tools_of_ada(memory, session_id=lambda _: None)[RELOAD]
+    look = tool_of(memory, LOOK, user_id=lambda runtime: runtime.config["configurable"]["account"])
+    assert "plums" in do(look, "invoke", GROW, at(account="bob"))
+    assert "pears" in asked_by_an_agent(do, [look], at(account="ada"))
+    reload = tool_of(memory, RELOAD, session_id=lambda _: None)
     assert do(reload, "invoke", {"id": "msg-1"}, at("s")) == "I grow pears."
 
 
 @pytest.mark.requirement("M23")
-@pytest.mark.parametrize("inside", [True, False], ids=["in an agent", "by itself"])
-def test_no_model_can_name_another_user(do, memory, inside) -> None:
-    forged = {
-        "user_id": "bob",
-        "tenant_id": "default",
-        "session_id": "s",
-        "config": at("s", user_id="bob"),
-        "runtime": {"context": {"user_id": "bob"}, "config": at("s", user_id="bob")},
-        "kwargs": {"user_id": "bob"},
-    }
+def test_no_model_can_name_another_user(do, memory) -> None:
+    bobs = {"configurable": {"thread_id": "s", "user_id": "bob"}}
+    forged = {"user_id": "bob", "session_id": "s", "config": bobs, "kwargs": {"user_id": "bob"}}
+    forged["runtime"] = {"context": {"user_id": "bob"}, "config": bobs}
     call = calling((LOOK, {**GROW, **forged})).tool_calls[0]
-    for tools, config in (
-        (create_memory_tools(memory, user_id="ada", session_id="s"), None),
-        (create_memory_tools(memory), at("s", user_id="ada")),
+    for whose, config in (
+        ({}, None),
+        ({"user_id": None, "session_id": None}, at("s", user_id="ada")),
     ):
-        if inside:
-            found = asked_by_an_agent(do, tools, config, (call["name"], call["args"]))
-        else:
-            found = do(named(tools)[LOOK], "invoke", call, config).text
-        assert "pears" in found
-        assert "plums" not in found
-
-
-# What they do
+        look = tool_of(memory, LOOK, **whose)
+        for found in (
+            asked_by_an_agent(do, [look], config, (call["name"], call["args"])),
+            do(look, "invoke", call, config).text,
+        ):
+            assert "pears" in found
+            assert "plums" not in found
 
 
 # Of one conversation, made wrongly, or called by nobody
@@ -162,7 +135,7 @@ def test_what_names_no_memory_no_room_no_user_or_no_session_is_refused(do, memor
         with pytest.raises(problem):
             create_memory_tools(**{"memory": memory, **wrong})
     with pytest.raises(InvalidScopeError, match="no thread") as raised:
-        do(tools_of_ada(memory, session_id=None)[LOOK], "invoke", GROW)
+        do(tool_of(memory, LOOK, session_id=None), "invoke", GROW)
     assert "session_id" in raised.value.hint
     with pytest.raises(InvalidScopeError, match="user_id"):
-        do(tools_of_ada(memory, user_id=lambda _: None)[LOOK], "invoke", GROW)
+        do(tool_of(memory, LOOK, user_id=lambda _: None), "invoke", GROW)

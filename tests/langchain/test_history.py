@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-import threading
-import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -22,11 +20,10 @@ from langchain_core.messages import (
     message_to_dict,
 )
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.runnables import ConfigurableFieldSpec, RunnableLambda
+from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
-import langchain_memlayer
-from langchain_memlayer import MemlayerChatMessageHistory, history as historys, with_memory
+from langchain_memlayer import MemlayerChatMessageHistory, with_memory
 from memlayer_core import Memory, errors
 from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at, kinds
@@ -77,76 +74,43 @@ ADA = at(user_id="ada")
 # The transcript
 
 
-@pytest.mark.requirement("F02", "A11")
-def test_langchains_own_verbs_add_to_it_and_print_it(history) -> None:
-    history.add_message(TURN[0])
-    history.add_ai_message("2469 metres.")
-    history.add_user_message(HumanMessage("Thanks", name="ada"))
-
-    assert history.messages == [*TURN, HumanMessage("Thanks", name="ada")]
+@pytest.mark.trap("langchain", 7, 8)
+@pytest.mark.requirement("F02", "A11", "L09")
+def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> None:
+    history.add_message(hi := HumanMessage("hi"))
+    history.add_user_message(HumanMessage("draft", id="m1"))
+    ok, final = AIMessage("ok", id="m2"), HumanMessage("final", id="m1", name="ada")
+    do(history, "add_messages", [hi, hi, HumanMessage("better", id="m1"), ok, final])
+    assert history.messages == [hi, final, hi, hi, ok]
+    assert message_to_dict(history.messages[0]) == message_to_dict(HumanMessage("hi")) == message_to_dict(hi)
     assert asyncio.run(history.aget_messages()) == history.messages
     assert str(history) == get_buffer_string(history.messages)
+    assert "'ada'" in repr(history)
 
-
-@pytest.mark.trap("langchain", 8)
-def test_a_message_gains_no_id_no_name_and_no_metadata(do, history) -> None:
-    given = HumanMessage("hi")
-    do(history, "add_messages", [given])
-
-    [out] = history.messages
-
-    assert message_to_dict(out) == message_to_dict(HumanMessage("hi")) == message_to_dict(given)
-    assert history.context() == [given]
-    [beside] = history.chat.history()
-    assert beside.id
-    assert beside.created_at
-
-
-@pytest.mark.trap("langchain", 7)
-def test_an_id_is_one_message_and_equal_ones_without_ids_are_several(do, history) -> None:
-    hi, ok = HumanMessage("hi"), AIMessage("ok", id="m2")
-    do(history, "add_messages", [hi, hi, HumanMessage("draft", id="m1")])
-    do(history, "add_messages", [hi, HumanMessage("better", id="m1"), ok, HumanMessage("final", id="m1")])
-    do(history, "add_messages", [])
-
-    assert history.messages == [hi, hi, HumanMessage("final", id="m1"), hi, ok]
-
-
-@pytest.mark.requirement("L09")
-def test_setting_messages_makes_the_transcript_exactly_these(history) -> None:
-    history.add_messages([*TURN, HumanMessage("forget this")])
     history.messages = [SystemMessage("be kind"), *TURN]
     assert history.messages == [SystemMessage("be kind"), *TURN]
-
     asyncio.run(history.aset_messages([AIMessageChunk("2469 "), *TURN]))
     assert history.messages == [AIMessage("2469 "), *TURN]
 
 
-@pytest.mark.requirement("L02", "F18")
-def test_the_whole_transcript_survives_reopening(open_at) -> None:
+@pytest.mark.requirement("L02", "F18", "M23")
+def test_the_whole_transcript_survives_reopening_and_a_role_is_shown_what_is_shared_with_it(open_at) -> None:
     said = [message for turn in range(40) for message in (HumanMessage(f"{turn}?"), AIMessage(f"{turn}!"))]
     said += [CALL, ToolMessage("x", tool_call_id="c0", artifact={1: b"\0"})]
     memory = open_at()
     history_of(memory).add_messages(said)
+    memory.chat(user_id="bob").remember("The parrot of the office is Grillparzer", allowed_roles=["staff"])
     memory.close()
 
-    again = history_of(open_at())
-
+    memory = open_at()
+    again, of_staff = history_of(memory), history_of(memory, roles=["staff"])
     assert again.messages == said
     assert len(again.context(token_limit=100)) < len(said)
     assert again.messages == said
+    assert ["Grillparzer" in str(one.context("parrot")) for one in (again, of_staff)] == [False, True]
 
 
 # Whose it is
-
-
-@pytest.mark.requirement("M23")
-def test_a_user_is_shown_what_others_share_with_a_role_of_theirs(do, memory) -> None:
-    memory.chat(user_id="bob").remember("The parrot of the office is Grillparzer", allowed_roles=["staff"])
-    memory.flush()
-    shown = [do(history_of(memory, roles=roles), "context", "parrot") for roles in ([], ["staff"])]
-
-    assert ["Grillparzer" in str(one) for one in shown] == [False, True]
 
 
 # The factory
@@ -156,7 +120,7 @@ def test_a_user_is_shown_what_others_share_with_a_role_of_theirs(do, memory) -> 
     ("fixed", "named"),
     [
         ({}, {"user_id": "ada", "session_id": "s1"}),
-        ({"user_id": "ada"}, {"session_id": "s1"}),
+        ({"user_id": "ada", "configurable": ["conversation_id"]}, {"conversation_id": "s1"}),
         ({"configurable": ["session_id"]}, {"session_id": "s1"}),
         (
             {"configurable": ["tenant_id", "user_id", "session_id"], "agent_id": "a1"},
@@ -165,34 +129,23 @@ def test_a_user_is_shown_what_others_share_with_a_role_of_theirs(do, memory) -> 
     ],
     ids=str,
 )
-def test_a_factory_makes_the_history_that_a_config_names(do, memory, fixed, named) -> None:
+def test_a_factory_makes_the_history_that_a_config_names(memory, fixed, named) -> None:
     histories = MemlayerChatMessageHistory.factory(memory, **fixed)
-    chain = RunnableWithMessageHistory(
-        RunnableLambda(echo), histories, history_factory_config=histories.config_specs
-    )
-    for text in ("a", "b"):
-        do(chain, "invoke", [HumanMessage(text)], {"configurable": named})
+    specs = {"history_factory_config": histories.config_specs}
+    for chain in (
+        RunnableWithMessageHistory(RunnableLambda(echo), histories, **specs),
+        with_memory(echo, memory, **fixed),
+    ):
+        chain.invoke([HumanMessage("a")], {"configurable": named})
 
-    own = {name: value for name, value in fixed.items() if name != "configurable"}
-    kept = MemlayerChatMessageHistory(memory=memory, **named, **own)
-    assert contents(kept.messages) == ["a", "a (1)", "b", "b (3)"]
+    ids = {**fixed, **named}
+    ids.pop("configurable", None)
+    ids.setdefault("session_id", ids.pop("conversation_id", "s1"))
+    kept = MemlayerChatMessageHistory(memory=memory, **ids)
+    assert contents(kept.messages) == ["a", "a (1)", "a", "a (3)"]
     assert histories(**named).chat.scope == kept.chat.scope
     assert {spec.id for spec in histories.config_specs} == set(named)
-
-
-@pytest.mark.parametrize("names", [["user_id", "conversation_id"], ["conversation_id"]], ids=str)
-def test_a_session_may_be_called_a_conversation_as_in_the_tutorials(do, memory, names) -> None:
-    fixed = {} if "user_id" in names else {"user_id": "ada"}
-    histories = MemlayerChatMessageHistory.factory(memory, configurable=names, **fixed)
-    specs = [ConfigurableFieldSpec(name, str, default="", is_shared=True) for name in names]
-    chain = RunnableWithMessageHistory(RunnableLambda(echo), histories, history_factory_config=specs)
-    own = with_memory(echo, memory, configurable=names, **fixed)
-    for number, one in enumerate((chain, own)):
-        config = {"configurable": dict(zip(names[::-1], (str(number), "ada"), strict=False))}
-        for text in ("a", "b"):
-            do(one, "invoke", [HumanMessage(text)], config)
-        assert contents(history_of(memory, str(number)).messages)[::2] == ["a", "b"]
-    for wrong in (["user_id"], ["session_id", "conversation_id"], ["thread"]):
+    for wrong in (["user_id"], ["session_id", "conversation_id"], ["session_id", "thread"], "session_id"):
         with pytest.raises(errors.ConfigurationError, match="configurable"):
             MemlayerChatMessageHistory.factory(memory, configurable=wrong)
 
@@ -226,36 +179,18 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
 # What a model is shown
 
 
-def test_recalled_text_can_stand_in_the_system_message(do) -> None:
-    with Memory.in_memory(settings=PROMPT.replace(recall_placement="system")) as memory:
-        knows_the_parrot(memory)
-        now, kind = history_of(memory), {"type": "text", "text": "be kind"}
-
-        [alone] = do(now, "context", "parrot")
-        now.add_messages([SystemMessage([kind]), HumanMessage("My parrot?")])
-        [system, asked] = do(now, "context")
-
-    assert isinstance(alone, SystemMessage)
-    assert "Grillparzer" in alone.text
-    assert system.content[0] == kind
-    assert "Grillparzer" in system.content[1]["text"]
-    assert asked == HumanMessage("My parrot?")
-
-
 # RunnableWithMessageHistory
 
 
 @pytest.mark.requirement("L08")
-@pytest.mark.parametrize("mode", ["model", "function", "keys"])
+@pytest.mark.parametrize("mode", [wrapped, in_keys], ids=["list", "key"])
 def test_langchains_own_wrapper_shows_and_keeps_everything_of_each_user(do, memory, mode) -> None:
-    model = Scripted(script=echo) if mode == "model" else RunnableLambda(echo)
-    chain = in_keys(memory, model) if mode == "keys" else wrapped(memory, model)
+    chain, is_list = mode(memory, RunnableLambda(echo)), mode is wrapped
     for text in ("a", "b", "c"):
-        given = [{"question": text}] * 2 if mode == "keys" else [[HumanMessage(text)]] * 2
+        given = [[HumanMessage(text)] if is_list else {"question": text}] * 2
         do(chain, "batch", given, [ADA, at(user_id="bob")])
 
-    instructions = mode == "keys"
-    told = [f"{text} ({count + instructions})" for text, count in (("a", 1), ("b", 3), ("c", 5))]
+    told = [f"{text} ({count + (not is_list)})" for text, count in (("a", 1), ("b", 3), ("c", 5))]
     for user in ("ada", "bob"):
         kept = history_of(memory, user_id=user).messages
         assert contents(kept) == ["a", told[0], "b", told[1], "c", told[2]]
@@ -263,11 +198,9 @@ def test_langchains_own_wrapper_shows_and_keeps_everything_of_each_user(do, memo
 
 
 @pytest.mark.trap("langchain", 1)
-def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(do, open_at) -> None:
+def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
-    told = (
-        "The user counted pears in Lisbon again and again, and was told each time how many that makes. " * 2
-    )
+    told = "The user counted pears in Lisbon again and again, and was told how many that makes. " * 2
     settings = PROMPT.replace(max_tokens=400)
     memory = open_at(settings=settings, tokenizer="estimate", summarizer=lambda _prompt: told)
     histories = MemlayerChatMessageHistory.factory(memory, user_id="ada")
@@ -278,14 +211,12 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(do, open
         chat.context("How many pears did I count?")
         memory.flush(20)  # what left the window is summed up, and can be recalled
         summaries.append(len(chat.summary()))
-        if len(messages) == 17:
-            chat.end()
         return AIMessage(f"That makes {len(messages)}.")
 
     chain = RunnableWithMessageHistory(RunnableLambda(model), histories)
     asked = [f"I counted {turn} pears in Lisbon. " * 6 for turn in range(10)]
     for text in asked:
-        do(chain, "invoke", [HumanMessage(text)], at())
+        chain.invoke([HumanMessage(text)], at())
 
     kept = histories("s1")
     assert contents(kept.messages)[::2] == asked
@@ -313,60 +244,10 @@ async def test_a_streamed_answer_is_kept_whole_and_a_streamed_call_as_a_call(mem
     assert kept[-1] == calling(("height", {"of": "it"}))
 
 
-@pytest.mark.trap("langchain", 3)
-@pytest.mark.parametrize("mode", [wrapped, in_keys], ids=["list", "key"])
-def test_a_history_that_cannot_be_read_fails_the_call_before_the_model_is_asked(do, memory, mode) -> None:
-    model = Scripted()
-    chain = mode(memory, model)
-    memory.close()
-
-    with pytest.raises(errors.StoreClosedError):
-        do(chain, "invoke", [HumanMessage("?")] if mode is wrapped else {"question": "?"}, ADA)
-    assert model.seen == []
-
-
 # Async
 
 
-@pytest.mark.trap("langchain", 11)
-async def test_messages_are_translated_beside_the_loop(history, monkeypatch) -> None:
-    threads: list[threading.Thread] = []
-
-    def seen(translate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def translate_seen(message: Any) -> Any:
-            threads.append(threading.current_thread())
-            return translate(message)
-
-        return translate_seen
-
-    for name in ("to_core", "from_core"):
-        monkeypatch.setattr(historys, name, seen(getattr(historys, name)))
-    await history.aadd_messages(TURN)
-    await history.aget_messages()
-    await history.acontext()
-
-    assert len(threads) == 6
-    assert threading.current_thread() not in threads
-
-
 # Being a part of LangChain
-
-
-def test_making_one_warns_of_nothing_and_its_repr_names_the_user_and_the_session(memory) -> None:
-    with warnings.catch_warnings():
-        warnings.resetwarnings()
-        warnings.simplefilter("error")
-        told = repr(history_of(memory))
-    assert "'ada'" in told
-    assert "'s1'" in told
-
-
-def test_its_public_names_can_all_be_had() -> None:
-    names = set(langchain_memlayer.__all__)
-    assert {getattr(langchain_memlayer, name).__name__ for name in names} == names
-    assert names <= set(dir(langchain_memlayer))
-    with pytest.raises(AttributeError, match="Nonsense"):
-        _ = langchain_memlayer.Nonsense
 
 
 def test_a_history_pickles_by_reconnecting(memory) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -17,7 +16,6 @@ from clock import set_ahead
 from hypothesis import example, given, strategies as st
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
-    AgentMiddleware,
     HumanInTheLoopMiddleware,
     ModelRequest,
     ModelRetryMiddleware,
@@ -46,10 +44,12 @@ from langchain_memlayer import (
     MemlayerChatMessageHistory,
     MemlayerMiddleware,
     create_memory_tools,
+    middleware,
     to_core,
     with_memory,
 )
 from memlayer_core import Memory, Message, errors
+from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import OURS, PROMPT, taken_out
@@ -120,76 +120,43 @@ def said_before(memory: Memory, user: str = "ada") -> None:
 
 @pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("J15")
-def test_what_was_said_in_another_session_is_shown_and_the_state_is_not_touched(run, memory) -> None:
-    said_before(memory)
-    model = says("No nuts.")
-    out = run(agent_of(memory, model, [weather], prompt="Be brief."), "What should I not eat in Tokyo?")
-
-    [(system, question)] = model.seen
-    assert system == SystemMessage("Be brief.")
-    assert "allergic to nuts" in question.content
-    assert question.content.endswith("\n\nWhat should I not eat in Tokyo?")
-    assert texts(out["messages"]) == ["What should I not eat in Tokyo?", "No nuts."]
-    assert history(memory) == ["user: What should I not eat in Tokyo?", "assistant: No nuts."]
+@pytest.mark.parametrize("place", ["user", "system"])
+def test_what_was_said_in_another_session_is_shown_and_the_state_is_not_touched(run, place) -> None:
+    with Memory.in_memory(settings=PROMPT.replace(recall_placement=place)) as memory:
+        said_before(memory)
+        model, asked = says("No nuts."), "What should I not eat in Tokyo?"
+        out = run(agent_of(memory, model, [weather], prompt="Be brief."), asked)
+        [(system, question)] = model.seen
+        assert system.text.startswith("Be brief.")
+        assert ["allergic to nuts" in one.text for one in (system, question)] == [
+            place == "system",
+            place == "user",
+        ]
+        assert question.text.split("\n\n")[-1] == asked
+        assert texts(out["messages"]) == [asked, "No nuts."]
+        assert history(memory) == [f"user: {asked}", "assistant: No nuts."]
 
 
 @pytest.mark.requirement("A13", "A15")
 @pytest.mark.parametrize(
     ("mode", "tools"), [("STATIC", []), ("AGENT", [*AGENT_TOOLS]), ("BOTH", [*AGENT_TOOLS])]
 )
-def test_the_mode_decides_who_looks_and_whether_the_profile_is_told(run, memory, mode, tools) -> None:
+def test_the_mode_decides_who_looks_and_whether_the_profile_is_told(once, memory, mode, tools) -> None:
     said_before(memory)
     for user, fact in (("ada", "Likes pears."), ("bob", "Likes plums.")):
         memory.chat(user_id=user).remember(fact, type="profile")
     model, is_told = says("No nuts.", "Fine."), mode != "AGENT"
     agent = agent_of(memory, model, prompt="Be brief.", mode=mode)
-    run(agent, "What should I not eat in Tokyo?")
+    once(agent, "What should I not eat in Tokyo?")
     assert model.tools == tools
     assert ("allergic to nuts" in model.shown[-1]) == is_told
-    run(agent, "How are you?")
+    once(agent, "How are you?")
 
     for system, first, *others in model.seen:
         assert system == SystemMessage("Be brief.")
         assert ("Likes pears." in first.text) == is_told
         assert "Likes pears." not in str(others)
         assert "plums" not in first.text + str(others)
-
-
-def test_what_is_recalled_stands_in_the_system_prompt_where_the_settings_say_so(run) -> None:
-    with Memory.in_memory(settings=PROMPT.replace(recall_placement="system")) as memory:
-        said_before(memory)
-        model = Scripted()
-        run(agent_of(memory, model, prompt="Be brief."), "What should I not eat in Tokyo?")
-
-    [(system, question)] = model.seen
-    assert "Be brief." in system.text
-    assert "allergic" in system.text
-    assert question.content == "What should I not eat in Tokyo?"
-
-
-@pytest.mark.parametrize("takes_back", [False, True], ids=["adds", "takes back"])
-def test_a_run_is_told_the_same_for_its_question_until_a_tool_takes_it_back(run, open_at, takes_back) -> None:
-    memory = open_at(settings=PROMPT.replace(index_delay=3600))
-    past, cat = memory.chat(user_id="ada", session_id="past"), "My cat is called Solomon."
-    past.add("user", cat, id="cat")
-    memory.flush()
-
-    @tool
-    def weigh() -> str:
-        """Weigh an animal."""
-        if takes_back:
-            past.delete_message("cat")
-        else:
-            past.add("user", "My cat is heavy.")
-        return "four kilograms"
-
-    calls = [calling(("weigh", {}), first=number) for number in range(2 - takes_back)]
-    model = says(*calls, "Four.")
-    run(agent_of(memory, model, [weigh]), "How heavy is my cat?")
-
-    told = [seen[0].text for seen in model.seen]
-    assert [cat in one for one in told] == ([True, False] if takes_back else [True] * 3)
-    assert takes_back or told == told[:1] * 3
 
 
 @pytest.mark.trap("langchain", 20, 21)
@@ -209,11 +176,11 @@ def test_a_long_thread_is_shown_in_part_and_leaves_the_state_if_asked_to(run, me
 
 
 @pytest.mark.trap("langchain", 21)
-def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, memory) -> None:
+def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(once, memory) -> None:
     model = Scripted(script=lambda _: "so it is " * 20)
     agent = saved_agent(memory, model, [weather], prompt="Be brief. " * 10, token_limit=1300, mode="BOTH")
     for number in range(20):
-        run(agent, f"question {number} " + "about pears " * 10)
+        once(agent, f"question {number} " + "about pears " * 10)
 
     every = [weather, *MemlayerMiddleware(memory, user_id="ada", mode="BOTH").tools]
     tools = sum(memory.tokens.text(str(convert_to_openai_tool(one))) for one in every)
@@ -224,11 +191,31 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(run, mem
 
 
 @pytest.mark.trap("langchain", 18)
-def test_tools_that_leave_no_room_are_told_with_numbers_and_the_mode_that_has_none(run, memory) -> None:
+def test_tools_and_schemas_that_leave_no_room_are_told_with_numbers_and_the_mode_that_has_none(
+    once, memory
+) -> None:
+    class Long(BaseModel):
+        """An answer."""
+
+        text: str = Field(description="Told with many words. " * 100)
+
+    class Short(BaseModel):
+        """An answer."""
+
+        text: str
+
     with pytest.raises(errors.InvalidLimitError, match=r"need \d+ of 50 tokens") as raised:
-        run(agent_of(memory, Scripted(), token_limit=50, mode="BOTH"), "hi")
+        once(agent_of(memory, Scripted(), token_limit=50, mode="BOTH"), "hi", "small")
     assert 'mode="STATIC"' in raised.value.hint
-    run(agent_of(memory, Scripted(), token_limit=50), "hi")
+    once(agent_of(memory, Scripted(), token_limit=50), "hi", "small")
+    with pytest.raises(errors.InvalidLimitError):
+        once(agent_of(memory, Scripted(), answer=Long, token_limit=400), "hi", "long")
+    agent = agent_of(memory, says(calling(("Short", {"text": "yes"}))), answer=Short, token_limit=400)
+    out = once(agent, "hi")
+
+    assert out["structured_response"].text == "yes"
+    assert ids(kept(memory)) == ids(out["messages"])
+    assert [message.role for message in kept(memory)] == ["user", "assistant", "tool"]
 
 
 def test_all_tools_together_cost_a_call_at_most_350_tokens() -> None:
@@ -241,20 +228,18 @@ def test_all_tools_together_cost_a_call_at_most_350_tokens() -> None:
         assert sum(map(memory.tokens.text, written)) <= 350
 
 
-@pytest.mark.parametrize("mode", ["AGENT", "BOTH"])
-def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(run, memory, mode) -> None:
+def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(once, memory) -> None:
     model = GenericFakeChatModel(messages=iter([AIMessage("ok")]))
     with pytest.raises(errors.ConfigurationError, match="GenericFakeChatModel takes none") as raised:
-        run(agent_of(memory, model, mode=mode), "hi")
+        once(agent_of(memory, model, mode="BOTH"), "hi")
     assert 'mode="STATIC"' in raised.value.hint
-    assert run(agent_of(memory, model, mode="STATIC"), "hi")["messages"][-1].text == "ok"
+    assert once(agent_of(memory, model, mode="STATIC"), "hi")["messages"][-1].text == "ok"
 
     def lacks_more(_: list[BaseMessage]) -> str:
         raise NotImplementedError("no such thing")
 
-    for tools in ([], [weather]):
-        with pytest.raises(NotImplementedError, match="no such thing"):
-            run(agent_of(memory, Scripted(script=lacks_more), tools), "hi")
+    with pytest.raises(NotImplementedError, match="no such thing"):
+        once(agent_of(memory, Scripted(script=lacks_more), [weather]), "hi")
 
 
 def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> None:
@@ -267,34 +252,12 @@ def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> No
     with pytest.raises(errors.StoreError, match=r"called in an event loop: .*Blocking call") as raised:
         asyncio.run(block())
     assert "`ainvoke`" in raised.value.hint
-    assert "verify" not in raised.value.hint
-
-
-def test_the_schema_of_an_answer_is_counted_and_the_call_that_makes_one_is_stored(run, memory) -> None:
-    class Long(BaseModel):
-        """An answer."""
-
-        text: str = Field(description="Told with many words. " * 100)
-
-    class Short(BaseModel):
-        """An answer."""
-
-        text: str
-
-    with pytest.raises(errors.InvalidLimitError):
-        run(agent_of(memory, Scripted(), answer=Long, token_limit=400), "hi", "long")
-    agent = agent_of(memory, says(calling(("Short", {"text": "yes"}))), answer=Short, token_limit=400)
-    out = run(agent, "hi")
-
-    assert out["structured_response"].text == "yes"
-    assert ids(kept(memory)) == ids(out["messages"])
-    assert [message.role for message in kept(memory)] == ["user", "assistant", "tool"]
 
 
 # Storing
 
 
-def test_messages_are_stored_as_they_come_in_their_order_and_once(run, memory) -> None:
+def test_messages_are_stored_as_they_come_in_their_order_and_once_also_a_last_result(run, memory) -> None:
     during: list[list[str]] = []
 
     @tool
@@ -303,27 +266,22 @@ def test_messages_are_stored_as_they_come_in_their_order_and_once(run, memory) -
         during.append(history(memory))
         return "seen"
 
-    model = says(calling(("look", {}), text="a moment"), "done", "again")
-    agent = saved_agent(memory, model, [look])
-    run(agent, "go")
-    out = run(agent, "go")["messages"]
-
-    assert during == [["user: go", "assistant: a moment"]]
-    assert ids(kept(memory)) == ids(out)
-    assert len(out) == 6
-
-
-def test_a_result_that_ends_the_run_is_stored(run, memory) -> None:
     @tool(return_direct=True)
     def last() -> str:
         """End."""
         return "the end"
 
-    run(agent_of(memory, says(calling(("last", {}))), [last]), "go")
-    assert history(memory) == ["user: go", "assistant: ", "tool: the end"]
+    model = says(calling(("look", {}), text="a moment"), "done", calling(("last", {}), first=1))
+    agent = saved_agent(memory, model, [look, last])
+    run(agent, "go")
+    out = run(agent, "go")["messages"]
+
+    assert during == [["user: go", "assistant: a moment"]]
+    assert ids(kept(memory)) == ids(out)
+    assert history(memory)[4:] == ["user: go", "assistant: ", "tool: the end"]
 
 
-@pytest.mark.trap("langchain", 7, 19)
+@pytest.mark.trap("langchain", 3, 7, 19)
 def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(run, memory) -> None:
     def script(messages: list[BaseMessage]) -> str:
         if len(model.seen) % 3:
@@ -331,100 +289,93 @@ def test_a_question_is_kept_when_the_model_fails_and_is_not_repeated_after_that(
         return "here"
 
     model = Scripted(script=script)
-    agent = saved_agent(memory, model)
-    with pytest.raises(ConnectionError):
-        run(agent, "hello?")
-    assert history(memory) == ["user: hello?"]
-    with pytest.raises(ConnectionError):
-        run(agent, "are you there?")
+    agent, said = saved_agent(memory, model), ["hello?", "are you there?", "now?"]
+    for number in (1, 2):
+        with pytest.raises(ConnectionError):
+            run(agent, said[number - 1])
+        assert history(memory) == [f"user: {one}" for one in said[:number]]
     run(agent, "now?")
-    assert history(memory) == ["user: hello?", "user: are you there?", "user: now?", "assistant: here"]
+    assert history(memory) == [*(f"user: {one}" for one in said), "assistant: here"]
 
     retry = ModelRetryMiddleware(max_retries=3, initial_delay=0.0, jitter=False)
-    for first in (True, False):
-        thread = f"memory first: {first}"
+    for thread, first in (("first", True), ("last", False)):
         run(agent_of(memory, model, [], retry, first=first), "hello?", thread)
         assert history(memory, thread) == ["user: hello?", "assistant: here"]
-
-
-@pytest.mark.trap("langchain", 3)
-def test_a_store_that_fails_fails_the_run(run, memory) -> None:
-    agent = agent_of(memory, Scripted(script=lambda _: memory.close() or "ok"))
-    with pytest.raises(errors.StoreClosedError):
-        run(agent, "hello?")
+    with pytest.raises(errors.StoreClosedError):  # a store that fails fails the run
+        run(agent_of(memory, Scripted(script=lambda _: memory.close() or "ok")), "hello?")
 
 
 @pytest.mark.trap("langchain", 2)
-def test_a_question_that_comes_while_another_is_prepared_stands_beside_it(run, memory, monkeypatch) -> None:
+def test_a_question_that_comes_while_another_is_prepared_stands_beside_it(once, memory) -> None:
     """Runs of one thread without checkpoints overlap: the history alone knows of both."""
-    from langchain_memlayer import middleware
+    others = ["And the plums?"]
 
-    others = [Message("user", "And the plums?")]
-    store = middleware.store_new_messages
+    def meanwhile(event: Any) -> None:
+        if isinstance(event, MessagesStored) and others:
+            memory.chat(user_id="ada", session_id="t").add("user", others.pop())
 
-    def meanwhile(chat: Any, messages: Any) -> Any:
-        newest = store(chat, messages)
-        chat.add_messages([others.pop()] if others else [])
-        return newest
-
-    monkeypatch.setattr(middleware, "store_new_messages", meanwhile)
+    memory.listen(meanwhile)
     model = says("They are ripe.")
-    run(agent_of(memory, model), "How are the pears?")
+    once(agent_of(memory, model), "How are the pears?")
 
     assert model.shown == ["How are the pears?"]
     said = ["user: How are the pears?", "user: And the plums?", "assistant: They are ripe."]
     assert history(memory) == said
 
 
-@pytest.mark.trap("langchain", 2)
-def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(do, memory) -> None:
-    together = threading.Barrier(4)
-
-    def script(messages: list[BaseMessage]) -> str:
-        together.wait(30)
-        return f"to {messages[-1].text}"
-
-    agent = agent_of(memory, Scripted(script=script))
-    given = [{"messages": [HumanMessage(f"question {number}")]} for number in range(4)]
-    do(agent, "batch", given, {**in_thread(), "max_concurrency": 4})
-
-    turns = ((f"user: question {n}", f"assistant: to question {n}") for n in range(4))
-    assert sorted(history(memory)) == sorted(line for turn in turns for line in turn)
+def censored(messages: list[BaseMessage]) -> list[BaseMessage]:
+    return [messages[-1].model_copy(update={"content": messages[-1].text.replace("damn", "dear")})]
 
 
-def test_an_answer_that_another_middleware_threw_away_is_no_part_of_the_conversation(run, memory) -> None:
-    model = says("bad", "good", "fine", "better")
-    agent = saved_agent(memory, model, [], Wraps(times=2), first=False)
-    run(agent, "hello?")
-    run(agent, "and now?")
-
-    assert history(memory) == ["user: hello?", "assistant: good", "user: and now?", "assistant: better"]
-    first, second = ["hello?"], ["hello?", "good", "and now?"]
-    assert [texts(seen) for seen in model.seen] == [first, first, second, second]
+def reminded(request: ModelRequest) -> ModelRequest:
+    """Append to the list of the request itself, which LangChain keeps in the state."""
+    request.messages.append(HumanMessage(f"be brief, {len(request.messages)}"))
+    return request
 
 
-@pytest.mark.parametrize("turns", [[False, False, True], [True, False, False, True]], ids=str)
-def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(run, memory, turns) -> None:
-    saver, model = InMemorySaver(), counts()
-    for number, is_remembered in enumerate(turns):
-        middleware = [MemlayerMiddleware(memory, user_id="ada")] if is_remembered else []
-        agent = create_agent(model, middleware=middleware, checkpointer=saver)
-        out = run(agent, f"question {number}")["messages"]
+def anew(request: ModelRequest) -> ModelRequest:
+    return ModelRequest(model=request.model, messages=request.messages, system_prompt="Be brief.")
 
+
+GUESS = calling(("weather", {"city": "Oslo"}), text="my damn guess")
+OTHERS = {
+    "throws an answer away": (Wraps(times=2), ["no", "yes", "nor", "fine"], ["go", "yes", "and?", "fine"]),
+    "edits answers": (
+        Edits(after=censored),
+        [GUESS, "damn rain", "fine"],
+        ["go", "my dear guess", "Oslo: rain", "dear rain", "and?", "fine"],
+    ),
+    "puts messages into the state": (
+        Wraps(reminded),
+        [LOOK, "rain", "fine"],
+        ["go", "be brief, 1", "", "Oslo: rain", "be brief, 4", "rain", "and?", "be brief, 7", "fine"],
+    ),
+    "makes the request anew": (Wraps(anew), ["hello", "fine"], ["go", "hello", "and?", "fine"]),
+}
+
+
+@memory_first
+@pytest.mark.parametrize(("other", "answers", "said"), OTHERS.values(), ids=OTHERS)
+def test_the_memory_has_what_the_state_has_whatever_another_middleware_does(
+    once, memory, other, answers, said, first
+) -> None:
+    model = says(*answers)
+    agent = saved_agent(memory, model, [weather], other, first=first)
+    once(agent, "go")
+    out = once(agent, "and?")["messages"]
     assert ids(kept(memory)) == ids(out)
-    assert model.shown == texts(out[:-1])
+    assert [message.text for message in kept(memory)] == texts(out) == said
+    assert [text for text in model.shown if text != "Be brief."] == said[:-1]
 
 
-@pytest.mark.requirement("A11")
-def test_a_thread_goes_on_though_its_checkpoints_are_lost_even_with_the_same_words(run, memory) -> None:
-    model, asked = counts(), "Hello, is anybody at home this fine evening?"
-    agent = agent_of(memory, model)
-    run(agent, asked)
-    run(agent, asked)
+def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(once, memory) -> None:
+    saver, model = InMemorySaver(), counts()
+    for number, is_remembered in enumerate([True, False, False, True]):
+        middleware = [MemlayerMiddleware(memory, user_id="ada")] if is_remembered else []
+        out = once(create_agent(model, middleware=middleware, checkpointer=saver), f"question {number}")
 
-    assert model.shown == [asked, "answer 1", asked]
-    turn = [f"user: {asked}", "assistant: answer"]
-    assert history(memory) == [turn[0], f"{turn[1]} 1", turn[0], f"{turn[1]} 2"]
+    assert ids(kept(memory)) == ids(out["messages"])
+    assert model.shown == texts(out["messages"][:-1])
 
 
 @pytest.mark.trap("langchain", 7)
@@ -471,12 +422,11 @@ def test_the_history_follows_a_list_without_ids_that_a_client_keeps(
             assert sum(one.role == "tool" for one in kept(memory)) == looks * len(talk) // 2
 
 
-@pytest.mark.parametrize("policy", [None, MaxRounds(1)], ids=["within its window", "in front of it"])
-def test_a_thread_that_goes_back_to_a_checkpoint_takes_its_history_along(run, memory, policy) -> None:
+def test_a_thread_that_goes_back_in_front_of_its_window_takes_its_history_along(once, memory) -> None:
     model = counts()
-    agent = saved_agent(memory, model, policy=policy)
+    agent = saved_agent(memory, model, policy=MaxRounds(1))
     for number in range(4):
-        run(agent, f"question {number}")
+        once(agent, f"question {number}")
     states = [one for one in agent.get_state_history(in_thread()) if one.next == ("model",)]
     agent.invoke(None, states[-1].config)
 
@@ -484,96 +434,40 @@ def test_a_thread_that_goes_back_to_a_checkpoint_takes_its_history_along(run, me
     assert history(memory) == ["user: question 0", "assistant: answer 5"]
     left = [text for number in range(1, 4) for text in (f"question {number}", f"answer {number + 1}")]
     assert taken_out(memory.chat(user_id="ada", session_id="t")) == [["answer 1", *left]]
-    run(agent, "question 1 again")
+    once(agent, "question 1 again")
     assert model.shown[-1].endswith("question 1 again")
     assert history(memory)[-2:] == ["user: question 1 again", "assistant: answer 6"]
     assert len(memory.sessions(user_id="ada")) == 1
 
 
-def test_instructions_and_hidden_messages_at_the_end_are_no_question(run, memory) -> None:
+def test_instructions_and_hidden_messages_at_the_end_are_no_question_and_there_may_be_none(
+    once, memory
+) -> None:
     model = Scripted()
     card = AIMessage("a card", additional_kwargs={"model_visible": False})
     talk = [HumanMessage("hi"), AIMessage("hello"), HumanMessage("and?")]
     said = [SystemMessage("Be good."), *talk, card, SystemMessage("Be kind.")]
-    run(agent_of(memory, model), {"messages": said})
-
+    once(agent_of(memory, model), {"messages": said})
     assert model.shown == ["Be kind.", "hi", "hello", "and?"]
     assert [message.text for message in kept(memory)] == [*texts(said), "ok"]
 
-
-def test_a_run_without_any_message_asks_the_model_all_the_same(run, memory) -> None:
-    model = Scripted()
-    run(agent_of(memory, model, prompt="Say hello."), {"messages": []})
-
-    assert model.seen == [[SystemMessage("Say hello.")]]
-    assert history(memory) == ["assistant: ok"]
+    once(agent_of(memory, model, prompt="Say hello."), {"messages": []}, "empty")
+    assert model.seen[-1] == [SystemMessage("Say hello.")]
+    assert history(memory, "empty") == ["assistant: ok"]
 
 
-def test_a_call_translates_only_what_is_new_however_long_the_thread_is(run, memory, monkeypatch) -> None:
-    from langchain_memlayer import middleware
-
-    translated: list[int] = []
-    real = middleware.all_to_core
-
-    def counting(messages: Any) -> Any:
-        made = real(messages)
-        translated.append(len(made))
-        return made
-
-    monkeypatch.setattr(middleware, "all_to_core", counting)
+def test_a_call_translates_only_what_is_new_however_long_the_thread_is(once, memory, monkeypatch) -> None:
+    translated: list[Any] = []
+    monkeypatch.setattr(middleware, "to_core", lambda one: translated.append(one) or to_core(one))
     agent = saved_agent(memory, Scripted())
     for number in range(12):
-        out = run(agent, f"question {number}")["messages"]
-
+        before = len(translated)
+        out = once(agent, f"question {number}")["messages"]
     assert len(out) == 24
-    assert max(translated) == 4  # from the answer before the last one on: answer, question, answer, question
+    assert len(translated) - before == 5  # answer, question, answer and question in front of the new answer
 
 
 # Tools
-
-
-@pytest.mark.slow
-@pytest.mark.trap("langchain", 17)
-@pytest.mark.parametrize("limit", [1200, 1800])
-def test_a_long_run_of_tools_is_always_shown_its_question_and_the_newest_result(run, memory, limit) -> None:
-    def script(_: list[BaseMessage]) -> AIMessage | str:
-        steps = len(model.seen)
-        if steps > 15:
-            return "dry"
-        both = ("weather", {"city": f"city {steps} " * 5}), ("weather", {"city": "b"})
-        return calling(*both, first=2 * steps)
-
-    model = Scripted(script=script)
-    out = run(agent_of(memory, model, [weather], token_limit=limit), "Which city is dry?")["messages"]
-
-    assert out[-1].text == "dry"
-    assert len(kept(memory)) == len(out) == 2 + 15 * 3
-    for number, seen in enumerate(model.seen):
-        assert seen[0].text == "Which city is dry?"
-        assert kinds(seen[1:]) == ["ai", "tool", "tool"] * ((len(seen) - 1) // 3)
-        for at in range(1, len(seen), 3):
-            asked = [call["id"] for call in seen[at].tool_calls]
-            assert [m.tool_call_id for m in seen[at + 1 : at + 3]] == asked
-        assert not number or seen[-1].tool_call_id == f"c{2 * number + 1}"
-
-
-@pytest.mark.trap("langchain", 13, 15)
-def test_what_a_tool_brings_costs_no_run_whatever_it_is(run, memory) -> None:
-    thing = object()
-
-    @tool(response_format="content_and_artifact")
-    def fetch() -> tuple[str, Any]:
-        """Fetch something."""
-        return "a\0b \udc80", {"thing": thing, "pair": (1, b"\xff"), "far": float("inf")}
-
-    model = says(calling(("fetch", {})), "got it")
-    out = run(agent_of(memory, model, [fetch]), "go")["messages"]
-
-    stored = MemlayerChatMessageHistory(memory, session_id="t", user_id="ada").messages
-    assert stored[2].artifact == {"pair": (1, b"\xff"), "far": float("inf")}
-    assert out[2].artifact["thing"] is thing, "the state keeps the object itself"
-    assert texts(stored) == texts(out) == ["go", "", "a\0b \udc80", "got it"]
-    assert model.shown[-1] == "a\ufffdb \ufffd"  # providers' clients can send that
 
 
 WORDS, ARGUMENTS = "word " * 3000, {"path": "a.py", "text": "x = 1\n" * 4000}
@@ -583,7 +477,7 @@ SMALLER = {"previews": {}, "truncated": {"truncate_messages": True, "truncate_ch
 @pytest.mark.requirement("A08", "A10", "F08")
 @pytest.mark.parametrize("door", ["history", "STATIC", "BOTH"])
 @pytest.mark.parametrize("smaller", SMALLER.values(), ids=SMALLER)
-def test_what_is_made_smaller_keeps_all_but_its_words(do, smaller, door) -> None:
+def test_what_is_made_smaller_keeps_all_but_its_words(once, smaller, door) -> None:
     call = {"type": "function_call", "id": "fc", "call_id": "w", "name": "write"}
     asked = AIMessage(
         [
@@ -607,17 +501,12 @@ def test_what_is_made_smaller_keeps_all_but_its_words(do, smaller, door) -> None
         if door == "history":
             history = MemlayerChatMessageHistory(memory, session_id="t", user_id="ada", token_limit=5000)
             history.add_messages(said)
-            shown = do(history, "context")
+            shown = history.context()
             sent = [*map(to_core, shown), Message("assistant", "Done.")]
             assert smaller or history.chat.resync(sent).stored == 1, "what comes back is known again"
         else:
             model = Scripted()
-            do(
-                agent_of(memory, model, mode=door, token_limit=5000),
-                "invoke",
-                {"messages": said},
-                in_thread(),
-            )
+            once(agent_of(memory, model, mode=door, token_limit=5000), {"messages": said})
             shown = model.seen[0]
         assert sum(memory.tokens.message(to_core(one)) for one in shown) <= 5000
     for whole, small in zip(said, shown, strict=True):
@@ -635,12 +524,12 @@ def test_what_is_made_smaller_keeps_all_but_its_words(do, smaller, door) -> None
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["stateless", "checkpoints"])
-def test_answers_of_one_id_are_kept_in_the_state_and_in_the_memory(run, memory, saver) -> None:
+def test_answers_of_one_id_are_kept_in_the_state_and_in_the_memory(once, memory, saver) -> None:
     """Some servers give each answer the same id, and LangGraph's state replaces messages by their ids."""
     model = says(*(AIMessage(f"answer {number}", id="same") for number in range(3)))
     agent = agent_of(memory, model, saver=saver and saver())
     for number in range(3):
-        out = run(agent, f"question {number}")["messages"]
+        out = once(agent, f"question {number}")["messages"]
 
     told = [f"{kind} {number}" for number in range(3) for kind in ("question", "answer")]
     assert [one.text for one in kept(memory)] == told
@@ -657,72 +546,30 @@ def test_a_model_of_the_middleware_is_the_memorys_and_another_one_is_refused_by_
     for _ in range(2):
         MemlayerMiddleware(memory, user_id="ada", model=small)
     status = memory.admin.status()
-    assert "small" in status.summarizer
-    assert "small" in status.extractor
+    assert "small" in status.summarizer == status.extractor
     with pytest.raises(errors.ConfigurationError, match=r"small'.*large'"):
         MemlayerMiddleware(memory, user_id="ada", model=large)
-
-
-@pytest.mark.parametrize("roles", [["doctor"], lambda runtime: ["doctor"], ()])
-def test_what_others_share_with_a_role_is_told_to_that_role_alone(run, memory, roles) -> None:
-    ada = memory.chat(user_id="ada", session_id="s")
-    ada.remember("Ada is allergic to nuts.", visibility="share", allowed_roles=["doctor"])
-    model = says(calling(("retrieve_from_memory", {"keywords": ["Ada", "allergic"]})), "ok")
-    run(agent_of(memory, model, user_id="bob", roles=roles, mode="AGENT"), "hi")
-
-    assert ("allergic to nuts" in model.shown[-1]) == bool(roles)
-
-
-@pytest.mark.trap("langchain", 17, 19)
-def test_a_call_that_nobody_can_read_is_stored_and_never_shown_without_an_answer(run, memory) -> None:
-    """Newer versions of LangChain answer it; before them nobody does, and no provider takes it as it is."""
-    call = {"name": "weather", "args": "{", "id": "c1", "error": None, "type": "invalid_tool_call"}
-    model = says(AIMessage("", invalid_tool_calls=[call]), "fine")
-    agent = saved_agent(memory, model, [weather])
-    run(agent, "go")
-    out = run(agent, "on")["messages"]
-
-    shown = ["human", "ai", "tool", "human"] if "tool" in kinds(out) else ["human", "human"]
-    assert kinds(model.seen[-1]) == shown
-    assert ids(kept(memory)) == ids(out)
 
 
 # Interrupts
 
 
-@pytest.mark.parametrize("decision", ["approve", "edit", "reject"])
 @memory_first
-def test_an_interrupted_run_goes_on_and_the_history_follows_it(run, memory, decision, first) -> None:
-    person = HumanInTheLoopMiddleware({"weather": True})
-    agent = saved_agent(memory, says(LOOK, "take a coat"), [weather], person, first=first)
-    assert "__interrupt__" in run(agent, "How is it outside?")
-    assert history(memory) == ["user: How is it outside?", "assistant: "]
-
-    decided = {
-        "approve": {"type": "approve"},
-        "edit": {"type": "edit", "edited_action": {"name": "weather", "args": {"city": "Rome"}}},
-        "reject": {"type": "reject", "message": "not now"},
-    }[decision]
-    out = run(agent, Command(resume={"decisions": [decided]}))["messages"]
-
-    assert ids(kept(memory)) == ids(out)
-    assert [message.text for message in kept(memory)] == texts(out)
-    assert {"approve": "Oslo: rain", "edit": "Rome: rain", "reject": "not now"}[decision] in out[2].text
-
-
-@memory_first
-def test_an_answer_that_another_middleware_edits_is_kept_as_the_state_has_it(run, memory, first) -> None:
-    def censored(messages: list[BaseMessage]) -> list[BaseMessage]:
-        return [messages[-1].model_copy(update={"content": messages[-1].text.replace("damn", "dear")})]
-
-    guess = calling(("weather", {"city": "Oslo"}), text="my damn guess")
-    model = says(guess, "damn rain")
-    out = run(agent_of(memory, model, [weather], Edits(after=censored), first=first), "go")["messages"]
-
-    assert ids(kept(memory)) == ids(out)
-    told = ["go", "my dear guess", "Oslo: rain", "dear rain"]
-    assert [message.text for message in kept(memory)] == texts(out) == told
-    assert model.shown[1] == "my dear guess"
+def test_an_interrupted_run_goes_on_and_the_history_follows_it(run, memory, first) -> None:
+    edited = {"name": "weather", "args": {"city": "Rome"}}
+    for decided, result in (
+        ({"type": "approve"}, "Oslo: rain"),
+        ({"type": "edit", "edited_action": edited}, "Rome: rain"),
+        ({"type": "reject", "message": "not now"}, "not now"),
+    ):
+        person, thread = HumanInTheLoopMiddleware({"weather": True}), decided["type"]
+        agent = saved_agent(memory, says(LOOK, "take a coat"), [weather], person, first=first)
+        assert "__interrupt__" in run(agent, "How is it outside?", thread)
+        assert history(memory, thread) == ["user: How is it outside?", "assistant: "]
+        out = run(agent, Command(resume={"decisions": [decided]}), thread)["messages"]
+        assert ids(kept(memory, thread)) == ids(out)
+        assert [message.text for message in kept(memory, thread)] == texts(out)
+        assert result in out[2].text
 
 
 # Whose conversation
@@ -739,80 +586,67 @@ class Login:
 
 
 @pytest.mark.trap("langchain", 22)
-def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
+async def test_two_users_on_one_object_at_once_never_meet(memory) -> None:
     for user in ("ada", "bob"):
-        said_before(memory, user)
+        await asyncio.to_thread(said_before, memory, user)
     model, middleware = Scripted(script=lambda _: "no nuts"), MemlayerMiddleware(memory)
-    before = {name: repr(value) for name, value in vars(middleware).items()}
     agent = create_agent(model, middleware=[middleware], context_schema=Visitor, checkpointer=InMemorySaver())
 
     async def asks(user: str, number: int) -> None:
         asked = HumanMessage(f"I am {user}, what should I not eat in Tokyo?")
         await agent.ainvoke({"messages": [asked]}, in_thread(f"{user}-{number}"), context=Visitor(user))
 
-    async def many() -> None:
-        await asyncio.gather(*(asks(user, number) for number in range(4) for user in ("ada", "bob")))
-
-    asyncio.run(many())
+    await asyncio.gather(*(asks(user, number) for number in range(4) for user in ("ada", "bob")))
 
     assert len(model.seen) == 8
     for (question,) in model.seen:
         mine, other = ("ada", "bob") if "I am ada" in question.text else ("bob", "ada")
         assert f"{mine} moved to Tokyo" in question.text
         assert other not in question.text
-    assert len(memory.sessions(user_id="ada")) == len(memory.sessions(user_id="bob")) == 5
-    assert {name: repr(value) for name, value in vars(middleware).items()} == before
+    sessions = [await memory.asessions(user_id=user) for user in ("ada", "bob")]
+    assert [*map(len, sessions)] == [5, 5]
+
+
+def test_an_id_a_function_a_context_or_a_config_names_the_user(memory) -> None:
+    for number, (whose, context, config) in enumerate(
+        [
+            ("ada", None, {}),
+            (lambda runtime: runtime.context.user_id, Visitor("ada"), {}),
+            (None, Visitor("ada"), {}),
+            (None, {"user_id": "ada"}, {"user_id": "not her"}),
+            (None, Visitor(None), {"user_id": "ada"}),
+        ]
+    ):
+        ours = MemlayerMiddleware(memory, user_id=whose, mode="BOTH")
+        more = {"middleware": [ours], "context_schema": type(context) if context else None}
+        noted = calling(("record_to_memory", {"thinking": "", "content": [f"Ada plays game {number}."]}))
+        agent = create_agent(says(noted, "ok"), **more)
+        agent.invoke({"messages": [HumanMessage("hi")]}, in_thread(str(number), **config), context=context)
+        assert history(memory, str(number))[0] == "user: hi"
+        assert len(memory.records(user_id="ada")) == number + 1
 
 
 @pytest.mark.parametrize(
-    ("given", "context", "config"),
+    ("login", "place", "named"),
     [
-        ("ada", None, {}),
-        (lambda runtime: runtime.context.user_id, Visitor("ada"), {}),
-        (None, Visitor("ada"), {}),
-        (None, {"user_id": "ada"}, {"user_id": "not her"}),
-        (None, Visitor(None), {"user_id": "ada"}),
+        ({"langgraph_auth_user": {"identity": "ada"}}, "configurable", "bob"),
+        ({"langgraph_auth_user": Login("ada")}, "context", "bob"),
+        ({"langgraph_auth_user_id": "ada"}, "context", None),
+        ({"langgraph_auth_user": Login("ada")}, "configurable", "ada"),
     ],
 )
-@pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
-def test_an_id_a_function_a_context_or_a_config_names_the_user(memory, given, context, config, mode) -> None:
-    agent = create_agent(
-        says(*[RECORD] * (mode == "BOTH"), "ok"),
-        middleware=[MemlayerMiddleware(memory, user_id=given, mode=mode)],
-        context_schema=type(context) if context is not None else None,
-    )
-    agent.invoke({"messages": [HumanMessage("hi")]}, in_thread(**config), context=context)
-
-    assert history(memory)[0] == "user: hi"
-    assert len(memory.records(user_id="ada")) == (mode == "BOTH")
-
-
-@pytest.mark.parametrize(
-    "login",
-    [
-        {"langgraph_auth_user": {"identity": "ada"}},
-        {"langgraph_auth_user": Login("ada")},
-        {"langgraph_auth_user_id": "ada"},
-    ],
-)
-@pytest.mark.parametrize("place", ["context", "configurable"])
-@pytest.mark.parametrize("named", [None, "ada", "bob"])
 def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, place, named) -> None:
-    said_before(memory, "bob")
-    tools, hi = create_memory_tools(memory), {"messages": [("human", "hi")]}
-    with_recall, plain = (
-        create_agent(says(RECORD, "ok"), tools, middleware=more)
-        for more in ([MemlayerMiddleware(memory, mode="STATIC")], [])
-    )
     names = {} if named is None else {"user_id": named}
     config = in_thread(**login, **(names if place == "configurable" else {}))
-    context = names if place == "context" else None
-    in_chain = in_session("c", **login, **names)
-    factory = MemlayerChatMessageHistory.factory(memory)
+    agent = agent_of(memory, says(RECORD, "ok"), user_id=None, mode="BOTH")
+    in_chain, factory = in_session("c", **login, **names), MemlayerChatMessageHistory.factory(memory)
     reads_itself = RunnableLambda(lambda _: factory(named, "c"))  # as LangChain's class does
+    hi, context = {"messages": [("human", "hi")]}, names if place == "context" else None
     for call in (
-        lambda: with_recall.invoke(hi, config, context=context),
-        lambda: plain.invoke(hi, config, context=context),
+        lambda: agent.invoke(hi, config, context=context),
+        lambda: create_agent(says(RECORD, "ok"), create_memory_tools(memory)).invoke(
+            hi, config, context=context
+        ),
         lambda: [*with_memory(lambda _: "ok", memory).stream("hi", in_chain)],
         lambda: reads_itself.invoke("hi", in_chain).add_user_message("hi"),
     ):
@@ -821,50 +655,46 @@ def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, pl
     assert len(memory.records(user_id="ada")) == (named != "bob")
     sessions = {one.scope.session_id: one.messages for one in memory.sessions(user_id="ada")}
     assert sessions == ({} if named == "bob" else {"t": 4, "c": 3})
-    assert len(memory.sessions(user_id="bob")) == 1
+    assert not memory.sessions(user_id="bob")
 
 
-@pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
-@pytest.mark.parametrize("other", ["bob", None])
-def test_a_thread_of_one_user_is_refused_to_another(run, memory, other, mode) -> None:
+def test_a_thread_of_one_user_is_refused_to_another(run, memory) -> None:
     saver, person = InMemorySaver(), HumanInTheLoopMiddleware({"record_to_memory": True})
     model = says("noted", RECORD, "ok")
 
     def asks(user: str | None, said: Any, thread: str) -> Any:
-        return run(agent_of(memory, model, [], person, user_id=user, mode=mode, saver=saver), said, thread)
+        return run(agent_of(memory, model, [], person, user_id=user, mode="BOTH", saver=saver), said, thread)
 
     asks("ada", "My order is ORD-7", "said")
     asks("ada", "Note that I play chess", "interrupted")
     resumed = Command(resume={"decisions": [{"type": "approve"}]})
-    for thread, said in (("said", "Hello"), ("interrupted", resumed)):
-        with pytest.raises(errors.InvalidScopeError, match=f"'{thread}'"):
-            asks(other, said, thread)
+    for other in ("bob", None):
+        for thread, said in (("said", "Hello"), ("interrupted", resumed)):
+            with pytest.raises(errors.InvalidScopeError, match=f"'{thread}'"):
+                asks(other, said, thread)
     assert {one.user_id for one in memory.users()} == {"ada"}
     assert not memory.records(user_id="ada")
     asks("ada", "Hello", "said")
     assert history(memory, "said")[-1] == "assistant: ok"
 
 
-def test_a_run_that_names_no_user_stands_alone(run, memory) -> None:
-    model = Scripted()
-    agent = agent_of(memory, model, user_id=None)
-    run(agent, "My cat is called Tiger, and he eats fish.", "one")
-    run(agent, "What is my cat called, and what does he eat?", "two")
-
-    assert model.shown == ["What is my cat called, and what does he eat?"]
-
-
-def test_a_run_that_names_no_thread_or_a_user_who_is_nobody_is_refused(run, memory) -> None:
-    hi = {"messages": [HumanMessage("hi")]}
+def test_a_run_without_a_user_stands_alone_and_one_without_a_thread_or_of_nobody_is_refused(
+    once, memory
+) -> None:
+    model, hi = Scripted(), {"messages": [HumanMessage("hi")]}
     with pytest.raises(errors.InvalidScopeError) as refused:
-        agent_of(memory, Scripted()).invoke(hi)
+        agent_of(memory, model).invoke(hi)
     assert "thread_id" in refused.value.hint
     with pytest.raises(errors.InvalidScopeError):
-        run(agent_of(memory, Scripted(), user_id=lambda runtime: None), hi)
-    assert memory.users() == []
-
-    agent_of(memory, Scripted(), session_id=lambda runtime: "mine").invoke(hi)
+        once(agent_of(memory, model, user_id=lambda runtime: None), hi)
+    assert (memory.users(), model.seen) == ([], [])
+    agent_of(memory, model, session_id=lambda runtime: "mine").invoke(hi)
     assert history(memory, "mine") == ["user: hi", "assistant: ok"]
+
+    agent = agent_of(memory, model, user_id=None)
+    once(agent, "My cat is called Tiger, and he eats fish.", "one")
+    once(agent, "What is my cat called, and what does he eat?", "two")
+    assert model.shown == ["What is my cat called, and what does he eat?"]
 
 
 def tool_of(agent: Any, config: Any = None) -> StructuredTool:
@@ -909,7 +739,7 @@ def calls_an_agent(inner: Any, model: Any, memory: Memory, how: str) -> Any:
 
 
 @pytest.mark.parametrize("how", ["a tool", "a thread of its own", "inside a graph", "deepagents"])
-def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(run, how) -> None:
+def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(once, how) -> None:
     settings = Tuned(index_delay=0.0, extraction_turns=1, episode_messages=1, session_idle_days=1)
     models = {"extractor": reads(), "summarizer": lambda _: "They talked of restaurants."}
     quote = {"thinking": "", "content": [{"text": "Nuts.", "quote": "I am allergic to nuts"}]}
@@ -917,9 +747,9 @@ def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(run, how) 
     above = says(calling(("task", {"description": ASKED, "subagent_type": "helper"})), "Enjoy it.", "ok")
     with Memory.in_memory(settings=settings, embedder="hashing", **models) as memory:
         outer = calls_an_agent(agent_of(memory, below, mode="BOTH"), above, memory, how)
-        run(outer, "My friend Carla visits me, where shall we eat in Rome?")
+        once(outer, "My friend Carla visits me, where shall we eat in Rome?")
         memory.flush()
-        run(outer, "Which restaurant in Rome is good, and who is allergic to nuts?", "other")
+        once(outer, "Which restaurant in Rome is good, and who is allergic to nuts?", "other")
         set_ahead(memory, 3)
         memory.flush()
 
@@ -935,16 +765,16 @@ def test_what_an_agent_asks_another_one_is_nothing_that_the_user_said(run, how) 
         assert not memory.sessions(user_id="ada")
 
 
-def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) -> None:
+def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(once, memory) -> None:
     graph = StateGraph(MessagesState).add_node("helper", agent_of(memory, counts()))
     compiled = graph.add_edge(START, "helper").add_edge("helper", END).compile(checkpointer=InMemorySaver())
-    run(compiled, "one")
-    run(compiled, "two")
+    once(compiled, "one")
+    once(compiled, "two")
 
     said = ["user: one", "assistant: answer 1", "user: two", "assistant: answer 2"]
     assert history(memory, "t/helper") == said
     assert len(memory.sessions(user_id="ada")) == 1
-    run(compiled, "My boat is called Petrel.")
+    once(compiled, "My boat is called Petrel.")
     memory.flush()
     assert "Petrel" in memory.chat(user_id="ada", session_id="u").context("What is my boat called?").recall
 
@@ -952,117 +782,42 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(run, memory) 
 # Streams
 
 
-@pytest.mark.trap("langchain", 6)
-def test_a_streamed_answer_is_stored_whole_and_one_that_is_left_early_keeps_its_question(memory) -> None:
-    agent = saved_agent(memory, says("it is raining in Oslo", "still raining", "and again"))
-
-    def stream(said: str) -> Any:
-        return agent.stream({"messages": [HumanMessage(said)]}, in_thread(), stream_mode="messages")
-
-    parts = [part.text for part, _ in stream("weather?")]
-    assert len(parts) >= 5
-    assert "".join(parts) == "it is raining in Oslo"
-    whole = ["user: weather?", "assistant: it is raining in Oslo"]
-    assert history(memory) == whole
-    assert kept(memory)[-1].raw.dump["type"] == "ai"
-
-    left = stream("and now?")
-    next(left)
-    left.close()
-    assert history(memory)[:3] == [*whole, "user: and now?"]
-    [*stream("and then?")]
-    assert history(memory)[:3] == [*whole, "user: and now?"]
-    assert history(memory)[-2:] == ["user: and then?", "assistant: and again"]
-
-
 # Other middleware
 
 
 @memory_first
-def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(run, memory, first) -> None:
+def test_what_another_middleware_tells_or_hides_once_is_shown_so_and_not_stored(once, memory, first) -> None:
     def changed(request: ModelRequest) -> ModelRequest:
         [said] = request.messages
         hidden = said.model_copy(update={"content": said.text.replace("secret", "[hidden]")})
         return request.override(messages=[HumanMessage("first, a hint"), hidden, HumanMessage("and another")])
 
     model = Scripted()
-    out = run(agent_of(memory, model, [], Wraps(changed), first=first), "my secret plan")["messages"]
+    out = once(agent_of(memory, model, [], Wraps(changed), first=first), "my secret plan")["messages"]
 
     assert model.shown == ["first, a hint", "my [hidden] plan", "and another"]
     assert texts(out) == ["my secret plan", "ok"]
     assert history(memory) == ["user: my secret plan", "assistant: ok"]
 
 
-@memory_first
-def test_what_another_middleware_puts_into_the_state_is_kept_in_its_place(run, memory, first) -> None:
-    """It appends to the list of the request itself, which LangChain keeps in the state."""
-
-    def reminded(request: ModelRequest) -> ModelRequest:
-        request.messages.append(HumanMessage(f"be brief, {len(request.messages)}"))
-        return request
-
-    model = says(LOOK, "rain", "nothing")
-    agent = saved_agent(memory, model, [weather], Wraps(reminded), first=first)
-    run(agent, "go")
-    out = run(agent, "and?")["messages"]
-
-    assert [message.text for message in kept(memory)] == texts(out)
-    assert texts(out) == [
-        *("go", "be brief, 1", "", "Oslo: rain", "be brief, 4", "rain"),
-        *("and?", "be brief, 7", "nothing"),
-    ]
-    assert model.shown == texts(out)[:-1]
-
-
-def test_a_copy_of_what_the_state_has_does_not_hide_what_the_memory_says_by_now(run, memory) -> None:
+def test_a_copy_of_what_the_state_has_does_not_hide_what_the_memory_says_by_now(once, memory) -> None:
     model = Scripted()
     copies = Wraps(lambda request: request.override(messages=deepcopy(request.messages)))
     agent = saved_agent(memory, model, [], copies, first=False)
     for question in "I live in Oslo.", "And now?", "And then?":
-        run(agent, question)
+        once(agent, question)
         memory.chat(user_id="ada", session_id="t").edit(0, "I live in Rome.")
     assert model.shown[0] == "I live in Rome."
 
 
-def test_a_request_that_another_middleware_makes_anew_belongs_to_its_thread(run, memory) -> None:
-    def anew(request: ModelRequest) -> ModelRequest:
-        return ModelRequest(model=request.model, messages=request.messages, system_prompt="Be brief.")
-
-    model = says("hello", "fine")
-    agent = saved_agent(memory, model, [], Wraps(anew), first=False)
-    run(agent, "hi")
-    out = run(agent, "how are you?")["messages"]
-
-    assert ids(kept(memory)) == ids(out)
-    assert model.shown == ["Be brief.", "hi", "hello", "how are you?"]
-
-
 # The object
-
-
-@pytest.mark.trap("langchain", 11)
-def test_an_async_agent_is_served_on_its_own_loop_alone(memory) -> None:
-    where: list[str] = []
-
-    class Where(AgentMiddleware):
-        async def awrap_model_call(self, request, handler):
-            where.append(threading.current_thread().name)
-            return await handler(request)
-
-    agent = agent_of(memory, Scripted(), [], Where())
-    with blockbuster_ctx(OURS):
-        asyncio.run(agent.ainvoke({"messages": [HumanMessage("hi")]}, in_thread()))
-
-    assert where == [threading.main_thread().name]
 
 
 def test_wrong_arguments_are_refused_at_once(memory) -> None:
     for wrong, problem in (
         ({"memory": "./memory"}, errors.ConfigurationError),
         ({"mode": "AUTO"}, errors.ConfigurationError),
-        ({"token_limit": 0}, errors.InvalidLimitError),
         ({"policy": "newest"}, errors.InvalidLimitError),
-        ({"user_id": ""}, errors.InvalidScopeError),
         ({"user_id": 5}, errors.InvalidScopeError),
         ({"agent_id": ""}, errors.InvalidScopeError),
         ({"roles": "admin"}, errors.InvalidRecordError),
@@ -1095,10 +850,6 @@ FORMS = {
     "an approval": (
         AIMessage([block_of("mcp_approval_request", id="ar", name="roll", arguments="{}", server_label="d")]),
         HumanMessage([block_of("mcp_approval_response", approval_request_id="ar", approve=True)]),
-    ),
-    "tool_use": (
-        AIMessage([block_of("tool_use", id="t1", name="look", input={})]),
-        ToolMessage("found", tool_call_id="t1"),
     ),
     "two results of a user": (
         AIMessage([block_of("tool_use", id=one, name="look", input={}) for one in ("t1", "t2")]),
@@ -1141,3 +892,48 @@ def test_a_call_of_any_form_and_its_result_stay_together_and_no_turn_is_lost(mem
     history = MemlayerChatMessageHistory(memory, user_id="ada", session_id="without results")
     history.add_messages([HumanMessage("Look."), form[0], HumanMessage("Stop."), *form[1:]])
     assert contents(history.context())[:2] == ["Look.", form[0].content]
+
+
+# A provider takes four marks of a prompt cache: a prompt has the newest ones, whatever the history has.
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+@tool(extras=MARK)
+def look(for_what: str) -> str:
+    """Look for something."""
+    return for_what
+
+
+def question(number: int, *, alone: bool) -> HumanMessage:
+    text = {"type": "text", "text": f"question {number}"}
+    return HumanMessage([text, {"cachePoint": {"type": "default"}}] if alone else [{**text, **MARK}])
+
+
+def marks(message: BaseMessage) -> int:
+    return sum("cache_control" in one or "cachePoint" in one for one in message.content)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["in a block", "as a block"])
+@pytest.mark.parametrize("door", ["with_memory", "agent", "history"])
+def test_a_prompt_has_four_marks_at_the_most_and_the_newest(memory, door, alone) -> None:
+    model, system = Scripted(), SystemMessage([{"type": "text", "text": "Be brief.", **MARK}])
+    ours, saver = MemlayerMiddleware(memory, user_id="u", mode="STATIC"), InMemorySaver()
+    agent = create_agent(model, [look], system_prompt=system, middleware=[ours], checkpointer=saver)
+    chain = with_memory(model, memory, user_id="u")
+    history = MemlayerChatMessageHistory(memory, user_id="u", session_id="s")
+    history.add_messages([system] if door != "agent" else [])
+    for number in range(7):
+        asked = question(number, alone=alone)
+        if door == "agent":
+            agent.invoke({"messages": [asked]}, in_session("s", thread_id="s"))
+        elif door == "with_memory":
+            chain.invoke([asked], in_session("s", thread_id="s"))
+        else:
+            history.add_messages([asked, AIMessage("Yes.")])
+    told = model.seen[-1] if door != "history" else history.context()
+    rest = 2 if door == "agent" else 3  # beside the system prompt's, and the tool's
+    assert [marks(one) for one in told if one.type != "ai"] == [1, *[0] * (7 - rest), *[1] * rest]
+    assert [one.text for one in told if one.type == "human"] == [f"question {number}" for number in range(7)]
+    assert all(map(marks, (one for one in history.messages if one.type != "ai"))), "the history is as it was"

@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from langchain_memlayer import create_summarizer, summarizer as home
 from memlayer_core import Memory, Settings
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, MessageTypeError, ModelError
+from memlayer_core.errors import ConfigurationError, MessageTypeError, ModelError
 from tests.langchain.scripted_model import Heard, calling, in_thread, pieces, texts
 
 pytestmark = pytest.mark.skipif(
@@ -64,44 +64,32 @@ SUMMED_UP = [PREFACE + TOLD, "And now?", "Good day."]
 
 @pytest.mark.trap("langchain", 11, 21)
 @pytest.mark.requirement("A22")
-def test_an_agents_older_messages_become_a_summary_that_the_memory_wrote(run, opened) -> None:
-    memory = opened(pending(TOLD))
-
-    assert texts(run(agent_of(memory), {"messages": talk()})["messages"]) == SUMMED_UP
-    assert [cost.kind for cost in memory.admin.costs()] == ["summarize"]
-
-
-@pytest.mark.trap("langchain", 21)
-def test_a_model_that_is_away_leaves_no_placeholder_and_loses_no_message(run, opened) -> None:
+def test_older_messages_become_a_summary_and_a_model_that_is_away_loses_no_message(run, opened) -> None:
     """Stock summaries become an error, or a sentence that says nothing."""
-    answers = [TimeoutError(), TOLD]
+    asked: list[str] = []
 
-    def model(_: str) -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def model(prompt: str) -> str:
+        asked.append(prompt)
+        if len(asked) == 1:
+            raise TimeoutError
+        return TOLD
 
-    agent = agent_of(opened(model))
+    memory = opened(model)
+    agent = agent_of(memory)
     with pytest.raises(ModelError):
         run(agent, {"messages": talk()})
     assert texts(agent.get_state(in_thread()).values["messages"]) == texts(talk())
     assert texts(run(agent, {"messages": []})["messages"]) == SUMMED_UP
+    assert [cost.kind for cost in memory.admin.costs()] == ["summarize"]
 
-
-def test_the_next_summary_goes_on_from_the_one_before_as_from_no_words_of_the_user(run, opened) -> None:
-    asked: list[str] = []
-    agent = agent_of(opened(lambda prompt: asked.append(prompt) or TOLD))
     run(agent, {"messages": talk()})
-    run(agent, {"messages": talk()})
-
-    assert f"<summary_so_far>\n{TOLD}\n</summary_so_far>" in asked[1]
-    assert "summary_so_far" not in asked[0].split("<conversation>")[1]
-    assert all(PREFACE.strip() not in prompt for prompt in asked)
+    assert f"<summary_so_far>\n{TOLD}\n</summary_so_far>" in asked[-1]
+    assert "summary_so_far" not in asked[1].split("<conversation>")[1]
+    assert all(PREFACE.strip() not in prompt for prompt in asked), "it is no words of the user"
 
 
 @pytest.mark.trap("langchain", 21)
-def test_a_long_run_of_tools_is_summed_up_although_no_user_speaks_in_it(run, opened) -> None:
+def test_a_long_run_of_tools_is_summed_up_although_no_user_speaks_in_it(once, opened) -> None:
     """The stock trimming finds no question in its 4,000 tokens, and says the conversation was too long."""
     calls: list[BaseMessage] = []
     for number in range(12):
@@ -110,46 +98,32 @@ def test_a_long_run_of_tools_is_summed_up_although_no_user_speaks_in_it(run, ope
     said = [SystemMessage("Be kind."), HumanMessage("How many pears?"), *calls, HumanMessage("And now?")]
     told = "The assistant counted the pears in twelve gardens one by one, and found many in all of them. " * 3
     asked: list[str] = []
-    memory = opened(lambda prompt: asked.append(prompt) or told)
-
-    trimmed = run(agent_of(memory, trim_tokens_to_summarize=4000), {"messages": said[2:]})["messages"]
-    assert "too long to summarize" in trimmed[0].text
-    assert asked == []
-    whole = run(agent_of(memory), {"messages": said})["messages"]
+    whole = once(agent_of(opened(lambda prompt: asked.append(prompt) or told)), {"messages": said})[
+        "messages"
+    ]
     assert "twelve gardens" in whole[0].text
     assert all(f"garden {number}:" in " ".join(asked) for number in range(11))
     assert "Be kind." not in " ".join(asked)
 
 
-def test_a_limit_below_one_is_told_to_who_runs_the_agent(run, opened) -> None:
-    with pytest.raises(InvalidLimitError):
-        run(agent_of(opened(pending(TOLD)), token_limit=0), {"messages": talk()})
+def test_it_is_not_made_without_a_memory_a_model_and_a_middleware_that_takes_it(
+    memory, opened, monkeypatch
+) -> None:
+    class Older:
+        """The middleware before langchain 1.4.5: it takes any argument, and knows nothing of summarisers."""
 
+        def __init__(self, model: Any, **deprecated: Any) -> None: ...
 
-def test_it_is_not_made_without_a_memory_and_its_model_and_sums_up_messages_alone(memory, opened) -> None:
     with pytest.raises(ConfigurationError, match="memory"):
         create_summarizer(pending(TOLD))
     with pytest.raises(ConfigurationError) as refused:
         create_summarizer(memory)
     assert "model=" in refused.value.hint
-    for wrong in ("a text", [{"role": "user", "content": "x"}]):
-        with pytest.raises(MessageTypeError):
-            create_summarizer(opened(pending(TOLD)))(wrong)
-
-
-def test_where_langchains_middleware_would_pass_it_over_it_is_not_made(opened, monkeypatch) -> None:
-    class Older:
-        """The middleware before langchain 1.4.5: it takes any argument, and knows nothing of summarisers."""
-
-        def __init__(
-            self, model: Any, *, trim_tokens_to_summarize: int = 4000, **deprecated: Any
-        ) -> None: ...
-
+    with pytest.raises(MessageTypeError):
+        create_summarizer(opened(pending(TOLD)))("a text")
     monkeypatch.setattr(home, "SummarizationMiddleware", Older)
-
     with pytest.raises(ConfigurationError) as raised:
         create_summarizer(opened(pending(TOLD)))
-
     assert "langchain>=1.4.5" in raised.value.hint
 
 
@@ -158,19 +132,15 @@ def test_where_langchains_middleware_would_pass_it_over_it_is_not_made(opened, m
 
 @pytest.mark.trap("langchain", 21)
 @pytest.mark.parametrize("verb", ["stream", "astream"])
-def test_what_a_model_writes_for_the_memory_is_in_no_users_stream(opened, verb) -> None:
+def test_what_a_model_writes_for_the_memory_is_in_the_turns_trace_and_in_no_users_stream(
+    opened, verb
+) -> None:
     """Summary tokens leak into streams unless the call is tagged."""
-    agent = agent_of(opened(pending(TOLD)))
-    streamed = pieces(agent, verb, {"messages": talk()}, in_thread(), stream_mode="messages")
-
+    heard, agent = Heard(), agent_of(opened(pending(TOLD)))
+    config = {**in_thread(), "callbacks": [heard], "tags": ["mine"], "metadata": {"request": "r1"}}
+    streamed = pieces(agent, verb, {"messages": talk()}, config, stream_mode="messages")
     words = [chunk.text for chunk, _ in streamed if chunk.text not in {"", PREFACE + TOLD}]
     assert words == ["Good", " ", "day."]
-
-
-def test_a_trace_shows_the_summarys_call_in_the_tree_of_the_turn_that_waits_for_it(do, opened) -> None:
-    heard = Heard()
-    config = {**in_thread(), "callbacks": [heard], "tags": ["mine"], "metadata": {"request": "r1"}}
-    do(agent_of(opened(pending(TOLD))), "invoke", {"messages": talk()}, config)
 
     summary, answer = heard.of("model")
     assert "<conversation>" in summary.given
