@@ -94,6 +94,18 @@ class MemlayerConversationMemory(BaseChatMemory):
         """The conversation without recall, as one text."""
         return self._text(self._context({}))
 
+    async def abuffer(self) -> str | list[BaseMessage]:
+        """Return the conversation as the chain gets it, without recall."""
+        return await (self.abuffer_as_messages() if self.return_messages else self.abuffer_as_str())
+
+    async def abuffer_as_messages(self) -> list[BaseMessage]:
+        """Return the conversation without recall, as messages."""
+        return await self._acontext({})
+
+    async def abuffer_as_str(self) -> str:
+        """Return the conversation without recall, as one text."""
+        return self._text(await self._acontext({}))
+
     def load_memory_variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the conversation for the chain, as a new list or text.
 

@@ -200,7 +200,7 @@ def to_core(message: BaseMessage) -> Message:
         )
     kind, data = _fields(message)
     content = write(data.pop("content", ""))
-    core_content = _core_content(message.content, content)
+    core_content = _core_content(message.content, content) or _transcript(message)
     if content.has_tags or content.value != _as_list(core_content):
         data["content"] = message.content
     dump = write(data)
@@ -289,6 +289,13 @@ def _fields(message: BaseMessage) -> tuple[str, dict[str, Any]]:
     if isinstance(message, AIMessageChunk):
         data = {name: value for name, value in data.items() if name not in _CHUNK_FIELDS}
     return kind, {**data, "type": kind}
+
+
+def _transcript(message: BaseMessage) -> str:
+    """Return what OpenAI's models say aloud, in an answer without other content."""
+    audio = message.additional_kwargs.get("audio")
+    said = audio.get("transcript") if isinstance(audio, Mapping) else None
+    return said if isinstance(said, str) else ""
 
 
 def _core_content(content: object, dump: codec.TaggedJson) -> str | tuple[Block, ...]:

@@ -16,6 +16,7 @@ from functools import cache, partial
 from itertools import islice
 from operator import is_
 from typing import Annotated, Any, NotRequired, TypedDict
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
 from langchain_core.language_models import BaseChatModel
@@ -84,6 +85,9 @@ _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from th
 _OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
+_RUNS = 1_000  # sessions whose last run failed, as below; beyond it, the oldest is forgotten
+_failed: WeakKeyDictionary[Memory, dict[str, str]] = WeakKeyDictionary()
+"""Of each memory, by session, the pending messages that a run stored whose model did not answer: its state does not say it."""
 
 
 class ThreadSnapshot(TypedDict):
@@ -296,10 +300,17 @@ class AgentThread(Chat):
         trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
             because a run that fails leaves no other trace.
         is_task: Whether a tool calls the agent: the question is then not from the user.
+        failed: What a run stored whose model did not answer, so that the snapshot calls it pending.
     """
 
     def __init__(
-        self, chat: Chat, snapshot: ThreadSnapshot | None, *, trims: bool = False, is_task: bool = False
+        self,
+        chat: Chat,
+        snapshot: ThreadSnapshot | None,
+        *,
+        trims: bool = False,
+        is_task: bool = False,
+        failed: str = "",
     ) -> None:
         super().__init__(chat.memory, chat.scope, chat.roles)
         self.snapshot = snapshot
@@ -310,9 +321,8 @@ class AgentThread(Chat):
         self._since: datetime | None = None
         self.stored = Counter[str]()  # as the snapshot says, by the checksums of ids
         if snapshot is not None:
-            self.stored = Counter(_cut(snapshot["seen"], _WIDTH, _ID)) - Counter(
-                _cut(snapshot["pending"], _ID)
-            )
+            pending = Counter(_cut(snapshot["pending"], _ID)) - Counter(_cut(failed, _ID))
+            self.stored = Counter(_cut(snapshot["seen"], _WIDTH, _ID)) - pending
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
         """Return copies of messages whose metadata names this line of checkpoints."""
@@ -743,7 +753,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
         trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
-        return AgentThread(chat, snapshot, trims=trims, is_task=is_task(runtime))
+        failed = _failed.setdefault(self._memory, {}).get(chat.scope.session_bucket, "")
+        return AgentThread(chat, snapshot, trims=trims, is_task=is_task(runtime), failed=failed)
 
     def _begin(
         self, thread: AgentThread, messages: Sequence[BaseMessage]
@@ -763,6 +774,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
         newest = before or store_new_messages(chat, incoming.thread)
+        if chat.snapshot is not None and chat.snapshot["pending"]:
+            runs = _failed[self._memory]
+            runs[chat.scope.session_bucket] = chat.snapshot["pending"]  # until the model answers
+            for oldest in list(runs)[:-_RUNS]:
+                runs.pop(oldest, None)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
         if overhead >= most:
             raise InvalidLimitError(
@@ -818,6 +834,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             question = replace(call.newest.message, id=call.newest.stored_id)
             chat.resync([question], replace="all", replaceable=chat.replaceable)
         chat.add_messages(messages, verbatim=True)
+        _failed[self._memory].pop(chat.scope.session_bucket, None)
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]

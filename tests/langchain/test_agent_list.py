@@ -95,6 +95,31 @@ def tour(talk: Talk, **more: Any) -> list[BaseMessage]:
 # Removed between runs
 
 
+@pytest.mark.parametrize("by_run", [False, True], ids=["one agent", "an agent a run"])
+def test_a_question_whose_run_failed_and_that_was_deleted_then_stays_deleted(memory, by_run) -> None:
+    answers = iter(["Hi.", TimeoutError("away"), "I go on."])
+
+    def say(_: list[BaseMessage]) -> str:
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
+
+    model, saver = Scripted(script=say), InMemorySaver()
+
+    def made() -> Any:
+        own = MemlayerMiddleware(memory, user_id="ada")
+        return create_agent(model, middleware=[own], checkpointer=saver)
+
+    agent, chat = made(), memory.chat(user_id="ada", session_id="t")
+    agent.invoke({"messages": ["Hello!"]}, AT)
+    with pytest.raises(TimeoutError):
+        agent.invoke({"messages": ["My number is 4711."]}, AT)
+    assert texts(chat.history()) == ["Hello!", "Hi.", "My number is 4711."]
+    chat.delete_message(-1)
+    (made() if by_run else agent).invoke({"messages": ["Go on."]}, AT)
+    assert texts(chat.history()) == ["Hello!", "Hi.", "Go on.", "I go on."]
+
+
 def obeys(talk: Talk, steps: list[tuple[str, int, bool]]) -> None:
     """Remove, edit and ask, by an update of the state or in the input, and check the memory against a plain list."""
     out = tour(talk)

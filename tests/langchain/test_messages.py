@@ -194,6 +194,7 @@ WHOLE = [
         usage_metadata=USAGE,
     ),
     AIMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": "{}"}}),
+    AIMessage("", additional_kwargs={"audio": {"id": "a", "data": "AA==", "transcript": "Good morning."}}),
     BaseMessage("from elsewhere", type="developer"),
     *(
         ToolMessage("42", tool_call_id="call_1", artifact=value, additional_kwargs={"same": [value]})
@@ -483,3 +484,12 @@ def test_text_is_put_beside_a_copy_and_the_message_itself_stays() -> None:
         assert put_before(message, "note") == HumanMessage(before, id="m1", name="ada")
         assert put_after(message, "note") == HumanMessage(after, id="m1", name="ada")
         assert message == HumanMessage(content, id="m1", name="ada")
+
+
+def test_a_spoken_answer_is_told_as_it_was_and_found_by_its_transcript(memory) -> None:
+    spoken = AIMessage("", additional_kwargs={"audio": {"id": "a", "transcript": "The heron is grey."}})
+    history = MemlayerChatMessageHistory(memory, user_id="ada", session_id="s")
+    history.add_messages([HumanMessage("Which colour has it?"), spoken])
+    told = history.context()[1]
+    assert (told.content, told.additional_kwargs) == ("", spoken.additional_kwargs)
+    assert memory.search("heron", user_id="ada")[0].text == "The heron is grey."

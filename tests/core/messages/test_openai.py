@@ -101,6 +101,10 @@ READ = [
         Message("assistant", "I cannot help with that."),
     ),
     (
+        {"role": "assistant", "content": None, "audio": {"id": "a", "transcript": "Good morning."}},
+        Message("assistant", "Good morning."),
+    ),
+    (
         {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
         Message("assistant", ({"type": "text", "text": "No."},)),
     ),
