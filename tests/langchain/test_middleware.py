@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -937,3 +938,55 @@ def test_a_prompt_has_four_marks_at_the_most_and_the_newest(memory, door, alone)
     assert [marks(one) for one in told if one.type != "ai"] == [1, *[0] * (7 - rest), *[1] * rest]
     assert [one.text for one in told if one.type == "human"] == [f"question {number}" for number in range(7)]
     assert all(map(marks, (one for one in history.messages if one.type != "ai"))), "the history is as it was"
+
+
+# Streams, batches, roles
+
+
+@pytest.mark.trap("langchain", 6)
+def test_a_streamed_answer_is_stored_whole_and_one_that_is_left_early_keeps_its_question(memory) -> None:
+    agent = saved_agent(memory, says("it is raining in Oslo", "still raining", "and again"))
+
+    def stream(said: str) -> Any:
+        return agent.stream({"messages": [HumanMessage(said)]}, in_thread(), stream_mode="messages")
+
+    parts = [part.text for part, _ in stream("weather?")]
+    assert len(parts) >= 5
+    assert "".join(parts) == "it is raining in Oslo"
+    whole = ["user: weather?", "assistant: it is raining in Oslo"]
+    assert history(memory) == whole
+    assert kept(memory)[-1].raw.dump["type"] == "ai"
+
+    left = stream("and now?")
+    next(left)
+    left.close()
+    assert history(memory)[:3] == [*whole, "user: and now?"]
+    [*stream("and then?")]
+    assert history(memory)[:3] == [*whole, "user: and now?"]
+    assert history(memory)[-2:] == ["user: and then?", "assistant: and again"]
+
+
+@pytest.mark.trap("langchain", 2)
+def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(do, memory) -> None:
+    together = threading.Barrier(4)
+
+    def script(messages: list[BaseMessage]) -> str:
+        together.wait(30)
+        return f"to {messages[-1].text}"
+
+    agent = agent_of(memory, Scripted(script=script))
+    given = [{"messages": [HumanMessage(f"question {number}")]} for number in range(4)]
+    do(agent, "batch", given, {**in_thread(), "max_concurrency": 4})
+
+    turns = ((f"user: question {n}", f"assistant: to question {n}") for n in range(4))
+    assert sorted(history(memory)) == sorted(line for turn in turns for line in turn)
+
+
+@pytest.mark.parametrize("roles", [lambda runtime: ["doctor"], ()])
+def test_what_others_share_with_a_role_is_told_to_that_role_alone(once, memory, roles) -> None:
+    ada = memory.chat(user_id="ada", session_id="s")
+    ada.remember("Ada is allergic to nuts.", visibility="share", allowed_roles=["doctor"])
+    model = says(calling(("retrieve_from_memory", {"keywords": ["Ada", "allergic"]})), "ok")
+    once(agent_of(memory, model, user_id="bob", roles=roles, mode="AGENT"), "hi")
+
+    assert ("allergic to nuts" in model.shown[-1]) == bool(roles)
