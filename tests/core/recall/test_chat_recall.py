@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
@@ -54,19 +53,17 @@ def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory) 
     assert chat.recall("please write a poem") == ()
 
 
-def test_records_are_told_and_nothing_of_another_user(chat) -> None:
+def test_records_are_told_and_nothing_of_another_user_or_of_who_stands_alone(chat, memory) -> None:
     chat.remember("Ada's parrot is called Coco.")
-    assert "Ada's parrot is called Coco." in texts(chat.recall("what is my parrot called?", limit=20))
+    asked = "what is my parrot called?"
+    assert "Ada's parrot is called Coco." in texts(chat.recall(asked, limit=20))
     assert "harbour" not in str(texts(chat.recall(WALK, limit=50)))
-
-
-def test_a_session_that_stands_alone_recalls_itself(memory) -> None:
     alone, other = (memory.chat_of(Scope.alone(name)) for name in "st")
     alone.add("user", "my parrot is called Solo")
     other.add("user", "my parrot is called Tom")
     memory.flush()
-    assert texts(alone.recall("what is my parrot called?")) == ["my parrot is called Solo"]
-    told = "".join(texts(alone.context("what is my parrot called?").messages))
+    assert texts(alone.recall(asked)) == ["my parrot is called Solo"]
+    told = "".join(texts(alone.context(asked).messages))
     assert ("Solo" in told, "Tom" in told) == (True, False)
 
 
@@ -81,20 +78,6 @@ def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
     ):
         with pytest.raises(problem):
             chat.recall(asked, **more)
-
-
-def test_every_line_has_a_reason_also_without_a_vector() -> None:
-    def fails(texts: list[str]) -> list[list[float]]:
-        raise RuntimeError("no vector today")
-
-    long = "The zeppelin landed in Lakehurst. " + "So they told me, again and again, all evening. " * 100
-    with Memory.in_memory(embedder=fails, settings=Tuned(index_delay=0)) as memory:
-        talk = memory.chat(user_id="ada", session_id="old")
-        talk.add_messages([Message("user", long), Message("assistant", "Fine.")])
-        context = memory.chat(user_id="ada", session_id="now").context("Where did the zeppelin land?")
-    (piece,) = [piece for piece in context.pieces if piece.kind == "recall"]
-    assert "The zeppelin landed in Lakehurst." in piece.text
-    assert {"words", "excerpt"} <= {reason.code for reason in piece.reasons}
 
 
 def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) -> None:
@@ -114,18 +97,3 @@ def test_what_is_found_can_be_encoded_also_with_half_an_emoji(memory: Memory) ->
     assert len(found) >= 7
     assert "Coco" in "".join(found).encode().decode()
     assert old.history()[0].text == half, "the history is word for word"
-
-
-def test_an_episode_is_not_told_beside_the_turns_of_its_session() -> None:
-    tell = '{"summary": "The user saw the zebra, the lion and the parrot in the zoo of Lisbon."}'
-    with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0), model=lambda _: tell) as memory:
-        chat = memory.chat(user_id="u", session_id="past")
-        for thing in ("zebra", "lion", "parrot"):
-            chat.add("user", f"I saw the {thing} in the zoo of Lisbon.")
-            chat.add("assistant", f"The {thing} of Lisbon is famous.")
-        chat.end()
-        memory.flush()
-        assert [one.type for one in memory.records(user_id="u")] == ["episodic"]
-        context = memory.chat(user_id="u", session_id="now").context("Where did I see the zebra in the zoo?")
-    told = [piece.speaker for piece in context.pieces if piece.kind == "recall"]
-    assert ("user" in told, "episodic" in told) == (True, False)

@@ -56,13 +56,10 @@ def texts(context: Context) -> list[str]:
     return [f"{message.role}: {message.text}" for message in context.messages]
 
 
-def recalled(context: Context) -> list[Any]:
-    return [one for one in context.pieces if one.kind == "recall"]
-
-
-def framing(context: Context) -> int:
-    """Return the tokens that no piece accounts for: of the lines around a recall."""
-    return context.tokens - sum(piece.tokens for piece in context.pieces)
+def recall_of(context: Context) -> tuple[str, list[Any], int]:
+    """Return the text and the pieces of a recall, and the tokens of the lines around it, which no piece accounts for."""
+    pieces = [one for one in context.pieces if one.kind == "recall"]
+    return context.recall, pieces, context.tokens - sum(piece.tokens for piece in context.pieces)
 
 
 def call_tool(chat: Chat, number: int = 1) -> None:
@@ -76,35 +73,25 @@ def learn_more(memory: Memory) -> None:
     say(memory, SWEET, "other")
 
 
-@pytest.mark.parametrize("placement", ["user", "system"])
-def test_a_model_that_calls_tools_is_told_the_same_from_call_to_call(store, chat, placement) -> None:
+def test_a_model_that_calls_tools_is_told_the_same_from_call_to_call(store, chat) -> None:
     chat.add("user", ASKED)
-    first = chat.context(placement=placement)
-    assert PEARS in first.recall
-    learn_more(store)
+    for sweet in (False, True):  # it is recalled anew as long as no model has answered
+        told = [chat.context(placement=placement) for placement in ("user", "system")]
+        assert (PEARS in told[0].recall, SWEET in told[0].recall) == (True, sweet)
+        learn_more(store)
+    say(store, "Pears of Lisbon grow in May.", "another")
     for number in range(3):
         call_tool(chat, number)
-        later = chat.context(placement=placement)
-        assert texts(later)[: len(first.messages)] == texts(first)
-        assert later.recall == first.recall
-        assert recalled(later) == recalled(first)
-        assert framing(later) == framing(first)
-
-
-def test_where_nothing_was_recalled_nothing_is_in_the_same_run(store, chat) -> None:
-    chat.add("user", "Hello!")
-    assert chat.context().recall == ""
-    say(store, "Hello! I say hello to everybody.", "other")
-    call_tool(chat)
-    assert chat.context().recall == ""
-
-
-def test_it_is_recalled_anew_as_long_as_no_model_has_answered(store, chat) -> None:
-    chat.add("user", ASKED)
-    for sweet in (False, True):
-        shown = texts(chat.context())[0]
-        assert (PEARS in shown, SWEET in shown) == (True, sweet)
-        learn_more(store)
+        for first in told:
+            later = chat.context(placement=first.placement)
+            assert texts(later)[: len(first.messages)] == texts(first)
+            assert recall_of(later) == recall_of(first)
+    nothing = store.chat(user_id="louis", session_id="nothing")
+    nothing.add("user", "Hello!")
+    for number in range(2):  # where nothing was recalled, nothing is in the same run
+        assert nothing.context().recall == ""
+        say(store, "Hello! I say hello to everybody.", "other")
+        call_tool(nothing, number)
 
 
 def test_the_next_question_recalls_its_own(store, chat) -> None:
@@ -143,20 +130,6 @@ def test_what_is_asked_otherwise_or_in_a_fork_or_after_an_edit_is_recalled_for(t
     assert told.context().recall == ""
 
 
-def test_a_thousand_other_sessions_take_its_place(store, told) -> None:
-    for number in range(2000):
-        other = store.chat(user_id="bob", session_id=f"s{number}").scope
-        store.runtime.temporaries.keep_recall(other, "own", None)
-    assert SWEET in told.context().recall
-
-
-def test_what_is_in_view_is_not_recalled_again(chat) -> None:
-    for number in range(3):
-        chat.add("user", f"Which pears grow in Lisbon, number {number}?")
-        assert "\n".join(texts(chat.context())).count(PEARS) == 1
-        chat.add("assistant", f"Yours, number {number}.")
-
-
 def test_it_leaves_room_for_a_larger_round(store, chat) -> None:
     for number in range(30):
         say(store, f"Pears of Lisbon, kind {number}, are sweet and yellow.", "other")
@@ -177,14 +150,11 @@ WAYS: dict[str, Callable[[Memory, Chat], object]] = {
     "withdraw": lambda memory, past: past.withdraw(["pears"]),
     "clear": lambda memory, past: past.clear(),
     "session": lambda memory, past: memory.forget(user_id="louis", session_id="past"),
+    "user": lambda memory, past: memory.forget(user_id="louis"),
     "record": lambda memory, past: memory.forget(record_id=kept(memory)),
     "revise": lambda memory, past: past.revise(kept(memory), "Louis grows plums."),
-    "merge": lambda memory, past: past.revise(tidied(past), merge=[kept(memory, -1)]),
+    "merge": lambda memory, past: past.revise(past.remember("Tidy.").memory_id, merge=[kept(memory, -1)]),
 }
-
-
-def tidied(past: Chat) -> str:
-    return past.remember("Louis tidied up.").memory_id
 
 
 def kept(memory: Memory, place: int = 0) -> str:
@@ -203,16 +173,9 @@ def on_server(new_postgres_url: str) -> Iterator[Callable[[], Memory]]:
         yield lambda: opened.enter_context(Memory.open(**where))
 
 
-@pytest.fixture
-def processes(open_at) -> tuple[Memory, Memory]:
-    """Return two memories on one store, as two processes have them."""
-    return open_at(), open_at()
-
-
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "in another process"])
 @pytest.mark.parametrize("way", WAYS)
-def test_what_was_taken_back_is_not_told_again(processes, way, elsewhere) -> None:
-    memory, other = processes
+def test_what_was_taken_back_in_another_process_is_not_told_again(open_at, way) -> None:
+    memory, other = open_at(), open_at()
     past = memory.chat(user_id="louis", session_id="past")
     said = "Louis grows pears in Lisbon." if way in {"record", "revise", "merge"} else PEARS
     past.remember(said) if said != PEARS else past.add("user", said, id="pears")
@@ -222,30 +185,13 @@ def test_what_was_taken_back_is_not_told_again(processes, way, elsewhere) -> Non
     assert said in texts(chat.context())[0]
     call_tool(chat)
     assert said in texts(chat.context())[0]
-    take_back(other if elsewhere else memory, way)
+    take_back(other, way)
     context = chat.context()
     assert not any(said in one for one in texts(context))
     assert not any(said in piece.text for piece in context.pieces)
-
-
-def test_what_was_taken_back_before_the_answer_is_not_told_behind_it(past, chat) -> None:
-    chat.add("user", ASKED)
-    chat.context()
-    past.clear()
-    call_tool(chat)
-    assert not any(PEARS in one for one in texts(chat.context()))
-
-
-def test_a_forgotten_user_who_asks_the_same_again_is_told_nothing(processes) -> None:
-    memory, other = processes
-    say(memory, PEARS)
-    for is_known in (True, False):
-        chat = memory.chat(user_id="louis", session_id="now")
-        chat.add("user", ASKED, id="question")
-        assert (PEARS in chat.context().recall) == is_known
-        call_tool(chat)
-        assert (PEARS in chat.context().recall) == is_known
-        other.forget(user_id="louis")
+    again = memory.chat(user_id="louis", session_id="later")
+    again.add("user", ASKED)
+    assert said not in again.context().recall
 
 
 def test_a_question_that_moved_is_told_with_what_was_recalled_for_it(past, chat) -> None:
@@ -294,8 +240,8 @@ def shared(memory: Memory, user_id: str = "louis", **more: Any) -> Chat:
     return owner
 
 
-def sold(memory: Memory, *roles: str) -> Chat:
-    chat = memory.chat(user_id="bob", session_id="his", roles=roles)
+def sold(memory: Memory, *roles: str, user_id: str = "bob") -> Chat:
+    chat = memory.chat(user_id=user_id, session_id="his", roles=roles)
     chat.add("user", "For how many coins are the pears of Lisbon sold?")
     assert SECRET in texts(chat.context())[0]
     call_tool(chat)
@@ -308,26 +254,18 @@ def is_told(chat: Chat) -> bool:
 
 
 def test_what_only_a_role_may_be_told_is_left_out_without_it_and_comes_back_with_it(store) -> None:
-    shared(store, visibility="share", allowed_roles=["seller"])
+    owner = shared(store, visibility="share", allowed_roles=["seller"])
     seller = sold(store, "seller")
     plain = store.chat(user_id="bob", session_id="his")
     assert not is_told(plain)
     assert plain.context().tokens < seller.context().tokens
     assert is_told(seller)
-
-
-def test_what_has_expired_is_told_no_longer(store) -> None:
-    shared(store, "bob", expires_at=datetime.now(UTC) + timedelta(days=1))
-    chat = sold(store)
-    set_ahead(store, 2)
-    assert not is_told(chat)
-
-
-def test_a_record_that_is_made_private_is_told_to_nobody_else_any_more(store) -> None:
-    owner = shared(store, visibility="public")
-    chat = sold(store)
     owner.remember(SECRET, visibility="private")
-    assert not is_told(chat)
+    assert not is_told(seller)
+    shared(store, "eve", expires_at=datetime.now(UTC) + timedelta(days=1))
+    chat = sold(store, user_id="eve")
+    set_ahead(store, 2)
+    assert not is_told(chat), "it has expired"
 
 
 # At the same moment

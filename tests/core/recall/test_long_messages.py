@@ -96,6 +96,7 @@ def told(memory: Memory, question: str) -> str:
 
 
 def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, settings) -> None:
+    """Long records are found by their parts, too; an old text gets them when everything is embedded again."""
     memory = open_at(embedder=by_topic, settings=settings)
     said(memory, *OTHERS, LONG)
     assert memory.search(QUESTION, user_id="louis", limit=2)[0].text == LONG
@@ -104,6 +105,25 @@ def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, setti
     assert told(memory, QUESTION)  # no word of the question is in it
     assert LONG not in told(memory, QUESTION)
     assert memory.admin.verify() == []
+    memory.chat(user_id="mia").remember(LONG)
+    memory.flush(60)
+    (hit, *_) = memory.search(QUESTION, user_id="mia")
+    assert (hit.kind, hit.text) == ("record", LONG)
+    (record,) = memory.records(user_id="mia")
+    assert record.embedding.vector.shape == (200 + len(TOPICS),)
+    memory.close()
+    sizes: list[int] = []
+
+    def embed(some: Sequence[str]) -> list[list[float]]:
+        sizes.append(len(some))
+        return signs(some)
+
+    again = open_at(embedder=embed, reembed=True, settings=settings.replace(index_batch=2))
+    again.flush(60)
+    number = len(passages(LONG))
+    assert sorted(counted(again)) == [(number, 1), (number + 3, 4)]
+    assert again.admin.verify() == []
+    assert max(size for size in sizes if size < 100) < 2 + number, "a batch at a time; its scale takes more"
 
 
 def test_minilm_finds_it_too(open_at) -> None:
@@ -185,37 +205,3 @@ def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, se
     other.flush(60)
     assert counted(other) == [(2 * number + 3, 5)]
     assert other.search(QUESTION, user_id="louis", limit=2)[0].text == LONG
-
-
-def test_an_old_text_gets_its_parts_when_everything_is_embedded_again(open_at) -> None:
-    memory = open_at(embedder=by_topic)
-    said(memory, LONG)
-    memory.close()
-    again = open_at(embedder=signs, reembed=True)
-    again.flush(60)
-    assert counted(again) == [(len(passages(LONG)), 1)]
-    assert again.admin.verify() == []
-
-
-def test_long_records_and_items_are_found_by_their_parts(open_at) -> None:
-    memory = open_at(embedder=by_topic)
-    memory.chat(user_id="louis").remember(LONG)
-    memory.flush(60)
-    (hit, *_) = memory.search(QUESTION, user_id="louis")
-    assert (hit.kind, hit.text) == ("record", LONG)
-    (record,) = memory.records(user_id="louis")
-    assert record.embedding.vector.shape == (200 + len(TOPICS),)
-
-
-def test_many_long_messages_are_embedded_a_batch_at_a_time(open_at) -> None:
-    sizes: list[int] = []
-
-    def embed(some: Sequence[str]) -> list[list[float]]:
-        sizes.append(len(some))
-        return signs(some)
-
-    memory = open_at(embedder=embed, settings=PROMPT.replace(index_batch=8))
-    said(memory, *(f"{LONG} {number}" for number in range(8)))
-    number = len(passages(LONG))
-    assert counted(memory) == [(8 * number, 8)]
-    assert max(size for size in sizes if size < 100) < 8 + number  # its scale takes more than 100
