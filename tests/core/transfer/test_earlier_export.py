@@ -58,27 +58,24 @@ def test_it_is_exported_again_line_by_line(imported: Memory) -> None:
     assert not [line for line in expected if line not in found]
 
 
-def test_earlier_versions_of_messages_stand_before_what_replaced_them(imported: Memory) -> None:
-    history = imported.chat_of(TRIP).history()
+def test_it_reads_as_it_did(imported: Memory) -> None:
+    """Messages with their earlier versions, sessions that go on or have ended, records with their access, and items."""
+    chat = imported.chat_of(TRIP)
+    history, every = chat.history(), chat.history(all_versions=True)
     assert history[2].raw == Raw("langchain", "1", {"type": "ai", "data": {"content": "Noted. 记住了。"}})
     assert history[4].tool_calls == (ToolCall("c1", "weather", '{"city": "Porto"}'),)
-    every = imported.chat_of(TRIP).history(all_versions=True)
     assert every[:7] == history[:7]
     withdrawn = ["Looked up the weather.", "Pack an umbrela.", "Pack an umbrella."]
     assert [message.text for message in every[7:]] == [*withdrawn, "Pack an umbrella and boots."]
     assert [message.withdrawn_at is None for message in every[7:]] == [False, False, False, True]
     assert not every[7].model_visible
 
-
-def test_sessions_go_on_or_have_ended_as_they_had(imported: Memory) -> None:
     found = {one.scope: (one.ended, one.messages) for one in imported.sessions(user_id="ada")}
     assert found == {TRIP: (False, 8), PLANTS: (False, 3), FORK: (False, 3)}
     window = imported.chat_of(PLANTS).context().window  # the session was ended before this question
     assert [message.text for message in window] == ["And the cactus?"]
     assert [done.ended for done in imported.sessions(user_id="bo")] == [True]
 
-
-def test_records_have_their_fields_and_their_access(imported: Memory) -> None:
     assert len(imported.records(user_id="ada", all_versions=True)) == 8
     (nuts,) = imported.records(user_id="ada", tags=["food"])
     assert (nuts.importance, nuts.confidence, nuts.tags) == (0.9, 0.8, ("food", "health"))
@@ -86,19 +83,19 @@ def test_records_have_their_fields_and_their_access(imported: Memory) -> None:
     assert (tea.category, tea.key, tea.value) == ("tea", "favourite", "oolong")
     public, shared = {"The office closes at eight"}, {"The code of the door is in the safe"}
     for user, roles, shown in (("bo", [], shared), ("eve", ["staff"], shared), ("eve", [], set())):
-        found = imported.records(user_id=user, shared=True, roles=roles)
-        assert {one.raw for one in found} == public | shown
+        records = imported.records(user_id=user, shared=True, roles=roles)
+        assert {one.raw for one in records} == public | shown
 
-
-def test_it_is_found_again_except_for_an_item_that_no_query_may_find(imported: Memory) -> None:
     imported.flush()
-    every, found = imported.items().batch([FindItems(()), FindItems((), query="房间 二楼 green lamp")])
-    assert {(item.labels, item.key) for item in every} == {(("users", "ada"), "lamp"), (("shared",), "房间")}
-    [lamp] = [item for item in found if item.score is not None]
-    assert lamp.value == {"text": "The lamp is green", "size": {"w": 2}}
-    assert lamp.ttl == timedelta(days=30_000)
+    listed, scored = imported.items().batch([FindItems(()), FindItems((), query="房间 二楼 green lamp")])
+    assert {(item.labels, item.key) for item in listed} == {(("users", "ada"), "lamp"), (("shared",), "房间")}
+    [lamp] = [item for item in scored if item.score is not None]  # no query may find the other one
+    assert (lamp.value, lamp.ttl) == (
+        {"text": "The lamp is green", "size": {"w": 2}},
+        timedelta(days=30_000),
+    )
     [hit] = imported.search("我住在哪里", user_id="ada", limit=1)
     assert hit.text == "I am allergic to nuts. 我住在上海。"
-    hits = imported.search("sesame allergy, pack an umbrela", user_id="ada")
-    assert "Ada is allergic to nuts and to sesame" in {hit.text for hit in hits}
-    assert "Pack an umbrela." not in {hit.text for hit in hits}  # it was replaced
+    hits = {hit.text for hit in imported.search("sesame allergy, pack an umbrela", user_id="ada")}
+    assert "Ada is allergic to nuts and to sesame" in hits
+    assert "Pack an umbrela." not in hits  # it was replaced
