@@ -47,12 +47,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     return stand, ended.stdout
 
 
-def answers(shown: str) -> list[str]:
-    """Return what is shown of the second process for each of the two questions."""
-    told = shown.partition("With a model")[0]
-    return re.split(r"\n\n +Maya  ", told[told.index("Second process") :])[1:]
-
-
 def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recalls_and_learns_facts(played):
     stand, shown = played
     assert stand.tried == [], "nothing is asked of a network"
@@ -64,7 +58,8 @@ def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recal
             os.kill(first, 0)
     assert "8 messages are there" in shown
 
-    maps, nuts = answers(shown)
+    told = shown.partition("With a model")[0].partition("Second process")[2]
+    _, maps, nuts = re.split(r"\n\n +Maya  ", told)
     day = re.search(r"recalled  (\S+) user: Lena collects old maps, .* one of Graz, our home town\.", maps)[1]
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
     assert "assistant  A map of Graz: you said that she collects old maps." in maps
@@ -107,30 +102,17 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
     assert "Graz" not in shown
 
 
-@pytest.mark.slow
-def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
-    stand.environment["COLUMNS"] = "240"  # a reason is one line
-    for part in answers(stand.run("--why").stdout):
-        total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
-        costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
-        assert 0 < sum(costs) <= total <= limit == 800
-        assert "recalled  " not in part, "nothing is told twice"
-        assert "said by the user" in " ".join(part.split())
-
-
 def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: tuple[Stand, str]):
     stand, shown = played
-    with Memory.open(stand.directory / "kept") as memory:
-        summer = memory.chat(user_id="maya", session_id="summer")
-        ages = [(summer.memory.runtime.now() - message.created_at).days for message in summer.history()]
-        assert ages == [70] * 8
+    kept = str(stand.directory / "kept")
+    with Memory.open(kept) as memory:
+        summer = memory.chat(user_id="maya", session_id="summer").history()
+        assert [(memory.runtime.now() - message.created_at).days for message in summer] == [70] * 8
         assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [1, 2, 2, 8]
     steps = [shlex.split(found) for found in re.findall(r"^  memlayer (.*?)  #", shown, re.MULTILINE)]
     assert [step[0] for step in steps] == ["inspect", "search"]
     for step, told in zip(steps, ("summer", "Lena collects old maps"), strict=True):
-        arguments = [str(stand.directory / "kept") if word == "kept" else word for word in step]
-        found = run(*arguments)
-        assert told in found.stdout
+        assert told in run(*(kept if word == "kept" else word for word in step)).stdout
 
 
 def test_what_it_cannot_do_is_said_in_words(played: tuple[Stand, str], tmp_path: Path):

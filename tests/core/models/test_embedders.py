@@ -8,6 +8,7 @@ import http.server
 import io
 import math
 import os
+import pickle
 import resource
 import subprocess
 import sys
@@ -26,23 +27,27 @@ import pytest
 from chromadb import EmbeddingFunction
 from chromadb.utils.embedding_functions import DefaultEmbeddingFunction, ONNXMiniLM_L6_V2
 from command_line import ROOT, printed_by
+from flaky import FlakyEmbedder
 from growth import cost
 from hypothesis import given, settings, strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.embeddings import MockEmbedding
 from pydantic import Field
+from tuned import Tuned
 from waiting import wait_for
 
+from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError
-from memlayer_core.events import EmbedderFallback, Event
+from memlayer_core.events import EmbedderFallback, Event, IndexDegraded, IndexRecovered
 from memlayer_core.models import embed, multilingual
-from memlayer_core.models.embed import resolve_embedder
+from memlayer_core.models.embed import QueryCache, resolve_embedder
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, fetch, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.settings import Settings
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 REAL_MODEL = folder()
 CHAT = [
     "I am allergic to peanuts.",
@@ -171,10 +176,10 @@ class TestFetching:
         assert "100%" in capsys.readouterr().err
 
     def test_one_that_is_too_slow_or_killed_leaves_a_model_that_counts_as_absent(self, publish, where):
-        hits = publish(GOOD * 100, pause=0.2)
+        hits, slow = publish(GOOD * 100, pause=0.2), where.parent / "slow" / "onnx"
         with pytest.raises(TimeoutError):
-            fetch(where, 0.5)
-        assert not is_present(where)
+            fetch(slow, 0.5)
+        assert not is_present(slow)
         hits.clear()
         command = [sys.executable, "-c", DRIPS, str(where), ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as child:
@@ -255,7 +260,7 @@ class TestTheChoice:
 
     def test_choosing_imports_neither_a_model_nor_a_framework(self):
         code = (
-            "import sys; from memlayer_core.models.embed import resolve_embedder as r;"
+            "import sys; from memlayer_core.models.embed import QueryCache, resolve_embedder as r;"
             "from memlayer_core.settings import Settings;"
             "r('hashing', store_identity=None, settings=Settings(), emit=print).embed(['a']);"
             "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
@@ -416,12 +421,10 @@ class Old(EmbeddingFunction):
 
 
 class Mine(Old):
+    name = staticmethod(lambda: "mine")
+
     def embed_query(self, input):
         return [np.array([4.0, 3.0], dtype=np.float32) for _ in input]
-
-    @staticmethod
-    def name():
-        return "mine"
 
     def get_config(self):
         return {"model_name": "m1", "api_key": "s3cret"}
@@ -572,3 +575,67 @@ class TestMultilingual:
         with pytest.raises(EmbedderError) as caught:
             resolve("auto", recorded=multilingual.IDENTITY)
         assert "memlayer-core[multilingual]" in caught.value.hint
+
+
+# A question is asked once, as long as the embedder works.
+
+
+class Both(QueryCache):
+    """A cache with the names that the colours go by."""
+
+    ask, aask = QueryCache.embed_query, QueryCache.aembed_query
+
+
+@pytest.fixture
+def embedder():
+    return FlakyEmbedder(HashingEmbedder())
+
+
+def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, embedder):
+    asked = Both(embedder)
+    first, again = (do(asked, "ask", "where?") for _ in range(2))
+    assert embedder.queries == ["where?"]
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, HashingEmbedder().embed_query("where?"))
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 1
+    embedder.failing = lambda _: True
+    for question in ("when?", "where?"):  # a failure is not kept, and ends what was
+        with pytest.raises(EmbedderError):
+            do(asked, "ask", question)
+    embedder.failing = lambda _: False
+    do(asked, "ask", "where?")
+    assert embedder.queries == ["where?", "when?", "where?", "where?"]
+    embedder.failing = lambda _: True
+    with pytest.raises(EmbedderError):
+        asked.embed(["a text"])  # as the background does
+    embedder.failing = lambda _: False
+    do(asked, "ask", "where?")
+    assert embedder.queries[4:] == ["where?"]
+
+
+def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_known(embedder):
+    heard = []
+    with Memory.in_memory(embedder=embedder, settings=Tuned(index_delay=0.0)) as memory:
+        memory.chat(user_id="ada").add("user", "my pet is a parrot")
+        memory.flush()
+        memory.listen(heard.append)
+        memory.search("my parrot", user_id="ada")
+        embedder.failing = lambda _: True
+        memory.search("my pet", user_id="ada")
+        memory.search("my parrot", user_id="ada")
+    kinds = [type(event) for event in heard if isinstance(event, IndexDegraded | IndexRecovered)]
+    assert kinds == [IndexDegraded]
+
+
+async def test_the_last_questions_are_kept_without_their_texts_for_every_loop(embedder):
+    asked, question = QueryCache(embedder), "a very long question \ud800" * 20_000
+    before = await asked.aembed_query(question)
+    assert await asked.aembed_query(question) is before
+    assert len(pickle.dumps(asked._known)) < 10_000
+    for number in range(300):
+        asked.embed_query(str(number))
+    embedder.queries.clear()
+    for kept in ("299", "44", "43"):
+        await asyncio.to_thread(lambda kept=kept: asyncio.run(asked.aembed_query(kept)))
+    assert embedder.queries == ["43"]

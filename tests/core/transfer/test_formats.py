@@ -133,30 +133,27 @@ LANGCHAIN = [
 STORE = {"store": {"s1": [{"role": "user", "blocks": [{"block_type": "text", "text": "Hi"}]}]}}
 SHAREGPT = {"id": "x", "conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Yo"}]}
 
-TOLD = {
-    "c1": (
-        "user: I moved to Kyoto.|(assistant: They moved.)|(assistant: search())|(tool: Kyoto is a city.)"
-        "|assistant: A fine city!"
-    ),
-    "k1": (
-        "user: I have a cat.\n\ncat.txt:\nHer name is Tofu."
-        '|(assistant: calls web({"q":"cat"}))|(assistant: calls web({"q":"tofu"}))|(tool: one)|(tool: two)'
-        "|assistant: Lovely."
-    ),
-    "agent-0": ('user: I like jazz|(assistant: Hm.)|assistant: Great!|user: {"type": "button", "size": 3}'),
-    "": 'system: Be kind.|user: Hi|assistant: calls f({"x": 1})|tool: ok|assistant: Done.',
-}
-"""What is said in a session, by its id; in brackets, what no model sees."""
+MOVED = (
+    "user: I moved to Kyoto.|(assistant: They moved.)|(assistant: search())|(tool: Kyoto is a city.)"
+    "|assistant: A fine city!"
+)
+HAS_CAT = (
+    "user: I have a cat.\n\ncat.txt:\nHer name is Tofu."
+    '|(assistant: calls web({"q":"cat"}))|(assistant: calls web({"q":"tofu"}))|(tool: one)|(tool: two)'
+    "|assistant: Lovely."
+)
+JAZZ = 'user: I like jazz|(assistant: Hm.)|assistant: Great!|user: {"type": "button", "size": 3}'
+KIND = 'system: Be kind.|user: Hi|assistant: calls f({"x": 1})|tool: ok|assistant: Done.'
 FILES: dict[str, tuple[Any, str, str]] = {
-    "chatgpt": ([TALK], "c1", TOLD["c1"]),
-    "claude": ([CLAUDE], "k1", TOLD["k1"]),
-    "openai": (OPENAI, "", TOLD[""]),
+    "chatgpt": ([TALK], "c1", MOVED),
+    "claude": ([CLAUDE], "k1", HAS_CAT),
+    "openai": (OPENAI, "", KIND),
     "sharegpt": ([SHAREGPT], "x", "user: Hi|assistant: Yo"),
     "langchain": (LANGCHAIN, "", "user: Hi|assistant: Yo"),
     "llamaindex": (STORE, "s1", "user: Hi"),
-    "letta": (LETTA, "agent-0", TOLD["agent-0"]),
+    "letta": (LETTA, "agent-0", JAZZ),
 }
-"""For each format what it holds, the id of its session if it has one, and what is said in it."""
+"""For each format what it holds, the id of its session if it has one, and what is said in it; in brackets, what no model sees."""
 
 
 @pytest.fixture
@@ -194,27 +191,20 @@ def test_each_format_is_recognized_and_a_second_import_changes_nothing(store, wr
 
 
 def test_a_file_may_have_any_shape(store, write, tmp_path) -> None:
-    plain, indented, archive = json.dumps(TALK), write([TALK], "indented.json"), tmp_path / "export.zip"
-    indented.write_text(json.dumps([TALK], indent=2))
-    (tmp_path / "folder").mkdir()
+    plain, folder, archive = json.dumps(TALK), tmp_path / "folder", tmp_path / "export.zip"
+    folder.mkdir()
+    write(plain, "folder/conversations-000.json")
+    write({"id": "somebody"}, "folder/user.json")
     with zipfile.ZipFile(archive, "w") as packed:
         packed.writestr("export/conversations.json", plain)
         packed.writestr("../../user.json", '{"id": "somebody"}')
-    (tmp_path / "folder" / "other.json").write_text('{"id": "somebody"}')
-    (tmp_path / "folder" / "conversations-000.json").write_text(plain)
-    twice = write(json.dumps(json.dumps(STORE)), "text.json")  # as LlamaIndex writes it
+    indented = write(json.dumps([TALK], indent=2), "indented.json")
     with indented.open("rb") as opened:
-        for source in (
-            write(f"{plain}\n{plain}", "lines.json"),
-            indented,
-            archive,
-            tmp_path / "folder",
-            opened,
-        ):
+        for source in (write(f"{plain}\n{plain}", "lines.json"), indented, archive, folder, opened):
             tenant = str(source)
             store.import_from(source, user_id="ada", tenant_id=tenant)
-            chat = store.chat(user_id="ada", session_id="c1", tenant_id=tenant)
-            assert told(chat.history()) == TOLD["c1"], source
+            assert told(store.chat(user_id="ada", session_id="c1", tenant_id=tenant).history()) == MOVED
+    twice = write(json.dumps(json.dumps(STORE)), "text.json")  # as LlamaIndex writes it
     store.import_from(twice, user_id="ada")
     assert told(history(store, "s1")) == "user: Hi"
 
@@ -332,29 +322,32 @@ GROUP = [
 @pytest.mark.requirement("F12")
 def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(store, write) -> None:
     path = write(GROUP)
-    with pytest.raises(ImportStoppedError, match="several people speak in it: 'Ada', 'Bob'"):
-        store.import_from(path, user_id="ada")
-    with pytest.raises(ImportStoppedError, match="nobody in it is called 'Eve'"):
-        store.import_from(path, user_id="ada", me="Eve")
+    for me, problem in (
+        (None, "several people speak in it: 'Ada', 'Bob'"),
+        ("Eve", "nobody .* called 'Eve'"),
+    ):
+        with pytest.raises(ImportStoppedError, match=problem):
+            store.import_from(path, user_id="ada", me=me)
     assert store.sessions(user_id="ada") == []
     store.import_from(path, user_id="ada", me="ada")
     said = [(None, "Hi"), ("Bob", "I am vegan"), (None, "Good")]
     assert [(one.name, one.text) for one in history(store, "")] == said
 
     chat = store.chat(user_id="ada", session_id="s")
-    chat.add_messages(
-        [Message("user", "Bob again.", name="Bob", id="b"), Message("user", "And me.", name="Bo")]
-    )
+    for name, text in (("b", "Bob again."), ("c", "Bob takes this back.")):
+        chat.add("user", text, name="Bob", id=name)
+    chat.add("user", "And me.", name="Bo")
     chat.edit("b", content="Bob once more.")
-    chat.add_messages([Message("user", "Bob takes this back.", name="Bob", id="c")])
     chat.withdraw(["c"])
-    store.chat(user_id="eve", session_id="s").add_messages([Message("user", "Another Bob.", name="Bob")])
+    store.chat(user_id="eve", session_id="s").add("user", "Another Bob.", name="Bob")
     chat.remember("Bob is vegan", subject="Bob", key="diet", value="vegan")
     chat.remember("Likes tea")
     gone = store.forget("ada", speaker="Bob")
-    assert (gone.sessions, gone.messages, gone.records) == (2, 2, 1), (
-        "what was withdrawn is no message any more"
-    )
+    assert (gone.sessions, gone.messages, gone.records) == (
+        2,
+        2,
+        1,
+    )  # what was withdrawn is no message any more
     left = [
         one
         for session in store.sessions(user_id="ada")

