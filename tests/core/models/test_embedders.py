@@ -38,7 +38,7 @@ from tuned import Tuned
 from waiting import wait_for
 
 from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError
+from memlayer_core.errors import ConfigurationError, EmbedderError
 from memlayer_core.events import EmbedderFallback, Event, IndexDegraded, IndexRecovered
 from memlayer_core.models import embed, multilingual
 from memlayer_core.models.embed import QueryCache, resolve_embedder
@@ -269,6 +269,12 @@ class TestTheChoice:
         assert printed_by(code) == "[]"
 
 
+def finds_the_dog(embedder, *texts: str) -> bool:
+    dog, tax = embedder.embed(texts)
+    query = embedder.embed_query("Does the pet enjoy the seaside?")
+    return query @ dog > query @ tax + 0.2
+
+
 class TestMiniLM:
     @pytest.mark.slow
     def test_gives_the_vectors_of_chromas_own_function_alone_among_others_and_in_threads(self, model):
@@ -281,9 +287,7 @@ class TestMiniLM:
                 assert float(one @ other) > 0.9999
 
     def test_finds_a_paraphrase_without_a_common_word_and_takes_any_text(self, model):
-        dog, tax = model.embed(["My dog loves the beach", "Tax forms are due in April"])
-        query = model.embed_query("Does the pet enjoy the seaside?")
-        assert query @ dog > query @ tax + 0.2
+        assert finds_the_dog(model, "My dog loves the beach", "Tax forms are due in April")
         for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
             assert np.isfinite(model.embed_query(text)).all()
         sentence = "The garden is full of roses. "
@@ -467,7 +471,11 @@ class TestOthers:
         embedder = resolve(partial(scaled, 1))
         assert (embedder.identity[:9], embedder.identity[-6:]) == ("callable:", "scaled")
         assert np.allclose(both_vectors(embedder, "abc", "abc"), [np.array([3, 1]) / math.sqrt(10)] * 2)
-        assert resolve(lambda texts: 1 / 0).embed([]) == [], "no text calls nothing"
+        broken = resolve(lambda texts: 1 / 0)
+        assert broken.embed([]) == [], "no text calls nothing"
+        with pytest.raises(EmbedderError, match="raised ZeroDivisionError") as caught:
+            broken.embed(["a"])
+        assert caught.value.retryable
 
     def test_nonsense_is_an_error_that_names_the_embedder(self):
         class Own(HashingEmbedder):
@@ -489,26 +497,8 @@ class TestOthers:
             assert caught.value.hint
 
     def test_zeros_for_an_empty_text_become_a_unit_vector_and_large_numbers_are_scaled(self):
-        embedder = resolve(lambda texts: [[float(len(text.strip())), 0.0, 0.0] for text in texts])
-        assert embedder.embed(["", "ab"])[0].tolist() == [1, 0, 0]
-        embedder = resolve(lambda texts: [[3e300, 4e300], [3e-300, 4e-300]])
-        assert np.allclose(embedder.embed(["a", "b"]), [[0.6, 0.8]] * 2)
-
-    def test_another_dimension_than_the_stores_is_an_error(self):
-        longer = resolve(lambda texts: [[1.0] * 8] * len(texts), "callable:x", dimension=4)
-        with pytest.raises(EmbedderMismatchError, match="4 dimensions") as caught:
-            longer.embed_query("a")
-        assert "reembed=True" in caught.value.hint
-
-    def test_what_it_raises_is_wrapped_without_the_key(self):
-        def refuse(texts):
-            raise PermissionError("Incorrect API key provided: sk-abc123DEF")
-
-        with pytest.raises(EmbedderError, match="raised PermissionError") as caught:
-            resolve(refuse).embed(["a"])
-        assert isinstance(caught.value.__cause__, PermissionError)
-        assert "Incorrect" not in str(caught.value)
-        assert caught.value.retryable
+        embedder = resolve(lambda texts: [[0.0, 0.0], [3e300, 4e300], [3e-300, 4e-300]])
+        assert np.allclose(embedder.embed(["", "a", "b"]), [[1, 0], [0.6, 0.8], [0.6, 0.8]])
 
 
 @pytest.mark.skipif(not multilingual.is_present(), reason="the extra `multilingual` is missing")
@@ -516,22 +506,19 @@ class TestMultilingual:
     embedder = Multilingual()
 
     def test_finds_a_paraphrase_in_another_language(self):
-        dog, tax = self.embedder.embed(["Mein Hund liebt den Strand", "税表は四月までに提出してください"])
-        query = self.embedder.embed_query("Does the pet enjoy the seaside?")
-        assert query @ dog > query @ tax + 0.2
+        assert finds_the_dog(self.embedder, "Mein Hund liebt den Strand", "税表は四月までに提出してください")
 
-    @given(st.lists(st.text(max_size=60), max_size=5))
+    @given(st.text(st.characters(exclude_categories=()), max_size=60))
     @settings(deadline=None)
-    def test_any_text_has_a_unit_vector(self, texts):
-        vectors = self.embedder.embed(texts)
-        assert [vector.shape for vector in vectors] == [(512,)] * len(texts)
-        assert all(
-            vector.dtype == np.float32 and abs(np.linalg.norm(vector) - 1) < 1e-4 for vector in vectors
-        )
+    def test_any_text_has_a_unit_vector(self, text):
+        (vector,) = self.embedder.embed([text])
+        assert (vector.dtype, vector.shape) == (np.float32, (512,))
+        assert abs(np.linalg.norm(vector) - 1) < 1e-4
 
     def test_a_lone_surrogate_is_mended_and_a_text_without_a_letter_or_digit_is_near_nothing(self):
-        texts = ["", " ", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
-        *nothing, text, broken = self.embedder.embed(texts)
+        *nothing, text, broken = self.embedder.embed(
+            ["", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
+        )
         assert broken @ text > 0.7
         assert all(np.array_equal(one, nothing[0]) for one in nothing)
         assert abs(nothing[0] @ text) < 0.15
