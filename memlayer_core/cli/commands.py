@@ -208,10 +208,17 @@ def forget(
     from memlayer_core.transfer.flow import Erasure, forget_in_journal
     from memlayer_core.transfer.sql import sessions_of
 
-    user, session, tenant, agent = whom.user, whom.session, whom.tenant, whom.agent
-    names = {"record": record, "speaker": speaker, "session": session, "user": user, "agent": agent}
+    whose = {"user_id": whom.user, "session_id": whom.session, "agent_id": whom.agent}
+    erasure = Erasure(**whose, tenant_id=whom.tenant, record_id=record, speaker=speaker)
+    names = {
+        "record": record,
+        "speaker": speaker,
+        "session": whom.session,
+        "user": whom.user,
+        "agent": whom.agent,
+    }
     named = visible(", ".join(f"{name} {value!r}" for name, value in names.items() if value is not None))
-    if user is None and session is None and record is None:
+    if whom.user is None and whom.session is None and record is None:
         raise InputError(
             "nothing was named to delete",
             hint="`--user ID` for everything of a user, with `--session ID` for one session; or `--record ID`.",
@@ -220,27 +227,16 @@ def forget(
         if not yes:
             what = ""
             if record is None:
-                scope = Scope.of_session(session or "-", user_id=user, agent_id=agent, tenant_id=tenant)
-                reach = scope if session is not None else scope.reach()
-                found = journal.db.read(lambda connection: connection.execute(sessions_of(reach)).all())
+                query = sessions_of(erasure.reach)
+                found = journal.db.read(lambda connection: connection.execute(query).all())
                 said = sum(one.messages for one in found)
                 what = f"{len(found):,} session(s) with {said:,} message(s), and the records, of "
                 what = what if speaker is None else "what was said by "
-            note(f"This deletes {what}{named} in tenant {tenant!r}, for good.")
+            note(f"This deletes {what}{named} in tenant {whom.tenant!r}, for good.")
             if not sys.stdin.isatty():
                 raise InputError("nobody is there to answer whether to delete it", hint="Add `--yes`.")
             typer.confirm("Delete it?", abort=True, err=True)
-        gone = forget_in_journal(
-            journal,
-            Erasure(
-                user_id=user,
-                session_id=session,
-                record_id=record,
-                speaker=speaker,
-                tenant_id=tenant,
-                agent_id=agent,
-            ),
-        )
+        gone = forget_in_journal(journal, erasure)
     if not (gone.sessions or gone.records or gone.items):
         yield View(notes=(f"There is nothing of {named}.",)), {"deleted": gone, "left": []}
         raise typer.Exit(1)

@@ -73,8 +73,7 @@ class QueryCache(BlockingEmbedder):
         known = self._known.get(_digest(text))
         if known is not None:
             return known
-        self._check_ready()
-        with self._or_forget():
+        with self._or_forget(is_question=True):
             return self._keep(text, self._embedder.embed_query(text))
 
     def at_once(self, text: str) -> FloatVector | None:
@@ -90,8 +89,7 @@ class QueryCache(BlockingEmbedder):
         known = self._known.get(_digest(text))
         if known is not None:
             return known
-        self._check_ready()
-        with self._or_forget():
+        with self._or_forget(is_question=True):
             return self._keep(text, await self._embedder.aembed_query(text))
 
     def warm(self) -> None:
@@ -106,15 +104,13 @@ class QueryCache(BlockingEmbedder):
         finally:
             self._warming = False
 
-    def _check_ready(self) -> None:
-        if self._warming:
+    @contextmanager
+    def _or_forget(self, *, is_question: bool = False) -> Iterator[None]:
+        if is_question and self._warming:
             raise errors.EmbedderLoadingError(
                 f"the embedder {self.identity} is being loaded",
                 hint="Ask again when `memory.admin.warm` has returned.",
             )
-
-    @contextmanager
-    def _or_forget(self) -> Iterator[None]:
         try:
             yield
         except Exception:
@@ -193,23 +189,18 @@ class ForeignEmbedder(BlockingEmbedder):
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
-        return self._deadline.wait(partial(self._embed_query, text))
+        return self._check_vectors(self._deadline.wait(partial(self._ask, text)), [text])[0]
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
         aquery = self._calls.aquery
+        awaiting = None if aquery is None else partial(aquery, text)
+        answer = await self._deadline.await_for(partial(self._ask, text), awaiting)
+        return self._check_vectors(answer if aquery is None else [answer], [text])[0]
 
-        async def ask() -> FloatVector:
-            assert aquery is not None
-            return self._check_vectors([await aquery(text)], [text])[0]
-
-        awaiting = None if aquery is None else ask
-        return await self._deadline.await_for(partial(self._embed_query, text), awaiting)
-
-    def _embed_query(self, text: str) -> FloatVector:
-        if self._calls.query is None:
-            return self.embed([text])[0]
-        return self._check_vectors([self._calls.query(text)], [text])[0]
+    def _ask(self, text: str) -> Any:
+        query = self._calls.query
+        return self._calls.texts([text]) if query is None else [query(text)]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.
@@ -332,12 +323,13 @@ def _identity(framework: str, name: str, value: Callable[[str], Any]) -> str:
     models = (value(key) for key in ("model", "model_name", "model_id", "deployment", "deployment_id"))
     model = next((str(found) for found in models if isinstance(found, str | Path) and str(found)), None)
     dimensions = value("dimensions")
-    parts = [framework, name]
-    if model is not None:
-        parts.append(_CREDENTIALS.sub("", model))
-    if type(dimensions) is int:
-        parts.append(str(dimensions))
-    return ":".join(parts)
+    parts = [
+        framework,
+        name,
+        model and _CREDENTIALS.sub("", model),
+        type(dimensions) is int and str(dimensions),
+    ]
+    return ":".join(part for part in parts if part)
 
 
 def _path(target: Any) -> str:

@@ -361,9 +361,7 @@ _BINARY = re.compile(r"data:[\w/+.-]+;base64,[\w+/=-]*|(?:[\w+/=-]|\\[nr]){512,}
 _PIECE = 50_000
 
 
-def token_counter(
-    tokenizer: TokenizerLike = "auto",
-) -> TokenCounter:
+def token_counter(tokenizer: TokenizerLike = "auto") -> TokenCounter:
     """Return a counter for a model, an encoding or your own function.
 
     Which encoding is at hand is decided here; it is loaded at the first count.

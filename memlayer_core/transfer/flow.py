@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memlayer_core.codec import json_text
 from memlayer_core.errors import (
@@ -105,7 +105,8 @@ def export(
         pages = _pages(db, tenant_id, user_id, lines.HeaderLine(tenant_id, user_id, now, expected))
         while page := next(pages, None):
             done, some = page
-            _write(target, some)
+            forms = map(lines.form_of, some)
+            target.write("".join(json_text(form, ascii_only=target.ascii_only) + "\n" for form in forms))
             yield from _report(progress, done, expected)
         target.keep()
     except BaseException:
@@ -173,7 +174,11 @@ def _pages(
             if known is not session:  # a session without messages has no line
                 known, sessions = session, sessions + 1
                 some.append(lines.SessionLine(sessions, session.scope, db.read(_details, session)))
-            some.extend(_message_line(sessions, one.message) for one in page)
+            every = (one.message for one in page)
+            some.extend(
+                lines.MessageLine(sessions, replace(one, withdrawn_at=None), one.withdrawn_at)
+                for one in every
+            )
             messages += len(page)
             yield messages, some
     records, place = 0, ("", 0)
@@ -189,16 +194,6 @@ def _pages(
             yield messages, [lines.item_line(tenant_id, item, texts) for item, texts in held]
             items, last = items + len(held), held[-1][0].number
     yield messages, [lines.EndLine(sessions, messages, records, items)]
-
-
-def _message_line(session: int, message: Message) -> lines.MessageLine:
-    return lines.MessageLine(session, replace(message, withdrawn_at=None), message.withdrawn_at)
-
-
-def _write(target: FileWriter, some: Sequence[lines.Line]) -> None:
-    target.write(
-        "".join(json_text(lines.form_of(line), ascii_only=target.ascii_only) + "\n" for line in some)
-    )
 
 
 # Imports an export, page by page. Importing it twice has the same result as once.
@@ -223,8 +218,8 @@ def import_from(
     user_id, tenant_id, me = owner
     found = source_of(source, name)
     if isinstance(found, Source):
-        plan, tenant = _Plan(user_id, me), "default" if tenant_id is None else tenant_id
-        return (yield from _bring(rt, found, plan, tenant, progress, dry_run=dry_run))
+        report = ImportReport(source_format=found.name, dry_run=dry_run)
+        return (yield from _bring(_Arrival(rt, owner, report), found, progress))
     if me is not None:
         raise InputError("an export already says who speaks", hint="Leave `me` out.")
     reader = LineReader(found, rt.settings.import_line_bytes)
@@ -285,7 +280,6 @@ class _Import:
 
     def take(self, source: LineReader) -> bool:
         """Import the next page. Returns whether there was one."""
-        page: Sequence[tuple[int, Any]] = ()
         try:
             page = source.read(AT_ONCE)
             for self._line, text in page:
@@ -294,17 +288,12 @@ class _Import:
                     self._take(line)
             if not page and not self._is_complete:
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
-        except ImportStoppedError as stop:
-            problem = stop
-            heads = (one.encode(errors="replace") if isinstance(one, str) else one for _, one in page)
-            if not self._has_header and not lines.is_export(
-                b"\n".join(one for one in heads if isinstance(one, bytes))
-            ):
-                problem = ImportStoppedError("it does not begin as an export does", hint=_NO_EXPORT)
+        except ImportStoppedError as problem:
             self._store(is_over=True)
+            more = "" if self._has_header else f" {_NO_EXPORT}"
             raise ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",
-                hint=f"{problem.hint} Importing it again goes on where this stopped.",
+                hint=f"{problem.hint} Importing it again goes on where this stopped.{more}",
             ) from None
         self._store()
         return bool(page)
@@ -350,8 +339,6 @@ class _Import:
                 if line != lines.EndLine(done.sessions, done.messages, done.records, done.items):
                     raise _stop(f"lines are missing: it had {line}")
                 self._is_complete = True
-            case _:
-                assert_never(line)
 
     def _origin_of(self, line: lines.SessionLine) -> lines.SessionLine:
         """Return the line of a session. If an earlier memlayer kept versions in it, return their own session's line."""
@@ -375,19 +362,23 @@ class _Import:
         self._versions = [(one, at, before or named) for one, at, before in self._versions]
 
     def _keep(self, line: lines.UserLine | lines.RecordLine | lines.ItemLine) -> None:
-        self.done.records += isinstance(line, lines.RecordLine)
-        self.done.items += isinstance(line, lines.ItemLine)
-        if self.done.dry_run:
+        """Count what is no message, and store it."""
+        rt, done = self._rt, self.done
+        done.records += isinstance(line, lines.RecordLine)
+        done.items += isinstance(line, lines.ItemLine)
+        if done.dry_run:
             return
-        keep: Any = {
-            lines.UserLine: self._expect,
-            lines.RecordLine: self._remember,
-            lines.ItemLine: self._place,
-        }[type(line)]
         with errors_as(ImportStoppedError):
-            kept = keep(line)
+            match line:
+                case lines.UserLine():
+                    kept = bool(self._expect(line))
+                case lines.RecordLine():
+                    kept = self._remember(line)
+                case lines.ItemLine(tenant_id=tenant_id, stored=item):
+                    kept = _place(rt, tenant_id, item)
+                    done.placed += kept
         if kept:
-            self._rt.wake()
+            rt.wake()
 
     def _expect(self, line: lines.UserLine) -> int:
         """Reserve the ids of the records that follow, and delete records that were deleted there. Returns how many."""
@@ -407,13 +398,6 @@ class _Import:
         kept = self._rt.db.write(records_writes.restore, ready, quotes, self._rt.now(), self._rt.shards)
         self.done.remembered += kept
         self.done.archived += kept and reason is not None
-        return kept
-
-    def _place(self, line: lines.ItemLine) -> bool:
-        put = put_of(self._rt, line.tenant_id, line.put)
-        dated = replace(put, created_at=line.created_at, updated_at=line.updated_at)
-        kept = self._rt.db.write(items_sql.restore, dated, self._rt.now(), self._rt.shards)
-        self.done.placed += kept
         return kept
 
     def _store(self, *, is_over: bool = False) -> None:
@@ -449,58 +433,73 @@ _NO_EXPORT = (
 )
 
 
+def _place(rt: Runtime, tenant_id: str, item: StoredItem, *, is_real: bool = True) -> bool:
+    """Store an item of another store if it is new here, unless it is only to be checked. Returns whether it was stored."""
+    put = put_of(rt, tenant_id, item.put)
+    if not is_real:
+        return False
+    now = rt.now()
+    dated = replace(put, created_at=item.created_at or now, updated_at=item.updated_at or now)
+    return rt.db.write(items_sql.restore, dated, now, rt.shards)
+
+
 # Imports what other programs wrote, conversation by conversation. Importing it twice has the same result as once.
 
 _WITH_VECTORS = 1000  # if a conversation has more messages, not all of its vectors are held in memory
 
 
-def _bring(
-    rt: Runtime, source: Source, plan: _Plan, tenant_id: str, progress: Progress | None, *, dry_run: bool
-) -> Asking[ImportReport]:
+def _bring(arrival: _Arrival, source: Source, progress: Progress | None) -> Asking[ImportReport]:
     """Import conversations. A source that can be read twice is checked as a whole first: if it is refused, nothing is written.
 
     Raises:
         ImportStoppedError: It is not known whose they are, or which speaker is the user; or they are damaged.
     """
-    arrival = _Arrival(rt, plan, tenant_id, ImportReport(source_format=source.name, dry_run=dry_run))
     if source.is_repeatable:
         with closing(source.open()) as conversations:
             for conversation in conversations:
-                plan.note(conversation)
-        plan.check()
+                arrival.note(conversation)
+        arrival.check()
     with closing(source.open()) as conversations:
         for conversation in conversations:
             arrival.take(conversation)
-            yield from _report(progress, arrival.report.messages, plan.messages)
+            yield from _report(progress, arrival.report.messages, arrival.expected)
     return arrival.report
 
 
-class _Plan:
-    """Who gets the imported conversations, and which of their speakers is the user.
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:10])) + (" and others" if len(names) > 10 else "")  # noqa: PLR2004
 
-    Args:
-        user_id: The user who gets them; None: each belongs to the user that it names.
-        me: Name of the speaker who is the user; None: the speaker without a name.
+
+class _Arrival:
+    """Decides who gets the imported conversations and which of their speakers is the user, takes them in, and counts them.
 
     Attributes:
-        messages: How many messages there are, if that is known.
+        report: What was done.
+        expected: How many messages there are, if that is known.
     """
 
-    def __init__(self, user_id: str | None, me: str | None) -> None:
-        self.user_id, self._me = user_id, me
-        self.messages, self._unnamed = 0, 0
-        self._users: set[str | None] = set()
-        self._speakers: dict[str, str] = {}
+    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport) -> None:
+        self.report, self.expected = report, 0
+        self._rt, self._user_id, self._me = rt, owner.user_id, owner.me
+        self._tenant_id = "default" if owner.tenant_id is None else owner.tenant_id
+        Scope(
+            "anybody" if self._user_id is None else self._user_id, tenant_id=self._tenant_id
+        )  # checks the ids
+        own = () if self._user_id is None else rt.db.read(folders_of, self._tenant_id, self._user_id)
+        self._folders: Sequence[Folder] = own
+        self._users = set[str | None]()
+        self._speakers = dict[str, str]()
+        self._has_unnamed = False
 
     def note(self, one: Conversation) -> None:
         """Note who owns a conversation, and who speaks in it."""
-        self.messages += len(one.messages)
+        self.expected += len(one.messages)
         if one.messages or one.records:
             self._users.add(one.user_id)
-        for message in one.messages:
-            if message.role == "user" and message.name is not None:
-                self._speakers.setdefault(fold(message.name), message.name)
-            self._unnamed += message.role == "user" and message.name is None
+        for name in (message.name for message in one.messages if message.role == "user"):
+            if name is not None:
+                self._speakers.setdefault(fold(name), name)
+            self._has_unnamed |= name is None
 
     def check(self) -> None:
         """Refuse conversations without a clear user, before anything is written.
@@ -509,9 +508,9 @@ class _Plan:
             ImportStoppedError: It is not known whose they are, or which speaker is the user.
         """
         named, people = sorted(one for one in self._users if one is not None), list(self._speakers.values())
-        if self.user_id is not None and len(named) > 1 and self.user_id not in named:
+        if self._user_id is not None and len(named) > 1 and self._user_id not in named:
             raise ImportStoppedError(
-                f"it is of the users {_some(named)}, and not of {self.user_id!r}",
+                f"it is of the users {_some(named)}, and not of {self._user_id!r}",
                 hint="Leave `user_id` out: each user gets their own. Or name one of them.",
             )
         if self._me is not None and fold(self._me) not in self._speakers:
@@ -519,15 +518,15 @@ class _Plan:
                 f"nobody in it is called {self._me!r:.80}",
                 hint=f"The speakers are: {_some(people) or 'without names'}.",
             )
-        if self._me is None and len(people) > 1 and not self._unnamed:
+        if self._me is None and len(people) > 1 and not self._has_unnamed:
             raise ImportStoppedError(
                 f"several people speak in it: {_some(people)}",
                 hint="Name the one who is the user: `me=…`, or on the command line `--me NAME`. The others keep their names.",
             )
         if None in self._users:
-            self.owner_of(None)
+            self._owner_of(None)
 
-    def owner_of(self, user_id: str | None) -> str | None:
+    def _owner_of(self, user_id: str | None) -> str | None:
         """Return the user who gets a conversation; None if it belongs to another one. `user_id` is the user that it names.
 
         If all conversations name the same user, that user may have had another id there.
@@ -535,49 +534,33 @@ class _Plan:
         Raises:
             ImportStoppedError: It is not known whose it is.
         """
-        if self.user_id is None and user_id is None:
+        mine = self._user_id
+        if mine is None and user_id is None:
             raise ImportStoppedError(
                 "it does not say whose it is", hint="Pass `user_id=…`, or on the command line `--user ID`."
             )
-        if self.user_id is None:
+        if mine is None:
             return user_id
-        return self.user_id if user_id in (None, self.user_id) or self._users - {None} == {user_id} else None
+        return mine if user_id in (None, mine) or self._users - {None} == {user_id} else None
 
-    def spoken(self, message: Message) -> Message:
+    def _spoken(self, message: Message) -> Message:
         """Return a message with its speaker's name; the user has none."""
-        if self._me is None or message.role != "user" or fold(message.name or "") != fold(self._me):
-            return message
-        return replace(message, name=None)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:10])) + (" and others" if len(names) > 10 else "")  # noqa: PLR2004
-
-
-class _Arrival:
-    """Takes in conversations, and counts them.
-
-    Attributes:
-        report: What was done.
-    """
-
-    def __init__(self, rt: Runtime, plan: _Plan, tenant_id: str, report: ImportReport) -> None:
-        self.report = report
-        self._rt, self._plan, self._tenant_id = rt, plan, tenant_id
-        Scope("anybody" if plan.user_id is None else plan.user_id, tenant_id=tenant_id)  # checks the ids
-        self._folders = [] if plan.user_id is None else rt.db.read(folders_of, tenant_id, plan.user_id)
+        is_user = (
+            self._me is not None and message.role == "user" and fold(message.name or "") == fold(self._me)
+        )
+        return replace(message, name=None) if is_user else message
 
     def take(self, one: Conversation) -> None:
         """Count a conversation, and store it, unless this is a dry run: all of its messages, or none."""
         for why, count in one.left_out.items():
             self.report.leave_out(why, count)
         for item in one.items:
-            self._place(item)
+            self._keep(item)
         if not one.messages and not one.records:
             return
-        user_id = self._plan.owner_of(one.user_id)
+        user_id = self._owner_of(one.user_id)
         if user_id is None:
-            why = f"of another user than {self._plan.user_id}"
+            why = f"of another user than {self._user_id}"
             self.report.leave_out(why, len(one.messages) + len(one.records))
             return
         scope = Scope.of_user(user_id, tenant_id=self._tenant_id)
@@ -600,7 +583,7 @@ class _Arrival:
         messages = list[Message]()
         for message in one.messages:
             try:
-                messages.append(check_message(self._plan.spoken(message)))
+                messages.append(check_message(self._spoken(message)))
             except InputError as problem:
                 report.leave_out(f"cannot be stored: {type(problem).__name__}")
         told = [message.created_at for message in messages if message.created_at is not None]
@@ -630,24 +613,20 @@ class _Arrival:
         report.remembered += is_new and not report.dry_run
         report.date(fields.get("occurred_at"))
 
-    def _place(self, one: StoredItem) -> None:
+    def _keep(self, one: StoredItem) -> None:
         rt, report = self._rt, self.report
-        if self._plan.user_id is not None and not is_within(one.put.labels, self._folders):
+        if self._user_id is not None and not is_within(one.put.labels, self._folders):
             report.leave_out("an item of nobody, or of another user")
             return
         try:
-            put = put_of(rt, self._tenant_id, one.put)
+            is_new = _place(rt, self._tenant_id, one, is_real=not report.dry_run)
         except InvalidItemError as problem:
             report.leave_out(f"an item that cannot be stored: {type(problem).__name__}")
             return
         report.items += 1
+        report.placed += is_new
         report.date(one.updated_at)
-        if report.dry_run:
-            return
-        now = rt.now()
-        dated = replace(put, created_at=one.created_at or now, updated_at=one.updated_at or now)
-        if rt.db.write(items_sql.restore, dated, now, rt.shards):
-            report.placed += 1
+        if is_new:
             rt.wake()
 
 

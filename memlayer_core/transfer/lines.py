@@ -33,7 +33,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
@@ -51,6 +51,7 @@ from memlayer_core.message import JSON, Message, identifier, with_offset
 from memlayer_core.messages.check import check_messages
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.scope import Folder, Scope
+from memlayer_core.transfer.model import StoredItem
 
 # The state of a conversation, and the session file that holds the states of several components.
 
@@ -331,9 +332,10 @@ class ItemLine:
     ttl: timedelta | None = None
 
     @property
-    def put(self) -> PutItem:
-        """The values that store the item."""
-        return PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
+    def stored(self) -> StoredItem:
+        """The item with its times."""
+        put = PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
+        return StoredItem(put, self.created_at, self.updated_at)
 
 
 Line = HeaderLine | UserLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
@@ -361,36 +363,27 @@ _ITEM = Form(
 )
 
 
-_FORMS: Mapping[type, tuple[str, Form[Any]]] = {
-    UserLine: ("user", _USER),
-    ItemLine: ("item", _ITEM),
-    EndLine: ("end", _END),
-}
-
-
 def form_of(line: Line) -> dict[str, Any]:
     """Return a line as JSON that `line_of` reads back equal."""
     match line:
         case HeaderLine():
             always = {"memlayer": "export", "version": _VERSION, "user_id": None, "messages": 0}
-            return always | _HEADER.write(line)
+            form = always | _HEADER.write(line)
         case SessionLine(number, scope, details):
-            return {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
+            form = {"session": number, **_SCOPE.write(scope), **DETAILS.write(details)}
         case MessageLine():
-            return _MESSAGE.write(line)
+            form = _MESSAGE.write(line)
         case RecordLine(versions, evidence):
             *before, newest = (one.to_json() for one in versions)
-            quotes = [_QUOTE.write(one) for one in evidence]
-            return {
-                "record": newest,
-                **({"before": before} if before else {}),
-                **({"evidence": quotes} if quotes else {}),
-            }
-        case UserLine() | ItemLine() | EndLine():
-            name, form = _FORMS[type(line)]
-            return {name: form.write(line)}
-        case _:
-            assert_never(line)
+            form = {"record": newest, "before": before, "evidence": [_QUOTE.write(one) for one in evidence]}
+            form = {name: value for name, value in form.items() if value}
+        case UserLine():
+            form = {"user": _USER.write(line)}
+        case ItemLine():
+            form = {"item": _ITEM.write(line)}
+        case EndLine():
+            form = {"end": _END.write(line)}
+    return form
 
 
 def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
@@ -526,12 +519,8 @@ def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> R
     read = [Record.from_json(form) for form in forms]
     moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
     numbers = [one.version for one in moved]
-    alike = {(one.owner, one.memory_id) for one in moved}
-    if (
-        len(alike) > 1
-        or numbers != sorted(set(numbers))
-        or any(one.replaced_by is None for one in moved[:-1])
-    ):
+    is_one = len({(one.owner, one.memory_id) for one in moved}) == 1 and numbers == sorted(set(numbers))
+    if not is_one or any(one.replaced_by is None for one in moved[:-1]):
         raise ImportStoppedError(
             "a record's line does not hold the versions of one record, the oldest first",
             hint="An export is written by `memory.export`.",

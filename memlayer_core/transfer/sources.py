@@ -402,12 +402,8 @@ def _in_order(messages: Iterable[Any]) -> list[Any]:
     """Return messages in the order of their times, if each has a time: some programs write the newest one first."""
     every = list(messages)
     times = [_START if isinstance(one, str) else with_offset(one.created_at) for one in every]
-    known = [at for at in times if at is not None]
-    return (
-        every
-        if len(known) < len(times)
-        else [every[at] for at in sorted(range(len(known)), key=known.__getitem__)]
-    )
+    dated = [(at, one) for at, one in zip(times, every, strict=True) if at is not None]
+    return every if len(dated) < len(every) else [one for _, one in sorted(dated, key=itemgetter(0))]
 
 
 # Databases. Nothing is written to them.

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tomllib
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,28 +24,23 @@ from command_line import ROOT, on_terminal, printed_by, run, unprivileged, words
 from offline import Offline
 from projection import in_chroma, in_journal
 from tuned import Tuned
-from typer.main import get_command
 
 from memlayer_core import Memory, Message
+from memlayer_core.cli import doctor
 from memlayer_core.cli.app import app
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.database import SCHEMA_VERSION
+from memlayer_core.storage.statements import to_micros
 from tests.conftest import INDEXED
 
-COMMANDS = [
-    "demo",
-    "inspect",
-    "search",
-    "export",
-    "import",
-    "forget",
-    "backup",
-    "verify",
-    "reindex",
-    "work",
-    "doctor",
-]
+COMMANDS = {
+    *("demo", "inspect", "search", "export", "import", "forget"),
+    *("backup", "verify", "reindex", "work", "doctor"),
+}
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
+
+
+posix = pytest.mark.skipif(os.name != "posix", reason="signals, modes and locks of POSIX")
 
 
 @pytest.fixture
@@ -69,6 +64,10 @@ def prints(code: int, *arguments: str | Path) -> str:
     return shown.output
 
 
+def in_json(*arguments: str | Path) -> Any:
+    return json.loads(run(*arguments, "--json").stdout)
+
+
 def is_whole(directory: Path) -> bool:
     """Tell whether Chroma has what the journal has."""
     with Memory.open(directory) as memory:
@@ -76,26 +75,23 @@ def is_whole(directory: Path) -> bool:
         return in_chroma(memory) == in_journal(memory) != {}
 
 
+def change(directory: Path, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(directory / "journal.sqlite3", isolation_level=None)) as journal:
+        journal.execute(statement, values)
+
+
 # --- help
 
-TOLD = {
-    "work": (
-        "embed messages, write the index, erase",
-        "Every process that opens a store does this work by itself.",
-    ),
-    "verify": ("3: all that was compared is sound, but another process holds",),
-}
 
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_tells_what_it_does_and_what_it_takes(command: str):
-    assert {made.name or made.callback.__name__ for made in app.registered_commands} == set(COMMANDS)
-    shown = prints(0, command, "--help")
-    for told in ("Exit codes: 0: fine. 1: something is wrong", *TOLD.get(command, ())):
-        assert told in words(shown)
-    for line in shown[shown.index("─ Options") :].splitlines():
-        if re.match(r"│ +\*? *-", line):
-            assert re.search(r"  \S.{10,}", line[30:]), f"an option without a word of help: {line}"
+def test_every_command_tells_what_it_does_and_what_it_takes():
+    assert {made.name or made.callback.__name__ for made in app.registered_commands} == COMMANDS
+    for command in COMMANDS:
+        shown = prints(0, command, "--help")
+        assert "Exit codes: 0: fine. 1: something is wrong" in words(shown)
+        for line in shown[shown.index("─ Options") :].splitlines():
+            if re.match(r"│ +\*? *-", line):
+                assert re.search(r"  \S.{10,}", line[30:]), f"an option without a word of help: {line}"
+    assert "Every process that opens a store does this work by itself." in words(prints(0, "work", "--help"))
 
 
 def test_help_loads_no_database_and_no_framework():
@@ -114,24 +110,24 @@ def test_it_runs_as_a_module_and_as_a_program_and_says_its_version():
     assert prints(0, "--version") == f"memlayer {version('memlayer-core')}\n"
 
 
-def test_every_command_takes_the_directory_as_its_last_argument_and_has_the_same_default(kept, monkeypatch):
-    monkeypatch.chdir(kept.parent)  # the default is ./memory
-    found = {command.name: command for command in get_command(app).commands.values()}
-    (kept.parent / "export").write_text(run("export", "-").stdout)
-    for name, *arguments in (
-        ["inspect"],
-        ["search", "peanuts", "--user", "ada"],
-        ["export", "-"],
-        ["import", kept.parent / "export"],
-        ["reindex"],
-        ["verify"],
-        ["work", "--once"],
-    ):
-        assert "--path" not in str([parameter.opts for parameter in found[name].params])
-        for place in ([], [kept]):
-            shown = prints(0, name, *arguments, *place)
-            assert name != "inspect" or "Chroma in" in shown
-    assert sorted(path.name for path in kept.parent.iterdir()) == ["export", "memory"]
+def test_the_directory_stands_first_or_last_and_has_one_default(kept: Path, tmp_path: Path, monkeypatch):
+    """Also where a file or a question looks like a path, and a question is longer than a path may be."""
+    monkeypatch.chdir(tmp_path)  # the default is ./memory
+    file, empty = tmp_path / "ada.jsonl", tmp_path / "new"
+    for arguments in (("export", file, kept), ("export", kept, file), ("export", file)):
+        assert "Exported" in prints(0, *arguments)
+    for query in ("what about peanuts?", "memory", "peanuts? " * 500):
+        of_ada = [("search", *one, "--user", "ada") for one in ((query, kept), (kept, query), (query,))]
+        first, *others = (prints(0, *one) for one in of_ada)
+        assert others == [first] * 2
+    for command in ("inspect", "reindex", "verify", "work --once"):
+        assert prints(0, *command.split()) == prints(0, *command.split(), kept)
+    for arguments in (("import", file, empty), ("import", empty, file), ("import", tmp_path / "x", file)):
+        assert "Imported" in prints(0, *arguments)
+    for arguments in (("backup", tmp_path / "b1", kept), ("backup", kept, tmp_path / "b2")):
+        prints(0, *arguments)
+    assert all(Memory.is_at(tmp_path / name) for name in ("new", "x", "b1", "b2"))
+    prints(2, "backup", kept, tmp_path / "b1")  # both hold a memory: nothing is exchanged
 
 
 def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
@@ -147,15 +143,12 @@ def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
 # --- looking
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["inspect {}", "search x {} --user ada", "export - {}", "verify {}", "reindex {}", "work --once {}"],
-)
-def test_a_directory_without_a_memory_gets_none(arguments: str, tmp_path: Path):
-    for directory in (tmp_path / "missing", tmp_path):
-        shown = prints(2, *(argument.format(directory) for argument in arguments.split()))
-        for told in ("there is no memory in", "that the application gives to `Memory.open`", "Hint:"):
-            assert told in shown
+def test_a_directory_without_a_memory_gets_none(tmp_path: Path):
+    for command in ("inspect", "search x --user ada", "export -", "verify", "reindex", "work --once"):
+        for directory in (tmp_path / "missing", tmp_path):
+            shown = prints(2, *command.split(), directory)
+            for told in ("there is no memory in", "that the application gives to `Memory.open`", "Hint:"):
+                assert told in shown
     assert list(tmp_path.iterdir()) == []
 
 
@@ -165,110 +158,43 @@ def test_inspect_shows_the_store_a_users_sessions_and_a_sessions_messages_and_no
         "Embedder\thashing-1024-v1, 1024 dimensions",
         f"Schema\tversion {SCHEMA_VERSION}",
         "Kept\t4 message(s) in 3 session(s) of 2 user(s)",
-        "Vectors\t4",
         "Backlog\t0 job(s) owed, 0 given up",
         "default\tada\t2\t3",
         "other\teve\t1\t1",
     ):
         assert told in shown
+    store = in_json("inspect", kept)
+    assert store["totals"] == {"users": 2, "sessions": 3, "messages": 4, "vectors": 4}
+    assert {(user["user_id"], user["messages"]) for user in store["users"]} == {("ada", 3), ("eve", 1)}
+
     of_ada = ("inspect", kept, "--user", "ada")
     sessions = run(*of_ada).stdout
     assert "spring\tI am allergic to peanuts.\t\t2" in sessions
     assert "with a bot\tWater the plants.\tbot\t1" in sessions
-    assert len(sessions.splitlines()) == 2
+    assert {one["scope"]["session_id"] for one in in_json(*of_ada)} == {"spring", "with a bot"}
     nobody = run("inspect", kept, "--user", "eve")
     assert (nobody.exit_code, nobody.stdout, nobody.stderr.strip()) == (0, "", "Sessions: none")
-    messages = run(*of_ada, "--session", "spring").stdout
-    assert "2023-05-08T13:56:00+00:00\tAda\tI am allergic to peanuts." in messages
-    assert "2023-05-08T13:56:00+00:00\tassistant\tNo peanuts, then." in messages
-    newest = run(*of_ada, "--session", "spring", "--last", "1").stdout
-    assert ("allergic" in newest, "No peanuts, then." in newest) == (False, True)
-    no_agent = run(*of_ada, "--session", "with a bot")
-    assert (no_agent.exit_code, no_agent.stdout) == (1, "")
-    assert "lists the sessions with their agents" in no_agent.stderr
+
+    of_spring = (*of_ada, "--session", "spring")
+    assert "2023-05-08T13:56:00+00:00\tAda\tI am allergic to peanuts." in prints(0, *of_spring)
+    messages = [Message.from_json(one).text for one in in_json(*of_spring)]
+    assert messages == ["I am allergic to peanuts.", "No peanuts, then."]
+    assert [one["content"] for one in in_json(*of_spring, "--last", "1")] == messages[1:]
+    assert "lists the sessions with their agents" in prints(1, *of_ada, "--session", "with a bot")
     assert "Water the plants." in prints(0, *of_ada, "--session", "with a bot", "--agent", "bot")
-
-
-def foreign(texts: list[str]) -> list[list[float]]:
-    return [[1.0, 2.0] for _ in texts]
-
-
-def test_inspect_reads_a_store_whose_embedder_only_its_owner_has_and_does_no_work(of_foreign: Path, open_at):
-    with open_at(embedder=foreign, settings=Tuned(index_delay=60)) as memory:
-        memory.chat(user_id="ada").add("user", "owed")
-    for _ in range(2):
-        shown = prints(0, "inspect", of_foreign)
-        assert "foreign, 2 dimensions" in shown
-        assert "1 job(s) owed, 0 given up" in shown
 
 
 def test_search_finds_what_this_user_said(kept: Path):
     shown = prints(0, "search", "what about peanuts?", kept, "--user", "ada", "-k", "2")
     assert "2023-05-08\tAda\tI am allergic to peanuts." in shown
     assert "favourite" not in shown
+    (hit,) = in_json("search", "am I allergic?", kept, "--user", "ada", "-k", "1")
+    wanted = {"session_id": "spring", "speaker": "Ada", "created_at": MAY.isoformat()}
+    assert wanted.items() <= hit.items()
     assert "favourite" in run("search", "peanuts", kept, "--user", "eve", "--tenant", "other").stdout
     assert "Nothing was found." in run("search", "peanuts", kept, "--user", "nobody").stderr
+    assert in_json("search", "peanuts", kept, "--user", "nobody") == []
     assert "peanuts" not in run("search", "peanuts", kept, "--user", "ada", "--agent", "bot").stdout
-
-
-def test_the_directory_stands_first_or_last(kept: Path, tmp_path: Path):
-    """Also where a file or a question looks like a path, and a question is longer than a path may be."""
-    file, empty = tmp_path / "ada.jsonl", tmp_path / "new"
-    long = "peanuts? " * 500
-    for query in ("what about peanuts?", str(kept.name), "peanuts", long):
-        both = [run("search", *one, "--user", "ada").stdout for one in ((query, kept), (kept, query))]
-        assert both[0] == both[1]
-    for arguments in (("export", file, kept), ("export", kept, file), ("export", kept, file)):
-        assert "Exported" in run(*arguments).stderr
-    for arguments in (("import", file, empty), ("import", empty, file), ("import", tmp_path / "x", file)):
-        assert "Imported" in run(*arguments).stdout
-    for arguments in (("backup", tmp_path / "b1", kept), ("backup", kept, tmp_path / "b2")):
-        assert run(*arguments).exit_code == 0
-    assert all(Memory.is_at(tmp_path / name) for name in ("new", "x", "b1", "b2"))
-    assert run("backup", kept, tmp_path / "b1").exit_code == 2, "both hold a memory: nothing is exchanged"
-
-
-def test_inspect_and_search_print_json_with_the_names_of_python(kept: Path):
-    def told(*arguments: str | Path) -> Any:
-        return json.loads(run(*arguments, "--json").stdout)
-
-    store = told("inspect", kept)
-    assert store["store"]["schema_version"] == SCHEMA_VERSION
-    assert store["totals"] == {"users": 2, "sessions": 3, "messages": 4, "vectors": 4}
-    assert store["backlog"] == {"queued": 0, "dead": 0}
-    assert {(user["user_id"], user["messages"]) for user in store["users"]} == {("ada", 3), ("eve", 1)}
-    of_ada = ("inspect", kept, "--user", "ada")
-    assert {one["scope"]["session_id"] for one in told(*of_ada)} == {"spring", "with a bot"}
-    messages = [Message.from_json(one).text for one in told(*of_ada, "--session", "spring")]
-    assert messages == ["I am allergic to peanuts.", "No peanuts, then."]
-    prints(1, *of_ada, "--session", "none", "--json")
-    hit = told("search", "am I allergic?", kept, "--user", "ada")[0]
-    wanted = {"text": messages[0], "session_id": "spring", "speaker": "Ada", "created_at": MAY.isoformat()}
-    assert wanted.items() <= hit.items()
-    assert told("search", "peanuts", kept, "--user", "nobody") == []
-
-
-STRANGE = "ève\u202e 你\t好 'x'\x1b[31m"
-"""A user's id that changes the direction of writing, has a tab and colours the terminal."""
-
-
-def test_a_user_may_be_called_anything_and_controls_no_terminal(kept: Path, open_at):
-    with open_at() as memory:
-        memory.chat(user_id=STRANGE, session_id="one").add("user", "Words\nin one line\x1b[31m")
-    assert "default\tève\\u202e 你 好 'x'\\x1b[31m\t1\t1" in prints(0, "inspect", kept)
-    shown = prints(0, "inspect", kept, "--user", STRANGE, "--session", "one")
-    assert "\tWords in one line\\x1b[31m" in shown
-    for bad in ("", " ", "\0"):
-        prints(2, "inspect", kept, "--user", bad)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("sys.platform == 'win32'", reason="a terminal of POSIX")
-def test_on_a_terminal_an_answer_is_a_table_with_a_head(kept: Path):
-    code, shown = on_terminal("inspect", kept, "--user", "ada")
-    assert code == 0, shown
-    assert shown.splitlines()[0].strip() == "Sessions: 2"
-    assert shown.splitlines()[1].split()[:4] == ["session", "begins", "agent", "messages"]
 
 
 def test_search_takes_the_embedder_of_an_application(open_at, tmp_path: Path, monkeypatch):
@@ -280,15 +206,15 @@ def test_search_takes_the_embedder_of_an_application(open_at, tmp_path: Path, mo
         memory.chat(user_id="ada").add("user", "I am allergic to nuts.")
         memory.flush()
     asked = ("search", "nuts?", "--user", "ada")
-    refused = run(*asked)
-    assert (refused.exit_code, refused.stdout) == (1, "")
-    assert "only its owner can make" in refused.stderr
+    refused = prints(1, *asked)
+    assert refused.startswith("Error: the store was built with the embedder")
+    assert "\nHint: " in refused
     assert "I am allergic to nuts." in prints(0, *asked, "--embedder", "app_embedders:mine")
     prints(2, *asked, "--embedder", "app_embedders:none")
     assert run(*asked, "--embedder", "word2vec").exit_code != 0
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a file's mode is POSIX")
+@posix
 @pytest.mark.parametrize("log", ["no log", "a log"])
 @pytest.mark.slow
 def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path, log: str):
@@ -304,62 +230,61 @@ def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path
             journal.close()
         for path in (*kept.iterdir(), kept):
             path.chmod(0o500 if path.is_dir() else 0o400)
-        before, env = files(), {**os.environ, "COLUMNS": "160"}
+        before = files()
         assert ("journal.sqlite3-shm" in before) == (log == "a log")
-        for arguments, said in (
-            (["inspect", kept], "4 message(s) in 3 session(s) of 2 user(s)"),
-            (["export", "-", kept], "I am allergic to peanuts."),
-            (["inspect", kept, "--user", "ada", "--session", "spring"], "No peanuts, then."),
-            (["backup", f"{kept} {log}", kept], "4 message(s) in 3 session(s) of 2 user(s)"),
+        for code, arguments, said in (
+            (0, ["export", "-", kept], "I am allergic to peanuts."),
+            (0, ["inspect", kept, "--user", "ada", "--session", "spring"], "No peanuts, then."),
+            (0, ["backup", f"{kept} {log}", kept], "4 message(s) in 3 session(s) of 2 user(s)"),
+            (1, ["doctor", kept], "this user may not write to"),
         ):
             command = unprivileged(sys.executable, "-m", "memlayer_core", *arguments)
-            shown = subprocess.run(command, capture_output=True, text=True, env=env)
-            assert shown.returncode == 0, shown.stderr
-            assert said in shown.stdout
+            shown = subprocess.run(command, capture_output=True, text=True)
+            assert (shown.returncode, said in shown.stdout) == (code, True), shown.stderr
         after = files()
         kept.chmod(0o700)
         assert after.keys() == before.keys()
         assert after["journal.sqlite3"] == before["journal.sqlite3"]
 
 
-OF_SPRING = "inspect --user ada --session spring --last 5000"
-
-
-@pytest.mark.skipif(os.name != "posix", reason="a shell's pipe")
-@pytest.mark.parametrize("command", ["export -", OF_SPRING, f"{OF_SPRING} --json"])
+@posix
 @pytest.mark.slow
-def test_a_reader_that_leaves_ends_it_quietly(kept: Path, open_at, command: str):
+def test_a_reader_that_leaves_ends_it_quietly(kept: Path, open_at):
     with open_at(settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="ada", session_id="spring").add_messages(
             [Message("user", f"{number} " + "much " * 100) for number in range(1000)]
         )
-    piped = f"'{sys.executable}' -m memlayer_core {command} '{kept}' | head -1"
-    shown = subprocess.run(["/bin/sh", "-c", piped], capture_output=True, text=True)
-    assert len(shown.stdout.splitlines()) == 1
-    assert shown.stderr == ""
+    for command in ("export -", "inspect --user ada --session spring --last 5000 --json"):
+        piped = f"'{sys.executable}' -m memlayer_core {command} '{kept}' | head -1"
+        shown = subprocess.run(["/bin/sh", "-c", piped], capture_output=True, text=True)
+        assert (len(shown.stdout.splitlines()), shown.stderr) == (1, "")
 
 
 # --- errors
 
 
-@pytest.fixture
-def of_foreign(open_at, tmp_path: Path) -> Path:
-    """Return a directory whose memory has the embedder of somebody else."""
+def foreign(texts: list[str]) -> list[list[float]]:
+    return [[1.0, 2.0] for _ in texts]
+
+
+def test_a_store_whose_embedder_only_its_owner_has_is_inspected_and_embedded_anew(open_at, tmp_path: Path):
     with open_at(embedder=foreign, settings=INDEXED) as memory:
         memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
         memory.flush()
-    return tmp_path / "memory"
-
-
-def test_an_error_is_a_sentence_and_a_hint_without_a_traceback(of_foreign: Path):
-    shown = prints(1, "search", "hello", of_foreign, "--user", "ada")
-    assert shown.startswith("Error: the store was built with the embedder")
-    assert "\nHint: " in shown
+    with open_at(embedder=foreign, settings=Tuned(index_delay=60)) as memory:
+        memory.chat(user_id="ada").add("user", "owed")
+    directory = tmp_path / "memory"
+    for _ in range(2):  # it does no work
+        shown = prints(0, "inspect", directory)
+        assert "foreign, 2 dimensions" in shown
+        assert "1 job(s) owed, 0 given up" in shown
+    assert "Embedder\thashing-1024-v1" in prints(0, "reindex", directory, "--embedder", "hashing")
+    assert "hashing-1024-v1, 1024 dimensions" in prints(0, "inspect", directory)
+    assert is_whole(directory)
 
 
 def test_a_store_of_a_newer_memlayer_is_refused(kept: Path):
-    with closing(sqlite3.connect(kept / "journal.sqlite3", isolation_level=None)) as journal:
-        journal.execute("UPDATE memlayer_meta SET value = '99' WHERE name = 'schema_version'")
+    change(kept, "UPDATE memlayer_meta SET value = '99' WHERE name = 'schema_version'")
     for command in ("inspect", "verify"):
         assert "schema version 99" in prints(1, command, kept)
 
@@ -367,53 +292,36 @@ def test_a_store_of_a_newer_memlayer_is_refused(kept: Path):
 REFUSED = {
     1: ["inspect --database-url mysql://here"],
     2: [
-        *("inspect", "verify", "reindex", "work --once", "'no such command'"),
-        *("inspect {} --session spring", "inspect {} --user ''", "search x {}"),
-        *("search x {} --user ada -k 0", "reindex {} --embedder word2vec"),
+        *("inspect", "'no such command'", "inspect {} --session spring", "inspect {} --user ''"),
+        *("search x {}", "search x {} --user ada -k 0", "reindex {} --embedder word2vec"),
     ],
 }
 
 
-@pytest.mark.parametrize(("code", "line"), [(code, line) for code, some in REFUSED.items() for line in some])
-def test_arguments_that_cannot_be_used_end_with_2_or_1_and_words(code: int, line: str, kept: Path):
-    assert "Error" in prints(code, *(argument.format(kept) for argument in shlex.split(line)))
+def test_arguments_that_cannot_be_used_end_with_2_or_1_and_words(kept: Path):
+    for code, some in REFUSED.items():
+        for line in some:
+            assert "Error" in prints(code, *(argument.format(kept) for argument in shlex.split(line))), line
 
 
 # --- mending
 
 
-def test_reindex_brings_back_a_lost_index_and_asks_no_model(kept: Path, monkeypatch):
-    assert is_whole(kept)
+def test_verify_mends_what_it_finds_and_says_so_with_1_and_reindex_asks_no_model(kept: Path, monkeypatch):
+    assert "agrees with the journal" in prints(0, "verify", kept)
     shutil.rmtree(kept / "chroma")
     assert not is_whole(kept)
+    shown = prints(1, "verify", kept)
+    assert "built again: collection(s)" in shown
+    assert "Words\tagree with the journal" in shown
+    assert is_whole(kept)
+    shutil.rmtree(kept / "chroma")
     with monkeypatch.context() as patch:
         patch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
         assert "built again: 4 vectors" in prints(0, "reindex", kept)
     assert is_whole(kept)
-    prints(0, "verify", kept)
-
-
-@pytest.mark.slow
-def test_reindex_embeds_everything_anew_with_another_embedder(of_foreign: Path):
-    assert "Embedder\thashing-1024-v1" in prints(0, "reindex", of_foreign, "--embedder", "hashing")
-    assert "hashing-1024-v1, 1024 dimensions" in prints(0, "inspect", of_foreign)
-    assert is_whole(of_foreign)
-    prints(0, "verify", of_foreign)
-
-
-def test_verify_is_content_with_a_sound_store_and_mends_what_it_finds_and_says_so_with_1(kept: Path):
-    assert "agrees with the journal" in prints(0, "verify", kept)
-    shutil.rmtree(kept / "chroma")
-    shown = prints(1, "verify", kept)
-    assert "built again: collection(s)" in shown
-    assert "Words\tagree with the journal" in shown
-    shutil.rmtree(kept / "chroma")
-    assert json.loads(prints(1, "verify", kept, "--json"))["words"] is True
-    assert is_whole(kept)
-    prints(0, "verify", kept)
-    with closing(sqlite3.connect(kept / "journal.sqlite3", isolation_level=None)) as journal:
-        journal.execute("DELETE FROM memlayer_lexical_data WHERE id > 10")
-    assert "filed again" in prints(1, "verify", kept)
+    change(kept, "DELETE FROM memlayer_lexical_data WHERE id > 10")
+    assert in_json("verify", kept)["words"] is False
     assert "Words\tagree with the journal" in prints(0, "verify", kept)
 
 
@@ -431,7 +339,7 @@ def test_what_was_given_up_is_told_by_each_command_and_revived_by_work(given_up:
     shown = prints(0, "inspect", given_up)
     assert "1 given up" in shown
     assert "the model is away" in shown
-    (dead,) = json.loads(run("inspect", given_up, "--json").stdout)["dead"]
+    (dead,) = in_json("inspect", given_up)["dead"]
     assert "the model is away" in dead["error"]
     assert "1 given up" in prints(0, "work", given_up, "--once")
     shown = prints(0, "work", given_up, "--revive", "--once")
@@ -440,20 +348,8 @@ def test_what_was_given_up_is_told_by_each_command_and_revived_by_work(given_up:
     assert "Vectors\t2" in prints(0, "inspect", given_up)
 
 
-def owe(directory: Path, said: str) -> None:
-    with Memory.open(directory, embedder="hashing", settings=Tuned(index_delay=60)) as memory:
-        memory.chat(user_id="ada").remember(said)
-
-
-def test_work_does_what_another_process_left(kept: Path):
-    owe(kept, "left behind")
-    assert "1 job(s) owed" in prints(0, "inspect", kept)
-    prints(0, "work", kept, "--once")
-    assert "0 job(s) owed" in prints(0, "inspect", kept)
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="SIGTERM is POSIX")
+@posix
 def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
     command = [Path(sys.executable).parent / "memlayer", "work", str(kept)]
     environment: dict[str, Any] = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -467,7 +363,8 @@ def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
         assert "0 job(s)" in first
         assert "`--once`" in first
         assert any("Waiting for work" in line for line in process.stderr)
-        owe(kept, "said while it works")
+        with Memory.open(kept, embedder="hashing", settings=Tuned(index_delay=60)) as memory:
+            memory.chat(user_id="ada").remember("said while it works")
         for _ in range(200):
             if "0 job(s) owed" in run("inspect", kept).stdout:
                 break
@@ -475,3 +372,347 @@ def test_work_goes_on_until_it_is_ended_and_leaves_the_store_whole(kept: Path):
         assert process.wait(30) == 0
     assert re.search(r"Vectors\t5", run("inspect", kept).stdout)
     assert (kept / "chroma.closed").exists()
+
+
+# --- doctor: it finds what is wrong, and says how to mend it
+
+Checks = dict[str, list[dict[str, str]]]
+
+
+def found(*arguments: str | Path, **environment: str) -> tuple[int, Checks]:
+    """Return the exit code of `doctor`, and what it found, by what was looked at."""
+    shown = run("doctor", *arguments, "--json", **environment)
+    checks: Checks = {}
+    for one in json.loads(shown.stdout):
+        checks.setdefault(one["name"], []).append(one)
+    return shown.exit_code, checks
+
+
+def wrong(checks: Checks) -> set[str]:
+    return {name for name, some in checks.items() for one in some if one["state"] == "wrong"}
+
+
+def test_a_sound_store_is_found_sound_and_nothing_is_changed(kept: Path):
+    before = {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()}
+    code, checks = found(kept)
+    assert {path: path.read_bytes() for path in kept.rglob("*") if path.is_file()} == before
+    assert (code, wrong(checks)) == (0, set())
+    looked_at = "python packages settings tokenizer embedder permissions disk journal lock queue chroma"
+    assert {*checks} >= {*looked_at.split()}
+    assert "4 message(s) in 3 session(s) of 2 user(s)" in checks["journal"][0]["finding"]
+    assert "hashing-1024-v1, 1024 dimensions" in checks["embedder"][0]["finding"]
+    shown = run("doctor", kept)
+    assert shown.exit_code == 0
+    assert {len(line.split("\t")) for line in shown.stdout.splitlines()} == {4}
+    with Memory.open(kept) as memory:
+        memory.admin.verify()
+        code, checks = found(kept)
+    assert (code, wrong(checks)) == (0, set())
+    (chroma,) = checks["chroma"]
+    assert (chroma["state"], "in use" in chroma["finding"]) == ("fine", True)
+
+
+def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch):
+    monkeypatch.setattr(doctor, "_LEAST", 10**18)
+    code, checks = found(given_up)
+    assert code == 1
+    assert wrong(checks) == {"queue", "disk"}
+    assert all(one["mend"] for some in checks.values() for one in some if one["state"] == "wrong")
+    (queue,) = checks["queue"]
+    assert "1 job(s) given up: index: the model is away" in queue["finding"]
+    assert "--revive --once" in queue["mend"]
+    change(
+        given_up,
+        "UPDATE memlayer_jobs SET dead = 0, due = ?",
+        to_micros(datetime.now(UTC) - timedelta(hours=2)),
+    )
+    (failed, waits) = found(given_up)[1]["queue"]
+    assert (failed["state"], waits["state"]) == ("note", "wrong")
+    assert "nobody seems to do them" in waits["finding"]
+
+
+def test_a_directory_without_a_memory_is_told_but_the_first_look_is_fine(tmp_path: Path, monkeypatch):
+    code, checks = found(tmp_path / "missing")
+    assert (code, wrong(checks)) == (1, {"journal"})
+    code, checks = found(tmp_path / "missing", "--chroma-url", "http://127.0.0.1:9")
+    assert "chroma run" in checks["chroma"][0]["mend"]
+    monkeypatch.chdir(tmp_path)
+    code, checks = found()
+    assert code == 0
+    assert "there is no memory in" in checks["journal"][0]["finding"]
+    assert list(tmp_path.iterdir()) == [], "nothing was made"
+
+
+@posix
+def test_a_process_that_hangs_in_a_write_is_found(kept: Path, monkeypatch):
+    monkeypatch.setattr(doctor, "_PATIENCE", 0.2)
+    holds = (
+        "import sqlite3, sys\n"
+        "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "connection.execute('BEGIN IMMEDIATE')\n"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holds, kept / "journal.sqlite3"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        code, checks = found(kept)
+        holder.kill()
+    assert (code, wrong(checks)) == (1, {"lock"})
+    assert "End that process" in checks["lock"][0]["mend"]
+    assert wrong(found(kept)[1]) == set()
+
+
+@posix
+def test_files_that_others_may_read_are_found(kept: Path):
+    kept.chmod(0o755)
+    (kept / "journal.sqlite3").chmod(0o644)
+    _, checks = found(kept)
+    assert wrong(checks) == {"permissions"}
+    assert "chmod" in checks["permissions"][0]["mend"]
+
+
+def test_settings_are_checked_and_a_slip_in_a_name_is_told(kept: Path):
+    assert found(kept, MEMLAYER_MAX_TOKEN="100")[1]["settings"][0]["state"] == "note"
+    shown = run("doctor", kept, "--json", MEMLAYER_MAX_TOKENS="many")
+    assert (shown.exit_code, "max_tokens" in shown.output) == (1, True)
+
+
+def test_packages_that_do_not_fit_are_found_with_the_line_that_mends_them(kept: Path, monkeypatch):
+    versions = {"chromadb": "1.0.0", "typer": None, "langchain": "0.3"}
+    real = doctor._version_of
+    monkeypatch.setattr(doctor, "_version_of", lambda name: versions.get(name, real(name)))
+    [packages] = found(kept)[1]["packages"]
+    assert packages["state"] == "wrong"
+    for told in ("chromadb 1.0.0 does not fit", "typer is missing", "langchain 0.3 does not fit"):
+        assert told in packages["finding"]
+    assert "pip install" in packages["mend"]
+    assert "'typer>=" in packages["mend"]
+
+
+def test_an_embedder_that_is_not_here_is_wrong_and_an_own_one_is_a_note(kept: Path, tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor.minilm, "folder", lambda: tmp_path)
+    for identity, state, mend in (
+        ("minilm-l6-v2", "wrong", "Go online once"),
+        ("callable:app.mine", "note", "Nothing, if it is passed"),
+    ):
+        change(kept, "UPDATE memlayer_meta SET value = ? WHERE name = 'embedder'", identity)
+        [check] = found(kept)[1]["embedder"]
+        assert (check["state"], mend in check["mend"]) == (state, True)
+
+
+@pytest.mark.slow
+def test_a_chroma_server_that_answers_is_fine(kept: Path, chroma_url: str):
+    assert wrong(found(kept, "--chroma-url", chroma_url)[1]) == set()
+
+
+@pytest.mark.postgres
+def test_postgresql_is_looked_at(postgres_url: str):
+    with Memory.open(database_url=postgres_url, embedder="hashing") as memory:
+        memory.chat(user_id="ada").add("user", "hello")
+        memory.flush()
+    code, checks = found("--database-url", postgres_url)
+    assert (code, wrong(checks)) == (0, set())
+    assert "permissions" not in checks
+    away = "postgresql+psycopg://me:secret@127.0.0.1:9/none"
+    code, checks = found("--database-url", away)
+    assert (code, wrong(checks)) == (1, {"journal"})
+    assert "secret" not in json.dumps(checks)
+
+
+# --- backups are complete and of one moment while others write; `forget` asks, and deletes what was named
+
+
+WRITER = """
+import sys
+from tuned import Tuned
+from memlayer_core import Memory
+with Memory.open(sys.argv[1], embedder="hashing", settings=Tuned(durability="normal", index_delay=0)) as memory:
+    chat = memory.chat(user_id="ada", session_id="long")
+    for number in range(100_000):
+        chat.add("user", f"{number}: " + "much " * 200)
+        print(number, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_backup_is_of_one_moment_while_another_process_writes(kept: Path, tmp_path: Path):
+    command = [sys.executable, "-c", WRITER, str(kept)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        numbers = map(int, writer.stdout or ())
+        try:
+            for copied in ("first", "second"):
+                before = [next(numbers) for _ in range(20)][-1]
+                shown = run("backup", tmp_path / copied, kept, "--json")
+                assert shown.exit_code == 0, shown.output
+                after = next(numbers)
+                with Memory.open(tmp_path / copied) as copy:
+                    copy.runtime.db.check()
+                    texts = [one.text for one in copy.chat(user_id="ada", session_id="long").history()]
+                assert len(texts) + 4 == json.loads(shown.stdout)["messages"]
+                assert [text.split(":")[0] for text in texts] == [*map(str, range(len(texts)))]
+                assert len(texts) > before, "what was stored before it is in it"
+                assert after > before, "the other process was not stopped by it"
+        finally:
+            writer.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
+def test_a_backup_is_its_users_own_replaces_no_memory_and_is_indexed_without_a_model(
+    kept, tmp_path, monkeypatch
+):
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for end in ("", "-journal"):
+        (copy / f"journal.sqlite3.partial{end}").write_text("what a killed one left")
+    shown = run("backup", copy, kept)
+    assert shown.exit_code == 0
+    assert "not copied: the first process that opens the copy builds it again" in shown.stdout
+    (file,) = copy.iterdir()
+    assert (file.name, file.stat().st_mode & 0o777) == ("journal.sqlite3", 0o600)
+    before = file.read_bytes()
+    (tmp_path / "a file").touch()
+    for target, source, code in (
+        (copy, kept, 2),
+        (kept, kept, 2),
+        (tmp_path / "new", tmp_path / "nothing", 2),
+        (tmp_path / "a file", kept, 1),
+    ):
+        shown = run("backup", target, source)
+        assert (shown.exit_code, shown.stdout, "Hint:" in shown.stderr) == (code, "", True)
+    assert file.read_bytes() == before
+    monkeypatch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
+    with Memory.open(copy) as memory:
+        memory.flush()
+        memory.admin.verify()
+        assert in_chroma(memory) == in_journal(memory)
+        assert len(in_journal(memory)) == 4
+
+
+def test_for_postgresql_the_tool_is_named(tmp_path: Path):
+    shown = run("backup", tmp_path / "copy", "--database-url", "postgresql+psycopg://me:secret@host/name")
+    assert shown.exit_code == 2
+    assert "pg_dump" in shown.stderr
+    assert "secret" not in shown.output
+
+
+SMALL = """
+def small(instructions, text):
+    told = "The user spoke of many pears and apples, one after the other, and was answered each time by the assistant."
+    return '{"summary": "The user spoke of the pears and apples in the garden of an aunt, and counted them."}' if "nothing else" in instructions else told
+"""
+
+
+def test_work_with_a_model_sums_up_what_processes_without_one_left(open_at, tmp_path: Path, monkeypatch):
+    with open_at(settings=Tuned(index_delay=0, max_tokens=400)) as memory:
+        chat = memory.chat(user_id="ada", session_id="s")
+        for number in range(20):
+            chat.add("user", f"I counted {number} pears, and then as many apples, in the garden of my aunt.")
+            chat.add("assistant", "They are fine pears, and fine apples.")
+            chat.context()
+        memory.flush()
+    (tmp_path / "fruit.py").write_text(SMALL)
+    monkeypatch.chdir(tmp_path)
+    for model in ([], ["--model", "fruit:small"]):
+        shown = run("work", tmp_path / "memory", "--once", *model)
+        assert shown.exit_code == 0, shown.output
+        with open_at() as memory:
+            assert bool(memory.chat(user_id="ada", session_id="s").summary()) == bool(model)
+            assert bool(memory.records(user_id="ada", type="episodic")) == bool(model)
+    assert run("work", tmp_path / "memory", "--once", "--model", "fruit:nothing").exit_code == 2
+
+
+# `forget` asks, deletes what was named, and tells what is left
+
+
+@pytest.fixture
+def of_ada(kept: Path, open_at) -> Path:
+    with open_at() as memory:
+        chat = memory.chat(user_id="ada", session_id="spring")
+        chat.remember("Ada likes tea.")
+        chat.remember("Ada likes coffee.")
+        memory.chat(user_id="ada", session_id="summer").add("user", "I like the sea.")
+        memory.flush()
+    return kept
+
+
+def content(directory: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Return every row of every table."""
+    with closing(sqlite3.connect(f"file:{directory / 'journal.sqlite3'}?mode=ro", uri=True)) as journal:
+        names = [row[0] for row in journal.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: journal.execute(f'SELECT * FROM "{name}"').fetchall() for name in sorted(names)}
+
+
+@pytest.mark.slow
+def test_forget_says_what_it_deletes_and_only_then_deletes_it(of_ada: Path):
+    before = content(of_ada)
+    code, shown = on_terminal("forget", of_ada, "--user", "ada", typed="\n")
+    assert code != 0
+    assert "3 session(s) with 4 message(s), and the records, of user 'ada'" in " ".join(shown.split())
+    assert content(of_ada) == before
+    code, shown = on_terminal("forget", of_ada, "--user", "ada", typed="y\n")
+    assert code == 0, shown
+    assert run("inspect", of_ada, "--user", "ada").stdout == ""
+
+
+def test_forget_without_anybody_to_answer_or_a_scope_with_a_user_deletes_nothing(of_ada: Path):
+    before = content(of_ada)
+    shown = run("forget", of_ada, "--user", "ada", stdin="y\n")
+    assert shown.exit_code == 2
+    assert "Add `--yes`" in shown.stderr
+    for scope in ([], ["--tenant", "other"], ["--agent", "bot"], ["--user", ""]):
+        assert run("forget", of_ada, *scope, "--yes").exit_code == 2
+    shown = run("forget", of_ada, "--session", "spring", "--yes")
+    assert shown.exit_code == 1, "it is no session without a user"
+    assert content(of_ada) == before
+
+
+NAMED: list[tuple[list[str], tuple[int, int, int]]] = [
+    (["--record", "ada_mem_002"], (0, 0, 1)),
+    (["--user", "ada", "--session", "spring"], (1, 2, 1)),
+    (["--user", "ada", "--agent", "bot"], (1, 1, 0)),
+]
+"""What is named, and the numbers of sessions, messages and records that are deleted with it."""
+
+
+def test_forget_deletes_what_was_named_erases_the_files_and_says_what_is_left(of_ada: Path):
+    for scope, (sessions, messages, records) in NAMED:
+        kept = len(content(of_ada)["memlayer_messages"])
+        told = in_json("forget", of_ada, *scope, "--yes")["deleted"]
+        assert (told["sessions"], told["messages"], told["records"]) == (sessions, messages, records)
+        assert len(content(of_ada)["memlayer_messages"]) == kept - messages
+        again = run("forget", of_ada, *scope, "--yes")
+        assert (again.exit_code, again.stdout) == (1, "")
+    shown = run("forget", of_ada, "--user", "ada", "--yes")
+    assert "Left\texports, backups" in shown.stdout
+    assert "vectors" not in shown.stdout
+    assert b"allergic" not in (of_ada / "journal.sqlite3").read_bytes()
+    assert in_json("inspect", of_ada)["backlog"] == {"queued": 0, "dead": 0}
+    assert "favourite" in run("search", "peanuts", of_ada, "--user", "eve", "--tenant", "other").stdout
+
+
+@pytest.mark.postgres
+def test_forget_works_on_postgresql(postgres_url: str):
+    with Memory.open(database_url=postgres_url, embedder="hashing") as memory:
+        for user in ("ada", "bob"):
+            memory.chat(user_id=user, session_id="a").add("user", "I am allergic to peanuts.")
+        memory.flush()
+    on_server = ["--database-url", postgres_url]
+    assert run("forget", "--user", "ada", *on_server).exit_code == 2, "nobody can answer"
+    assert "a	I am allergic" in run("inspect", "--user", "ada", *on_server).stdout, "nothing was deleted"
+    told = in_json("forget", "--user", "ada", "--yes", *on_server)
+    assert told["deleted"]["messages"] == 1
+    assert run("inspect", "--user", "ada", *on_server).stdout == ""
+    assert "a	I am allergic" in run("inspect", "--user", "bob", *on_server).stdout
+
+
+def test_forget_without_the_embedder_deletes_and_says_who_erases_the_rest(open_at, tmp_path: Path):
+    with open_at("own", embedder=foreign) as memory:
+        memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
+        memory.flush()
+    shown = run("forget", tmp_path / "own", "--user", "ada", "--yes")
+    assert shown.exit_code == 0
+    assert "Deleted\t1 session(s) with 1 message(s)" in shown.stdout
+    assert "a process that opens the store erases them" in shown.stdout
+    assert run("inspect", tmp_path / "own", "--user", "ada").stdout == ""

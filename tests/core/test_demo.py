@@ -47,9 +47,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     return stand, ended.stdout
 
 
-def test_the_first_process_was_another_one_and_was_killed_and_nothing_is_asked_of_a_network(played):
+def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recalls_and_learns_facts(played):
     stand, shown = played
-    assert stand.tried == []
+    assert stand.tried == [], "nothing is asked of a network"
     first, second = (int(re.search(rf"{one} process, pid (\d+)", shown)[1]) for one in ("First", "Second"))
     assert first != second
     assert f"Process {first} was killed ({'SIGKILL' if os.name == 'posix' else 'TerminateProcess'})" in shown
@@ -58,24 +58,14 @@ def test_the_first_process_was_another_one_and_was_killed_and_nothing_is_asked_o
             os.kill(first, 0)
     assert "8 messages are there" in shown
 
-
-def answers(shown: str) -> list[str]:
-    """Return what is shown of the second process for each of the two questions."""
-    told = shown.partition("With a model")[0]
-    return re.split(r"\n\n +Maya  ", told[told.index("Second process") :])[1:]
-
-
-def test_both_questions_are_answered_from_weeks_back_with_what_was_recalled(played: tuple[Stand, str]):
-    maps, nuts = answers(played[1])
+    told = shown.partition("With a model")[0].partition("Second process")[2]
+    _, maps, nuts = re.split(r"\n\n +Maya  ", told)
     day = re.search(r"recalled  (\S+) user: Lena collects old maps, .* one of Graz, our home town\.", maps)[1]
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
     assert "assistant  A map of Graz: you said that she collects old maps." in maps
     assert re.search(r"recalled  \S+ user: 顺便说一句，我对花生过敏", nuts)
     assert "assistant  你对花生过敏" in nuts
 
-
-def test_a_fact_has_its_quote_and_a_change_leaves_what_held_before(played: tuple[Stand, str]):
-    shown = played[1]
     assert "No model is called: a script stands for your model" in shown
     homes = re.findall(r"home = (\w+), for she said “I live in \1” on \S+", shown)
     assert homes == ["Graz", "Porto", "Graz"], "what held, what holds, and what held as of then"
@@ -112,49 +102,33 @@ def test_the_answer_is_taken_from_the_recall_and_from_nowhere_else(tmp_path: Pat
     assert "Graz" not in shown
 
 
-@pytest.mark.slow
-def test_why_shows_every_part_with_its_tokens_and_reasons(stand: Stand):
-    stand.environment["COLUMNS"] = "240"  # a reason is one line
-    for part in answers(stand.run("--why").stdout):
-        total, limit = map(int, re.search(r"(\d+) of (\d+) tokens", part).groups())
-        costs = map(int, re.findall(r"^(?:recall|window) +(\d+) \d{4}-", part, re.MULTILINE))
-        assert 0 < sum(costs) <= total <= limit == 800
-        assert "recalled  " not in part, "nothing is told twice"
-        assert "said by the user" in " ".join(part.split())
-
-
 def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: tuple[Stand, str]):
     stand, shown = played
-    with Memory.open(stand.directory / "kept") as memory:
-        summer = memory.chat(user_id="maya", session_id="summer")
-        ages = [(summer.memory.runtime.now() - message.created_at).days for message in summer.history()]
-        assert ages == [70] * 8
+    kept = str(stand.directory / "kept")
+    with Memory.open(kept) as memory:
+        summer = memory.chat(user_id="maya", session_id="summer").history()
+        assert [(memory.runtime.now() - message.created_at).days for message in summer] == [70] * 8
         assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [1, 2, 2, 8]
     steps = [shlex.split(found) for found in re.findall(r"^  memlayer (.*?)  #", shown, re.MULTILINE)]
     assert [step[0] for step in steps] == ["inspect", "search"]
     for step, told in zip(steps, ("summer", "Lena collects old maps"), strict=True):
-        arguments = [str(stand.directory / "kept") if word == "kept" else word for word in step]
-        found = run(*arguments)
-        assert told in found.stdout
+        assert told in run(*(kept if word == "kept" else word for word in step)).stdout
 
 
-def test_a_directory_that_holds_a_memory_is_refused(played: tuple[Stand, str]):
-    stand, _ = played
-    before = (stand.directory / "kept" / "journal.sqlite3").read_bytes()
-    ended = run("demo", stand.directory / "kept")
-    assert ended.exit_code == 2
-    assert "already" in ended.stderr
-    assert (stand.directory / "kept" / "journal.sqlite3").read_bytes() == before
-
-
-@pytest.mark.parametrize("arguments", ["file", "--model openai:gpt-5-mini", "--embedder word2vec"])
-def test_what_it_cannot_do_is_said_in_words(arguments: str, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
-    ended = run("demo", *arguments.split())
-    assert ended.exit_code in {1, 2}
-    assert "Error" in ended.stderr
-    assert "Traceback" not in ended.output
+def test_what_it_cannot_do_is_said_in_words(played: tuple[Stand, str], tmp_path: Path):
+    kept, file = played[0].directory / "kept", tmp_path / "file"
+    file.touch()
+    before = (kept / "journal.sqlite3").read_bytes()
+    for arguments, said in (
+        ([kept], "already"),
+        ([file], "Error"),
+        (["--model", "openai:gpt-5-mini"], "Error"),
+        (["--embedder", "word2vec"], "Error"),
+    ):
+        ended = run("demo", *arguments)
+        assert (ended.exit_code in {1, 2}, said in ended.stderr) == (True, True)
+        assert "Traceback" not in ended.output
+    assert (kept / "journal.sqlite3").read_bytes() == before
 
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX")

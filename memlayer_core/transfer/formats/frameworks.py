@@ -187,10 +187,7 @@ def llamaindex_message(form: Any) -> Message | str:
     texts = [block.get("text") or "" for block in others if block.get("block_type") == "text"]
     content = tuple({"type": block.get("block_type"), **_without_type(block)} for block in others)
     role = role_of(form["role"])
-    dump = {
-        "additional_kwargs": _tagged(extras),
-        "blocks": [_tagged(one) for one in blocks],
-    }
+    dump = {"additional_kwargs": _tagged(extras), "blocks": [_tagged(one) for one in blocks]}
     return Message(
         role,
         "\n".join(texts) if len(texts) == len(others) else content,

@@ -6,11 +6,10 @@ import asyncio
 import hashlib
 import http.server
 import io
-import json
 import math
 import os
+import pickle
 import resource
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -28,22 +27,27 @@ import pytest
 from chromadb import EmbeddingFunction
 from chromadb.utils.embedding_functions import DefaultEmbeddingFunction, ONNXMiniLM_L6_V2
 from command_line import ROOT, printed_by
+from flaky import FlakyEmbedder
 from growth import cost
 from hypothesis import given, settings, strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.embeddings import MockEmbedding
+from pydantic import Field
+from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core.errors import ConfigurationError, EmbedderError, EmbedderMismatchError
-from memlayer_core.events import EmbedderFallback, Event
+from memlayer_core import Memory
+from memlayer_core.errors import ConfigurationError, EmbedderError
+from memlayer_core.events import EmbedderFallback, Event, IndexDegraded, IndexRecovered
 from memlayer_core.models import embed, multilingual
-from memlayer_core.models.embed import resolve_embedder
+from memlayer_core.models.embed import QueryCache, resolve_embedder
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, fetch, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.settings import Settings
 
+ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 REAL_MODEL = folder()
 CHAT = [
     "I am allergic to peanuts.",
@@ -83,8 +87,10 @@ def model():
     return MiniLM(REAL_MODEL)
 
 
-JSON = ("config", "special_tokens_map", "tokenizer_config", "tokenizer")
-FILES = (*(f"{name}.json" for name in JSON), "model.onnx", "vocab.txt")
+FILES = [
+    *(f"{name}.json" for name in ("config", "special_tokens_map", "tokenizer_config", "tokenizer")),
+    *("model.onnx", "vocab.txt"),
+]
 
 
 def put_minilm() -> None:
@@ -94,17 +100,18 @@ def put_minilm() -> None:
         (folder() / name).touch()
 
 
-def archive(*names: str) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        for name in names:
-            member = tarfile.TarInfo(name)
+def packed() -> bytes:
+    """Return an archive of the model, as Chroma fetches it."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz") as tar:
+        for name in FILES:
+            member = tarfile.TarInfo(f"onnx/{name}")
             member.size = 3
             tar.addfile(member, io.BytesIO(b"abc"))
-    return packed.getvalue()
+    return made.getvalue()
 
 
-GOOD = archive(*(f"onnx/{name}" for name in FILES))
+GOOD = packed()
 
 
 @pytest.fixture
@@ -150,6 +157,15 @@ def where(tmp_path) -> Path:
     return tmp_path / "model" / "onnx"
 
 
+DRIPS = """
+import pathlib, sys
+from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2 as Model
+from memlayer_core.models.minilm import fetch
+Model.MODEL_DOWNLOAD_URL = sys.argv[2]
+fetch(pathlib.Path(sys.argv[1]), 60)
+"""
+
+
 class TestFetching:
     def test_several_at_once_fetch_it_once_and_show_progress(self, publish, where, capsys):
         hits = publish(GOOD, pause=0.02)
@@ -159,20 +175,13 @@ class TestFetching:
         assert len(hits) == 1
         assert "100%" in capsys.readouterr().err
 
-    def test_ends_at_its_deadline_however_slowly_the_bytes_drip(self, publish, where):
-        publish(GOOD * 100, pause=0.2)
+    def test_one_that_is_too_slow_or_killed_leaves_a_model_that_counts_as_absent(self, publish, where):
+        hits, slow = publish(GOOD * 100, pause=0.2), where.parent / "slow" / "onnx"
         with pytest.raises(TimeoutError):
-            fetch(where, 0.5)
-        assert not is_present(where)
-
-    def test_a_process_killed_in_the_middle_leaves_a_model_that_counts_as_absent(self, publish, where):
-        code = (
-            "import sys, pathlib; from memlayer_core.models.minilm import fetch;"
-            "from chromadb.utils.embedding_functions import ONNXMiniLM_L6_V2 as M;"
-            "M.MODEL_DOWNLOAD_URL = sys.argv[2]; fetch(pathlib.Path(sys.argv[1]), 60)"
-        )
-        hits = publish(GOOD * 100, pause=0.2)
-        command = [sys.executable, "-c", code, str(where), ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL]
+            fetch(slow, 0.5)
+        assert not is_present(slow)
+        hits.clear()
+        command = [sys.executable, "-c", DRIPS, str(where), ONNXMiniLM_L6_V2.MODEL_DOWNLOAD_URL]
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as child:
             wait_for(lambda: hits or child.poll() is not None)
             assert child.poll() is None
@@ -182,14 +191,14 @@ class TestFetching:
         fetch(where, 20)
         assert is_present(where)
 
-    def test_takes_an_archive_at_hand_and_completes_a_half_unpacked_folder(self, publish, where, monkeypatch):
+    def test_takes_an_archive_at_hand_and_completes_a_half_unpacked_folder(self, publish, where):
         where.mkdir(parents=True)
         (where / "model.onnx").write_text("half")
         (where.parent / "onnx.tar.gz").write_bytes(GOOD)
-        monkeypatch.setattr(ONNXMiniLM_L6_V2, "MODEL_DOWNLOAD_URL", "http://127.0.0.1:9/")
+        hits = publish(b"")
         fetch(where, 20)
         assert is_present(where)
-        assert (where / "model.onnx").read_bytes() == b"abc"
+        assert (hits, (where / "model.onnx").read_bytes()) == ([], b"abc")
 
 
 HASHING, MINILM = "hashing-1024-v1", "minilm-l6-v2"
@@ -197,12 +206,16 @@ HASHING, MINILM = "hashing-1024-v1", "minilm-l6-v2"
 
 @pytest.mark.usefixtures("english_only")
 class TestTheChoice:
-    def test_auto_fetches_minilm_where_it_can(self, home, publish):
+    def test_auto_fetches_minilm_where_it_can_and_does_not_try_again_if_that_failed(self, home, publish):
+        hits = publish(GOOD[:100], promised=len(GOOD))
+        assert {resolve("auto").identity for _ in range(3)} == {HASHING}
+        assert len(hits) == 1
+        embed._failed.clear()
         publish(GOOD)
         assert resolve("auto").identity == MINILM
         assert is_present(folder())
 
-    def test_auto_without_minilm_falls_back_and_says_once_what_to_do(self, home):
+    def test_auto_without_minilm_falls_back_and_says_once_what_to_do(self, home, monkeypatch):
         told: list[Event] = []
         for _ in range(2):
             assert resolve("auto", tell=told.append).identity == HASHING
@@ -213,20 +226,10 @@ class TestTheChoice:
         put_minilm()
         assert resolve("auto").identity == MINILM, "it appeared after the failure"
 
-    def test_auto_does_not_try_again_in_a_process_whose_fetch_failed(self, home, publish):
-        hits = publish(GOOD[:100], promised=len(GOOD))
-        for _ in range(3):
-            resolve("auto")
-        assert len(hits) == 1
-
-    def test_auto_survives_a_home_that_cannot_be_written_or_is_missing(self, home, monkeypatch):
         def homeless():
             raise RuntimeError("Could not determine home directory.")
 
-        (home / ".cache").write_text("a file in the way")
-        assert resolve("auto").identity == HASHING
         monkeypatch.setattr(Path, "home", homeless)
-        monkeypatch.setattr(embed, "_failed", set())
         assert resolve("auto").identity == HASHING
 
     def test_auto_keeps_what_the_store_was_built_with_and_never_replaces_or_guesses_it(self, home):
@@ -242,29 +245,34 @@ class TestTheChoice:
         put_minilm()
         for recorded in (HASHING, MINILM):
             assert resolve("auto", recorded=recorded, tell=told.append).identity == recorded
-        for recorded in ("langchain:a.B:c", "hashing-9-v9", "callable:app.embed"):
-            with pytest.raises(ConfigurationError, match=recorded) as refused:
-                resolve("auto", recorded=recorded)
-            assert "memlayer reindex" in refused.value.hint
+        with pytest.raises(ConfigurationError, match="langchain:a") as refused:
+            resolve("auto", recorded="langchain:a.B:c")
+        assert "memlayer reindex" in refused.value.hint
         assert told == []
 
     def test_what_is_no_embedder_is_refused(self):
         async def embed_later(texts):
             return [[1.0]] * len(texts)
 
-        for wrong in ("openai:ada", None, 7, HashingEmbedder, embed_later):
+        for wrong in ("openai:ada", None, HashingEmbedder, embed_later):
             with pytest.raises(ConfigurationError):
                 resolve(wrong)
 
     def test_choosing_imports_neither_a_model_nor_a_framework(self):
         code = (
-            "import sys; from memlayer_core.models.embed import resolve_embedder as r;"
+            "import sys; from memlayer_core.models.embed import QueryCache, resolve_embedder as r;"
             "from memlayer_core.settings import Settings;"
             "r('hashing', store_identity=None, settings=Settings(), emit=print).embed(['a']);"
             "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
             "'llama_index') if m in sys.modules])"
         )
         assert printed_by(code) == "[]"
+
+
+def finds_the_dog(embedder, *texts: str) -> bool:
+    dog, tax = embedder.embed(texts)
+    query = embedder.embed_query("Does the pet enjoy the seaside?")
+    return query @ dog > query @ tax + 0.2
 
 
 class TestMiniLM:
@@ -278,25 +286,18 @@ class TestMiniLM:
                 assert (one.dtype, one.shape) == (np.float32, (384,))
                 assert float(one @ other) > 0.9999
 
-    def test_finds_a_paraphrase_without_a_common_word(self, model):
-        dog, tax = model.embed(["My dog loves the beach", "Tax forms are due in April"])
-        query = model.embed_query("Does the pet enjoy the seaside?")
-        assert query @ dog > query @ tax + 0.2
+    def test_finds_a_paraphrase_without_a_common_word_and_takes_any_text(self, model):
+        assert finds_the_dog(model, "My dog loves the beach", "Tax forms are due in April")
+        for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
+            assert np.isfinite(model.embed_query(text)).all()
+        sentence = "The garden is full of roses. "
+        assert float(model.embed_query(" " * 30_000 + sentence) @ model.embed_query(sentence)) > 0.9999
 
     def test_megabytes_of_text_cost_about_as_much_as_its_beginning(self, model):
         beginning = "the garden is " * 400
         text = beginning + "x y " * 1_000_000
         assert float(model.embed_query(text) @ model.embed_query(beginning)) > 0.9999
         assert cost(partial(model.embed_query, text)) < 10 * cost(partial(model.embed_query, beginning))
-
-    def test_takes_any_text_and_white_space_before_one_does_not_hide_it(self, model):
-        for text in ("\ud800 half a pair", "\x00", "\u200b", "a" * 50_000):
-            assert np.isfinite(model.embed_query(text)).all()
-        sentence = "The garden is full of roses. "
-        assert float(model.embed_query(" " * 30_000 + sentence) @ model.embed_query(sentence)) > 0.9999
-
-    async def test_the_async_twin_gives_the_same(self, model):
-        assert np.allclose(await model.aembed_query(CHAT[0]), model.embed_query(CHAT[0]), atol=1e-5)
 
     @pytest.mark.slow
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -329,28 +330,34 @@ class TestMiniLM:
         )
         assert printed_by(code).split() == ["1", "False"]
 
-    def test_damaged_files_are_an_error_that_names_the_folder(self, tmp_path):
-        for name in ("model.onnx", "tokenizer.json"):
-            (tmp_path / name).write_text("damaged")
+    def test_damaged_files_are_an_error_that_names_the_folder_of_the_moments_home(self, home):
+        put_minilm()
         with pytest.raises(EmbedderError, match="cannot be run") as caught:
-            MiniLM(tmp_path).embed(["a"])
-        assert str(tmp_path) in str(caught.value)
+            resolve("minilm").embed(["a"])
+        assert str(folder()) in str(caught.value)
         assert "Delete that folder" in caught.value.hint
 
-    def test_follows_the_home_directory_of_the_moment(self, model, home):
-        folder().mkdir(parents=True)
-        for path in REAL_MODEL.iterdir():
-            shutil.copy(path, folder())
-        assert resolve("minilm").embed_query("hello").shape == (384,)
+
+SIMILAR = [
+    ("Is she allergic to peanuts?", "Her peanut allergy is serious.", "She is the best of them all."),
+    ("recieved parcel", "The parcel was received today.", "Nothing came up at the meeting."),
+    ("STRASSE", "Die Straße ist lang.", "Das Haus ist alt."),
+    ("北京天气", "今天北京的天气很好", "我喜欢上海的美食"),
+    ("ｃａｆé", "We met in a cafe\u0301.", "We met in a library."),
+    ("हिन्दी किताब", "मुझे यह किताब पसंद है", "आज मौसम अच्छा था"),
+    ("Who plays in Anna's orchestra?", "Anna plays the violin in an orchestra on Sundays.", "Thanks, Anna!"),
+]
+"""Questions, each with a text that is meant and one that is not."""
 
 
 class TestHashing:
     embedder = HashingEmbedder()
 
-    def test_gives_unit_vectors_of_1024_and_one_for_all_texts_without_a_word(self):
+    def test_gives_unit_vectors_of_1024_of_any_text_and_one_for_all_without_a_word(self):
         first, *others = self.embedder.embed(["", "  \n", "?!", "\u200b"])
         assert all((first == other).all() for other in others)
-        for vector in [first, *self.embedder.embed(CHAT), self.embedder.embed_query("where?")]:
+        texts = self.embedder.embed([*CHAT, "\ud800 half", "x" * 2_000_000, "𐀀", "\x00"])
+        for vector in [first, *texts, self.embedder.embed_query("where?")]:
             assert (vector.dtype, vector.shape) == (np.float32, (1024,))
             assert math.isclose(float(vector @ vector), 1, abs_tol=1e-5)
 
@@ -362,33 +369,14 @@ class TestHashing:
             "print(H().embed(['Anna likes 北京 and tea'])[0].tobytes().hex())"
         )
         (vector,) = self.embedder.embed(["Anna likes 北京 and tea"])
-        for seed in ("1", "2"):
-            assert printed_by(code, PYTHONHASHSEED=seed) == f"[194, 213, 521, 806]\n{vector.tobytes().hex()}"
+        told = printed_by(code, PYTHONHASHSEED="1")
+        assert told == f"[194, 213, 521, 806]\n{vector.tobytes().hex()}"
 
-    @pytest.mark.parametrize(
-        ("query", "meant", "other"),
-        [
-            ("Is she allergic to peanuts?", "Her peanut allergy is serious.", "She is the best of them all."),
-            ("recieved parcel", "The parcel was received today.", "Nothing came up at the meeting."),
-            ("STRASSE", "Die Straße ist lang.", "Das Haus ist alt."),
-            ("北京天气", "今天北京的天气很好", "我喜欢上海的美食"),
-            ("ｃａｆé", "We met in a cafe\u0301.", "We met in a library."),
-            ("हिन्दी किताब", "मुझे यह किताब पसंद है", "आज मौसम अच्छा था"),
-            (
-                "Which instrument does Anna play in the orchestra?",
-                "Anna said that she plays the violin in an orchestra on Sundays.",
-                "Thanks, Anna!",
-            ),
-        ],
-    )
-    def test_finds_words_their_forms_and_their_misspellings(self, query, meant, other):
-        near, far = self.embedder.embed([meant, other])
-        vector = self.embedder.embed_query(query)
-        assert vector @ near > vector @ far + 0.05
-
-    def test_takes_any_text(self):
-        for text in ("\ud800 half", "x" * 2_000_000, "𐀀", "\x00"):
-            assert np.isfinite(self.embedder.embed([text])[0]).all()
+    def test_finds_words_their_forms_and_their_misspellings(self):
+        for query, meant, other in SIMILAR:
+            near, far = self.embedder.embed([meant, other])
+            vector = self.embedder.embed_query(query)
+            assert vector @ near > vector @ far + 0.05, query
 
 
 def both_vectors(embedder, text="a", question="?"):
@@ -399,6 +387,53 @@ def both_vectors(embedder, text="a", question="?"):
     return pair
 
 
+class Local(BaseEmbedding):
+    """An embedder of LlamaIndex whose async method only calls the blocking one. It notes its threads."""
+
+    threads: list = Field(default_factory=list)
+
+    def _get_text_embedding(self, text):
+        self.threads.append(threading.current_thread())
+        return [1.0]
+
+    _get_query_embedding = _get_text_embedding
+
+    async def _aget_query_embedding(self, query):
+        return self._get_query_embedding(query)
+
+
+class Remote(Local):
+    async def _aget_query_embedding(self, query):
+        await asyncio.sleep(0)
+        return [3.0, 0.0]
+
+
+class Secretive(DeterministicFakeEmbedding):
+    model: str = "https://me:s3cret@host/model?key=s3cret"
+    dimensions: int = 256
+    api_key: str = "s3cret"
+
+
+class Old(EmbeddingFunction):
+    """A function of Chroma's of the old kind, which has no name."""
+
+    def __init__(self):
+        pass
+
+    def __call__(self, input):
+        return [np.array([3.0, 4.0], dtype=np.float32) for _ in input]
+
+
+class Mine(Old):
+    name = staticmethod(lambda: "mine")
+
+    def embed_query(self, input):
+        return [np.array([4.0, 3.0], dtype=np.float32) for _ in input]
+
+    def get_config(self):
+        return {"model_name": "m1", "api_key": "s3cret"}
+
+
 class TestOthers:
     def test_langchain(self):
         fake = DeterministicFakeEmbedding(size=12)
@@ -407,72 +442,27 @@ class TestOthers:
         expected = np.array(fake.embed_query("hello"))
         expected /= np.linalg.norm(expected)
         assert np.allclose(both_vectors(embedder, "hello", "hello"), [expected] * 2, atol=1e-6)
+        identity = resolve(Secretive(size=2)).identity
+        assert identity.endswith("Secretive:https://host/model:256"), "the model and its size, but no secret"
 
-    def test_langchain_identity_has_the_model_and_its_size_but_no_secret(self):
-        class Remote(DeterministicFakeEmbedding):
-            model: str = "https://me:s3cret@host/model?key=s3cret"
-            dimensions: int = 256
-            api_key: str = "s3cret"
-
-        assert resolve(Remote(size=2)).identity.endswith("Remote:https://host/model:256")
-
-    def test_llama_index(self):
+    async def test_llama_index_and_a_blocking_call_in_an_async_disguise_runs_in_a_thread(self):
         embedder = resolve(MockEmbedding(embed_dim=4))
         assert embedder.identity == "llamaindex:MockEmbedding:unknown"
-        assert np.allclose(both_vectors(embedder), [[0.5] * 4] * 2)
-
-    async def test_a_blocking_call_in_an_async_disguise_runs_in_a_thread(self):
-        threads = []
-
-        class Local(BaseEmbedding):
-            def _get_text_embedding(self, text):
-                threads.append(threading.current_thread())
-                return [1.0]
-
-            _get_query_embedding = _get_text_embedding
-
-            async def _aget_query_embedding(self, query):
-                return self._get_query_embedding(query)
-
-        class Remote(Local):
-            async def _aget_query_embedding(self, query):
-                await asyncio.sleep(0)
-                return [3.0, 0.0]
-
-        local, remote = resolve(Local()), resolve(Remote())
-        await local.aembed_query("a")
-        assert len(threads) == 1
-        assert threading.main_thread() not in threads
-        assert (await remote.aembed_query("a")).tolist() == [1, 0]
-        assert len(threads) == 1, "async methods that await are used"
+        assert np.allclose(await asyncio.to_thread(both_vectors, embedder), [[0.5] * 4] * 2)
+        local, remote = Local(), Remote()
+        await resolve(local).aembed_query("a")
+        assert len(local.threads) == 1
+        assert threading.main_thread() not in local.threads
+        assert (await resolve(remote).aembed_query("a")).tolist() == [1, 0]
+        assert not remote.threads, "async methods that await are used"
 
     def test_chroma(self, model):
         embedder = resolve(DefaultEmbeddingFunction())
         assert embedder.identity == "chroma:default"
         assert float(embedder.embed_query("hello") @ model.embed_query("hello")) > 0.9999
-
-    def test_chroma_function_of_ones_own(self):
-        class Old(EmbeddingFunction):
-            def __init__(self):
-                pass
-
-            def __call__(self, input):
-                return [np.array([3.0, 4.0], dtype=np.float32) for _ in input]
-
-        class Mine(Old):
-            def embed_query(self, input):
-                return [np.array([4.0, 3.0], dtype=np.float32) for _ in input]
-
-            @staticmethod
-            def name():
-                return "mine"
-
-            def get_config(self):
-                return {"model_name": "m1", "api_key": "s3cret"}
-
         assert resolve(Mine()).identity == "chroma:mine:m1"
         assert np.allclose(both_vectors(resolve(Mine())), [[0.6, 0.8], [0.8, 0.6]])
-        assert resolve(Old()).identity.endswith("Old"), "one of the old kind has no name"
+        assert resolve(Old()).identity.endswith("Old")
 
     def test_a_function_and_a_partial_is_called_with_what_it_was_given(self):
         def scaled(factor, texts):
@@ -481,98 +471,54 @@ class TestOthers:
         embedder = resolve(partial(scaled, 1))
         assert (embedder.identity[:9], embedder.identity[-6:]) == ("callable:", "scaled")
         assert np.allclose(both_vectors(embedder, "abc", "abc"), [np.array([3, 1]) / math.sqrt(10)] * 2)
-        assert resolve(lambda texts: 1 / 0).embed([]) == [], "no text calls nothing"
+        broken = resolve(lambda texts: 1 / 0)
+        assert broken.embed([]) == [], "no text calls nothing"
+        with pytest.raises(EmbedderError, match="raised ZeroDivisionError") as caught:
+            broken.embed(["a"])
+        assert caught.value.retryable
 
-    def test_an_embedder_keeps_its_identity_and_is_checked_too(self):
-        class Mine(HashingEmbedder):
+    def test_nonsense_is_an_error_that_names_the_embedder(self):
+        class Own(HashingEmbedder):
             identity = "mine-v1"
 
-        assert resolve(HashingEmbedder()).identity == HASHING
-        assert resolve(Mine()).identity == "mine-v1"
-        wrong = SimpleNamespace(identity="wrong-v1", embed=lambda texts: [], embed_query=lambda text: [0.0])
-        with pytest.raises(EmbedderError, match="wrong-v1"):
-            resolve(wrong).embed(["a"])
-
-    @pytest.mark.parametrize(
-        ("answer", "said"),
-        [
+        assert resolve(Own()).identity == "mine-v1"
+        for answer, said in (
             ([[1.0]], "1 vectors for 2 texts"),
             ([[1.0, math.nan]] * 2, "NaN"),
-            ([[1.0, math.inf]] * 2, "infinity"),
             ([[0.0, 0.0]] * 2, "zeros"),
             ([[1.0], [1.0, 2.0]], "2 dimensions after ones of 1"),
             ([1.0, 2.0], "shape"),
             ([["a"], ["b"]], "no list of vectors"),
             (None, "no list of vectors"),
-        ],
-    )
-    def test_nonsense_is_an_error_that_names_the_embedder(self, answer, said):
-        embedder = resolve(lambda texts: answer)
-        with pytest.raises(EmbedderError, match=said) as caught:
-            embedder.embed(["a", "b"])
-        assert embedder.identity in str(caught.value)
-        assert caught.value.hint
+        ):
+            wrong = SimpleNamespace(identity="wrong-v1", embed=lambda _, given=answer: given, embed_query=len)
+            with pytest.raises(EmbedderError, match=f"wrong-v1.*{said}") as caught:
+                resolve(wrong).embed(["a", "b"])
+            assert caught.value.hint
 
     def test_zeros_for_an_empty_text_become_a_unit_vector_and_large_numbers_are_scaled(self):
-        embedder = resolve(lambda texts: [[float(len(text.strip())), 0.0, 0.0] for text in texts])
-        assert embedder.embed(["", "ab"])[0].tolist() == [1, 0, 0]
-        embedder = resolve(lambda texts: [[3e300, 4e300], [3e-300, 4e-300]])
-        assert np.allclose(embedder.embed(["a", "b"]), [[0.6, 0.8]] * 2)
-
-    def test_another_dimension_than_the_stores_or_than_before_is_an_error(self):
-        embedder = resolve(lambda texts: [[1.0] * len(texts[0])])
-        embedder.embed(["abc"])
-        with pytest.raises(EmbedderError, match="2 dimensions after ones of 3"):
-            embedder.embed_query("ab")
-        longer = resolve(lambda texts: [[1.0] * 8] * len(texts), "callable:x", dimension=4)
-        with pytest.raises(EmbedderMismatchError, match="4 dimensions") as caught:
-            longer.embed_query("a")
-        assert "reembed=True" in caught.value.hint
-
-    def test_what_it_raises_is_wrapped_without_the_key(self):
-        def refuse(texts):
-            raise PermissionError("Incorrect API key provided: sk-abc123DEF")
-
-        with pytest.raises(EmbedderError, match="raised PermissionError") as caught:
-            resolve(refuse).embed(["a"])
-        assert isinstance(caught.value.__cause__, PermissionError)
-        assert "Incorrect" not in str(caught.value)
-        assert caught.value.retryable
-
-
-LANGUAGES = json.loads((ROOT / "benchmarks" / "data" / "languages.json").read_text(encoding="utf-8"))
-
-
-def found(embedder, language):
-    """Return how many of a language's facts are among the five nearest to their questions."""
-    rows = LANGUAGES[language]["facts"]
-    facts = np.stack(embedder.embed([row["fact"] for row in rows]))
-    questions = np.stack([embedder.embed_query(row["question"]) for row in rows])
-    best = np.argsort(-questions @ facts.T, axis=1)[:, :5]
-    return sum(place in some for place, some in enumerate(best))
+        embedder = resolve(lambda texts: [[0.0, 0.0], [3e300, 4e300], [3e-300, 4e-300]])
+        assert np.allclose(embedder.embed(["", "a", "b"]), [[1, 0], [0.6, 0.8], [0.6, 0.8]])
 
 
 @pytest.mark.skipif(not multilingual.is_present(), reason="the extra `multilingual` is missing")
 class TestMultilingual:
     embedder = Multilingual()
 
-    @pytest.mark.parametrize("language", LANGUAGES)
-    @pytest.mark.slow
-    def test_a_paraphrase_is_found_in_each_language(self, language):
-        assert found(self.embedder, language) >= 37
+    def test_finds_a_paraphrase_in_another_language(self):
+        assert finds_the_dog(self.embedder, "Mein Hund liebt den Strand", "税表は四月までに提出してください")
 
-    @given(st.lists(st.text(max_size=60), max_size=5))
+    @given(st.text(st.characters(exclude_categories=()), max_size=60))
     @settings(deadline=None)
-    def test_any_text_has_a_unit_vector(self, texts):
-        vectors = self.embedder.embed(texts)
-        assert [vector.shape for vector in vectors] == [(512,)] * len(texts)
-        assert all(
-            vector.dtype == np.float32 and abs(np.linalg.norm(vector) - 1) < 1e-4 for vector in vectors
-        )
+    def test_any_text_has_a_unit_vector(self, text):
+        (vector,) = self.embedder.embed([text])
+        assert (vector.dtype, vector.shape) == (np.float32, (512,))
+        assert abs(np.linalg.norm(vector) - 1) < 1e-4
 
     def test_a_lone_surrogate_is_mended_and_a_text_without_a_letter_or_digit_is_near_nothing(self):
-        texts = ["", " ", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
-        *nothing, text, broken = self.embedder.embed(texts)
+        *nothing, text, broken = self.embedder.embed(
+            ["", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
+        )
         assert broken @ text > 0.7
         assert all(np.array_equal(one, nothing[0]) for one in nothing)
         assert abs(nothing[0] @ text) < 0.15
@@ -583,14 +529,6 @@ class TestMultilingual:
         (long,) = self.embedder.embed([words])
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # kB
         assert np.allclose(long, self.embedder.embed_query(words[:1_200]), atol=1e-4)
-
-    @pytest.mark.slow
-    def test_threads_share_it(self):
-        texts = [f"message number {number}" for number in range(40)]
-        alone = self.embedder.embed(texts)
-        with ThreadPoolExecutor(4) as pool:
-            for vectors in pool.map(lambda _: self.embedder.embed(texts), range(4)):
-                assert np.allclose(vectors, alone, atol=1e-5)
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
     @pytest.mark.slow
@@ -613,17 +551,78 @@ class TestMultilingual:
         )
         assert printed_by(code) == "[2, 2, 2]"
 
-    @pytest.mark.parametrize("beside", ["model", "home"])
-    def test_auto_takes_it_beside_minilm_and_without_and_a_store_keeps_its_own(self, request, beside):
-        request.getfixturevalue(beside)
-        assert resolve("auto").identity == "use-multilingual-v3-0.2.1"
-        for made_with in (HASHING, MINILM) if beside == "model" else (HASHING,):
+    def test_auto_takes_it_beside_minilm_and_without_and_a_store_keeps_its_own(self, home, monkeypatch):
+        for made_with in (HASHING, MINILM):
+            assert resolve("auto").identity == multilingual.IDENTITY == "use-multilingual-v3-0.2.1"
             assert resolve("auto", recorded=made_with).identity == made_with
-
-    def test_a_store_of_it_without_it_or_of_another_version_is_refused(self, monkeypatch):
+            put_minilm()
         with pytest.raises(ConfigurationError, match=r"0\.1\.0"):
             resolve("auto", recorded="use-multilingual-v3-0.1.0")
         monkeypatch.setattr(multilingual, "is_present", lambda: False)
         with pytest.raises(EmbedderError) as caught:
             resolve("auto", recorded=multilingual.IDENTITY)
         assert "memlayer-core[multilingual]" in caught.value.hint
+
+
+# A question is asked once, as long as the embedder works.
+
+
+class Both(QueryCache):
+    """A cache with the names that the colours go by."""
+
+    ask, aask = QueryCache.embed_query, QueryCache.aembed_query
+
+
+@pytest.fixture
+def embedder():
+    return FlakyEmbedder(HashingEmbedder())
+
+
+def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, embedder):
+    asked = Both(embedder)
+    first, again = (do(asked, "ask", "where?") for _ in range(2))
+    assert embedder.queries == ["where?"]
+    assert np.array_equal(first, again)
+    assert np.array_equal(first, HashingEmbedder().embed_query("where?"))
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 1
+    embedder.failing = lambda _: True
+    for question in ("when?", "where?"):  # a failure is not kept, and ends what was
+        with pytest.raises(EmbedderError):
+            do(asked, "ask", question)
+    embedder.failing = lambda _: False
+    do(asked, "ask", "where?")
+    assert embedder.queries == ["where?", "when?", "where?", "where?"]
+    embedder.failing = lambda _: True
+    with pytest.raises(EmbedderError):
+        asked.embed(["a text"])  # as the background does
+    embedder.failing = lambda _: False
+    do(asked, "ask", "where?")
+    assert embedder.queries[4:] == ["where?"]
+
+
+def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_known(embedder):
+    heard = []
+    with Memory.in_memory(embedder=embedder, settings=Tuned(index_delay=0.0)) as memory:
+        memory.chat(user_id="ada").add("user", "my pet is a parrot")
+        memory.flush()
+        memory.listen(heard.append)
+        memory.search("my parrot", user_id="ada")
+        embedder.failing = lambda _: True
+        memory.search("my pet", user_id="ada")
+        memory.search("my parrot", user_id="ada")
+    kinds = [type(event) for event in heard if isinstance(event, IndexDegraded | IndexRecovered)]
+    assert kinds == [IndexDegraded]
+
+
+async def test_the_last_questions_are_kept_without_their_texts_for_every_loop(embedder):
+    asked, question = QueryCache(embedder), "a very long question \ud800" * 20_000
+    before = await asked.aembed_query(question)
+    assert await asked.aembed_query(question) is before
+    assert len(pickle.dumps(asked._known)) < 10_000
+    for number in range(300):
+        asked.embed_query(str(number))
+    embedder.queries.clear()
+    for kept in ("299", "44", "43"):
+        await asyncio.to_thread(lambda kept=kept: asyncio.run(asked.aembed_query(kept)))
+    assert embedder.queries == ["43"]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
-from langchain_core.language_models import FakeListChatModel, FakeListLLM, GenericFakeChatModel
+from langchain_core.language_models import FakeListLLM, GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from llama_index.core.llms import CompletionResponse, MockLLM
 from sqlalchemy import text
-from tuned import Tuned
 
-from memlayer_core import Memory, Message
+from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,
     EmbedderError,
@@ -55,42 +54,27 @@ class Awaited(MockLLM):
         return CompletionResponse(text=TOLD)
 
 
-class Made:
-    async def __call__(self, instructions: str, text: str) -> str:
-        return f"{instructions}|{text}"
-
-
-async def later(prompt: str) -> str:
-    return prompt
-
-
 async def told_later(prompt: str) -> str:
     return TOLD
 
 
-def chat_model(*replies: AIMessage) -> GenericFakeChatModel:
-    return GenericFakeChatModel(messages=iter(replies))
+def chat_model(reply: AIMessage) -> GenericFakeChatModel:
+    return GenericFakeChatModel(messages=iter([reply]))
 
 
-USAGE = {"input_tokens": 70, "output_tokens": 9, "total_tokens": 79}
-
-
-@pytest.mark.parametrize(
-    "given",
-    [chat_model(AIMessage(TOLD, usage_metadata=USAGE)), Telling()],
-    ids=["LangChain's", "LlamaIndex's"],
-)
-def test_a_chat_model_answers_and_tells_its_usage(given) -> None:
-    model = language_model(given)
-    assert model is not None
-    reply = model.ask("Be brief.", "Sum this up.")
-    assert (reply.text, reply.tokens_in, reply.tokens_out) == (TOLD, 70, 9)
-    assert type(given).__name__ in model.name
+def test_a_chat_model_answers_and_tells_its_usage() -> None:
+    usage = {"input_tokens": 70, "output_tokens": 9, "total_tokens": 79}
+    for given in (chat_model(AIMessage(TOLD, usage_metadata=usage)), Telling()):
+        model = language_model(given)
+        assert model is not None
+        reply = model.ask("Be brief.", "Sum this up.")
+        assert (reply.text, reply.tokens_in, reply.tokens_out) == (TOLD, 70, 9)
+        assert type(given).__name__ in model.name
 
 
 CALLS = [{"name": "look", "args": {}, "id": "c1", "type": "tool_call"}]
 BOTH, APART = "Be brief.\n\nSum this up.", "Be brief.|Sum this up."
-GIVEN = {
+GIVEN: dict[str, tuple[Any, str]] = {
     "a chat model that answers in blocks": (chat_model(AIMessage([{"type": "text", "text": TOLD}])), TOLD),
     "one that only calls tools": (chat_model(AIMessage("", tool_calls=CALLS)), ""),
     "LangChain's LLM of plain texts": (FakeListLLM(responses=[TOLD]), TOLD),
@@ -98,37 +82,28 @@ GIVEN = {
     "LlamaIndex's that can only be awaited": (Awaited(), TOLD),
     "a function": (lambda prompt: prompt, BOTH),
     "a function of two arguments": (lambda instructions, text: f"{instructions}|{text}", APART),
-    "an async function": (later, BOTH),
-    "an object that is called": (Made(), APART),
+    "an async function": (told_later, TOLD),
 }
 
 
-@pytest.mark.parametrize(("given", "answer"), GIVEN.values(), ids=GIVEN)
-def test_any_model_answers_with_a_text(given, answer) -> None:
-    assert asked(given) == answer
+def test_any_model_answers_with_a_text() -> None:
+    assert {name: asked(given) for name, (given, _) in GIVEN.items()} == {
+        name: answer for name, (_, answer) in GIVEN.items()
+    }
 
 
-@pytest.mark.parametrize(
-    "problem",
-    [
-        TimeoutError("60 s"),
-        RuntimeError("429 Too Many Requests"),
-        ValueError("This model's maximum context length is 8192 tokens"),
-    ],
-)
-def test_errors_are_ours_and_tell_no_secret(problem) -> None:
-    def broken(prompt: str) -> str:
-        raise type(problem)(f"{problem} (api_key=sk-verysecret123)")
+def test_errors_are_ours_and_tell_no_secret_and_what_is_no_model_is_refused() -> None:
+    for problem in ("429 Too Many Requests", "This model's maximum context length is 8192 tokens"):
 
-    with pytest.raises(ModelError) as raised:
-        asked(broken)
-    assert type(raised.value) is (ModelContextError if "maximum" in str(problem) else ModelError)
-    assert raised.value.retryable
-    assert "verysecret" not in str(raised.value)
+        def broken(prompt: str, problem: str = problem) -> str:
+            raise ValueError(f"{problem} (api_key=sk-verysecret123)")
 
-
-def test_what_is_no_model_and_what_returns_no_text_is_refused() -> None:
-    for given in (42, "gpt-5-mini", int, object()):
+        with pytest.raises(ModelError) as raised:
+            asked(broken)
+        assert type(raised.value) is (ModelContextError if "maximum" in problem else ModelError)
+        assert raised.value.retryable
+        assert "verysecret" not in str(raised.value)
+    for given in (42, "gpt-5-mini", int):
         with pytest.raises(ConfigurationError, match="summariser") as refused:
             Memory.in_memory(summarizer=given)
         assert refused.value.hint
@@ -136,52 +111,26 @@ def test_what_is_no_model_and_what_returns_no_text_is_refused() -> None:
         asked(lambda prompt: 42)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [FakeListChatModel(responses=[TOLD]), Awaited(), told_later],
-    ids=["langchain", "llamaindex", "async"],
-)
-def test_each_of_them_sums_up_what_left_the_window(given) -> None:
-    settings = Tuned(max_tokens=600, index_delay=0, recall_tokens=0, episodes=False)
-    with Memory.in_memory(summarizer=given, settings=settings) as memory:
-        chat = memory.chat(user_id="u", session_id="s")
-        for name in ("Anna0 and Bela1", "Caro2"):
-            trams = "The trams there are yellow and loud. " * 15
-            said = f"{name} took 2 cats to the old quarter of Lisbon. {trams}"
-            chat.add_messages([Message("user", said), Message("assistant", f"I see. {said}")])
-        chat.add("user", "And then?")
-        chat.context()
-        memory.flush(10)
-        (summary,) = chat.summary()
-        assert summary.text == TOLD
-        assert TOLD in chat.context().messages[0].text
-        (cost,) = memory.admin.costs()
-        assert (cost.kind, cost.calls, cost.model) == ("summarize", 1, summary.model)
-        assert cost.tokens_in > 100
-        assert cost.tokens_out > 5
+THOUGHT = [
+    (f"<think>Oslo?</think>{TOLD}", TOLD),
+    (f"\n<THINKING>\nOslo?\n\n</THINKING>\n\n{TOLD}", TOLD),
+    (f"<think></think>\n<think>Bergen?</think>{TOLD}", TOLD),
+    (f"Oslo? No: Riga.\n</think>\n\n{TOLD}", TOLD),
+    ("<think>Oslo? Perhaps", ""),
+    *(
+        (said, said)
+        for said in (f"{TOLD} <think> is a tag, and </think> ends it.", "<thinker> is no such tag.")
+    ),
+    (
+        "The log says:\n<think>\nhm\n</think>\nand goes on.",
+        "The log says:\n<think>\nhm\n</think>\nand goes on.",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("said", "answer"),
-    [
-        (f"<think>Oslo?</think>{TOLD}", TOLD),
-        (f"\n<THINKING>\nOslo?\n\n</THINKING>\n\n{TOLD}", TOLD),
-        (f"<think></think>\n<think>Bergen?</think>{TOLD}", TOLD),
-        (f"Oslo? No: Riga.\n</think>\n\n{TOLD}", TOLD),
-        ("<think>Oslo? Perhaps", ""),
-        (f"{TOLD} <think> is a tag, and </think> ends it.", None),
-        ("The log says:\n<think>\nhm\n</think>\nand goes on.", None),
-        ("<thinker> is no such tag.", None),
-    ],
-)
-def test_what_a_model_thinks_in_front_of_its_answer_is_left_out(said, answer) -> None:
-    assert asked(lambda prompt: said) == (said if answer is None else answer)
-
-
-def test_a_summary_has_no_thoughts_in_front_of_it() -> None:
-    talk = [Message("user", f"I am Anna, and on day {day} I saw the ship number {day}.") for day in range(60)]
-    with Memory.in_memory(summarizer=lambda prompt: f"<think>Oslo?</think>{TOLD}") as memory:
-        assert memory.summarize(talk, token_limit=120) == TOLD
+def test_what_a_model_thinks_in_front_of_its_answer_is_left_out() -> None:
+    for said, answer in THOUGHT:
+        assert asked(lambda prompt, said=said: said) == answer
 
 
 class ContextOverflowError(Exception):
@@ -199,97 +148,65 @@ class BadRequestError(Exception):
 class Answer:
     """The HTTP response behind an error; one that is streamed has no text."""
 
-    def __init__(self, code: str) -> None:
-        self.body = {"error": {"code": code}}
-
-    @property
-    def text(self) -> str:
-        raise RuntimeError("it was not read")
+    body: ClassVar = {"error": {"code": "exceed_context_size_error"}}
+    text = property(lambda _: 1 / 0)
 
 
-def caused(problem: Exception) -> Exception:
-    """Return an error of a framework around one of a provider."""
-    outer = RuntimeError("the workflow failed")
-    outer.__cause__ = problem
-    return outer
-
-
-WORDS = [
-    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
-    "Error code: 413 - {'type': 'error', 'error': {'type': 'request_too_large', 'message': 'Request exceeds the maximum size'}}",
-    "The decoder prompt (length 9000) is longer than the maximum model length of 8192.",
-    "Range of input length should be [1, 6000]",
-    "The input token count (1234567) exceeds the maximum number of tokens allowed (1048576).",
-    "Unable to submit request because the input token count is 1234 but model only supports up to 1000.",
-    "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000",
-    "Prompt contains 40000 tokens, too large for model with 32768 maximum context length",
-    "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens",
-    "`inputs` must have less than 1024 tokens. Given: 2000",
-    "Your request exceeded model token limit: 8192",
-    "prompt token count of 70000 exceeds the limit of 64000",
-    "Request body too large for gpt-4o model. Max size: 8000 tokens.",
-    "Trying to keep the first 5000 tokens when context the overflows.",
-    "The number of tokens to keep from the initial prompt is greater than the context length",
-    "Malformed input request: expected maxLength: 50000, actual: 60000, please reformat your input",
-    "length of prompt_tokens (9000) must be less than max_seq_len (8192)",
-    "Current length is 9000 while limit is 8192",
-    "Invalid 'messages[1].content': string too long. Expected a string with maximum length 1048576",
-    "number of input tokens must be no more than 32768, got 40000",
-    "max tokens of 4096 exceeded",
-    "Total tokens of image and text exceed max message tokens",
-    "Client error '413 Payload Too Large' for url 'http://localhost'",
-    "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 45000.",
-    "litellm.ContextWindowExceededError: input_too_long",
-]
-OTHER_WORDS = [
-    "no",
-    "Rate limit reached: too many tokens per min (TPM)",
-    "ThrottlingException: Too many tokens, please wait before trying again.",
-    "max_tokens is too large: 200000. This model supports at most 4096 completion tokens",
-    "max_tokens: 10000 > 4096, which is the maximum allowed number of output tokens for this model",
-    "Range of max_tokens should be [1, 8192]",
-    "`max_tokens` must be less than or equal to `8192`",
-    "Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64",
-    "messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes",
-    "You exceeded your current quota, please check your plan",
-    "Too Many Requests: maximum number of requests exceeded",
-    "Post /api/chat: context deadline exceeded (Client.Timeout exceeded while awaiting headers)",
-    "temperature: Input should be less than or equal to 2",
-    "top_k: Input should be greater than 0",
-    "Request timed out.",
-    "Overloaded",
-    "messages: roles must alternate between user and assistant",
-    "messages.1: `tool_use` ids were found without `tool_result` blocks immediately after",
-    "The model `gpt-9` does not exist",
-]
+WORDS = """
+input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000
+Error code: 413 - {'type': 'error', 'error': {'type': 'request_too_large', 'message': 'Request exceeds the maximum size'}}
+The decoder prompt (length 9000) is longer than the maximum model length of 8192.
+Range of input length should be [1, 6000]
+The input token count (1234567) exceeds the maximum number of tokens allowed (1048576).
+Unable to submit request because the input token count is 1234 but model only supports up to 1000.
+too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000
+Prompt contains 40000 tokens, too large for model with 32768 maximum context length
+Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 4000 `inputs` tokens
+Trying to keep the first 5000 tokens when context the overflows.
+Malformed input request: expected maxLength: 50000, actual: 60000, please reformat your input
+Current length is 9000 while limit is 8192
+Invalid 'messages[1].content': string too long. Expected a string with maximum length 1048576
+number of input tokens must be no more than 32768, got 40000
+max tokens of 4096 exceeded
+Client error '413 Payload Too Large' for url 'http://localhost'
+Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 45000.
+"""
+OTHER_WORDS = """
+no
+Rate limit reached: too many tokens per min (TPM)
+ThrottlingException: Too many tokens, please wait before trying again.
+max_tokens is too large: 200000. This model supports at most 4096 completion tokens
+max_tokens: 10000 > 4096, which is the maximum allowed number of output tokens for this model
+`max_tokens` must be less than or equal to `8192`
+Invalid 'tools[0].function.name': string too long. Expected a string with maximum length 64
+messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 6000000 bytes > 5242880 bytes
+You exceeded your current quota, please check your plan
+Post /api/chat: context deadline exceeded (Client.Timeout exceeded while awaiting headers)
+Request timed out.
+messages.1: `tool_use` ids were found without `tool_result` blocks immediately after
+"""
 TOO_LONG = [
     ContextOverflowError("no"),
     ModelContextError("no", hint="none"),
     BadRequestError("no", "context_length_exceeded"),
-    caused(BadRequestError("no", "context_length_exceeded")),
     BadRequestError("no", "1261"),
     BadRequestError("no", status_code=413),
-    BadRequestError("Bad Request", status_code=400, response=Answer("exceed_context_size_error")),
-    *map(ValueError, WORDS),
+    BadRequestError("Bad Request", status_code=400, response=Answer()),
+    *map(ValueError, WORDS.strip().splitlines()),
 ]
 OTHER = [
     BadRequestError("invalid", "invalid_api_key"),
     BadRequestError("no", status_code=400),
-    *map(ValueError, OTHER_WORDS),
+    *map(ValueError, OTHER_WORDS.strip().splitlines()),
 ]
 
 
 @pytest.mark.requirement("A23")
-@pytest.mark.parametrize("problem", TOO_LONG, ids=str)
-def test_a_prompt_that_is_too_long_is_recognized(problem) -> None:
-    assert is_overflow(problem)
-
-
-@pytest.mark.parametrize("problem", OTHER, ids=str)
-def test_nothing_else_is_taken_for_it(problem) -> None:
-    assert not is_overflow(problem)
-    with pytest.raises(type(problem)):
-        retry_limit(lambda _: None, Scope("louis"), problem, token_limit=100, tokens=100)
+def test_a_prompt_that_is_too_long_is_recognized_and_nothing_else_is_taken_for_it() -> None:
+    outer = RuntimeError("the workflow failed")
+    outer.__cause__ = TOO_LONG[2]
+    assert [problem for problem in (*TOO_LONG, outer) if not is_overflow(problem)] == []
+    assert [problem for problem in OTHER if is_overflow(problem)] == []
 
 
 @pytest.mark.requirement("A23")
@@ -299,6 +216,8 @@ def test_sixty_percent_are_tried_of_the_limit_or_of_what_was_refused() -> None:
         events: list[Event] = []
         assert retry_limit(events.append, scope, TOO_LONG[0], token_limit=8000, tokens=tokens) == limit
         assert events == [ContextOverflowed(scope.namespace, "s", tokens, limit, reason)]
+    with pytest.raises(BadRequestError):
+        retry_limit(lambda _: None, scope, OTHER[0], token_limit=100, tokens=100)
 
 
 SECRET = "my diagnosis is scurvy"
@@ -313,24 +232,19 @@ def answer(prompt: str) -> str:
     raise RuntimeError(f"cannot answer {prompt!r}")
 
 
-def speak(memory: Memory) -> list[object]:
-    """Say something secret in a session whose older turns are summed up, and ask for it from another."""
-    chat, notes = memory.chat(user_id="louis", session_id="s"), []
-    for number in range(12):
-        chat.add("user", f"{SECRET}, number {number}, and so I eat as many oranges and lemons as I can find.")
-        chat.add("assistant", "Eat more of them, and see your doctor again next week about it.")
-        notes.extend(chat.context().reasons)
-    notes.extend(memory.chat(user_id="louis", session_id="t").context("What is my diagnosis?").reasons)
-    notes.extend(hit.reasons for hit in memory.search("What is my diagnosis?", user_id="louis"))
-    return notes
-
-
 def test_it_is_nowhere_but_in_the_cause(open_at, caplog) -> None:
+    """What is said in a session whose older turns are summed up, and asked for from another, is quoted by no error."""
     caplog.set_level(logging.DEBUG, "memlayer")
     memory = open_at(embedder=embed, summarizer=answer, settings=SETTINGS)
     told: list[object] = []
     memory.listen(told.append)
-    told.extend(speak(memory))
+    chat = memory.chat(user_id="louis", session_id="s")
+    for number in range(12):
+        chat.add("user", f"{SECRET}, number {number}, and so I eat as many oranges and lemons as I can find.")
+        chat.add("assistant", "Eat more of them, and see your doctor again next week about it.")
+        told.extend(chat.context().reasons)
+    told.extend(memory.chat(user_id="louis", session_id="t").context("What is my diagnosis?").reasons)
+    told.extend(hit.reasons for hit in memory.search("What is my diagnosis?", user_id="louis"))
     try:
         memory.flush(10)
     except FlushTimeoutError as problem:
@@ -349,9 +263,6 @@ def test_it_is_nowhere_but_in_the_cause(open_at, caplog) -> None:
         memory.runtime.embedder.embed([SECRET])
     assert SECRET not in str(raised.value)
     assert SECRET in str(raised.value.__cause__)
-
-
-def test_of_errors_that_may_quote_only_the_type_is_told() -> None:
-    assert in_short(ValueError(SECRET)) == "ValueError"
-    assert in_short(InvalidMessageError(SECRET, hint="")) == "InvalidMessageError"
+    for problem in (ValueError(SECRET), InvalidMessageError(SECRET, hint="")):
+        assert in_short(problem) == type(problem).__name__
     assert in_short(MemlayerError("the disk is full", hint="")) == "the disk is full"

@@ -35,10 +35,6 @@ SAMPLES = {
         "The harbour was quiet when we arrived, apart from two fishermen who were mending a net under the yellow "
         "lamp. My grandmother used to say that a town shows its character before breakfast, and she wasn't wrong."
     ),
-    "English chat": (
-        "hey, quick question - I moved to Berlin last month and I'm looking for a dentist who speaks English. "
-        "I'm a bit nervous about it, tbh. Any ideas? Oh, and I can only do Tuesdays after 5pm."
-    ),
     "Chinese": (
         "港口在清晨非常安静,只有两个渔夫坐在黄色的灯下修补渔网。我的奶奶常说,一座城市的性格在早饭以前就能看出来。"
         "面包店已经开门了,没有人对穿着泥靴问路的陌生人感到惊讶。请帮我预订周五晚上七点的餐厅,四个人,靠窗的位置,谢谢!"
@@ -46,10 +42,6 @@ SAMPLES = {
     "Japanese": (
         "港は静かで、黄色い街灯の下で二人の漁師が網を直していました。祖母はよく、町の性格は朝ごはんの前に分かると"
         "言っていました。金曜日の夜七時に、窓側の席でレストランを四名予約してください。よろしくお願いします。"
-    ),
-    "Korean": (
-        "우리가 도착했을 때 항구는 조용했고, 노란 가로등 아래에서 어부 두 명이 그물을 고치고 있었다. 빵집은 이미 문을 "
-        "열었고, 길을 묻는 낯선 사람을 보고 놀라는 사람은 아무도 없었다. 금요일 저녁 일곱 시에 네 명 예약해 주세요."
     ),
     "Russian": (
         "Когда мы приехали, в порту было тихо, только двое рыбаков чинили сеть под жёлтым фонарём. Пекарня уже "
@@ -63,20 +55,18 @@ SAMPLES = {
         self._window_seconds = seconds
 """,
     "JSON": json.dumps(_ORDERS),
-    "indented JSON": json.dumps(_ORDERS, indent=2),
     "URLs": (
         "https://docs.example.org/en/latest/guide/getting-started.html#installation\n"
         "https://shop.example.com/products/coffee-maker-1200w?utm_source=newsletter&ref=5f2c9a\n"
         "http://localhost:8080/api/v2/users/42/orders?sort=-created_at&page[size]=50\n"
     ),
     "base64": base64.b64encode(b"".join(_DIGESTS)).decode(),
-    "hexadecimal": "\n".join(digest.hex() for digest in _DIGESTS),
     "numbers": ", ".join(str(int.from_bytes(d[:3]) / 10 ** (d[3] % 5)) for d in _DIGESTS),
     "emoji": "".join(_FACES[byte % len(_FACES)] for digest in _DIGESTS[:6] for byte in digest),
 }
 COUNTS = {
-    "cl100k_base": (43, 50, 140, 110, 129, 108, 81, 457, 614, 69, 1220, 1502, 255, 491),
-    "o200k_base": (42, 47, 98, 77, 79, 63, 82, 457, 614, 69, 1156, 1507, 255, 294),
+    "cl100k_base": (43, 140, 110, 108, 81, 457, 69, 1220, 255, 491),
+    "o200k_base": (42, 98, 77, 63, 82, 457, 69, 1156, 255, 294),
 }
 """Tokens of the samples."""
 REAL = tuple(COUNTS)
@@ -133,6 +123,8 @@ class TestEstimate:
 
     def test_is_held_against_what_the_encodings_really_count(self, real):
         assert tuple(map(real.text, SAMPLES.values())) == COUNTS[real.name]
+        model = token_counter({"cl100k_base": "gpt-4", "o200k_base": "gpt-4o"}[real.name])
+        assert (model.name, model.text("Guten Morgen")) == (real.name, real.text("Guten Morgen"))
 
     @given(any_text)
     @example(" ")
@@ -146,35 +138,25 @@ class TestEstimate:
         first, second, both = map(estimate, (one, other, f"{one}\n{other}"))
         assert max(first, second, first + second - 4) <= both <= first + second + 2
 
-    def test_sees_an_uncommon_script_as_dearer_than_english(self):
-        assert estimate("გამარჯობა") > 3 * estimate("greetings")
-
 
 class TestChoice:
-    def test_auto_is_the_estimate_on_a_machine_without_tables(self, bare, caplog):
-        counter = token_counter()
-        assert counter.name == "estimate"
-        assert counter.text("How are you?") == estimate("How are you?")
+    def test_auto_is_the_newest_encoding_at_hand_and_else_the_estimate(self, fresh, monkeypatch, caplog):
+        assert token_counter().name == at_hand("o200k_base")
+        for found, name in (("cl100k_base", "cl100k_base"), (None, "estimate")):
+            monkeypatch.setattr(tokens, "find_tables", lambda name, found=found: name == found or None)
+            assert token_counter().name == name
+        assert token_counter().text("How are you?") == estimate("How are you?")
         assert not caplog.records
 
-    def test_auto_is_the_newest_encoding_at_hand(self, fresh, monkeypatch):
-        assert token_counter().name == at_hand("o200k_base")
-        monkeypatch.setattr(tokens, "find_tables", lambda name: name == "cl100k_base" or None)
-        assert token_counter().name == "cl100k_base"
-
-    def test_a_model_counts_with_its_encoding(self, real):
-        model = {"cl100k_base": "gpt-4", "o200k_base": "gpt-4o"}[real.name]
-        assert token_counter(model).name == real.name
-        assert token_counter(model).text("Guten Morgen") == real.text("Guten Morgen")
-
-    def test_a_model_without_its_table_is_estimated_with_one_warning_of_how_to_get_it(self, bare, caplog):
+    def test_a_model_without_its_table_is_estimated_with_one_warning_of_how_to_get_it(
+        self, bare, caplog, monkeypatch
+    ):
         assert [token_counter("gpt-4o").name for _ in range(3)] == ["estimate"] * 3
         [record] = caplog.records
         assert (record.name, record.levelno) == ("memlayer", logging.WARNING)
         for part in ("'gpt-4o'", "TIKTOKEN_CACHE_DIR", "get_encoding('o200k_base')", "llama-index-core"):
             assert part in record.getMessage()
-
-    def test_an_encoding_of_a_plugin_may_download_anything_and_is_estimated(self, bare, caplog, monkeypatch):
+        # An encoding of a plugin may download anything.
         plugins = {"house_base": lambda: pytest.fail("loaded")}
         monkeypatch.setattr(tiktoken.registry, "ENCODING_CONSTRUCTORS", plugins)
         assert token_counter("house_base").name == "estimate"
@@ -184,38 +166,38 @@ class TestChoice:
         async def count(text):
             return 1
 
-        wrong = {"gtp-4o": "gtp-4o", None: "tokenizer", ("gpt-4o",): "tokenizer", count: "blocking"}
-        for nonsense, why in reversed(wrong.items()):
+        for nonsense, why in ((None, "tokenizer"), (count, "blocking"), ("gtp-4o", "gtp-4o")):
             with pytest.raises(ConfigurationError, match=why) as caught:
                 token_counter(nonsense)
         for part in ("auto", "estimate", "gpt-4o", "cl100k_base", "o200k_base", "function"):
             assert part in caught.value.hint
 
 
+class Split:
+    def __call__(self, text):
+        return text.split()
+
+
 class TestFunctions:
     def test_a_function_answers_with_a_number_or_the_tokens_and_has_its_name(self, words):
-        class Split:
-            def __call__(self, text):
-                return text.split()
-
-        own = f"{__name__}.{Split.__qualname__}"
+        own = f"{__name__}.Split"
         for function, name in ((len, "builtins.len"), (str.split, "builtins.str.split"), (Split(), own)):
             counter = token_counter(function)
             assert (counter.text("x"), counter.name.partition("#")[0]) == (1, f"callable:{name}")
-        for answer, count in ((np.int64(3), 3), (np.zeros(5), 5)):
-            assert token_counter(lambda _, answer=answer: answer).text("x") == count
-        assert words.text("four words are here") == 4
+        assert (
+            token_counter(lambda _: np.zeros(5)).text("x")
+            == token_counter(lambda _: np.int64(5)).text("x")
+            == 5
+        )
         assert token_counter(words) is words
-
-    def test_two_functions_of_one_name_that_count_differently_have_different_names(self):
         one, other, same = (token_counter(lambda text, n=n: n * len(text)) for n in (1, 2, 1))
-        assert one.name == same.name != other.name
+        assert one.name == same.name != other.name, "of two with one name, it says which"
 
-    @pytest.mark.parametrize("answer", [None, -1, 1.5, True, "tokens", {"input_ids": [1, 2]}])
-    def test_an_answer_that_is_no_count_is_an_error_that_names_the_function(self, answer):
-        with pytest.raises(ConfigurationError, match="lambda"):
-            token_counter(lambda text: answer)
-        later = token_counter(lambda text: answer if text == "anything" else 1)
+    def test_an_answer_that_is_no_count_is_an_error_that_names_the_function(self):
+        for answer in (None, -1, 1.5, True, "tokens", {"input_ids": [1, 2]}):
+            with pytest.raises(ConfigurationError, match="lambda"):
+                token_counter(lambda text, answer=answer: answer)
+        later = token_counter(lambda text: None if text == "anything" else 1)
         with pytest.raises(ConfigurationError, match="lambda"):
             later.text("anything")
 
@@ -228,43 +210,40 @@ class TestTables:
             assert digest in source
         assert set(tiktoken.list_encoding_names()) >= set(tokens._TABLES)
 
-    @pytest.mark.parametrize("folder", ["TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR", "temporary"])
-    def test_a_table_is_found_in_every_cache_of_tiktoken(self, bare, folder, monkeypatch, tmp_path):
+    def test_a_table_is_found_in_every_cache_of_tiktoken(self, bare, monkeypatch, tmp_path):
         digest = hashlib.sha256(b"table").hexdigest()
         monkeypatch.setitem(tokens._TABLES, "cl100k_base", (("encodings/cl100k_base.tiktoken", digest),))
-        cache = bare
-        if folder != "temporary":
-            cache = tmp_path / folder
-            cache.mkdir()
-            monkeypatch.setenv(folder, str(cache))
         assert tokens.find_tables("cl100k_base") is None
-        (cache / _table_name("cl100k_base")).write_bytes(b"table")
-        assert tokens.find_tables("cl100k_base") == cache
+        for folder in ("temporary", "DATA_GYM_CACHE_DIR", "TIKTOKEN_CACHE_DIR"):  # the later one comes first
+            cache = bare
+            if folder != "temporary":
+                cache = tmp_path / folder
+                cache.mkdir()
+                monkeypatch.setenv(folder, str(cache))
+            (cache / _table_name("cl100k_base")).write_bytes(b"table")
+            assert tokens.find_tables("cl100k_base") == cache
 
-    @pytest.mark.parametrize("named", ["auto", "gpt-4o", "o200k_base"])
-    def test_a_damaged_table_leads_to_the_estimate_and_a_warning_and_is_left_alone(self, bare, named, caplog):
+    def test_a_damaged_table_leads_to_the_estimate_and_a_warning_and_is_left_alone(self, bare, caplog):
         table = bare / _table_name("o200k_base")
         table.write_bytes(b"IQ== 0\n")
-        counter = token_counter(named)
-        assert (counter.name, counter.text("hello")) == ("estimate", estimate("hello"))
+        for named in ("auto", "gpt-4o"):
+            counter = token_counter(named)
+            assert (counter.name, counter.text("hello")) == ("estimate", estimate("hello"))
         assert f"{str(table)!r} (encodings/o200k_base.tiktoken) is damaged" in caplog.text
         assert table.read_bytes() == b"IQ== 0\n"
 
-    @pytest.mark.parametrize("problem", ["went away", "bad line"])
-    def test_a_table_that_goes_or_is_broken_leads_to_the_estimate(self, bare, monkeypatch, caplog, problem):
+    def test_a_table_that_goes_or_is_broken_leads_to_the_estimate(self, bare, monkeypatch, caplog):
         def fail(name):
             raise ValueError("bad line")
 
-        monkeypatch.setattr(tokens, "find_tables", lambda name: bare)
-        counter = token_counter("o200k_base")
-        if problem == "bad line":
-            monkeypatch.setattr(tiktoken, "get_encoding", fail)
-        else:
-            monkeypatch.setattr(tokens, "find_tables", lambda name: None)
-        assert counter.text("hello there") == estimate("hello there")
-        assert counter.name == "estimate"
-        assert problem in caplog.text
-        assert "TIKTOKEN_CACHE_DIR" not in os.environ
+        monkeypatch.setattr(tiktoken, "get_encoding", fail)
+        for found, problem in ((bare, "bad line"), (None, "went away")):
+            monkeypatch.setattr(tokens, "find_tables", lambda name: bare)
+            counter = token_counter("o200k_base")
+            monkeypatch.setattr(tokens, "find_tables", lambda name, found=found: found)
+            assert (counter.text("hello there"), counter.name) == (estimate("hello there"), "estimate")
+            assert problem in caplog.text
+            assert "TIKTOKEN_CACHE_DIR" not in os.environ
 
     @pytest.mark.parametrize("before", [None, "/nowhere"])
     def test_loading_uses_no_network_and_leaves_the_environment_alone(self, fresh, real, before, monkeypatch):
@@ -295,16 +274,15 @@ class TestText:
         assert real.text("<|endoftext|>") > 1
         assert real.text("a\ud800b \udc00") >= 3
 
-    @pytest.mark.parametrize("tokenizer", ["estimate", *REAL])
-    def test_a_million_spaces_are_counted(self, tokenizer):
-        counter = token_counter(tokenizer if tokenizer == "estimate" else at_hand(tokenizer))
-        assert 1000 < counter.text(" " * 1_000_000) < 100_000
-
-    def test_a_text_counted_in_pieces_costs_two_tokens_more_a_piece_at_most(self, real, monkeypatch):
-        text = SAMPLES["English prose"][0] * 5
+    def test_a_million_spaces_are_counted_in_pieces_which_cost_two_tokens_more_at_most(
+        self, real, monkeypatch
+    ):
+        for counter in (real, token_counter("estimate")):
+            assert 1000 < counter.text(" " * 1_000_000) < 100_000
+        text = SAMPLES["English prose"] * 5
         whole = real.text(text)
         monkeypatch.setattr(tokens, "_PIECE", 100)
-        assert whole <= real.text(text) <= whole + 2 * len(text) // 100
+        assert whole <= real.text(text) <= whole + 2 * (len(text) // 100 + 1)
 
 
 def block(**fields):
@@ -318,7 +296,6 @@ class TestMessages:
     def test_text_names_calls_and_what_is_answered_are_counted(self, words):
         call = ToolCall("id", "weather", '{"city": "Lisbon", "days": 3}')
         for message, cost in (
-            (Message("user"), 0),
             (Message("user", "one two three"), 3),
             (block(type="text", text="one two three"), 3),
             (
@@ -334,14 +311,13 @@ class TestMessages:
         sentence = block(type="tool_result", content="so many words " * 200)
         assert words.message(sentence) > 600, "a long sentence is not taken for bytes"
 
-    @pytest.mark.parametrize(
-        "own", [{"type": "tool_use", "id": "id"}, {"type": "function_call", "id": "fc", "call_id": "id"}]
-    )
-    def test_a_call_that_is_also_a_block_is_counted_once(self, words, own):
+    def test_a_call_that_is_also_a_block_is_counted_once(self, words):
         call = ToolCall("id", "weather")
-        with_block = Message("assistant", ({**own, "name": "weather", "input": {}},), tool_calls=(call,))
-        assert words.message(with_block) == words.message(Message("assistant", tool_calls=(call,)))
-        assert words.message(Message("assistant", with_block.content)) > FRAME
+        for own in ({"type": "tool_use", "id": "id"}, {"type": "function_call", "id": "fc", "call_id": "id"}):
+            content = ({**own, "name": "weather", "input": {}},)
+            both, alone = (Message("assistant", one, tool_calls=(call,)) for one in (content, ""))
+            assert words.message(both) == words.message(alone)
+            assert words.message(Message("assistant", content)) > FRAME
 
     def test_media_cost_a_flat_sum_whatever_their_bytes_and_fetch_nothing(self, words, socket_disabled):
         costs = {"image": tokens.IMAGE_TOKENS, "audio": tokens.AUDIO_TOKENS, "video": tokens.VIDEO_TOKENS}
@@ -354,20 +330,15 @@ class TestMessages:
     def test_a_document_costs_its_text_wherever_that_is(self, words):
         text = "three words here " * 1000
         code = base64.b64encode(text.encode()).decode()
-        file, part = f"data:text/plain;base64,{code}", {"type": "text", "text": text}
+        part = {"type": "text", "text": text}
         document = {"type": "document", "source": {"type": "base64", "data": code}}
         for form in (
             {"type": "file", "text": text},
-            {"type": "text-plain", "mime_type": "text/plain", "base64": code},
             {"type": "file", "mime_type": "text/markdown", "base64": code},
             {"type": "file", "source_type": "text", "data": text},
             {"type": "media", "mime_type": "text/csv", "data": code},
-            {"type": "file", "file": {"file_data": file}},
-            {"type": "input_file", "file_data": file},
-            document,
-            {"type": "document", "source": {"type": "text", "data": text}},
+            {"type": "file", "file": {"file_data": f"data:text/plain;base64,{code}"}},
             {"type": "document", "source": {"type": "content", "content": [part]}},
-            {"type": "search_result", "content": [part]},
             {"type": "citable", "text": text},
             {"type": "tool_result", "content": [document]},
             {"type": "non_standard", "value": {"document": {"format": "txt", "source": {"bytes": code}}}},
@@ -388,17 +359,15 @@ class TestMessages:
             found = words.message(block(type="file", **one))
             assert found == tokens.DOCUMENT_TOKENS + FRAME
 
-    def test_an_image_costs_the_same_inside_of_a_document(self, words):
+    def test_images_and_bytes_inside_of_other_blocks_cost_a_flat_sum(self, words):
         image = {"type": "image", "source": {"type": "base64", "data": "iVBORw0KGgo=" * 100_000}}
         for kind in ("document", "tool_result", "search_result"):
             found = words.message(block(type=kind, content=[image]))
             assert tokens.IMAGE_TOKENS <= found - FRAME <= tokens.IMAGE_TOKENS + 5
-
-    @pytest.mark.parametrize("data", ["data:image/png;base64,iVBORw0KGgo=", "QUJD" * 200, "QUJDREVG\n" * 100])
-    def test_bytes_written_as_text_inside_other_blocks_cost_a_flat_sum(self, data):
-        empty, full = (block(type="tool_result", content=[{"data": one}]) for one in ("", data))
-        letters = token_counter(len)
-        assert letters.message(full) == letters.message(empty) + tokens.IMAGE_TOKENS
+        letters, empty = token_counter(len), block(type="tool_result", content=[{"data": ""}])
+        for data in ("data:image/png;base64,iVBORw0KGgo=", "QUJD" * 200, "QUJDREVG\n" * 100):
+            full = block(type="tool_result", content=[{"data": data}])
+            assert letters.message(full) == letters.message(empty) + tokens.IMAGE_TOKENS
 
     def test_no_block_is_too_odd_to_be_counted(self):
         deep: list = []

@@ -1,4 +1,4 @@
-"""Facts go along with an export, with the words that they rest on; what patterns had learned is archived."""
+"""Facts go along with an export, with the words that they rest on; and what version 0.1 exported is imported whole."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import io
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_reader import reads
 from tuned import Tuned
 
-from memlayer_core import Memory
+from memlayer_core import Memory, Scope, ToolCall
 from memlayer_core.errors import ImportStoppedError
+from memlayer_core.items.model import FindItems
+from memlayer_core.message import Raw
 
 pytestmark = pytest.mark.each_database
 
@@ -106,41 +109,41 @@ def test_the_messages_of_an_export_without_records_are_learned(memory: Memory, o
     assert memory.profile("louis")["home"].value == "Graz"
 
 
-def test_a_record_of_the_same_id_is_not_taken_for_the_forgotten_one(memory, exported, open_at) -> None:
-    memory.forget(record_id="louis_mem_001")
-    other = open_at()
-    other.chat(user_id="louis", session_id="t").remember("Louis bakes.")
-    other.import_from(lines_of(memory))
-    told = {one.raw for one in other.records(user_id="louis")}
-    assert told == {"Louis bakes.", "Louis is allergic to nuts"}
-
-
-WRONG = [
-    *(("user", change) for change in ({"records": -1}, {"records": 10**20}, {"user_id": ""})),
-    *(("user", {"forgotten": gone}) for gone in ({"ada_mem_001": 1}, {"louis_mem_001": "x"})),
+WRONG: list[tuple[str, Any]] = [
+    ("user", {"records": -1}),
+    ("user", {"records": 10**20}),
+    ("user", {"forgotten": {"ada_mem_001": 1}}),
+    ("user", {"forgotten": {"louis_mem_001": "x"}}),
     ("evidence", "Graz"),
-    ("evidence", [1]),
     ("evidence", [{"message_id": 1, "start": 0, "end": 1, "quote": "I"}]),
 ]
 
 
-@pytest.mark.parametrize(("field", "change"), WRONG)
-def test_wrong_counts_and_evidence_and_others_records_are_refused(exported, open_at, field, change) -> None:
-    lines = [json.loads(line) for line in exported]
-    (place,) = (place for place, line in enumerate(lines) if field in line)
-    lines[place][field] = lines[place][field] | change if field == "user" else change
+def test_wrong_counts_and_evidence_and_others_records_are_refused(exported, open_at) -> None:
     other = open_at()
-    with pytest.raises(ImportStoppedError, match=f"line {place + 1}"):
-        other.import_from(map(json.dumps, lines))
+    for field, change in WRONG:
+        lines = [json.loads(line) for line in exported]
+        (place,) = (place for place, line in enumerate(lines) if field in line)
+        lines[place][field] = lines[place][field] | change if field == "user" else change
+        with pytest.raises(ImportStoppedError, match=f"line {place + 1}"):
+            other.import_from(map(json.dumps, lines))
     with pytest.raises(ImportStoppedError, match="nothing was imported"):
         other.import_from(io.StringIO("\n".join(exported)), user_id="ada")
 
 
-def test_a_value_that_was_said_later_here_outlives_an_imported_one(exported, open_with) -> None:
+def test_what_is_here_is_neither_replaced_nor_taken_for_what_was_forgotten(
+    memory, exported, open_with, open_at
+) -> None:
     other = open_with(Tuned(durability="normal"))
     other.chat(user_id="louis", session_id="t").remember("Louis moved", key="home", value="Rome")
     other.import_from(exported)
-    assert facts(other)["home"][0] == "Rome"
+    assert facts(other)["home"][0] == "Rome", "it was said later"
+    memory.forget(record_id="louis_mem_001")
+    third = open_at()
+    third.chat(user_id="louis", session_id="t").remember("Louis bakes.")  # it has the same id
+    third.import_from(lines_of(memory))
+    told = {one.raw for one in third.records(user_id="louis")}
+    assert told == {"Louis bakes.", "Louis is allergic to nuts"}
 
 
 def test_what_patterns_learned_or_was_in_quarantine_is_kept_and_never_told(exported, open_with) -> None:
@@ -164,3 +167,85 @@ def test_what_patterns_learned_or_was_in_quarantine_is_kept_and_never_told(expor
     assert "allergic" not in context.recall
     revised = chat.revise(every["home"].memory_id, "Louis lives in Graz.")
     assert [one.memory_id for one in other.records(user_id="louis")] == [revised.memory_id]
+
+
+# `exported_by_0_1.jsonl` was written by the memlayer of that version and stays as it is: it has a line of every kind.
+
+
+FILE = Path(__file__).with_name("exported_by_0_1.jsonl")
+TRIP, PLANTS, FORK = Scope("ada", "trip"), Scope("ada", "plants", "gardener"), Scope("ada", "trip-again")
+
+
+@pytest.fixture
+def imported(open_with) -> Iterator[Memory]:
+    # The file's sessions have been idle for long.
+    store = open_with(Tuned(index_delay=3600, session_idle_days=None))
+    done = store.import_from(FILE)
+    assert (done.sessions, done.messages, done.records, done.items) == (7, 19, 6, 2)
+    return store
+
+
+def test_it_is_exported_again_line_by_line(imported: Memory) -> None:
+    imported.export(out := io.StringIO())
+    (head, *rest), (then, *others) = (
+        list(map(json.loads, text.splitlines()))
+        for text in (out.getvalue(), FILE.read_text(encoding="utf-8"))
+    )
+    assert head.pop("exported_at") > then.pop("exported_at")
+    users = [line.pop("user") for line in rest if "user" in line]  # lines that came later
+    assert {user["user_id"]: user["records"] for user in users} == {"ada": 6}
+    assert head == then
+    # The earlier version kept what was withdrawn in sessions of its own.
+    left = {line["session"]: line["created_at"] for line in others if line.get("superseded")}
+    numbers = {1: 1, 5: 2, 6: 3, 7: 4} | dict.fromkeys(left, 1)
+    expected = [line for line in others if not line.get("superseded")]
+    for line in expected:
+        if old := line.get("session"):
+            line.update({"session": numbers[old]} | ({"withdrawn_at": left[old]} if old in left else {}))
+    assert expected[-1]["end"].pop("sessions") - len(left) == rest[-1]["end"].pop("sessions")
+    found = list(filter(None, rest))
+    assert len(found) == len(expected)
+    assert not [line for line in expected if line not in found]
+
+
+def test_it_reads_as_it_did(imported: Memory) -> None:
+    """Messages with their earlier versions, sessions that go on or have ended, records with their access, and items."""
+    chat = imported.chat_of(TRIP)
+    history, every = chat.history(), chat.history(all_versions=True)
+    assert history[2].raw == Raw("langchain", "1", {"type": "ai", "data": {"content": "Noted. 记住了。"}})
+    assert history[4].tool_calls == (ToolCall("c1", "weather", '{"city": "Porto"}'),)
+    assert every[:7] == history[:7]
+    withdrawn = ["Looked up the weather.", "Pack an umbrela.", "Pack an umbrella."]
+    assert [message.text for message in every[7:]] == [*withdrawn, "Pack an umbrella and boots."]
+    assert [message.withdrawn_at is None for message in every[7:]] == [False, False, False, True]
+    assert not every[7].model_visible
+
+    found = {one.scope: (one.ended, one.messages) for one in imported.sessions(user_id="ada")}
+    assert found == {TRIP: (False, 8), PLANTS: (False, 3), FORK: (False, 3)}
+    window = imported.chat_of(PLANTS).context().window  # the session was ended before this question
+    assert [message.text for message in window] == ["And the cactus?"]
+    assert [done.ended for done in imported.sessions(user_id="bo")] == [True]
+
+    assert len(imported.records(user_id="ada", all_versions=True)) == 8
+    (nuts,) = imported.records(user_id="ada", tags=["food"])
+    assert (nuts.importance, nuts.confidence, nuts.tags) == (0.9, 0.8, ("food", "health"))
+    (tea,) = imported.records(user_id="ada", type="preference")
+    assert (tea.category, tea.key, tea.value) == ("tea", "favourite", "oolong")
+    public, shared = {"The office closes at eight"}, {"The code of the door is in the safe"}
+    for user, roles, shown in (("bo", [], shared), ("eve", ["staff"], shared), ("eve", [], set())):
+        records = imported.records(user_id=user, shared=True, roles=roles)
+        assert {one.raw for one in records} == public | shown
+
+    imported.flush()
+    listed, scored = imported.items().batch([FindItems(()), FindItems((), query="房间 二楼 green lamp")])
+    assert {(item.labels, item.key) for item in listed} == {(("users", "ada"), "lamp"), (("shared",), "房间")}
+    [lamp] = [item for item in scored if item.score is not None]  # no query may find the other one
+    assert (lamp.value, lamp.ttl) == (
+        {"text": "The lamp is green", "size": {"w": 2}},
+        timedelta(days=30_000),
+    )
+    [hit] = imported.search("我住在哪里", user_id="ada", limit=1)
+    assert hit.text == "I am allergic to nuts. 我住在上海。"
+    hits = {hit.text for hit in imported.search("sesame allergy, pack an umbrela", user_id="ada")}
+    assert "Ada is allergic to nuts and to sesame" in hits
+    assert "Pack an umbrela." not in hits  # it was replaced
