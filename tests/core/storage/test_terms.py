@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import example, given, strategies as st
 
 from examples import examples
@@ -22,9 +21,6 @@ SAID = {
     "de": ("Wo wohne ich?",),
     "fr": ("Où est-ce que j'habite ?",),
     "es": ("¿En qué ciudad vivo?",),
-    "pt": ("Em que cidade eu moro?",),
-    "it": ("In quale città abito?",),
-    "nl": ("Waar woon ik nu?",),
     "pl": ("Gdzie ja teraz mieszkam i z kim?",),
     "ru": ("Где я сейчас живу?",),
     "ja": ("私はどこに住んでいますか？",),
@@ -37,9 +33,9 @@ SAID = {
 """Texts by their language; one with fewer than two stop words has none."""
 
 
-@pytest.mark.parametrize("language", SAID)
-def test_the_language_of_a_short_text_is_told(language):
-    assert {language_of(text) for text in SAID[language]} == {language}
+def test_the_language_of_a_short_text_is_told():
+    told = {language: {language_of(text) for text in texts} for language, texts in SAID.items()}
+    assert told == {language: {language} for language in SAID}
 
 
 @given(st.text())
@@ -70,17 +66,15 @@ def test_a_question_searches_for_its_words_of_content_alone_with_spaces_or_witho
     assert question_terms("Ninaishi Nairobi", ["sw", ""]) == ("ninaishi", "nairobi"), "it has no list"
 
 
-@pytest.mark.parametrize(("one", "other"), [("поезде", "поезда"), ("собака", "собаку"), ("hiking", "hikes")])
-def test_a_word_is_found_by_another_form(one, other):
-    assert index_terms(one) == index_terms(other)
+AROUND = ["{}", "Ich habe {} und dich.", "J'ai {} avec moi.", "I have the {} here."]
+WORDS = st.text(st.characters(categories=["Ll"], max_codepoint=0x4FF), min_size=2, max_size=12)
 
 
-@pytest.mark.parametrize(
-    "around", ["{}", "Ich habe {} und dich.", "J'ai {} avec moi.", "I have the {} here."]
-)
-@given(word=st.text(st.characters(categories=["Ll"], max_codepoint=0x4FF), min_size=2, max_size=12))
-def test_a_word_has_the_same_term_whatever_language_stands_around_it(around, word):
+@given(st.sampled_from(AROUND), WORDS)
+def test_a_word_has_the_same_term_in_other_forms_and_whatever_language_stands_around_it(around, word):
     assert set(index_terms(word)) <= set(index_terms(around.format(word)))
+    for one, other in (("поезде", "поезда"), ("собака", "собаку"), ("hiking", "hikes")):
+        assert index_terms(one) == index_terms(other)
 
 
 PIECES = (
