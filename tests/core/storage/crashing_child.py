@@ -18,7 +18,7 @@ from sqlalchemy import event
 from tuned import Tuned
 
 from memlayer_core import Memory
-from memlayer_core.chroma.directory import EmbeddedChroma
+from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs, outbox, postgres, vectors
@@ -74,7 +74,7 @@ POINTS: dict[str, Callable[[Memory], None]] = {
     "when a job was leased": lambda _: after(jobs, "lease", 1),
     "when the vectors were written but not committed": lambda _: after(vectors, "store", 2),
     "when the vectors were committed": lambda memory: after_commit(memory, vectors.store, 2),
-    "when Chroma has the vectors": lambda _: after(EmbeddedChroma, "write", 1),
+    "when Chroma has the vectors": lambda _: after(ChromaIndex, "write", 1),
     "when the marks were taken back but not committed": lambda _: after(outbox, "end_batch", 1),
     "at any moment": lambda _: None,
 }

@@ -105,13 +105,13 @@ def after_each_commit(memory: Memory) -> None:
     dialect.do_commit, postgres._wait = commit_and_interrupt, wait_and_interrupt
 
 
-def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:
+def main(moment: str, where: str, wanted: int, seed: int) -> None:
     options = json.loads(where)
     opening = Memory.open if options else Memory.in_memory
     memory = opening(embedder="hashing", settings=SETTINGS, **options)
     interrupts, over = Interrupts(), threading.Event()
     mine = Writer(memory, "main")
-    others = [Writer(memory, f"other{number}") for number in range(1, threads)]
+    others = [Writer(memory, f"other{number}") for number in range(2)]
 
     # Modules are loaded first: a thread that is interrupted in an import may keep Python's lock of imports for ever.
     for _ in range(4):
