@@ -88,7 +88,6 @@ def ensure_tables(connection: Connection, *, shards: int) -> None:
         _create(connection, shards)
     else:
         check_version(connection)
-        words.heal(connection)
 
 
 def check_version(connection: Connection) -> None:

@@ -36,7 +36,7 @@ def open_with(
     url = request.getfixturevalue("postgres_url")  # asked for here: its tables go after the memory is closed
     with ExitStack() as opened:
         yield lambda settings, **more: opened.enter_context(
-            Memory.open(database_url=url, embedder="hashing", settings=settings, **more)
+            Memory.open(database_url=url, settings=settings, **{"embedder": "hashing", **more})
         )
 
 

@@ -66,17 +66,6 @@ def test_processes_write_at_once_and_lose_nothing_and_one_of_them_indexes(kind, 
             assert memory.search(message.text, user_id="louis", limit=1)[0].text == message.text
 
 
-def test_two_memories_on_one_directory_in_one_process_share_it(open_at) -> None:
-    said = ["a pineapple from the first", "a mango from the second"]
-    one, two = memories = open_at(settings=SETTINGS), open_at(settings=SETTINGS)
-    for memory, text in zip(memories, said, strict=True):
-        memory.chat(user_id="u", session_id="s").add("user", text)
-        memory.flush(30)
-    assert [m.content for m in one.chat(user_id="u", session_id="s").history()] == said
-    assert sorted(memory.admin.status().index for memory in memories) == ["held", "not held"]
-    assert {hit.text for hit in two.search("a pineapple or a mango", user_id="u")} == set(said)
-
-
 def fork(work: Callable[[], bool]) -> int:
     """Return how a forked child ends that does something: with 0 if that is true, with 2 if not."""
     child = os.fork()

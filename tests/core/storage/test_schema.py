@@ -18,6 +18,7 @@ from sqlalchemy.engine import make_url
 from memlayer_core import Memory
 from memlayer_core.errors import MemlayerError, NewerSchemaError, OlderSchemaError
 from memlayer_core.storage.database import SCHEMA_VERSION
+from memlayer_core.storage.tables import tables
 
 pytestmark = pytest.mark.each_database
 
@@ -152,7 +153,7 @@ def test_other_tables_are_another_version(tmp_path: Path) -> None:
     opened({"path": tmp_path}).close()
     engine = create_engine(f"sqlite:///{tmp_path / 'journal.sqlite3'}")
     found = inspect(engine)
-    tables = {
+    columns = {
         name: (
             sorted(column["name"] for column in found.get_columns(name)),
             sorted(str(index["name"]) for index in found.get_indexes(name)),
@@ -161,23 +162,21 @@ def test_other_tables_are_another_version(tmp_path: Path) -> None:
         if not name.startswith("memlayer_lexical_")  # SQLite's own
     }
     engine.dispose()
-    digest = hashlib.sha256(json.dumps(tables, sort_keys=True).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(json.dumps(columns, sort_keys=True).encode()).hexdigest()[:16]
     assert {SCHEMA_VERSION: digest} == TABLES
 
 
 def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) -> None:
     catalogue = "name, sql FROM sqlite_master" if "path" in where else "indexname, indexdef FROM pg_indexes"
-    rows = execute(where, f"SELECT {catalogue}")
-    found = {name: re.sub(r"[()]|::\w+", "", sql or "").partition(" WHERE ")[2] for name, sql in rows}
-    assert {name: condition for name, condition in found.items() if condition} == {
-        "memlayer_episodes_owed": "ordinal IS NULL",
-        "memlayer_messages_id": "replaced_at IS NULL",
-        "memlayer_messages_position": "replaced_at IS NULL",
-        "memlayer_messages_versions": "replaced_at IS NOT NULL",
-        "memlayer_sessions_due": "summary_due > summary_asked",
-        "memlayer_texts_item": "kind = 'item'",
-        "memlayer_texts_namespace": "vectors IS NOT NULL",
-        "memlayer_records_about": "replaced_by IS NULL",
-        "memlayer_records_profile": "always = 1 AND replaced_by IS NULL",
-        "memlayer_records_words": "replaced_by IS NULL",
+    found = {
+        name: re.sub(r"[()]|::\w+", "", sql or "").partition(" WHERE ")[2]
+        for name, sql in execute(where, f"SELECT {catalogue}")
     }
+    wanted = {
+        str(index.name): re.sub(r"memlayer_\w+\.", "", str(index.dialect_options["sqlite"]["where"]))
+        for table in tables.tables.values()
+        for index in table.indexes
+        if index.dialect_options["sqlite"]["where"] is not None
+    }
+    assert {name: condition for name, condition in found.items() if condition} == wanted
+    assert wanted["memlayer_messages_position"] == "replaced_at IS NULL"
