@@ -225,9 +225,6 @@ class VectorCache:
         self._blocks: OrderedDict[str, _Block] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
     @property
     def bytes(self) -> int:
         """What the vectors take in memory."""

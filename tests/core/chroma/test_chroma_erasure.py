@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from projection import assert_whole, boats, copied, found, heard, say
+from projection import assert_whole, boats, copied, found, heard, in_journal, say
 from tuned import Tuned
 from waiting import wait_for
 
@@ -112,6 +111,10 @@ def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, persist
     memory.flush(60)
     assert traces(chroma, [secret, item]) == set()
     assert memory.admin.status().index == "held"
+    before = len([*chroma.iterdir()])
+    for _ in range(2):
+        assert memory.admin.reindex() == len(in_journal(memory))
+    assert len([*chroma.iterdir()]) == before, "and no directory is left behind"
     assert memory.admin.verify() == []
     assert found(memory, "eve") == 5
 
@@ -155,66 +158,6 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, mo
     assert set(amid) == {120}
     assert degraded == []
     assert memory.admin.status().problems == {}
-
-
-@pytest.mark.slow
-def test_reindexing_leaves_nothing_behind(open_at, chroma) -> None:
-    memory = open_at(settings=SETTINGS)
-    for user in ("a", "b"):
-        copied(memory, *boats(0, 260), user=user)
-
-    def size() -> int:
-        return sum(path.stat().st_size for path in chroma.rglob("*") if path.is_file())
-
-    before, directories = size(), sum(path.is_dir() for path in chroma.iterdir())
-    for _ in range(3):
-        assert memory.admin.reindex() == 520
-    assert sum(path.is_dir() for path in chroma.iterdir()) == directories
-    assert size() < 1.2 * before
-    assert memory.admin.verify() == []
-
-
-KILLED = """
-import os, signal, sys
-from tuned import Tuned
-from memlayer_core import Memory
-from memlayer_core.storage import outbox
-from memlayer_core.chroma import directory
-settings = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
-memory = Memory.open(sys.argv[1], embedder="hashing", settings=settings)
-def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
-owner, name = {
-    "before": (directory.EmbeddedChroma, "erase"),
-    "emptied": (directory, "_compact"),
-    "filling": (directory.EmbeddedChroma, "write"),
-    "filled": (outbox, "end_batch"),
-}[sys.argv[2]]
-memory.forget(user_id="louis")
-setattr(owner, name, die)
-memory.flush(60)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("point", ["before", "emptied", "filling", "filled"])
-@pytest.mark.usefixtures("large_keys")
-def test_a_process_killed_while_it_clears_out_leaves_the_work_to_the_next(open_at, chroma, point) -> None:
-    memory = copied(open_at(settings=SETTINGS), SECRET, user="louis")
-    for user in ("eve", "adam", "ada", "bob"):
-        copied(memory, *boats(0, 10), user=user)
-    chat = memory.chat(user_id="louis", session_id="s")
-    gone = [key_of(chat), chat.scope.user_bucket.encode()]
-    memory.close()
-    child = subprocess.run(
-        [sys.executable, "-c", KILLED, chroma.parent, point], capture_output=True, timeout=120
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    memory = open_at(settings=SETTINGS)
-    assert memory.flush(60).dead == 0
-    assert traces(chroma, gone) == set()
-    assert memory.admin.verify() == []
-    for user in ("eve", "adam", "ada", "bob"):
-        assert found(memory, user) == 10
 
 
 # --- files that go away

@@ -370,7 +370,7 @@ def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(open_at,
     writer.start()
     assert paused.wait(30)
     # Its lease ends; another process takes the job, tells Chroma all, and is told of a deletion.
-    rt.db.write(jobs.take_over, rt.db.read(jobs.owners, rt.now()), rt.now())
+    rt.db.write(jobs.release, rt.db.read(jobs.owners, rt.now()), rt.now())
     (job,) = rt.db.write(jobs.lease, ["copy"], 1, "another", rt.now(), rt.now() + timedelta(hours=1))
     memory.chat(user_id="ada", session_id="s").delete_message(0)
     until, made_for = rt.now() + timedelta(hours=1), (rt.embedder.identity, 1024)

@@ -16,7 +16,7 @@ import pytest
 from sql import stored_vectors
 
 from memlayer_core import Memory
-from tests.core.storage.crashing_child import POINTS, SETTINGS
+from tests.core.storage.crashing_child import CLEARING, POINTS, SETTINGS
 from tests.core.storage.interrupted_child import LATER
 
 pytestmark = [
@@ -68,9 +68,9 @@ def assert_whole(memory: Memory, acknowledged: list[int]) -> None:
         assert expected <= {reason.code for reason in best[0].reasons}
 
 
-@pytest.mark.parametrize("point", [point for point in POINTS if point != "at any moment"])
-def test_a_process_killed(point, where, request) -> None:
-    if "database_url" in where:
+@pytest.mark.parametrize("point", [*(point for point in POINTS if point != "at any moment"), *CLEARING])
+def test_a_process_killed(point, where, tmp_path, request) -> None:
+    if "database_url" in where and point not in CLEARING:
         where["chroma_url"] = request.getfixturevalue("chroma_url")
     child = spawn(point, where, 0)
     out, err = child.communicate(timeout=120)
@@ -78,6 +78,9 @@ def test_a_process_killed(point, where, request) -> None:
     acknowledged = [int(line) for line in out.splitlines()]
     with opened(where) as memory:
         assert_whole(memory, acknowledged)
+        gone = memory.chat(user_id="eve").scope.user_bucket.encode()
+        files = [path for path in tmp_path.glob("memory/chroma/**/*") if path.is_file()]
+        assert [path for path in files if gone in path.read_bytes()] == [], "what was forgotten has left them"
 
 
 def test_processes_killed_at_any_moment_one_after_the_other(where) -> None:

@@ -34,13 +34,6 @@ class Stranger:
     """An object that nothing can write."""
 
 
-class Hostile:
-    """An object that raises at whatever it is asked, even for its class."""
-
-    def __getattribute__(self, name: str) -> Any:
-        raise RuntimeError(name)
-
-
 class HostileType(type):
     def __getattribute__(cls, name: str) -> Any:
         raise RuntimeError(name)
@@ -144,18 +137,6 @@ def test_a_value_comes_back_equal_and_of_the_same_type_all_the_way_down_and_with
     assert write(through(value)) == written
 
 
-def test_what_was_read_shares_nothing_with_what_is_stored():
-    stored = write([{"deep": [(1,)]}]).value
-    before = json.dumps(stored)
-    first = read(stored, load=load)
-
-    first.append("more")
-    first[0]["deep"].append("more")
-    first[0]["more"] = 1
-
-    assert json.dumps(stored) == before
-
-
 class Level(str, Enum):  # noqa: UP042  (what many providers' enumerations still are)
     HIGH = "high"
 
@@ -238,16 +219,10 @@ def deep() -> list[Any]:
 
 
 UNWRITABLE = {
-    "object": Stranger,
-    "hostile object": Hostile,
-    "hostile type": lambda: HostileType("OfHostileType", (), {}),
     "object of a hostile type": lambda: object.__new__(HostileType("OfHostileType", (), {})),
-    "function": lambda: deep,
     "iterator": lambda: iter([1]),
     "circle": lambda: circle([1]),
-    "circle of dicts": lambda: circle([])[2],
     "abyss": deep,
-    "key": lambda: {Hostile(): 1},
     "member": lambda: {Stranger()},
 }
 

@@ -39,7 +39,9 @@ def crash_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             memory.flush(1)
         assert memory.admin.costs() == []
         worker = memory._resources.worker._owner
-        memory.runtime.db.write(jobs.release, worker, memory.runtime.now())  # its lease runs out
+        memory.runtime.db.write(
+            jobs.release, [worker], memory.runtime.now(), uncounted=1
+        )  # its lease runs out
         memory.flush(30)
 
     return crash
