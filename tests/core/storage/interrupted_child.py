@@ -7,7 +7,6 @@ whatever went wrong.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import random
@@ -140,9 +139,7 @@ def main(moment: str, where: str, wanted: int, seed: int) -> None:
     for writer in (mine, *others):
         for _ in range(LATER):
             writer.guarded(writer.turn)
-    faulthandler.dump_traceback_later(25)  # what each thread waits for
     memory.flush(30)  # background work goes on, too
-    faulthandler.cancel_dump_traceback_later()
     told = [writer.told() for writer in (mine, *others)]
     memory.close()
     print(json.dumps({"raised": interrupts.raised, "writers": told}))

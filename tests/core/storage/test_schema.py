@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,33 +92,8 @@ def test_a_store_of_another_version_is_refused_by_every_command_and_left_as_it_i
     assert content(where) == before
 
 
-@pytest.fixture
-def databases(where: Where) -> Iterator[Callable[[str], Where]]:
-    """Return a function that makes what the hint asks for: a new database where it is PostgreSQL."""
-    made: list[str] = []
-
-    def make(location: str) -> Where:
-        if "path" in where:
-            return {"path": Path(location)}
-        (schema,) = re.findall(r"search_path%3D(\w+)", location)
-        made.append(make_url(location).database or "")
-        administer(f'CREATE DATABASE "{made[-1]}"')
-        execute({"database_url": location.split("?", maxsplit=1)[0]}, f"CREATE SCHEMA {schema}")
-        return {"database_url": location}
-
-    def administer(statement: str) -> None:
-        engine = create_engine(where["database_url"], isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text(statement))
-        engine.dispose()
-
-    yield make
-    for name in made:
-        administer(f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
 def test_the_hint_can_be_followed_word_by_word_and_names_every_tenant(
-    where: Where, databases, monkeypatch, tmp_path: Path
+    where: Where, monkeypatch, tmp_path: Path
 ) -> None:
     hint = refusal(where, 4).hint
     export, take = (shlex.split(found) for found in re.findall(r"`memlayer (.*?)`", hint))
@@ -127,10 +101,16 @@ def test_the_hint_can_be_followed_word_by_word_and_names_every_tenant(
     back = f"UPDATE memlayer_meta SET value = '{SCHEMA_VERSION}' WHERE name = 'schema_version'"
     execute(where, back)  # this memlayer is in the place of the one that wrote the store
     assert run(*export).exit_code == 0
-    new = databases(take[-1])
+    new: Where = {"path": tmp_path / "elsewhere"}
+    if "path" in where:
+        new = {"path": Path(take[-1])}
+    else:
+        url = make_url(where["database_url"])
+        assert make_url(take[-1]) == url.set(database=f"{url.database}_new")
+        assert "a new database of that name" in hint
+        take[-2:] = [str(new["path"])]
     shown = run(*take)
     assert shown.exit_code == 0, shown.output
-    assert "path" in where or "a new database of that name" in hint
     with opened(new) as memory:
         (session,) = memory.sessions(user_id="ada", tenant_id="acme")
         assert memory.chat_of(session.scope).history()[0].text == SAID
