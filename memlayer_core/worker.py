@@ -628,7 +628,7 @@ class Worker:
         self._models.join(until)
         if self._rt is not None and thread is not None:
             with suppress(StoreUnavailableError):  # then the leases expire
-                self._rt.db.write(storage_jobs.release, self._owner, self._rt.now())
+                self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), uncounted=1)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -672,7 +672,7 @@ class Worker:
             return
         self._takes_over_at = time.monotonic() + _IDLE
         if dead := list(filter(is_dead, rt.db.read(storage_jobs.owners, rt.now()))):
-            rt.db.write(storage_jobs.take_over, dead, rt.now())
+            rt.db.write(storage_jobs.release, dead, rt.now())
 
     def _watch(self, rt: Runtime) -> None:
         """Close an index whose files were removed. It is then acquired and filled again at the same place."""

@@ -315,10 +315,15 @@ class Writer:
             if tickets:
                 self._write(tickets)
         except BaseException as problem:  # noqa: BLE001  (each waiting caller raises it)
-            ended = None if isinstance(problem, Exception) else _interruption()
+            others = problem
+            if not isinstance(problem, Exception):
+                others = StoreUnavailableError(
+                    "another write ended the commit that this one was part of",
+                    hint="Nothing was written; try again.",
+                )
             for ticket in tickets:
-                ticket.problem = ticket.problem or ended or problem
-            if ended is not None or self._connection is None or self._connection.in_transaction():
+                ticket.problem = ticket.problem or others
+            if others is not problem or self._connection is None or self._connection.in_transaction():
                 self._disconnect()  # its transaction is in an unknown state
         finally:
             for ticket in tickets:
@@ -388,9 +393,3 @@ class _Ticket(Generic[T]):
         if self.problem is not None:
             raise self.problem
         return self._answer[0]
-
-
-def _interruption() -> StoreUnavailableError:
-    return StoreUnavailableError(
-        "another write ended the commit that this one was part of", hint="Nothing was written; try again."
-    )

@@ -40,15 +40,15 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
     if target is None or isinstance(target, Path):
         return SqliteDatabase(target, settings, read_only=read_only)
     try:
-        url = sa.make_url(target)
+        named = sa.make_url(target).get_backend_name()
     except (sa.exc.ArgumentError, ValueError):  # a port that is not a number
+        named = ""
+    if named != "postgresql":
+        problem = (
+            f"names {named!r}, and only PostgreSQL is supported by URL" if named else "is no database URL"
+        )
         raise ConfigurationError(
-            "`database_url` is no database URL",
-            hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",
-        ) from None
-    if url.get_backend_name() != "postgresql":
-        raise ConfigurationError(
-            f"`database_url` names {url.drivername!r}, and only PostgreSQL is supported by URL",
+            f"`database_url` {problem}",
             hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",
         )
     from memlayer_core.storage.postgres import PostgresDatabase  # SQLite needs nothing of it
@@ -88,7 +88,6 @@ def ensure_tables(connection: Connection, *, shards: int) -> None:
         _create(connection, shards)
     else:
         check_version(connection)
-        words.heal(connection)
 
 
 def check_version(connection: Connection) -> None:

@@ -171,19 +171,14 @@ def spend(
     whose = connection.scalar(here.with_for_update(read=True)) or ""
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
-        tokens = cost.tokens_in + cost.tokens_out
-        counts |= {"day": _day(now), "day_calls": cost.calls, "day_tokens": tokens} if now is not None else {}
-        noted = dialect_insert(connection.dialect.name, costs).values(
-            namespace=whose, kind=cost.kind, model=cost.model, **counts
-        )
-        added = {name: costs.c[name] + noted.excluded[name] for name in _COUNTS}
-        if now is not None:
-            same = costs.c.day == noted.excluded.day
-            sums = ("day_calls", "day_tokens")
-            added |= {name: sa.case((same, costs.c[name]), else_=0) + noted.excluded[name] for name in sums}
-            added["day"] = noted.excluded.day
+        today = {"day_calls": cost.calls, "day_tokens": cost.tokens_in + cost.tokens_out}
+        key = {"namespace": whose, "kind": cost.kind, "model": cost.model}
+        noted = dialect_insert(connection.dialect.name, costs).values(day=_day(now), **key, **counts, **today)
+        same = costs.c.day == noted.excluded.day
+        added = {name: costs.c[name] + noted.excluded[name] for name in counts}
+        added |= {name: sa.case((same, costs.c[name]), else_=0) + noted.excluded[name] for name in today}
         connection.execute(
-            noted.on_conflict_do_update(index_elements=["namespace", "kind", "model"], set_=added)
+            noted.on_conflict_do_update(index_elements=[*key], set_={**added, "day": _day(now)})
         )
 
 
@@ -195,8 +190,8 @@ def spent_on_day(connection: sa.Connection, namespace: str, kind: str, now: date
     return int(calls), int(tokens)
 
 
-def _day(now: datetime) -> int:
-    return now.date().toordinal()
+def _day(now: datetime | None) -> int:
+    return now.date().toordinal() if now is not None else 0
 
 
 def make_anonymous(connection: sa.Connection, names: Collection[str]) -> None:
@@ -479,19 +474,10 @@ def owners(connection: sa.Connection, now: datetime) -> list[str]:
     return [row.owner for row in _OWNERS.all(connection, {"now": to_micros(now)})]
 
 
-def take_over(connection: sa.Connection, dead: Sequence[str], now: datetime) -> None:
-    """End the leases of owners whose processes died. Their attempts count."""
-    held = sa.update(jobs).where(jobs.c.owner.in_(dead), jobs.c.dead == 0)
-    connection.execute(held.values(owner=None, due=to_micros(now)))
-
-
-def release(connection: sa.Connection, owner: str, now: datetime) -> None:
-    """Give back all leases of `owner`, which ends. The attempts do not count."""
-    connection.execute(
-        sa.update(jobs)
-        .where(jobs.c.owner == owner, jobs.c.dead == 0)
-        .values(owner=None, due=to_micros(now), attempts=jobs.c.attempts - 1)
-    )
+def release(connection: sa.Connection, owners: Sequence[str], now: datetime, *, uncounted: int = 0) -> None:
+    """End all leases of owners that are gone. So many of each job's attempts do not count."""
+    held = sa.update(jobs).where(jobs.c.owner.in_(owners), jobs.c.dead == 0)
+    connection.execute(held.values(owner=None, due=to_micros(now), attempts=jobs.c.attempts - uncounted))
 
 
 def revive(connection: sa.Connection, now: datetime) -> int:

@@ -234,20 +234,16 @@ def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
     return sorted(there - words.existing_keys(connection, sorted(there)))
 
 
-def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
-    """Index the words of these texts, as far as that is not done."""
-    _add_words(connection, without_words(connection, keys), own_words)
-
-
 @lru_cache(maxsize=2)
 def _add_statement(dialect: str) -> Statement:
     return Statement(statements.dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
 
 
-def _add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
+def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
+    """Index the words of these texts, as far as that is not done."""
     columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_bucket, texts.c.session_bucket)
     rows_of = sa.select(*columns, namespaces.c.number).select_from(outbox.OWNED)
-    for some in statements.chunks(keys):
+    for some in statements.chunks(without_words(connection, keys)):
         rows = connection.execute(rows_of.where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
             filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
@@ -262,5 +258,5 @@ def repair_words(connection: sa.Connection, own_words: OwnWords) -> bool:
         words.rebuild(connection)
     every, here = set(connection.scalars(sa.select(texts.c.key))), set(words.keys(connection))
     words.delete(connection, sorted(here - every))
-    _add_words(connection, sorted(every - here), own_words)
+    add_words(connection, sorted(every - here), own_words)
     return not sound or here != every

@@ -225,9 +225,6 @@ class VectorCache:
         self._blocks: OrderedDict[str, _Block] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
     @property
     def bytes(self) -> int:
         """What the vectors take in memory."""
@@ -395,6 +392,7 @@ _GROW = Statement(
 )
 _INSERT = Statement(sa.insert(texts))
 _TASKS = statements.rows_by(sa.select(texts), texts.c.key)
+_EMBEDDED = statements.rows_by(sa.select(texts).where(EMBEDDED), texts.c.key)
 _LOCKED = statements.rows_by(
     sa.select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
 )
@@ -534,11 +532,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
 
 def entries_of(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
     """Return the stored vectors of those of the keys that have some."""
-    return [
-        blobs.entry_of(row)
-        for some in statements.chunks(keys)
-        for row in connection.execute(sa.select(texts).where(texts.c.key.in_(some), EMBEDDED))
-    ]
+    return [blobs.entry_of(row) for row in _EMBEDDED.all(connection, keys)]
 
 
 def overview(connection: sa.Connection, reach: Scope | SharedScope | Folder) -> ScopeStatistics:

@@ -146,11 +146,13 @@ def insert(
     """
     if not rows:
         return
-    dialect = connection.dialect.name
-    write = _fts5_row if dialect == "sqlite" else _tsvector_row
+    dialect, here = connection.dialect.name, list(filter(None, buckets))
     filed = [(key, [owner + term for owner in owners for term in terms]) for key, terms in rows]
-    buckets = list(filter(None, buckets))
-    INSERT[dialect].run(connection, *(write(key, buckets, terms) for key, terms in filed))
+    if dialect == "sqlite":
+        values = [{"key": key, "buckets": " ".join(here), "terms": " ".join(terms)} for key, terms in filed]
+    else:
+        values = [{"key": key, "terms": _tsvector(here, terms)} for key, terms in filed]
+    INSERT[dialect].run(connection, *values)
 
 
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
@@ -244,19 +246,14 @@ def _places_of(
 
 def _together(connection: sa.Connection, terms: Sequence[str], buckets: Sequence[str]) -> list[int]:
     """Return rows that contain all of some common words."""
-    query = " & ".join(map(quoted, terms))
     if connection.dialect.name == "sqlite":
-        query = _matching(terms, buckets)
-    elif buckets:
-        query += f" & ({' | '.join(map(quoted, buckets))})"
+        query = " AND ".join(f'terms : "{term}"' for term in terms)
+        query += f" AND {_in_buckets(buckets)}" if buckets else ""
+    else:
+        query = " & ".join(map(quoted, terms))
+        query += f" & ({' | '.join(map(quoted, buckets))})" if buckets else ""
     rows = TOGETHER[connection.dialect.name].tuples(connection, {"query": query, "most": MOST_ROWS})
     return [key for (key,) in rows]
-
-
-def _matching(terms: Sequence[str], buckets: Sequence[str]) -> str:
-    """Return a query of FTS5 for the rows that have all terms, and one of the buckets if there are some."""
-    every = " AND ".join(f'terms : "{term}"' for term in terms)
-    return f"{every} AND {_in_buckets(buckets)}" if buckets else every
 
 
 def _in_buckets(buckets: Sequence[str]) -> str:
@@ -264,21 +261,16 @@ def _in_buckets(buckets: Sequence[str]) -> str:
     return f"buckets : ({some})"
 
 
-def _fts5_row(key: int, buckets: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
-    return {"key": key, "buckets": " ".join(buckets), "terms": " ".join(terms)}
-
-
-def _tsvector_row(key: int, buckets: Sequence[str], terms: Sequence[str]) -> Mapping[str, object]:
-    """Return a row with the tsvector as text, so that it depends on no parser and no locale of the server."""
+def _tsvector(buckets: Sequence[str], terms: Sequence[str]) -> str:
+    """Return a tsvector as text, so that it depends on no parser and no locale of the server."""
     places: dict[str, list[int]] = {bucket: [] for bucket in buckets}
     for place, term in enumerate(terms, start=1):
         seen = places.setdefault(term, [])
         if len(seen) < 200 and place < 16_000:  # noqa: PLR2004  (PostgreSQL keeps 255 places up to 16,383)
             seen.append(place)
-    written = " ".join(
+    return " ".join(
         quoted(term) + (":" + ",".join(map(str, at)) if at else "") for term, at in places.items()
     )
-    return {"key": key, "terms": written}
 
 
 # Keeps SQLite's index of words small and sound: deleted words leave its file, and a damaged index is built again.
@@ -299,7 +291,8 @@ _REBUILD = f"INSERT INTO {TABLE} ({TABLE}) VALUES ('rebuild')"
 def erase(connection: sa.Connection, *, goes_on: bool) -> bool:
     """Write a part of the index again without deleted words: until then FTS5 keeps them, marked as deleted.
 
-    Searches and writes are right before, between and after the steps.
+    Searches and writes are right before, between and after the steps. An index that erasures have given too many levels is
+    built again: SQLite would take it for damaged, and refuse every write.
 
     Args:
         connection: In a transaction that writes. SQLite alone needs this.
@@ -308,24 +301,14 @@ def erase(connection: sa.Connection, *, goes_on: bool) -> bool:
     Returns:
         Whether there is more to do.
     """
-    if heal(connection):
+    if _levels(connection) > _MOST_LEVELS:
+        for statement in (_UNBUILD, _REBUILD):
+            connection.execute(sa.text(statement))
         return False
     before = connection.scalar(sa.text("SELECT total_changes()")) or 0
     merge = sa.text(f"INSERT INTO {TABLE} ({TABLE}, rank) VALUES ('merge', :pages)")
     connection.execute(merge, {"pages": _STEP if goes_on else -_STEP})
     return (connection.scalar(sa.text("SELECT total_changes()")) or 0) - before > 1
-
-
-def heal(connection: sa.Connection) -> bool:
-    """Build the index again from its rows if erasures have given it too many levels. Returns whether it was built.
-
-    With too many levels, SQLite takes the index for damaged and refuses every write.
-    """
-    if connection.dialect.name != "sqlite" or _levels(connection) <= _MOST_LEVELS:
-        return False
-    connection.execute(sa.text(_UNBUILD))
-    connection.execute(sa.text(_REBUILD))
-    return True
 
 
 def is_sound(connection: sa.Connection) -> bool:

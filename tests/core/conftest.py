@@ -36,7 +36,7 @@ def open_with(
     url = request.getfixturevalue("postgres_url")  # asked for here: its tables go after the memory is closed
     with ExitStack() as opened:
         yield lambda settings, **more: opened.enter_context(
-            Memory.open(database_url=url, embedder="hashing", settings=settings, **more)
+            Memory.open(database_url=url, settings=settings, **{"embedder": "hashing", **more})
         )
 
 
@@ -54,11 +54,10 @@ def store(open_with: OpenWith) -> Memory:
     return open_with(Tuned(index_delay=3600, durability="normal"))
 
 
-@pytest.fixture(params=["sqlite", "memory", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """Return an empty store of four shards: a file of SQLite, SQLite in memory, and PostgreSQL."""
-    targets = {"sqlite": lambda: tmp_path / "store", "memory": lambda: None}
-    target = targets.get(request.param, lambda: request.getfixturevalue("postgres_url"))()
+    """Return an empty store of four shards: a file of SQLite, and PostgreSQL."""
+    target = tmp_path / "store" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     database = open_database(target, Tuned(durability="normal"))
     database.write(ensure_tables, shards=4)
     yield database

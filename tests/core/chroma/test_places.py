@@ -119,7 +119,14 @@ def test_close_leaves_no_open_file_but_a_seal_and_nobody_uses_what_is_not_held(i
     assert found(index, name) == {*range(300)}
 
 
-FORK = """
+FORKS = """
+def ended(child):
+    end = time.monotonic() + 15
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
+        assert time.monotonic() < end, os.kill(child, signal.SIGKILL) or "the child hangs"
+        time.sleep(0.02)
+    return os.waitstatus_to_exitcode(done[1])
+
 index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
 assert index.acquire()
 write(index, 1)
@@ -130,26 +137,8 @@ for _ in range(2):  # the second child shows that the first one did not take the
         assert not index.acquire()
         index.close()
         sys.exit(7)  # through the interpreter's end, where Chroma would wait for threads that are not there
-    end = time.monotonic() + 15
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        assert time.monotonic() < end, os.kill(child, signal.SIGKILL) or "the child hangs"
-        time.sleep(0.02)
-    assert os.waitstatus_to_exitcode(done[1]) == 7, done
-print(*sorted(found(index, write(index, 2))))
-index.close()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_holds_nothing_ends_in_peace_and_leaves_the_parent_its_lock(tmp_path):
-    assert said(FORK, tmp_path / "chroma") == ["1", "2"]
-
-
-ORPHAN = """
-index = EmbeddedChroma(Path(sys.argv[1]), store_id=STORE)
-assert index.acquire()
-write(index, 1)
+    assert ended(child) == 7
+print(*sorted(found(index, write(index, 2))), flush=True)
 parent = os.getpid()
 if os.fork():
     os.kill(parent, signal.SIGKILL)
@@ -165,8 +154,9 @@ except IndexUnavailableError as problem:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_leaves_its_dead_parents_index_to_processes_that_can_use_it(tmp_path):
-    assert said(ORPHAN, tmp_path / "chroma", ends=-signal.SIGKILL) == ["refused", "True", "True"]
+def test_forked_children_hold_nothing_end_in_peace_and_leave_the_index_to_who_can_use_it(tmp_path):
+    told = said(FORKS, tmp_path / "chroma", ends=-signal.SIGKILL)
+    assert told == ["1", "2", "refused", "True", "True"]
     heir = EmbeddedChroma(tmp_path / "chroma", store_id=STORE)
     assert heir.acquire()
     heir.close()
@@ -218,18 +208,15 @@ STEERS = {"MIGRATIONS": "validate", "CHROMA_API_IMPL": "chromadb.api.fastapi.Fas
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "env", "told"),
-    [
+def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_path):
+    for file, env, told in (
         ("MIGRATIONS=auto\n", {}, ["True", "True"]),
         ("", {"MIGRATIONS": "auto"}, ["True", "True"]),
         (TAKEN, STEERS, ["opened", "False"]),
-    ],
-)
-def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_path, file, env, told):
-    (tmp_path / ".env").write_text(file)
-    assert said(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env) == told
-    assert (tmp_path / "chroma" / "chroma.sqlite3").exists() is (told[0] == "opened")
+    ):
+        (tmp_path / ".env").write_text(file)
+        assert said(IMPORT, tmp_path / "chroma", cwd=tmp_path, env=env) == told
+        assert (tmp_path / "chroma" / "chroma.sqlite3").exists() is (told[0] == "opened")
 
 
 # --- servers
@@ -245,20 +232,19 @@ def test_what_is_no_url_or_no_uuid_is_refused_without_telling_secrets(tmp_path):
         EmbeddedChroma(tmp_path, store_id="mine")
 
 
-@pytest.mark.parametrize("listens", [False, True])
-def test_a_server_that_does_not_answer_is_given_up(listens):
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        if listens:
-            silent.listen()
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        index = ChromaServer(url, store_id=STORE, timeout=0.3)
-        assert index.acquire()
-        began = time.monotonic()
-        with pytest.raises(IndexUnavailableError, match="no Chroma server answers") as caught:
-            write(index, 1)
-        assert time.monotonic() - began < 4
-        assert caught.value.retryable
+def test_a_server_that_does_not_answer_is_given_up():
+    for listen in (lambda _: None, socket.socket.listen):
+        with socket.socket() as silent:
+            silent.bind(("127.0.0.1", 0))
+            listen(silent)
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+            index = ChromaServer(url, store_id=STORE, timeout=0.3)
+            assert index.acquire()
+            began = time.monotonic()
+            with pytest.raises(IndexUnavailableError, match="no Chroma server answers") as caught:
+                write(index, 1)
+            assert time.monotonic() - began < 4
+            assert caught.value.retryable
 
 
 def test_our_requests_to_a_server_are_no_lines_of_the_log_and_others_are(chroma_url, caplog):

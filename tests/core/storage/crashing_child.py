@@ -18,12 +18,21 @@ from sqlalchemy import event
 from tuned import Tuned
 
 from memlayer_core import Memory
+from memlayer_core.chroma import directory
 from memlayer_core.chroma.directory import EmbeddedChroma
+from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.messages import writes as messages_writes
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs, outbox, postgres, vectors
 
-SETTINGS = Tuned(index_delay=0, index_batch=4, exact_scan_limit=0, lease_seconds=1, durability="normal")
+SETTINGS = Tuned(
+    index_delay=0,
+    index_batch=4,
+    exact_scan_limit=0,
+    lease_seconds=1,
+    durability="normal",
+    chroma_collections=1,
+)
 
 
 def die() -> None:
@@ -74,10 +83,17 @@ POINTS: dict[str, Callable[[Memory], None]] = {
     "when a job was leased": lambda _: after(jobs, "lease", 1),
     "when the vectors were written but not committed": lambda _: after(vectors, "store", 2),
     "when the vectors were committed": lambda memory: after_commit(memory, vectors.store, 2),
-    "when Chroma has the vectors": lambda _: after(EmbeddedChroma, "write", 1),
+    "when Chroma has the vectors": lambda _: after(ChromaIndex, "write", 1),
     "when the marks were taken back but not committed": lambda _: after(outbox, "end_batch", 1),
     "at any moment": lambda _: None,
 }
+CLEARING: dict[str, tuple[Any, str]] = {
+    "before Chroma is cleared": (EmbeddedChroma, "erase"),
+    "when Chroma was emptied": (directory, "_compact"),
+    "while Chroma is filled again": (EmbeddedChroma, "write"),
+    "when Chroma was filled again": (outbox, "end_batch"),
+}
+"""Points of what a forget leads to, in a directory."""
 
 
 def main(point: str, where: str, first: int) -> None:
@@ -85,12 +101,19 @@ def main(point: str, where: str, first: int) -> None:
     # Hashing's vectors are written with the messages; those of any other embedder by jobs.
     embedder: Any = FlakyEmbedder(HashingEmbedder()) if "vectors were" in point else "hashing"
     memory = Memory.open(embedder=embedder, settings=SETTINGS, **options)
-    POINTS[point](memory)
+    if point in CLEARING:
+        memory.chat(user_id="eve").add("user", "thing for a while")
+    else:
+        POINTS[point](memory)
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(first, first + 40 if point != "at any moment" else sys.maxsize):
         chat.add("user", f"thing{number} is here", id=f"m{number}")
         print(number, flush=True)
     memory.flush(60)
+    if point in CLEARING:
+        setattr(*CLEARING[point], lambda *_, **__: die())
+        memory.forget(user_id="eve")
+        memory.flush(60)
     print("survived", flush=True)
 
 

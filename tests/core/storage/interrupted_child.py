@@ -7,7 +7,6 @@ whatever went wrong.
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import os
 import random
@@ -105,13 +104,13 @@ def after_each_commit(memory: Memory) -> None:
     dialect.do_commit, postgres._wait = commit_and_interrupt, wait_and_interrupt
 
 
-def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:
+def main(moment: str, where: str, wanted: int, seed: int) -> None:
     options = json.loads(where)
     opening = Memory.open if options else Memory.in_memory
     memory = opening(embedder="hashing", settings=SETTINGS, **options)
     interrupts, over = Interrupts(), threading.Event()
     mine = Writer(memory, "main")
-    others = [Writer(memory, f"other{number}") for number in range(1, threads)]
+    others = [Writer(memory, f"other{number}") for number in range(2)]
 
     # Modules are loaded first: a thread that is interrupted in an import may keep Python's lock of imports for ever.
     for _ in range(4):
@@ -140,9 +139,7 @@ def main(moment: str, where: str, threads: int, wanted: int, seed: int) -> None:
     for writer in (mine, *others):
         for _ in range(LATER):
             writer.guarded(writer.turn)
-    faulthandler.dump_traceback_later(25)  # what each thread waits for
     memory.flush(30)  # background work goes on, too
-    faulthandler.cancel_dump_traceback_later()
     told = [writer.told() for writer in (mine, *others)]
     memory.close()
     print(json.dumps({"raised": interrupts.raised, "writers": told}))

@@ -110,20 +110,13 @@ def names(database: Database) -> set[str]:
     return set(database.read(lambda connection: connection.scalars(noted).all()))
 
 
-def test_a_turn_is_added_with_its_vectors_in_three_round_trips(memory: Memory, trips: Trips) -> None:
-    chat = memory.chat(user_id="ada", session_id="today")
-    chat.add("user", "The kayak is blue.")
-    turn = [Message("user", "And the boat?"), Message("assistant", "Green.")]
-    assert 0 < trips(lambda: chat.add_messages(turn)) <= 3
-    assert 0 < trips(lambda: chat.add("user", "The bicycle is red.")) <= 3
-
-
-def test_a_context_with_recall_takes_nine_round_trips_and_one_for_facts_and_two_for_what_is_pending(
-    memory: Memory, trips: Trips
-) -> None:
+def test_a_turn_takes_three_round_trips_and_a_context_nine_and_a_few_for_what_is_new(memory, trips) -> None:
     facts = bool(memory.records(user_id="ada"))
     chat = memory.chat(user_id="ada", session_id="today")
     chat.add("system", "Be brief.")
+    turn = [Message("user", "And the boat?"), Message("assistant", "Green.")]
+    assert 0 < trips(lambda: chat.add_messages(turn)) <= 3, "with its vectors"
+    assert 0 < trips(lambda: chat.add("user", "And the plums?")) <= 3
     for topic in TOPICS[:5]:
         chat.add("user", f"What did I say of {topic}?")
         chat.context()
@@ -133,37 +126,16 @@ def test_a_context_with_recall_takes_nine_round_trips_and_one_for_facts_and_two_
         assert trips(lambda how=how, made=made: made.append(chat.context(**how))) <= 9 + facts + more
         assert made[0].recall
 
-
-def test_new_vectors_cost_a_context_one_round_trip_and_a_new_session_two(
-    memory: Memory, trips: Trips
-) -> None:
-    chat = memory.chat(user_id="ada", session_id="today")
+    chat = memory.chat(user_id="ada", session_id="new")
     ask = partial(chat.context, "Which trains do I like?")
     ask()
     usual = trips(ask)
-    assert usual <= 6 + bool(memory.records(user_id="ada"))
+    assert usual <= 6 + facts
     memory.chat(user_id="ada", session_id="other").add("user", "I saw two otters.")
     memory.flush()
-    assert trips(ask) <= usual + 1
+    assert trips(ask) <= usual + 1, "new vectors cost one"
     chat.add("user", "Which trains do I like?")
-    assert trips(chat.context) <= usual + 3  # the question is asked with the round before it, too
-
-
-def test_a_connection_that_dies_between_two_transactions_troubles_nobody(database, kill, run) -> None:
-    run(lambda: names(database))
-    kill()
-    run(lambda: database.write(NOTE.run, {"name": "note 1"}))
-    kill()
-    assert run(lambda: names(database)) == {"note 1"}
-
-
-def test_a_connection_is_not_tested_before_use_and_a_write_waits_for_the_server_before_it_commits(
-    database, trips
-) -> None:
-    """Else nobody could tell whether a connection that was dead committed what reads nothing."""
-    names(database)
-    assert trips(lambda: names(database)) == 1
-    assert trips(lambda: database.write(NOTE.run, {"name": "note 1"})) == 2
+    assert trips(chat.context) <= usual + 3, "the question is asked with the round before it, too"
 
 
 def test_what_breaks_before_its_commit_is_done_again_and_what_breaks_in_it_is_told_of(
@@ -180,38 +152,40 @@ def test_what_breaks_before_its_commit_is_done_again_and_what_breaks_in_it_is_to
         if look:
             LOOK.all(connection, {})
 
-    run(lambda: database.write(broken, "note 1", look=True))
-    assert runs == ["note 1"] * 2
+    def twice(connection: Connection) -> None:
+        NOTE.run(connection, {"name": "note 4"})
+        NOTE.run(connection, {"name": "note 4"})
+
+    run(lambda: names(database))
+    kill()  # between two transactions it troubles nobody
+    run(lambda: database.write(NOTE.run, {"name": "note 1"}))
+    kill()
     assert run(lambda: names(database)) == {"note 1"}
+    run(lambda: database.write(LOOK.all, {}))
+    run(lambda: database.write(broken, "note 2", look=True))
+    assert runs == ["note 2"] * 2
     runs.clear()
     with pytest.raises(StoreUnavailableError, match="could not be reached"):
-        run(lambda: database.write(broken, "note 2", look=False))
-    assert runs == ["note 2"]
-    assert run(lambda: names(database)) == {"note 1"}
-
-
-def test_an_error_that_shows_at_the_commit_is_raised_and_leaves_nothing(database, run) -> None:
-    def twice(connection: Connection) -> None:
-        NOTE.run(connection, {"name": "note 1"})
-        NOTE.run(connection, {"name": "note 1"})
-
-    with pytest.raises(StoreError, match="UniqueViolation"):
+        run(lambda: database.write(broken, "note 3", look=False))
+    assert runs == ["note 3"]
+    with pytest.raises(StoreError, match="UniqueViolation"):  # which shows at the commit
         run(lambda: database.write(twice))
-    assert run(lambda: names(database)) == set()
-    run(lambda: database.write(NOTE.run, {"name": "note 2"}))
-    assert run(lambda: names(database)) == {"note 2"}
+    assert run(lambda: names(database)) == {"note 1", "note 2"}
 
 
-def test_a_snapshot_ends_with_the_read(database: Database, postgres_url: str) -> None:
-    """A server cannot clean its tables while a snapshot lasts."""
+def test_a_connection_is_not_tested_a_snapshot_ends_with_its_read_and_an_error_spoils_none(
+    database: Database, trips: Trips, postgres_url: str
+) -> None:
     names(database)
+    assert trips(lambda: names(database)) == 1
+    # It waits before it commits: else nobody could tell whether a dead connection committed what reads nothing.
+    assert trips(lambda: database.write(NOTE.run, {"name": "note 1"})) == 2
+    # A server cannot clean its tables while a snapshot lasts.
     engine = create_engine(postgres_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
     found = text("SELECT state FROM pg_stat_activity WHERE application_name = :name")
     with engine.connect() as connection:
         wait_for(lambda: set(connection.scalars(found, {"name": VICTIM})) == {"idle"}, 2)
 
-
-def test_a_read_that_raises_leaves_a_connection_that_works(database: Database) -> None:
     def fails(connection: Connection) -> None:
         LOOK.all(connection, {})
         raise LookupError
@@ -222,7 +196,7 @@ def test_a_read_that_raises_leaves_a_connection_that_works(database: Database) -
     for work, error in ((fails, LookupError), (wrong, StoreError), (fails, LookupError)):
         with pytest.raises(error):
             database.read(work)
-    assert names(database) == set()
+    assert names(database) == {"note 1"}
 
 
 def test_connections_that_are_cut_at_any_moment_raise_our_errors_alone(postgres_url: str) -> None:

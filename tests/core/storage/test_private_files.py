@@ -53,39 +53,28 @@ def test_files_and_directories_are_private_even_in_a_directory_that_is_not(tmp_p
         assert [stat.S_IMODE(path.stat().st_mode) for path in (made, *made.parents[:2])] == [0o700] * 3
     finally:
         os.umask(before)
-
-
-def test_files_that_others_may_read_are_taken_from_them_at_opening(tmp_path) -> None:
-    fill(tmp_path / "store").close()
-    for path in (tmp_path / "store").iterdir():
+    for path in made.iterdir():  # an earlier version, or a copy
         path.chmod(0o755 if path.is_dir() else 0o644)
-    with Memory.open(tmp_path / "store", embedder="hashing", settings=SETTINGS) as memory:
-        memory.flush(60)
-        memory.search("pears", user_id="louis")
-        memory.chat(user_id="louis", session_id="s").add("user", "And apples.")
-        memory.flush(60)
-        assert to_others(tmp_path / "store") == []
+    with fill(made):
+        assert to_others(made) == []
 
 
 URLS = {
-    "postgresql://user:p4ssw0rd@host/db": "database_url=",
-    "postgresql+psycopg://user:p4ssw0rd@host/db": "database_url=",
-    " postgresql://user:p4ssw0rd@host/db": "database_url=",
+    " postgresql+psycopg://user:p4ssw0rd@host/db": "database_url=",
     "http://user:p4ssw0rd@host:8000": "chroma_url=",
     "sqlite:///p4ssw0rd.db": "give a directory",
 }
 
 
-@pytest.mark.parametrize("url", URLS)
-def test_a_url_is_no_directory_and_its_password_is_not_repeated(tmp_path, monkeypatch, url) -> None:
+def test_a_url_is_no_directory_and_its_password_is_not_repeated(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for place in (url, Path(url)):
-        with pytest.raises(ConfigurationError) as refused:
-            Memory.open(place)
-        assert URLS[url] in refused.value.hint
-        assert "p4ssw0rd" not in f"{refused.value} {refused.value.hint}"
-    for command in (["inspect", url], ["verify", url], ["import", "lines.jsonl", url]):
-        done = run(*command)
+    for url, hint in URLS.items():
+        for place in (url, Path(url)):
+            with pytest.raises(ConfigurationError) as refused:
+                Memory.open(place)
+            assert hint in refused.value.hint
+            assert "p4ssw0rd" not in f"{refused.value} {refused.value.hint}"
+        done = run("import", "lines.jsonl", url)
         assert done.exit_code != 0
         assert "p4ssw0rd" not in done.output
     assert list(tmp_path.iterdir()) == []

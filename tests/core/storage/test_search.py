@@ -102,7 +102,9 @@ def test_a_search_compares_exactly_what_the_journal_has(
         db.close()
 
 
-def test_new_vectors_are_found_at_once_and_those_of_a_user_who_came_back_alone(db: Database) -> None:
+def test_new_vectors_are_found_at_once_within_reach_and_those_of_a_user_who_came_back_alone(
+    db: Database,
+) -> None:
     cache, reach, keys, versions = VectorCache(2**20), LOUIS.reach(), set[int](), set[int]()
     for count in (8, 1, 1):
         db.write(messages_writes.append, LOUIS, drafts(*["x"] * count), NOON, SHARDS)
@@ -116,33 +118,25 @@ def test_new_vectors_are_found_at_once_and_those_of_a_user_who_came_back_alone(d
         db.write(forget, reach, NOON)
         add_x(db, LOUIS, vector, now=NOON + timedelta(days=day))
         assert nearest(db, cache, reach) == in_journal(db, reach)
-
-
-@pytest.mark.requirement("A09")
-def test_a_forget_of_another_process_is_seen_by_the_next_context(open_at) -> None:
-    one, other = open_at(), open_at()
-    chat = one.chat(user_id="ada", session_id="past")
-    chat.add("user", "My parrot is called Solo.")
-    chat.add("user", "My cat is called Whisky.")
-    one.flush()
-    asked = one.chat(user_id="ada", session_id="now")
-    assert "Solo" in asked.context("What is my parrot called?").recall
-    other.chat(user_id="ada", session_id="past").delete_message(0)
-    assert "Solo" not in asked.context("What is my parrot called?").recall
+    for scope in (HELPER, EVE):
+        add_x(db, scope, [3, 2, 1])
+    for one in REACHES:
+        assert nearest(db, cache, one) == in_journal(db, one)
+    assert len(nearest(db, cache, REACHES[0])) == db.read(vectors.overview, REACHES[0]).vectors == 2
+    assert list(nearest(db, cache, REACHES[1]).values()) == pytest.approx([10 / 14], abs=0.001)
 
 
 def test_the_cache_is_bounded_however_many_users_ask(open_at) -> None:
-    memory = open_at(settings=PROMPT.replace(vector_cache_bytes=200_000))
-    for user in range(60):
+    memory = open_at(settings=PROMPT.replace(vector_cache_bytes=50_000))
+    for user in range(20):
         memory.chat(user_id=f"user {user}", session_id="s").add("user", "My parrot is called Solo.")
     memory.flush()
-    for user in range(60):
+    for user in range(20):
         assert memory.search("parrot", user_id=f"user {user}")
-    assert 0 < memory.runtime.vectors.bytes <= 200_000
-    assert len(memory.runtime.vectors) < 60
+    assert 0 < memory.runtime.vectors.bytes <= 50_000
 
 
-def test_words_are_found_only_within_reach_and_keys_of_others_bring_nothing(db):
+def test_words_are_found_only_within_reach_and_hostile_ones_are_words(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):
         db.write(messages_writes.append, scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
@@ -159,42 +153,18 @@ def test_words_are_found_only_within_reach_and_keys_of_others_bring_nothing(db):
     assert whose(Scope("louis", tenant_id="other")) == [("louis", "", "other")]
     assert whose(Scope("nobody")) == []
     of_eve = filed_under(db, EVE.reach(), "tokyo")
-    assert len(of_eve) == 1
-    assert db.read(messages_reads.find_messages, Scope("louis"), of_eve) == []
+    assert db.read(messages_reads.find_messages, Scope("louis"), of_eve) == [], "keys of others bring nothing"
 
-
-def test_chinese_words_of_two_characters_are_found_and_hostile_words_are_words(db):
     hostile = "it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"
-    db.write(messages_writes.append, LOUIS, drafts("我五月份搬到了东京。", "很好!", hostile), NOON, SHARDS)
-    found = db.read(postings, LOUIS.reach(), ("东京", "京东", "京"))
+    db.write(messages_writes.append, EVE, drafts("我五月份搬到了东京。", "很好!", hostile), NOON, SHARDS)
+    found = db.read(postings, EVE.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "buckets : *", "NOT"):
-        filed_under(db, LOUIS.reach(), query)
-    assert len(filed_under(db, LOUIS.reach(), "quoted")) == 1
+        filed_under(db, EVE.reach(), query)
+    assert len(filed_under(db, EVE.reach(), "quoted")) == 1
 
 
-def test_vectors_are_compared_within_reach_alone(db):
-    helper = Scope("louis", "s1", agent_id="helper")
-
-    def similarities(reach: Scope) -> list[float]:
-        return list(nearest(db, VectorCache(2**20), reach).values())
-
-    for scope, vector in ((LOUIS, [1, 2, 3]), (helper, [3, 2, 1]), (EVE, [1, 2, 3])):
-        add_x(db, scope, vector)
-    assert similarities(Scope("louis")) == pytest.approx([1, 10 / 14], abs=0.001)
-    assert similarities(Scope("louis", agent_id="helper")) == pytest.approx([10 / 14], abs=0.001)
-    assert db.read(vectors.overview, Scope("louis")).vectors == 2
-
-
-def test_no_vector_is_kept_of_a_message_that_is_gone(db):
-    key = add_x(db, LOUIS)
-    db.write(messages_writes.clear_session, LOUIS, NOON)
-    db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
-    assert db.read(stored_vectors) == []
-    assert db.read(vectors.index_tasks, [key]) == []
-
-
-def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
+def test_a_vector_is_kept_for_the_same_text_alone_and_as_long_as_that_is_there(db):
     key = add_x(db, LOUIS)
     (waiting,) = db.read(vectors.index_tasks, [key])
     assert not waiting.vectors
@@ -203,6 +173,10 @@ def test_a_kept_vector_is_offered_again_for_the_same_text_only(db):
     assert db.read(vectors.index_tasks, [key])[0].vectors
     db.write(messages_writes.append, LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS)
     assert not db.read(vectors.index_tasks, [key])[0].vectors
+    db.write(messages_writes.clear_session, LOUIS, NOON)
+    db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
+    assert db.read(stored_vectors) == []
+    assert db.read(vectors.index_tasks, [key]) == []
 
 
 def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):
