@@ -520,13 +520,22 @@ def _read(connection: Connection, rt: Runtime, scope: SearchScope, keys: Sequenc
     said = messages_reads.find_messages(connection, scope.reach, keys)
     read = {one.key: Line(one, 0.0, (), ()) for one in said if one.message.role not in SYSTEM_ROLES}
     others = [key for key in keys if key not in read]
+
+    def add(key: int, scope: Scope, message: Message, record: Record | None, item: Item | None) -> None:
+        turn = StoredMessage(key, scope, message, rt.tokens.message(message), rt.tokens.name)
+        read[key] = Line(turn, 0.0, (), (), record=record, item=item)
+
     if others and scope.has_records:
-        for key, record in records_reads.find_records(connection, scope.reader, others).items():
-            read[key] = Line(message_of_record(rt, key, record), 0.0, (), (), record=record)
+        for key, one in records_reads.find_records(connection, scope.reader, others).items():
+            said_in = Scope(one.user_id, one.session_id, one.agent_id, one.tenant_id)
+            told = Message("user", one.text, id=one.memory_id, name=one.type, created_at=one.date)
+            add(key, said_in, told, one, None)
     if others and scope.folders:
         items = find_by_key(connection, [folder for folder, _ in scope.folders], others, rt.now())
         for key, item in items.items():
-            read[key] = Line(message_of_item(rt, scope.reach, key, item), 0.0, (), (), item=item)
+            whole = whole_text(item.value)
+            told = Message("user", whole, id=item.address, name="item", created_at=item.updated_at)
+            add(key, scope.reach, told, None, item)
     return read
 
 
@@ -544,19 +553,6 @@ def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
         return turn
     said = replace(turn.message, content=left.strip(), tool_calls=(), raw=None)
     return replace(turn, message=said, tokens=rt.tokens.message(said))
-
-
-def message_of_record(rt: Runtime, key: int, record: Record) -> StoredMessage:
-    """Return a record as a message; its type stands for the speaker's name."""
-    said = Message("user", record.text, id=record.memory_id, name=record.type, created_at=record.date)
-    scope = Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
-    return StoredMessage(key, scope, said, rt.tokens.message(said), rt.tokens.name)
-
-
-def message_of_item(rt: Runtime, reach: Scope, key: int, item: Item) -> StoredMessage:
-    """Return an item as a message; its folder and key stand for an id, and "item" for the speaker's name."""
-    said = Message("user", whole_text(item.value), id=item.address, name="item", created_at=item.updated_at)
-    return StoredMessage(key, reach, said, rt.tokens.message(said), rt.tokens.name)
 
 
 def print_of(turn: StoredMessage) -> int:
@@ -740,13 +736,28 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
     )
 
 
-def _ask(rt: Runtime, reach: Scope, query: str) -> Asking[Question]:
-    """Return what is searched for, with its vectors."""
+def _found(
+    rt: Runtime,
+    reach: Scope,
+    query: str,
+    roles: Sequence[str],
+    recall_filter: RecallFilter | None,
+    pick: Callable[[Connection, SearchResult], tuple[list[Line], int]],
+) -> Asking[tuple[list[Line], tuple[Reason, ...]]]:
+    """Return the lines that are picked of a search, in the reranker's order, as many as are picked; and what did not work."""
 
     def read(connection: Connection) -> Question:
         return read_question(connection, sql.beginning(connection, reach).own, query)
 
-    return (yield from embed(rt, reach, rt.db.read(read)))
+    def look(connection: Connection, question: Question) -> tuple[SearchResult, list[Line], int]:
+        scope = search_scope(connection, reader_of(rt, reach, roles), sql.beginning(connection, reach))
+        found = find(connection, rt, scope, question, recall_filter)
+        return found, *pick(connection, found)
+
+    question = yield from embed(rt, reach, rt.db.read(read))
+    found, lines, most = rt.db.read(look, question)
+    lines, notes = yield from rerank(rt, found.scope, query, lines)
+    return lines[:most], found.notes + notes
 
 
 @traced("search_memory", "search", outcome_of)
@@ -763,22 +774,14 @@ def search(
     asked, known, wanted = text_of("query", query), roles_of(roles), check_filter(recall_filter)
     _check_limits(limit, token_limit)
 
-    def look(
-        connection: Connection, question: Question
-    ) -> tuple[SearchScope, list[Line], tuple[Reason, ...]]:
-        scope = search_scope(connection, reader_of(rt, reach, known), sql.beginning(connection, reach))
-        if scope.is_empty:
-            return scope, [], ()
-        found = find(connection, rt, scope, question, wanted)
-        order = found.texts.order(found.scores.total, (), max(limit, RERANKED) * _COPIES)
-        order = order[found.scores.support(order) > 0]
+    def best(connection: Connection, result: SearchResult) -> tuple[list[Line], int]:
+        order = result.texts.order(result.scores.total, (), max(limit, RERANKED) * _COPIES)
+        order = order[result.scores.support(order) > 0]
         most = max(limit, RERANKED) if rt.reranker is not None else limit
-        return scope, explain(found, read_lines(connection, rt, found, order, most)), found.notes
+        return explain(result, read_lines(connection, rt, result, order, most)), limit
 
-    question = yield from _ask(rt, reach, asked)
-    scope, lines, notes = rt.db.read(look, question)
-    lines, more = yield from rerank(rt, scope, asked, lines)
-    return _hits(rt, lines[:limit], token_limit, notes + more)
+    lines, notes = yield from _found(rt, reach, asked, known, wanted, best)
+    return _hits(rt, lines, token_limit, notes)
 
 
 @traced("search_memory", "recall", outcome_of)
@@ -795,28 +798,17 @@ def recall(
     """Return hits for a query that are not among the visible messages, the best first: what a context would recall."""
     asked, known, wanted = text_of("query", query), check_messages(visible), check_filter(recall_filter)
     _check_limits(limit, token_limit)
-    reach, settings = scope.reach(), rt.settings
 
-    def look(
-        connection: Connection, question: Question
-    ) -> tuple[SearchScope, list[Line], int, tuple[Reason, ...]]:
-        covered = search_scope(connection, reader_of(rt, reach, roles), sql.beginning(connection, reach))
-        if covered.is_empty:
-            return covered, [], 0, ()
-        found = find(connection, rt, covered, question, wanted)
+    def worth(connection: Connection, result: SearchResult) -> tuple[list[Line], int]:
         session = messages_reads.find(connection, scope)
         seen = _visible_end(connection, session, known)
         end = session.next_position if session is not None else 0
         first = min((one.position for one in seen), default=end)
-        hidden = {one.key for one in seen}
-        lines, most = choose(connection, rt, found, hidden, session, first, known, limit)
-        return covered, lines, most, found.notes
+        return choose(connection, rt, result, {one.key for one in seen}, session, first, known, limit)
 
-    question = yield from _ask(rt, reach, asked)
-    covered, lines, most, notes = rt.db.read(look, question)
-    lines, more = yield from rerank(rt, covered, asked, lines)
-    room = recall_budget(settings.max_tokens, settings.recall_tokens) if token_limit is None else token_limit
-    return _hits(rt, _without_many_episodes(lines[:most]), room, notes + more)
+    lines, notes = yield from _found(rt, scope.reach(), asked, roles, wanted, worth)
+    room = recall_budget(rt.settings.max_tokens, rt.settings.recall_tokens)
+    return _hits(rt, _without_many_episodes(lines), room if token_limit is None else token_limit, notes)
 
 
 def _check_limits(limit: int, token_limit: int | None) -> None:

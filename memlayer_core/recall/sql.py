@@ -99,7 +99,8 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     }
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
-    own, shared = _statistics(mine), _statistics(rows.get(reach.commons.namespace))
+    counted = {name: _statistics(row) for name, row in rows.items()}
+    own, shared = (counted.get(one.namespace, ScopeStatistics()) for one in (reach, reach.commons))
     # Without any row, whether folders are the user's has to be looked up.
     has_folders = reach.session_id is None and all(row.declared for row in rows.values())
     if mine is None or mine.number is None:
@@ -108,9 +109,7 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     return Beginning(session, session.windows.get(size, WindowStart()), own, shared, has_folders)
 
 
-def _statistics(row: Any | None) -> ScopeStatistics:
-    if row is None:
-        return ScopeStatistics()
+def _statistics(row: Any) -> ScopeStatistics:
     return ScopeStatistics(
         row.vectors,
         row.shard,
