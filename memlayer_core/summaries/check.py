@@ -39,21 +39,9 @@ class Source:
     scripts: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the checks say.
-
-    Attributes:
-        faults: Names of the checks that failed; empty for a good summary.
-    """
-
-    faults: tuple[str, ...] = ()
-
-    @property
-    def score(self) -> float:
-        """The share of its checks that it passed, 0 to 1; what is empty or cannot be read passes none."""
-        nothing = {"empty", "unreadable"} & set(self.faults)
-        return 0.0 if nothing else 1 - len(self.faults) / len(CHECKS)
+def score_of(faults: Sequence[str]) -> float:
+    """Return the share of its checks that a summary passed, 0 to 1; what is empty or cannot be read passes none."""
+    return 0.0 if {"empty", "unreadable"} & {*faults} else 1 - len(faults) / len(CHECKS)
 
 
 def unwrapped(answer: str) -> str:
@@ -62,8 +50,8 @@ def unwrapped(answer: str) -> str:
     return (fenced[1] if fenced else answer).strip()
 
 
-def check(text: str, tokens: int, source: Source, longest: int, shortest: int = _SHORTEST) -> Verdict:
-    """Check a summary.
+def check(text: str, tokens: int, source: Source, longest: int, shortest: int = _SHORTEST) -> tuple[str, ...]:
+    """Return the names of the checks that a summary fails; none for a good one.
 
     Args:
         text: The summary.
@@ -73,14 +61,15 @@ def check(text: str, tokens: int, source: Source, longest: int, shortest: int = 
         shortest: Tokens that are always enough.
     """
     if not text.strip():
-        return Verdict(("empty",))
+        return ("empty",)
+    main = Counter(_scripts(text)).most_common(1)  # none without letters
     failed = {
         "too_short": tokens < shortest and tokens * _SHARE < source.tokens,
         "too_long": tokens > longest,
         "echo": _is_echo(text, source.conversation),
-        "script": bool(source.scripts) and not _main_scripts(text) <= source.scripts,
+        "script": bool(source.scripts) and not {script for script, _ in main} <= source.scripts,
     }
-    return Verdict(tuple(name for name in CHECKS if failed.get(name)))
+    return tuple(name for name in CHECKS if failed.get(name))
 
 
 def scripts_of(texts: Iterable[str]) -> frozenset[str]:
@@ -91,11 +80,6 @@ def scripts_of(texts: Iterable[str]) -> frozenset[str]:
     return frozenset(script for script, count in words.items() if count >= _PART * words.total())
 
 
-def _main_scripts(text: str) -> frozenset[str]:
-    """Return the script that most words of a text are in; none if it has no letters."""
-    return frozenset(script for script, _ in Counter(_scripts(text)).most_common(1))
-
-
 def _scripts(text: str) -> Iterable[str]:
     """Return the script of each word, by the Unicode name of its first letter, such as "LATIN", "CJK" or "HIRAGANA"."""
     return (unicodedata.name(word[0], "").partition(" ")[0] for word in _WORDS.findall(text))
@@ -104,8 +88,7 @@ def _scripts(text: str) -> Iterable[str]:
 def _is_echo(text: str, conversation: str) -> bool:
     """Return whether an answer repeats its prompt: its tags, a sentence of its instructions, or the conversation."""
     said, given = _folded(text), _folded(conversation)
-    told: Sequence[str] = [_folded(line) for line in INSTRUCTIONS.splitlines() if line]
-    repeats = any(line in said for line in told)
+    repeats = any(_folded(line) in said for line in INSTRUCTIONS.splitlines() if line)
     return repeats or TAG.search(text) is not None or said in given or (bool(given) and given in said)
 
 
@@ -173,10 +156,10 @@ def split_episode(answer: str) -> tuple[str, EpisodeText | None]:
 
 def check_episode(
     episode: EpisodeText | None, source: Source, longest: int, count: Callable[[str], int]
-) -> Verdict:
-    """Check a model's episode: its summary as every summary, with a lower bound for its length."""
+) -> tuple[str, ...]:
+    """Return the checks that a model's episode fails: its summary as every summary, with a lower bound for its length."""
     if episode is None:
-        return Verdict(("unreadable",))
+        return ("unreadable",)
     return check(episode.summary, count(episode.summary), source, longest, _SHORTEST_EPISODES)
 
 

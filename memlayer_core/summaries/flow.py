@@ -33,7 +33,7 @@ from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import EVERY
 from memlayer_core.summaries import check, prompt as summaries_prompt, sql as summaries_sql
-from memlayer_core.summaries.check import EpisodeText, Source, Verdict
+from memlayer_core.summaries.check import EpisodeText, Source
 from memlayer_core.summaries.model import Summary
 from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, INSTRUCTIONS, WITH_EPISODE, Line
 
@@ -56,7 +56,7 @@ class _Result(NamedTuple):
     """A model's summary, without a text if all its answers were refused; and the episode that came with it."""
 
     text: str | None
-    verdict: Verdict
+    faults: tuple[str, ...] = ()
     episode: EpisodeText | None = None
 
 
@@ -102,7 +102,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
         rt.db.write(jobs.spend, bill.costs())
     if written.text is None:
         raise ModelError(
-            f"{rt.summarizer.name} gave no summary that can be used: {', '.join(written.verdict.faults)}",
+            f"{rt.summarizer.name} gave no summary that can be used: {', '.join(written.faults)}",
             hint="It was asked twice. A larger model may do better, or a larger `token_limit`.",
         )
     return written.text
@@ -199,8 +199,8 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
             tokens=rt.tokens.text(text),
             counter=rt.tokens.name,
             model=usage.model.name,
-            score=round(result.verdict.score, 4),
-            faults=result.verdict.faults,
+            score=round(check.score_of(result.faults), 4),
+            faults=result.faults,
         )
     ends = task.messages[0].message, task.messages[-1].message
     told = result.episode if result.text is not None else None
@@ -220,24 +220,24 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
 
     is_kept = rt.db.write(summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode)
     if result.text is None:
-        _refused(rt, scope, result.verdict, "a summary", gives_up=gives_up and is_kept)
+        _refused(rt, scope, result.faults, "a summary", gives_up=gives_up and is_kept)
         return
     if not is_kept:
         return
     rt.health.up("summaries")
-    version, score = session.summary_version + 1, result.verdict.score
+    version, score = session.summary_version + 1, check.score_of(result.faults)
     rt.emit(SummaryWritten(scope.namespace, scope.session_id or "", version, usage.model.name, score))
     for record in filter(None, stored[-1:]):  # a commit that is tried again stores once more
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 
 
-def _refused(rt: Runtime, scope: Scope, verdict: Verdict, what: str, *, gives_up: bool) -> None:
+def _refused(rt: Runtime, scope: Scope, faults: tuple[str, ...], what: str, *, gives_up: bool) -> None:
     """Emit that all answers about some turns of a session were refused."""
     session_id = scope.session_id or ""
-    rt.emit(SummaryRefused(scope.namespace, session_id, verdict.faults, verdict.score, gives_up))
+    rt.emit(SummaryRefused(scope.namespace, session_id, faults, check.score_of(faults), gives_up))
     if not gives_up:
         return
-    wrong = f"the model's answers were refused ({', '.join(verdict.faults)})"
+    wrong = f"the model's answers were refused ({', '.join(faults)})"
     entry = LedgerEntry(
         task="summarize",
         outcome="gave up",
@@ -277,14 +277,14 @@ def _condense(
     scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
     waiting = deque(summaries_prompt.parts(map(str, lines), INPUT_TOKENS, rt.tokens.text))
     whole = len(waiting) == 1
-    made = _Result(previous, Verdict())
+    made = _Result(previous)
     while waiting:
         part = waiting.popleft()
-        question = _Question(
-            previous, part, limit, scripts, whole and with_episode, side_task if whole else None
-        )
+        task = side_task if whole else None
         try:
-            made = _ask(rt, usage, question)
+            made = _ask(
+                rt, usage, previous, part, limit, scripts, with_episode=whole and with_episode, side_task=task
+            )
         except ModelContextError:
             halves = summaries_prompt.halve(part)
             if halves is None:
@@ -298,30 +298,27 @@ def _condense(
     return made
 
 
-class _Question(NamedTuple):
-    """What a model is asked for in one call."""
-
-    previous: str
-    part: Sequence[str]
-    limit: int
-    scripts: frozenset[str]
-    with_episode: bool
-    side_task: SideTask | None
-
-
-def _ask(rt: Runtime, usage: ModelUsage, question: _Question) -> _Result:
+def _ask(
+    rt: Runtime,
+    usage: ModelUsage,
+    previous: str,
+    part: Sequence[str],
+    limit: int,
+    scripts: frozenset[str],
+    *,
+    with_episode: bool,
+    side_task: SideTask | None,
+) -> _Result:
     """Return the first good summary; without a text if there was none. And the first good episode."""
-    previous, part, limit, scripts, with_episode, side_task = question
     source = _source(rt, previous, part, scripts)
     own = WITH_EPISODE if with_episode else INSTRUCTIONS
     first = prompt = summaries_prompt.request(previous, part, limit)
     instructions = own
     if side_task is not None:
-        prompt = (
-            f"{summaries_prompt.request(previous, part, limit, side_task.numbers)}\n\n{side_task.material}"
-        )
-        instructions = f"{own}\n\n{side_task.instructions}"
-    verdict, episode = Verdict(), None
+        numbered = summaries_prompt.request(previous, part, limit, side_task.numbers)
+        prompt, instructions = f"{numbered}\n\n{side_task.material}", f"{own}\n\n{side_task.instructions}"
+    faults: tuple[str, ...] = ()
+    episode = None
     for _ in range(_ANSWERS):
         answer = usage.ask(prompt, instructions)
         if side_task is not None:
@@ -330,13 +327,13 @@ def _ask(rt: Runtime, usage: ModelUsage, question: _Question) -> _Result:
         if with_episode:
             text, told = check.split_episode(text)
             of_part = source if not previous else _source(rt, "", part, scripts)
-            good = not check.check_episode(told, of_part, rt.settings.episode_tokens, rt.tokens.text).faults
-            episode = told if good else episode
-        verdict = check.check(text, rt.tokens.text(text), source, limit)
-        if not verdict.faults:
-            return _Result(text, verdict, episode)
-        prompt = summaries_prompt.retry_prompt(first, answer, verdict.faults)
-    return _Result(None, verdict, episode)
+            if not check.check_episode(told, of_part, rt.settings.episode_tokens, rt.tokens.text):
+                episode = told
+        faults = check.check(text, rt.tokens.text(text), source, limit)
+        if not faults:
+            return _Result(text, (), episode)
+        prompt = summaries_prompt.retry_prompt(first, answer, faults)
+    return _Result(None, faults, episode)
 
 
 def _source(rt: Runtime, previous: str, part: Sequence[str], scripts: frozenset[str]) -> Source:
@@ -405,23 +402,24 @@ def _episode_by_model(
             pass
     rough = _condense(rt, usage, "", lines, _ROUGH * rt.settings.episode_tokens)
     if rough.text is None:
-        _refused(rt, scope, rough.verdict, "an episode", gives_up=True)
+        _refused(rt, scope, rough.faults, "an episode", gives_up=True)
         return None
     source = _source(rt, "", rough.text.splitlines(), scripts)
     return _ask_for_episode(rt, usage, scope, source)
 
 
 def _ask_for_episode(rt: Runtime, usage: ModelUsage, scope: Scope, source: Source) -> EpisodeText | None:
-    limit, verdict = rt.settings.episode_tokens, Verdict()
+    limit = rt.settings.episode_tokens
+    faults: tuple[str, ...] = ()
     first = prompt = summaries_prompt.request("", source.conversation.splitlines(), limit)
     for _ in range(_ANSWERS):
         answer = check.unwrapped(usage.ask(prompt, EPISODE_INSTRUCTIONS))
         told = check.split_episode(answer)[1]
-        verdict = check.check_episode(told, source, limit, rt.tokens.text)
-        if not verdict.faults:
+        faults = check.check_episode(told, source, limit, rt.tokens.text)
+        if not faults:
             return told
-        prompt = summaries_prompt.retry_prompt(first, answer, verdict.faults)
-    _refused(rt, scope, verdict, "an episode", gives_up=True)
+        prompt = summaries_prompt.retry_prompt(first, answer, faults)
+    _refused(rt, scope, faults, "an episode", gives_up=True)
     return None
 
 

@@ -175,17 +175,6 @@ def invalidate(connection: sa.Connection, session: int, position: int) -> None:
     connection.execute(sa.update(sessions).where(sessions.c.number == session).values(anew))
 
 
-def outdate(connection: sa.Connection, session: int, positions: Sequence[int]) -> None:
-    """Delete the summaries of the first of these positions and of later ones.
-
-    Errors of failed summaries are deleted, too, since they may quote the messages.
-    """
-    if positions:
-        invalidate(connection, session, min(positions))
-    failed = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.error.is_not(None)
-    connection.execute(sa.update(jobs).where(*failed).values(error=None))
-
-
 def drop(connection: sa.Connection, session: int) -> None:
     """Delete all summaries of a session and their jobs, since the session is deleted."""
     _DROP.run(connection, {"of": session})
@@ -213,8 +202,11 @@ def _from(row: Any) -> Summary:
 
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
-    """Mark summaries of messages that change as outdated."""
-    outdate(connection, change.session, change.positions)
+    """Delete the summaries of the first message that changes and of later ones, and errors that may quote messages."""
+    if change.positions:
+        invalidate(connection, change.session, min(change.positions))
+    failed = jobs.c.kind == _KIND, jobs.c.subject == change.session, jobs.c.error.is_not(None)
+    connection.execute(sa.update(jobs).where(*failed).values(error=None))
     yield
 
 

@@ -1,16 +1,13 @@
-"""What tests of summaries and of episodes share: memories with a model, a crash, and words that are taken back."""
+"""What tests of summaries and of episodes share: memories with a model, and words that are taken back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import scripted_summarizer
 
 from memlayer_core import Chat, Memory, Message
-from memlayer_core.errors import FlushTimeoutError, StoreUnavailableError
-from memlayer_core.storage import jobs
 
 
 @pytest.fixture
@@ -18,31 +15,6 @@ def opened(dialect: str, request: pytest.FixtureRequest) -> Iterator[Callable[..
     """Return a function that opens memories on the test's database."""
     quiet = getattr(request.module, "QUIET", scripted_summarizer.QUIET)
     yield from scripted_summarizer.memories(request, dialect, quiet)
-
-
-@pytest.fixture
-def crash_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return a function that works off a memory, and crashes where a function is called for the first time."""
-
-    def crash(memory: Memory, owner: object, name: str) -> None:
-        real, crashes = getattr(owner, name), list[str]()
-
-        def crashing(*args: Any) -> Any:
-            if crashes:
-                return real(*args)
-            crashes.append(name)
-            raise StoreUnavailableError("the power went out", hint="Wait.")
-
-        monkeypatch.setattr(owner, name, crashing)
-        monkeypatch.setattr("memlayer_core.worker._IDLE", 0.01)
-        with pytest.raises(FlushTimeoutError):
-            memory.flush(1)
-        assert memory.admin.costs() == []
-        worker = memory._resources.worker._owner
-        memory.runtime.db.write(jobs.release, worker, memory.runtime.now())  # its lease runs out
-        memory.flush(30)
-
-    return crash
 
 
 @pytest.fixture(params=["edit", "delete", "replace", "rewrite", "resync"])

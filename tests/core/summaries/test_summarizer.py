@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from functools import partial
 from io import StringIO
 
 import pytest
+from scripted_summarizer import Scripted
 
-from memlayer_core import Memory, Message, Settings
+from memlayer_core import Message, Settings
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
@@ -28,35 +28,22 @@ TALK = [
 GOOD = "The user moved to Lisbon with 3 cats. Inês, the daughter, is 9 and goes to school in Alfama; trams are loud."
 
 
-class Model:
-    """A function of a prompt that gives one answer after the other, and keeps what it was asked."""
-
-    def __init__(self, *answers: str | Exception) -> None:
-        self.answers = list(answers)
-        self.asked: list[str] = []
-
-    def __call__(self, prompt: str) -> str:
-        self.asked.append(prompt)
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+Model = partial(Scripted, then="")
+QUIET = Settings(durability="normal")
 
 
-@pytest.fixture
-def opened() -> Iterator[Callable[..., Memory]]:
-    with ExitStack() as stack:
-
-        def open_memory(model: object = None, **settings: object) -> Memory:
-            made = Settings(durability="normal", **settings)
-            memory = Memory.in_memory(settings=made, tokenizer="estimate", summarizer=model)
-            return stack.enter_context(memory)
-
-        yield open_memory
-
-
-def test_without_a_model_and_by_a_closed_memory_it_is_refused(opened) -> None:
-    memory = opened()
+def test_without_a_model_by_a_closed_memory_and_with_bad_input_it_is_refused(opened) -> None:
+    memory, model = opened(None), Model()
+    for given, more, problem in (
+        (["text"], {}, MessageTypeError),
+        (Message("user", "alone"), {}, MessageTypeError),
+        (TALK, {"token_limit": 0}, InvalidLimitError),
+        (TALK, {"previous": None}, InvalidMessageError),
+    ):
+        with pytest.raises(problem) as raised:
+            opened(model).summarize(given, **more)
+        assert raised.value.hint
+    assert model.prompts == []
     with pytest.raises(ConfigurationError) as refused:
         memory.summarize(TALK)
     assert "model=" in refused.value.hint
@@ -69,65 +56,39 @@ def test_a_model_writes_it_and_nothing_is_kept_but_what_that_cost(opened) -> Non
     model = Model(f"```\n{GOOD}\n```")
     memory = opened(model)
     assert memory.summarize(TALK, token_limit=100) == GOOD
-    assert "user: I moved to Lisbon with 3 cats." in model.asked[0]
-    assert "Fanø" not in model.asked[0]
+    assert "user: I moved to Lisbon with 3 cats." in model.prompts[0]
+    assert "Fanø" not in model.prompts[0]
     assert [(cost.kind, cost.calls) for cost in memory.admin.costs()] == [("summarize", 1)]
     assert memory.flush(5).queued == 0
     assert memory.export(StringIO()) == 0
 
 
-def test_a_bad_answer_is_asked_for_again(opened) -> None:
+def test_what_is_no_summary_is_asked_for_again_and_then_an_error_and_what_was_paid_is_noted(opened) -> None:
     memory = opened(Model("用户带着三只猫搬到了里斯本。" * 3, GOOD))
     assert memory.summarize(TALK, token_limit=100) == GOOD
     assert [cost.calls for cost in memory.admin.costs()] == [2]
-
-
-@pytest.mark.parametrize(
-    ("answers", "calls"), [(("", TimeoutError()), 1), (("", ""), 2), (["They talked. " * 400] * 2, 2)]
-)
-def test_what_is_no_summary_is_an_error_and_what_was_paid_is_noted(opened, answers, calls) -> None:
-    memory = opened(Model(*answers))
-    with pytest.raises(ModelError) as failed:
-        memory.summarize(TALK, token_limit=100)
-    assert failed.value.hint
-    assert [cost.calls for cost in memory.admin.costs()] == [calls]
+    for answers, calls in ((("", TimeoutError()), 1), (["They talked. " * 400] * 2, 2)):
+        memory = opened(Model(*answers))
+        with pytest.raises(ModelError) as failed:
+            memory.summarize(TALK, token_limit=100)
+        assert failed.value.hint
+        assert [cost.calls for cost in memory.admin.costs()] == [calls]
 
 
 @pytest.mark.requirement("A23")
-def test_the_summary_so_far_is_told_on(opened) -> None:
+def test_the_summary_so_far_is_told_on_and_nothing_said_is_none(opened) -> None:
     before = "The user is Ada Lovelace, who plays the harp."
     model = Model(f"{GOOD} The user is Ada Lovelace.")
     memory = opened(model)
     assert "Ada Lovelace" in memory.summarize(TALK, previous=before, token_limit=100)
-    assert f"<summary_so_far>\n{before}\n</summary_so_far>" in model.asked[0]
-    assert memory.summarize([], previous=before) == before
+    assert f"<summary_so_far>\n{before}\n</summary_so_far>" in model.prompts[0]
+    assert [memory.summarize(said, previous=before) for said in ([], TALK[:1])] == [before] * 2
+    assert len(model.prompts) == 1
 
 
-def test_nothing_said_is_an_empty_summary_and_no_model_is_asked(opened) -> None:
-    for said in ([], TALK[:1]):
-        assert opened(Model()).summarize(said) == ""
-
-
-@pytest.mark.parametrize("settings", [{"summary_tokens": 100}, {"max_tokens": 400}])
-def test_it_has_the_room_that_summaries_have(opened, settings) -> None:
-    model = Model(GOOD * 3, GOOD)
-    assert opened(model, **settings).summarize(TALK) == GOOD
-    assert "it was too long" in model.asked[1]
+def test_it_has_the_room_that_summaries_have(opened) -> None:
+    for settings in ({"summary_tokens": 100}, {"max_tokens": 400}):
+        model = Model(GOOD * 3, GOOD)
+        assert opened(model, **settings).summarize(TALK) == GOOD
+        assert "it was too long" in model.prompts[1]
     assert opened(Model(GOOD * 3)).summarize(TALK) == GOOD * 3
-
-
-@pytest.mark.parametrize(
-    ("given", "more", "problem"),
-    [
-        (["text"], {}, MessageTypeError),
-        (Message("user", "alone"), {}, MessageTypeError),
-        (TALK, {"token_limit": 0}, InvalidLimitError),
-        (TALK, {"previous": None}, InvalidMessageError),
-    ],
-)
-def test_bad_input_is_refused_before_a_model_is_asked(opened, given, more, problem) -> None:
-    model = Model()
-    with pytest.raises(problem) as raised:
-        opened(model).summarize(given, **more)
-    assert raised.value.hint
-    assert model.asked == []

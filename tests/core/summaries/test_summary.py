@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 import scripted_summarizer
@@ -14,15 +14,16 @@ from sqlalchemy import text
 
 from langchain_memlayer import MemlayerChatMessageHistory
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import Chat, Memory, ToolCall
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import Chat, Memory, Message, ToolCall
+from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreUnavailableError
 from memlayer_core.events import SummarizerUnavailable, SummaryRefused, SummaryWritten
+from memlayer_core.facts import writes as records_writes
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.models.tokens import token_counter
 from memlayer_core.storage import jobs
 from memlayer_core.summaries import sql as summaries
-from memlayer_core.summaries.flow import summarize
-from memlayer_core.summaries.model import BATCH, Summary
+from memlayer_core.summaries.flow import summarize, write_episode
+from memlayer_core.summaries.model import Summary
+from memlayer_core.summaries.prompt import WITH_EPISODE
 
 QUIET = scripted_summarizer.QUIET.replace(recall_tokens=0)
 """Nothing is done in the background before a flush asks for it."""
@@ -50,10 +51,28 @@ def fill(memory: Memory, count: int = ENOUGH) -> Chat:
 # What is told
 
 
-@pytest.mark.requirement("A21", "A22", "F17", "J09", "M04", "M05")
+def owed(memory: Memory, name: str) -> Chat:
+    """Return a session of which a summary is due, or one that has ended."""
+    if name == "commit":
+        return fill(memory)
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add_messages(rounds(0, 3))
+    chat.end()
+    return chat
+
+
+@pytest.mark.requirement("A21", "A22", "F17", "J09", "J34", "M04", "M05")
 def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened) -> None:
-    memory = opened()
-    chat = talk(memory, ENOUGH)
+    model = Scripted()
+    memory = opened(model)
+    chat = fill(memory)
+    before = chat.context()
+    assert (model.prompts, before.summary) == ([], None)
+    assert before.window[0].text != rounds(0, 1)[0].text
+    found = {hit.text for hit in memory.search("Anna0", user_id="louis")}
+    assert {message.text for message in rounds(0, 1)} <= found, "what left is found at once"
+    memory.flush()
+
     context = chat.context()
     assert context.summary is not None
     (summary,) = chat.summary()
@@ -66,65 +85,34 @@ def test_what_left_the_window_is_told_in_short_before_what_is_in_it(opened) -> N
     assert piece.tokens == memory.tokens.message(context.summary)
     assert [reason.code for reason in piece.reasons] == ["summary"]
     assert chat.context(token_limit=100_000).summary is None, "a larger window tells nothing twice"
+    in_system = chat.context(placement="system").messages
+    assert [one.role for one in in_system[:2]] == ["system", "user"]
+    assert in_system[0].text == context.summary.text
     chat.add("user", "And now?")
-    assert chat.context().messages[: len(context.messages)] == context.messages, (
-        "a prompt keeps its beginning"
-    )
-
-
-@pytest.mark.requirement("J34")
-def test_until_a_summary_is_committed_all_stays_as_it_was_and_what_left_is_found(opened) -> None:
-    model = Scripted()
-    memory = opened(model)
-    chat = fill(memory)
-    context = chat.context()
-    assert model.prompts == []
-    assert context.summary is None
-    assert context.window[0].text != rounds(0, 1)[0].text
-    found = {hit.text for hit in memory.search("Anna0", user_id="louis")}
-    assert {message.text for message in rounds(0, 1)} <= found
-    memory.flush()
-    assert model.prompts
-    assert chat.context().summary is not None
-
-
-def test_where_recall_is_placed_in_the_system_message_the_summary_is_there_too(opened) -> None:
-    chat, tag = talk(opened(recall_placement="system"), ENOUGH), '<conversation_summary key="'
-    first, second, *_ = chat.context().messages
-    assert (first.role, second.role) == ("system", "user")
-    assert first.text.startswith(tag)
+    later = chat.context().messages
+    assert later[: len(context.messages)] == context.messages, "a prompt keeps its beginning"
     chat.add("system", "Be kind.")
-    assert chat.context().messages[0].text.startswith(f"Be kind.\n\n{tag}")
+    placed = chat.context(placement="system").messages
+    assert placed[0].text == f"Be kind.\n\n{context.summary.text}"
 
 
-@pytest.mark.parametrize("limit", [1, 40, 120, 200, 400, 1000, 2000])
-def test_no_limit_is_broken_for_a_summary(opened, limit) -> None:
-    context = talk(opened(), 30).context(token_limit=limit)
-    assert context.tokens <= limit or "newest_turn_over_limit" in {reason.code for reason in context.reasons}
-    assert context.window[-1].text == rounds(29, 30)[-1].text
-
-
-def test_nothing_is_owed_again_for_messages_that_no_model_is_told_of(opened) -> None:
-    memory = opened()
-    chat = memory.chat(user_id="louis", session_id="s")
-    for at in range(30):
-        chat.add("system", f"It is day {at}.")
-        chat.add_messages(rounds(at, at + 1))
-        chat.context()
-        memory.flush(30)
-        chat.context()
-        assert not memory.runtime.db.read(summaries.is_owed)
-    assert chat.summary()
-
-
-def test_an_ended_session_begins_without_what_was_summed_up(opened) -> None:
-    memory = opened()
-    chat = talk(memory, ENOUGH)
-    chat.end()
-    chat.add("user", "hello")
-    assert chat.context().summary is None
-    talk(memory, 30, first=ENOUGH + 1)
-    assert "Anna0" not in chat.context().summary.text
+def test_a_small_limit_tells_the_beginning_of_a_summary_or_a_reason_and_is_not_broken(opened) -> None:
+    memory = opened(summary_tokens=600, max_tokens=1000)
+    chat = talk(memory, 30)
+    codes: dict[int, set[str]] = {}
+    for limit in (1, 40, 100, 200, 300, 1000, 2000):
+        context = chat.context("", token_limit=limit)
+        reasons = [*context.reasons, *(reason for piece in context.pieces for reason in piece.reasons)]
+        codes[limit] = {reason.code for reason in reasons}
+        assert context.tokens <= limit or "newest_turn_over_limit" in codes[limit]
+        assert context.window[-1].text == rounds(29, 30)[-1].text
+        lines = context.summary.text.splitlines() if context.summary is not None else []
+        beginning = "".join(lines[2:3]).removesuffix("…")
+        assert bool(beginning) == bool(lines), "no frame is empty"
+        assert any(one.text.startswith(beginning) for one in chat.summary(all_versions=True))
+        assert chat.context("", token_limit=limit).summary == context.summary
+    assert "summary_left_out" in codes[100]
+    assert "summary_shortened" in codes[200] & codes[300]
 
 
 def test_what_only_people_see_and_instructions_are_in_no_summary_but_what_tools_found_is(opened) -> None:
@@ -137,7 +125,11 @@ def test_what_only_people_see_and_instructions_are_in_no_summary_but_what_tools_
     chat.add("assistant", tool_calls=(ToolCall("c1", "look_up", '{"place": "harbour"}'),))
     chat.add("tool", "It is at pier 39.", tool_call_id="c1", name="look_up")
     chat.add("assistant", "At pier 39.")
-    talk(memory, ENOUGH)
+    for at in range(ENOUGH):
+        chat.add("system", f"It is day {at} for Zoe99.")
+        talk(memory, at + 1, first=at)
+        chat.context()
+        assert not memory.runtime.db.read(summaries.is_owed), "nothing is owed for what no model is told of"
     said = "\n".join(model.prompts)
     shown = ('look_up({"place": "harbour"})', "look_up: It is at pier 39.", "Zoe99", "Yara98")
     assert [one in said for one in shown] == [True, True, False, False]
@@ -168,24 +160,19 @@ def test_one_summary_rolls_on_over_all_that_left_the_window(opened) -> None:
 
 # Models that misbehave
 
-BAD = {
-    "empty text": "",
-    "another script": "用户谈到了他的朋友们，他们带着猫搬到了城市，并且很喜欢那里的有轨电车和房子，还有很多别的事情要说。",
-    "ten times too long": "The user told of cats and trams in that town. " * 200,
-    "a copy of the input": lambda _, text: text.partition("<conversation>\n")[2].partition("\n</")[0],
-    "the instructions": lambda instructions, _: instructions,
-    "next to nothing": "They talked.",
-}
+
+def copied(instructions: str, text: str) -> str:
+    return text.partition("<conversation>\n")[2].partition("\n</")[0]
 
 
 @pytest.mark.requirement("J35", "A23")
-@pytest.mark.parametrize("bad", BAD)
-def test_a_bad_answer_is_asked_for_once_more_with_what_was_wrong(opened, bad) -> None:
-    model = Scripted(BAD[bad])
+def test_a_bad_answer_is_asked_for_once_more_with_what_was_wrong(opened) -> None:
+    model = Scripted(copied)
     memory = opened(model)
     chat = talk(memory, ENOUGH)
     assert "Your last answer was not used" not in model.prompts[0]
     assert "Your last answer was not used" in model.prompts[1]
+    assert "it repeated what you were given" in model.prompts[1]
     first = chat.summary(all_versions=True)[0]
     assert (first.model, first.score, first.faults) == (memory.runtime.summarizer.name, 1.0, ())
     assert first.text == honest("", model.prompts[0])
@@ -210,20 +197,18 @@ def move(memory: Memory, chat: Chat, first: int) -> int:
 
 @pytest.mark.each_database
 @pytest.mark.requirement("J35", "A23")
-@pytest.mark.parametrize("bad", ["empty text", "a copy of the input"])
-def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at_most(opened, bad) -> None:
+def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at_most(opened) -> None:
     model = Scripted()
     memory = opened(model, episodes=False)
     refused: list[SummaryRefused] = []
     memory.listen(lambda event: refused.append(event) if isinstance(event, SummaryRefused) else None)
     chat = talk(memory, ENOUGH)
     (old,), calls = chat.summary(), len(model.prompts)
-    model.then = BAD[bad]
+    model.then = copied
     at = move(memory, chat, ENOUGH)
     assert chat.summary() == [old], "the old one stays"
-    for _ in range(2):
-        chat.context()
-        memory.flush(30)
+    chat.context()
+    memory.flush(30)
     assert len(model.prompts) == calls + 2, "it was asked twice, and is not asked again before more is due"
     first_due = NAMES.search(model.prompts[calls].partition("<conversation>")[2]).group()
     at = move(memory, chat, at)
@@ -239,6 +224,7 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
     problem = memory.admin.status().problems["summaries"]
     assert all(told in problem for told in ("'s'", given_up.faults[0]))
     assert [event.gives_up for event in refused] == [False, False, True]
+    assert WITH_EPISODE not in model.instructions, "episodes are off"
     assert refused[-1].faults == given_up.faults
     model.then = honest
     move(memory, chat, at)
@@ -249,110 +235,122 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
     assert memory.admin.status().problems == {}
 
 
-NOTHING = re.compile(r"<(\w+)>\n[^\n]*\n\s*</\1>")
 """A frame with its heading alone."""
-
-
-@pytest.mark.requirement("J18", "A23")
-def test_a_model_that_does_not_answer_is_tried_again(opened) -> None:
-    model = Scripted(TimeoutError("no answer in 60 s"), RuntimeError("429: rate limit reached"))
-    memory = opened(model)
-    events: list = []
-    memory.listen(events.append)
-    chat = talk(memory, ENOUGH)
-    assert chat.summary()
-    assert memory.admin.costs()[0].calls == len(model.prompts) - 2
-    assert sum(isinstance(event, SummarizerUnavailable) for event in events) == 1
-    assert [event for event in events if isinstance(event, SummaryWritten)]
-    assert memory.admin.status().problems == {}
-
-
-@pytest.mark.requirement("A23")
-def test_a_prompt_that_is_too_long_for_the_model_is_halved_and_nothing_is_left_out(opened) -> None:
-    read: list[str] = []
-
-    def narrow(instructions: str, text: str) -> str:
-        if len(text) > 1100:
-            raise ValueError("This model's maximum context length is 200 tokens")
-        read.append(text)
-        return honest(instructions, text)
-
-    memory = opened(narrow)
-    chat = talk(memory, ENOUGH)
-    covered = NAMES.findall("".join(message.text for message in rounds(0, chat.summary()[-1].rounds)))
-    assert set(covered) <= set(NAMES.findall("".join(read)))
-    assert set(covered) <= set(NAMES.findall("".join(one.text for one in chat.summary())))
-    assert memory.admin.status().problems == {}
-
-
-def test_a_long_result_of_a_tool_is_given_in_parts_and_nothing_of_it_is_left_out(opened, monkeypatch) -> None:
-    monkeypatch.setattr("memlayer_core.summaries.flow.INPUT_TOKENS", 200)
-    model = Scripted()
-    memory = opened(model)
-    chat = memory.chat(user_id="louis", session_id="s")
-    words = [f"word{at}" for at in range(800)]
-    chat.add("user", "Read the register.")
-    chat.add("assistant", tool_calls=[ToolCall("c1", "read")])
-    chat.add("tool", " ".join(words), tool_call_id="c1")
-    chat.add("assistant", "Done.")
-    talk(memory, ENOUGH)
-    assert set(words) <= set(re.findall(r"word\d+\b", " ".join(model.prompts)))
-    count = token_counter("auto").text
-    assert all(count(prompt.partition("<conversation>")[2]) < 400 for prompt in model.prompts)
 
 
 # What must not be lost, nor paid twice
 
 
 @pytest.mark.slow
-def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice(opened, crash_once) -> None:
+@pytest.mark.parametrize(
+    ("owner", "name"), [(summaries, "commit"), (records_writes, "store_episode")], ids=["summary", "episode"]
+)
+def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice(
+    opened, monkeypatch, owner, name
+) -> None:
+    real, crashes = getattr(owner, name), list[str]()
+
+    def crashing(*args: Any) -> Any:
+        if crashes:
+            return real(*args)
+        crashes.append(name)
+        raise StoreUnavailableError("the power went out", hint="Wait.")
+
     model = Scripted()
     memory = opened(model)
-    chat = fill(memory)
-    crash_once(memory, summaries, "commit")
-    assert len(chat.summary()) == 1
+    chat = owed(memory, name)
+    monkeypatch.setattr(owner, name, crashing)
+    monkeypatch.setattr("memlayer_core.worker._IDLE", 0.01)
+    with pytest.raises(FlushTimeoutError):
+        memory.flush(1)
+    assert memory.admin.costs() == []
+    worker = memory._resources.worker._owner
+    memory.runtime.db.write(jobs.release, worker, memory.runtime.now())  # its lease runs out
+    memory.flush(30)
+    assert len(memory.records(user_id="louis")) == 1
+    assert len(chat.summary()) == (name == "commit")
     assert len(model.prompts) == 2
     assert memory.admin.costs()[0].calls == 1
 
 
-def test_a_summary_of_what_was_changed_meanwhile_is_not_put_in_force_but_made_again(opened) -> None:
+@pytest.mark.parametrize("name", ["commit", "store_episode"])
+def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened, name) -> None:
+    kind, work = ("summarize", summarize) if name == "commit" else ("episode", write_episode)
+
+    def slow(instructions: str, text: str) -> str:
+        work(rt, job)  # another worker, which is quicker
+        return honest(instructions, text.replace("Anna", "Dana"))
+
+    memory = opened(Scripted(slow), episodes=name != "commit")
+    chat, rt = owed(memory, name), memory.runtime
+    rt.db.write(summaries.enqueue_owed, rt.now())
+    (job,) = rt.db.write(jobs.lease, [kind], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
+    work(rt, job)
+    (kept,) = [*chat.summary(all_versions=True), *memory.records(user_id="louis")]
+    assert ("Anna0" in kept.text, "Dana0" in kept.text) == (True, False)
+    assert memory.admin.costs()[0].calls == 2
+
+
+@pytest.mark.parametrize("name", ["commit", "store_episode"])
+def test_what_is_made_of_words_that_were_changed_meanwhile_is_not_kept_but_made_again(opened, name) -> None:
     def meanwhile(instructions: str, text: str) -> str:
         chat.edit(0, "My friend Caro77 stayed at home with 3 cats and loves the trams there.")
         return honest(instructions, text)
 
     model = Scripted(meanwhile)
     memory = opened(model)
-    chat = memory.chat(user_id="louis", session_id="s")
-    talk(memory, ENOUGH)
-    assert "Caro77" in chat.summary()[0].text
-    assert all("My friend Anna0" not in one.text for one in chat.summary(all_versions=True))
-    assert memory.admin.costs()[0].calls == len(model.prompts) > 1
+    chat = owed(memory, name)
+    memory.flush(30)
+    made = [*chat.summary(all_versions=True), *memory.records(user_id="louis", all_versions=True)]
+    assert made
+    assert all(("Caro77" in one.text, "My friend Anna0" in one.text) == (True, False) for one in made)
+    assert memory.admin.costs()[0].calls == len(model.prompts) == 2
 
 
-def test_a_summary_of_words_that_were_taken_back_is_gone_and_another_one_is_made(opened, take_back) -> None:
-    def told(chat: Chat) -> list[str]:
-        return [one.text for one in chat.summary(all_versions=True) if "Bela555" in one.text]
-
-    memory = opened()
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", "The code is Bela555.", id="m0")
-    chat.add("assistant", "Noted: Bela555.", id="m1")
+def test_words_that_were_taken_back_are_gone_at_once_and_their_summary_and_episode_are_made_anew(
+    opened, take_back
+) -> None:
+    memory = opened(episode_tokens=200)
+    chat, past = (memory.chat(user_id="louis", session_id=name) for name in ("s", "past"))
+    code = [
+        Message("user", "The code is Bela555.", id="m0"),
+        Message("assistant", "Noted: Bela555.", id="m1"),
+    ]
+    past.add_messages([*rounds(1, 3), *code])
+    past.end()
+    chat.add_messages(code)
     talk(memory, 40, first=1)
-    assert told(chat) != []
-    take_back(chat, "m0", "m1")
-    assert told(chat) == []
+
+    def told() -> list[str]:
+        records = memory.records(user_id="louis", all_versions=True)
+        known = [*chat.summary(all_versions=True), *records, *memory.search("Bela555", user_id="louis")]
+        return [one.text for one in known if "Bela555" in one.text]
+
+    assert {one.session_id for one in memory.records(user_id="louis") if "Bela555" in one.text} == {
+        "s",
+        "past",
+    }
+    assert any("Bela555" in one.text for one in chat.summary(all_versions=True))
+    for one in (chat, past):
+        take_back(one, "m0", "m1")
+    assert told() == []
     highest = max((one.version for one in chat.summary(all_versions=True)), default=0)
     chat.context()
     talk(memory, 43, first=40)
-    (summary,) = chat.summary()
-    assert summary.version > highest
-    assert told(chat) == []
+    assert chat.summary()[0].version > highest
+    assert [record for record in memory.records(user_id="louis") if record.session_id == "past"]
+    assert told() == []
 
 
 def test_a_change_takes_back_the_summaries_of_it_and_what_they_stood_for_is_summed_up_again(opened) -> None:
     memory = opened()
+    memory.chat(user_id="louis", session_id="s").add("system", "Be kind.", id="sys")
     chat = talk(memory, 30)
-    first, *_, newest = chat.summary(all_versions=True)
+    first, *_, newest = before = chat.summary(all_versions=True)
+    chat.edit(-1, "Something else")
+    chat.add("system", "Be brief.", id="sys")
+    chat.delete_message("sys")
+    assert chat.summary(all_versions=True) == before, "they stand for nothing of this"
     chat.edit(messages_in(first), "My friend Dana999 moved to Lisbon with 3 cats. " + MORE)
     (left,) = chat.summary()
     assert (left.version, left.replaced_by) == (first.version, None)
@@ -363,79 +361,62 @@ def test_a_change_takes_back_the_summaries_of_it_and_what_they_stood_for_is_summ
     assert again.version > newest.version
 
 
-def test_a_change_behind_what_is_summed_up_leaves_the_summaries_as_they_are(opened) -> None:
-    memory = opened()
-    memory.chat(user_id="louis", session_id="s").add("system", "Be kind.", id="sys")
-    chat = talk(memory, ENOUGH)
-    before = chat.summary(all_versions=True)
-    assert before
-    chat.edit(-1, "Something else")
-    chat.add("system", "Be brief.", id="sys")
-    chat.delete_message("sys")
-    assert chat.summary(all_versions=True) == before
-
-
 @pytest.mark.each_database
 @pytest.mark.requirement("J10")
 def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened) -> None:
-    memory = opened(Scripted())
-    chat = talk(memory, ENOUGH)
-    other = talk(memory, ENOUGH, session_id="other")
-    spent = memory.admin.costs()
-    chat.clear()
-    assert chat.summary(all_versions=True) == []
-    assert chat.context().summary is None
-    assert other.summary()
-    memory.forget("louis")
-    memory.flush()
-    left = "SELECT (SELECT count(*) FROM memlayer_summaries) + (SELECT count(*) FROM memlayer_jobs)"
-    assert memory.runtime.db.read(lambda c: c.execute(text(left)).scalar()) == 0
+    memory = opened()
+
+    def left(*names: str) -> int:
+        counts = " + ".join(f"(SELECT count(*) FROM memlayer_{name})" for name in names)
+        return memory.runtime.db.read(lambda c: c.execute(text(f"SELECT {counts}")).scalar())
+
+    other, spent = talk(memory, ENOUGH, session_id="other"), []
+    for take_away in (
+        lambda chat: chat.clear(),
+        lambda chat: memory.forget("louis", session_id="s"),
+        lambda chat: memory.forget("louis"),
+    ):
+        chat = talk(memory, ENOUGH)
+        chat.add_messages(rounds(ENOUGH, ENOUGH + 2))
+        chat.end()
+        memory.flush(30)
+        of_session = [one for one in memory.records(user_id="louis") if one.session_id == "s"]
+        assert len(of_session) == 2
+        assert chat.summary(all_versions=True)
+        spent = memory.admin.costs()
+        assert other.summary()
+        take_away(chat)
+        assert chat.summary(all_versions=True) == []
+        assert chat.context().summary is None
+        assert not [one for one in memory.records(user_id="louis") if one.session_id == "s"]
+        memory.flush(30)
+    assert left("summaries", "jobs", "episodes", "records") == 0
     assert memory.admin.costs() == spent
     assert memory.chat(user_id="nobody", session_id="s").summary() == []
-
-
-def test_of_two_workers_at_the_same_step_one_commits_and_both_are_booked(opened) -> None:
-    def slow(instructions: str, text: str) -> str:
-        summarize(rt, job)  # another worker, which is quicker
-        return honest(instructions, text) + " It was slow."
-
-    memory = opened(Scripted(slow), episodes=False)
-    chat, rt = fill(memory), memory.runtime
-    rt.db.write(summaries.enqueue_owed, rt.now())
-    (job,) = rt.db.write(jobs.lease, ["summarize"], 1, "two", rt.now(), rt.now() + timedelta(hours=1))
-    summarize(rt, job)
-    (kept,) = chat.summary(all_versions=True)
-    assert "slow" not in kept.text
-    assert memory.admin.costs()[0].calls == 2
-
-
-def test_a_session_owes_one_job_however_often_it_is_asked_for(opened) -> None:
-    memory = opened()
-    chat, rt = memory.chat(user_id="louis", session_id="s"), memory.runtime
-    chat.add_messages(rounds(0, 5))
-    memory.flush()
-    session = rt.db.read(messages_reads.find, chat.scope)
-    at = [one.position for one in rt.db.read(messages_reads.history, session, 0, None)]
-    for place in (2, 6, 4):
-        rt.db.write(summaries.mark_due, session.number, at[place])
-        rt.db.write(summaries.enqueue_owed, rt.now())
-    assert rt.db.read(jobs.backlog).queued == 1
-    memory.flush()
-    assert [messages_in(one) for one in chat.summary()] == [6]
 
 
 # Whose work it is
 
 
-def test_a_model_that_stays_away_is_asked_again_when_more_is_due(opened) -> None:
-    model = Scripted(then=ConnectionError("away"))
-    memory = opened(model, job_attempts=2, episodes=False)
+@pytest.mark.requirement("J18", "A23")
+def test_a_model_that_does_not_answer_is_tried_again_and_one_that_stays_away_when_more_is_due(opened) -> None:
+    model = Scripted(TimeoutError("no answer in 60 s"), RuntimeError("429: rate limit reached"))
+    memory = opened(model, job_attempts=3, episodes=False)
+    events: list = []
+    memory.listen(events.append)
     chat = talk(memory, ENOUGH)
+    (first,) = chat.summary()
+    assert memory.admin.costs()[0].calls == len(model.prompts) - 2
+    kinds = [type(event) for event in events]
+    assert (kinds.count(SummarizerUnavailable), kinds.count(SummaryWritten)) == (1, 1)
+    assert memory.admin.status().problems == {}
+    model.then = ConnectionError("away")
+    at = move(memory, chat, ENOUGH)
     assert memory.admin.status().backlog.dead == 1
     assert memory.admin.status().problems.keys() == {"summarizer"}
-    assert chat.summary() == []
+    assert chat.summary() == [first]
     model.then = honest
-    move(memory, chat, ENOUGH)
+    move(memory, chat, at)
     assert memory.admin.status().problems == {}
     assert memory.admin.status().backlog.dead == 0
 
@@ -493,7 +474,19 @@ def test_a_session_that_nobody_goes_on_with_is_not_summed_up_until_somebody_does
     assert len(chat.summary()) == 1
 
 
-def test_summarizer_and_extractor_win_over_the_one_model() -> None:
+def test_both_frameworks_are_told_it_in_front_of_the_window(opened) -> None:
+    memory = opened(max_tokens=8000, summary_tokens=600)
+    of = {"session_id": "s", "user_id": "ada", "token_limit": 2000}
+    history, held = MemlayerChatMessageHistory(memory, **of), MemlayerMemory.from_defaults(memory, **of)
+    history.chat.add_messages(rounds(0, 40))
+    history.context()
+    memory.flush(30)
+    for told, names in ((history.context(), ["human", "ai"]), (held.get(), ["user", "assistant"])):
+        assert [getattr(one, "type", None) or one.role.value for one in told[:2]] == names
+        assert str(told[0].content).startswith('<conversation_summary key="')
+
+
+def test_summarizer_and_extractor_win_over_the_one_model_and_what_is_no_model_is_refused() -> None:
     both, writer, reader = Scripted(), Scripted(), Scripted()
     with Memory.in_memory(model=both, settings=QUIET) as memory:
         assert memory.runtime.summarizer is memory.runtime.extractor is not None
@@ -505,68 +498,10 @@ def test_summarizer_and_extractor_win_over_the_one_model() -> None:
     with Memory.in_memory(extractor=reader, settings=QUIET) as memory:
         assert memory.runtime.summarizer is None
         assert memory.admin.status().without_model.startswith("No model: no summaries, no episodes. ")
-
-
-@pytest.mark.parametrize("name", ["model", "summarizer", "extractor"])
-def test_what_is_no_model_is_refused_with_a_hint(name) -> None:
-    for value in ("off", 3):
+    for name, value in (("model", "off"), ("summarizer", 3), ("extractor", "off")):
         with pytest.raises(ConfigurationError) as refused:
             Memory.in_memory(**{name: value})
         assert refused.value.hint
 
 
 # How it stands in a prompt
-
-
-@pytest.mark.parametrize(
-    ("limit", "is_told", "code"),
-    [(100, False, "summary_left_out"), (200, True, "summary_shortened"), (300, True, "summary_shortened")],
-)
-def test_a_small_limit_tells_the_beginning_or_a_reason_and_never_an_empty_frame(
-    opened, limit, is_told, code
-) -> None:
-    memory = opened(summary_tokens=600, max_tokens=1000)
-    chat = talk(memory, 30)
-    context = chat.context("", token_limit=limit)
-    assert context.tokens <= limit or len(context.window) == 1
-    assert not any(NOTHING.search(message.text) for message in context.messages)
-    reasons = [*context.reasons, *(reason for piece in context.pieces for reason in piece.reasons)]
-    assert code in {reason.code for reason in reasons}
-    lines = context.summary.text.splitlines() if context.summary is not None else []
-    beginning = "".join(lines[2:3]).removesuffix("…")
-    assert bool(beginning) is is_told
-    assert chat.summary()[0].text.startswith(beginning)
-    assert chat.context("", token_limit=limit).summary == context.summary
-
-
-def test_every_prompt_that_does_not_show_all_has_a_summary_and_keeps_its_limit(opened) -> None:
-    memory = opened()
-    chat = memory.chat(user_id="louis", session_id="s")
-    for at in range(40):
-        chat.add_messages(rounds(at, at + 1))
-        context = chat.context()
-        assert context.tokens <= 1000
-        assert bool(context.summary) == (len(context.window) < 2 * at + 2)
-        assert sum(piece.tokens for piece in context.pieces) == context.tokens
-        memory.flush(30)
-
-
-def test_a_window_of_some_rounds_has_its_summary_too(opened) -> None:
-    chat = talk(opened(max_rounds=4), 16)
-    assert 0 <= 32 - 8 - messages_in(chat.summary()[-1]) < BATCH
-    assert chat.context().summary is not None
-
-
-def test_both_frameworks_are_told_it_in_front_of_the_window(opened) -> None:
-    memory = opened(max_tokens=8000, summary_tokens=600)
-    chat = memory.chat(user_id="ada", session_id="s")
-    chat.add_messages(rounds(0, 40))
-    chat.context(token_limit=2000)
-    memory.flush(30)
-    of = {"session_id": "s", "user_id": "ada", "token_limit": 2000}
-    history = MemlayerChatMessageHistory(memory, **of).context()
-    held = MemlayerMemory.from_defaults(memory, **of).get()
-    assert [message.type for message in history[:2]] == ["human", "ai"]
-    assert [message.role.value for message in held[:2]] == ["user", "assistant"]
-    for message in (history[0], held[0]):
-        assert str(message.content).startswith('<conversation_summary key="')
