@@ -124,6 +124,10 @@ class _Selection:
     is_searched: bool = False
 
 
+_SPAN = ("kind", "tokens", "score", "text")
+"""What a span says of a piece, with why it is there."""
+
+
 def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Outcome:
     recalled = [piece.text for piece in result.pieces if piece.kind == "recall"]
     attributes: dict[str, int | list[str]] = {
@@ -136,20 +140,11 @@ def _outcome(result: Context, scope: Scope, query: str | None, *_: object) -> Ou
         attributes,
         query=query,
         contents=lambda: recalled,
-        pieces=lambda: list(map(_for_span, result.pieces)),
+        pieces=lambda: [
+            {**{name: getattr(piece, name) for name in _SPAN}, "reasons": [one.code for one in piece.reasons]}
+            for piece in result.pieces
+        ],
     )
-
-
-def _for_span(piece: Piece) -> dict[str, object]:
-    """Return a piece for a span: what it is, what it costs and why it is there."""
-    reasons = [reason.code for reason in piece.reasons]
-    return {
-        "kind": piece.kind,
-        "tokens": piece.tokens,
-        "score": piece.score,
-        "reasons": reasons,
-        "text": piece.text,
-    }
 
 
 @traced("search_memory", "context", _outcome)

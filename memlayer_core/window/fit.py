@@ -27,20 +27,8 @@ from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Pl
 # Groups entries into turns, and finds tool messages without their counterpart.
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A user message and everything up to the next one: tool calls and their results are inside.
-
-    Attributes:
-        entries: In the order of the conversation, never empty.
-    """
-
-    entries: tuple[Entry, ...]
-
-    @property
-    def has_question(self) -> bool:
-        """Whether a user speaks in it."""
-        return self.entries[0].role == "user"
+Turn = Sequence[Entry]
+"""A user message and everything up to the next one, in order: tool calls and their results are inside. Never empty."""
 
 
 def turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
@@ -50,8 +38,12 @@ def turns(entries: Sequence[Entry]) -> tuple[Turn, ...]:
         entries: In the order of the conversation.
     """
     cuts = [at for at, one in enumerate(entries) if at == 0 or (one.role == "user" and not one.answers)]
-    groups = [tuple(entries[start:end]) for start, end in pairwise([*cuts, len(entries)])]
-    return tuple(map(Turn, groups))
+    return tuple(tuple(entries[start:end]) for start, end in pairwise([*cuts, len(entries)]))
+
+
+def _current(groups: Sequence[Turn]) -> int:
+    """Return which turn is the newest one in which a user speaks; the first one if there is none."""
+    return max((at for at, turn in enumerate(groups) if turn[0].role == "user"), default=0)
 
 
 def presentable(entries: Sequence[Entry]) -> tuple[tuple[Entry, ...], tuple[Entry, ...]]:
@@ -323,9 +315,9 @@ class _Draft:
 
     def __init__(self, groups: Sequence[Turn], shape: Shape | None) -> None:
         self._shape = shape
-        self._costs = {entry.position: entry.tokens for turn in groups for entry in turn.entries}
+        self._costs = {entry.position: entry.tokens for turn in groups for entry in turn}
         self._groups = groups
-        self._current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
+        self._current = _current(groups)
         self._shrunk: dict[int, Shrink] = {}
         self._preview_tokens = PREVIEW_TOKENS
         self._merged = False
@@ -340,8 +332,8 @@ class _Draft:
         shape = self._shape
         if shape is None or self.tokens <= budget:
             return
-        older = [entry for turn in self._groups[: self._current] for entry in turn.entries]
-        newer = sum(len(turn.entries) for turn in self._groups[self._current :])
+        older = [entry for turn in self._groups[: self._current] for entry in turn]
+        newer = sum(len(turn) for turn in self._groups[self._current :])
         old = older[: max(0, len(older) + newer - shape.last_keep)]
         pairs = sum(one.role == other.role != "tool" and not one.calls for one, other in pairwise(older))
         if pairs:
@@ -349,13 +341,10 @@ class _Draft:
             self._say("merged", f"{pairs} message(s) shown as one with what the same speaker said before")
         # A result without its call is never in a window.
         called = dropwhile(lambda entry: entry.role == "tool", old)
-        runs = [
-            entry
-            for among_tools, run in groupby(
-                called, key=lambda entry: bool(entry.calls) or entry.role == "tool"
-            )
-            for entry in _compressible(list(run), among_tools, shape)
-        ]
+        kinds = groupby(called, key=lambda entry: bool(entry.calls) or entry.role == "tool")
+        grouped = [list(run) for among_tools, run in kinds if among_tools]
+        long = (run for run in grouped if len(run) >= shape.run)
+        runs = [one for run in long if sum(entry.tokens for entry in run) >= shape.run_tokens for one in run]
         steps: tuple[tuple[str, str, Sequence[Entry]], ...] = (
             ("tool_runs_compressed", "tool message(s) of old tool runs compressed", runs),
             ("offloaded", "large old message(s) offloaded", _large(old, shape)),
@@ -368,7 +357,7 @@ class _Draft:
 
     def tokens_without(self, turns: int) -> int:
         """Return the tokens without the oldest turns."""
-        return sum(self._costs[entry.position] for turn in self._groups[turns:] for entry in turn.entries)
+        return sum(self._costs[entry.position] for turn in self._groups[turns:] for entry in turn)
 
     def turns_to_drop(self, budget: int, target: int, stops: Collection[int]) -> int:
         """Return how many of the oldest turns to leave out.
@@ -379,7 +368,7 @@ class _Draft:
         at_stops = [
             first
             for first, (before, turn) in enumerate(pairwise(self._groups[: self._current + 1]), 1)
-            if any(before.entries[-1].position < stop <= turn.entries[0].position for stop in stops)
+            if any(before[-1].position < stop <= turn[0].position for stop in stops)
             and target <= 2 * self.tokens_without(first) <= target + budget
         ]
         nearest = min(at_stops, key=lambda first: abs(self.tokens_without(first) - target), default=None)
@@ -393,7 +382,7 @@ class _Draft:
         if not AHEAD * budget < self.tokens <= budget:
             return None
         first = self._beyond(target - (budget - self.tokens))
-        return self._groups[first].entries[0].position if first else None
+        return self._groups[first][0].position if first else None
 
     def _beyond(self, target: int) -> int:
         """Return how many of the oldest turns exceed the target; the newest with a user's message never does."""
@@ -401,7 +390,7 @@ class _Draft:
         for first, turn in enumerate(self._groups[: self._current]):
             if total <= target:
                 return first
-            total -= sum(self._costs[entry.position] for entry in turn.entries)
+            total -= sum(self._costs[entry.position] for entry in turn)
         return self._current
 
     def make_current_smaller(self, hard: int) -> None:
@@ -412,7 +401,7 @@ class _Draft:
         shape = self._shape
         if shape is None or self.tokens <= hard:
             return
-        said = [entry for turn in self._groups for entry in turn.entries if entry.role != "user"]
+        said = [entry for turn in self._groups for entry in turn if entry.role != "user"]
         offloaded = "large message(s) of the current round offloaded"
         self._shrink(_large(said, shape), "offload", "current_round_offloaded", offloaded, hard)
         compressed = f"message(s) of the current round compressed to {COMPRESS_TO:.0%}"
@@ -420,7 +409,7 @@ class _Draft:
 
     def show_more(self, budget: float) -> None:
         """Let previews cost as many tokens each as the budget allows."""
-        small = [one for turn in self._groups for one in turn.entries if one.position in self._shrunk]
+        small = [one for turn in self._groups for one in turn if one.position in self._shrunk]
         while self._preview_tokens < max((one.tokens for one in small), default=0):
             more, how = self._preview_tokens * 3 // 2, self._shrunk
             costs = {
@@ -433,7 +422,7 @@ class _Draft:
 
     def result(self, hard: int, reasons: Sequence[Reason], *, next_start: int | None) -> Window:
         """Return the window, without messages that a provider would refuse."""
-        shown, left = presentable([entry for turn in self._groups for entry in turn.entries])
+        shown, left = presentable([entry for turn in self._groups for entry in turn])
         if left:
             self._say(
                 "incomplete_tools",
@@ -481,7 +470,7 @@ def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], lis
     """Return the turns that the policies allow, the newest one in any case."""
     if not limits.policies:
         return groups, []
-    first = current = max((at for at, turn in enumerate(groups) if turn.has_question), default=0)
+    first = current = _current(groups)
     newest = portion = _enlarge(Portion(0, 0, 0), *groups[current:])
     while first > 0 and limits.allow(portion := _enlarge(portion, groups[first - 1])):
         first -= 1
@@ -498,7 +487,7 @@ def _recent(groups: Sequence[Turn], limits: Limits) -> tuple[Sequence[Turn], lis
 
 
 def _enlarge(portion: Portion, *groups: Turn) -> Portion:
-    entries = [entry for turn in groups for entry in turn.entries]
+    entries = [entry for turn in groups for entry in turn]
     cost = sum(entry.tokens for entry in entries)
     return Portion(portion.messages + len(entries), portion.rounds + len(groups), portion.tokens + cost)
 
@@ -506,12 +495,6 @@ def _enlarge(portion: Portion, *groups: Turn) -> Portion:
 def _large(entries: Sequence[Entry], shape: Shape) -> list[Entry]:
     """Return the entries that are large by their text, or about by the arguments of their calls."""
     return [one for one in entries if max(one.characters, 4 * one.tokens * bool(one.calls)) > shape.large]
-
-
-def _compressible(run: list[Entry], among_tools: bool, shape: Shape) -> list[Entry]:
-    """Return the entries of a tool run if it is long and large enough to be compressed."""
-    costly = sum(entry.tokens for entry in run) >= shape.run_tokens
-    return run if among_tools and len(run) >= shape.run and costly else []
 
 
 def enough(newest_first: Sequence[Entry], limits: Limits, shape: Shape | None = None) -> bool:
@@ -562,31 +545,12 @@ def first_page(messages: int, tokens: int, limits: Limits) -> int:
 # Decides how temporary messages are shown: a tool's result without its call is a line of the user.
 
 
-AS_USER = Reason(
-    "temporary_as_user",
-    "a temporary tool message is shown as a user's, since providers refuse a result without its call",
-)
-
-
 def as_user_line(message: Message) -> Message:
     """Return a tool's result as a message of the user that says so. Its text follows in a new line."""
     head = f"[result of the tool {message.name}]" if message.name else "[result of a tool]"
     whole = message.content
     content = f"{head}\n{whole}" if isinstance(whole, str) else ({"type": "text", "text": head}, *whole)
     return replace(message, role="user", content=content, name=None, tool_call_id=None, raw=None)
-
-
-def orphan_reasons(lines: int, left_out: int) -> tuple[Reason, ...]:
-    """Return why messages are shown in another form, or not at all.
-
-    Args:
-        lines: How many results are shown as the user's lines.
-        left_out: How many messages are left out, since temporary ones follow.
-    """
-    said = (
-        f"{left_out} message(s) left out: temporary messages follow a call without its result, or the reverse"
-    )
-    return (*([AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if left_out else []))
 
 
 def over_limit(tokens: int, limit: int) -> tuple[Reason, ...]:

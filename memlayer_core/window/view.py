@@ -25,7 +25,7 @@ from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window import fit
-from memlayer_core.window.fit import AS_USER, INSTRUCTIONS, PENDING, RECENT, Shape, Window
+from memlayer_core.window.fit import INSTRUCTIONS, PENDING, RECENT, Shape, Window
 from memlayer_core.window.model import Compaction, Piece, PieceKind
 
 if TYPE_CHECKING:
@@ -226,6 +226,11 @@ def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
 
+_AS_USER = Reason(
+    "temporary_as_user",
+    "a temporary tool message is shown as a user's, since providers refuse a result without its call",
+)
+_MERGED = Reason("merged", "shown as one with what the same speaker said next")
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
 
 
@@ -353,24 +358,18 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
     for entry in choice.entries:
-        part = parts_by_place[entry.position]
+        part, before = parts_by_place[entry.position], parts[-1] if parts else None
+        one = None
         is_old = question is not None and entry.position < question
-        both = _merged(rt, parts[-1], part) if choice.merges and is_old and parts else None
-        if both is not None:
-            parts[-1] = both
-        else:
+        if choice.merges and is_old and before is not None and part.keys:
+            is_whole = not (before.is_shorter or part.is_shorter)
+            one = merge_messages(before.message, part.message) if is_whole else None
+        if one is None or before is None:
             parts.append(part)
+        else:
+            keys, ids = before.keys + part.keys, before.ids + part.ids
+            parts[-1] = Part(one, keys, ids, rt.tokens.message(one), (*before.reasons, _MERGED))
     return tuple(parts)
-
-
-def _merged(rt: Runtime, before: Part, part: Part) -> Part | None:
-    """Return two neighbours as one; None if they stay two."""
-    is_whole = part.keys and not (before.is_shorter or part.is_shorter)
-    one = merge_messages(before.message, part.message) if is_whole else None
-    if one is None:
-        return None
-    reasons = (*before.reasons, Reason("merged", "shown as one with what the same speaker said next"))
-    return Part(one, before.keys + part.keys, before.ids + part.ids, rt.tokens.message(one), reasons)
 
 
 def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, *, is_question: bool) -> Part:
@@ -404,12 +403,16 @@ def _without_orphans(
     gone = {entry.position for entry in left} - lines
     told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
     before = tuple(part for at, part in told.items() if at < len(parts))
-    return before, tuple(told.values())[len(before) :], fit.orphan_reasons(len(lines), len(gone))
+    said = f"{len(gone)} message(s) left out: temporary messages follow a call without its result, or the reverse"
+    reasons = (*([_AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if gone else []))
+    return before, tuple(told.values())[len(before) :], reasons
 
 
 def _as_user(rt: Runtime, part: Part) -> Part:
     message = fit.as_user_line(part.message)
-    return part._replace(message=message, tokens=rt.tokens.message(message), reasons=(*part.reasons, AS_USER))
+    return part._replace(
+        message=message, tokens=rt.tokens.message(message), reasons=(*part.reasons, _AS_USER)
+    )
 
 
 def _most_window_view(rt: Runtime, part: Part) -> int:
@@ -437,7 +440,6 @@ class _SummaryPart:
     """The summary in a context, if there is one. `first` is the place where it begins."""
 
     parts: tuple[Part, ...] = ()
-    version: int = 0
     first: int | None = None
     notes: tuple[Reason, ...] = ()
 
@@ -455,11 +457,6 @@ class _Summaries:
     now: Summary | None = None
     before_window: Summary | None = None
     overdue: bool = False
-
-    @property
-    def version(self) -> int:
-        """The version of `now`."""
-        return self.now.version if self.now is not None else 0
 
     @property
     def behind(self) -> int:
@@ -513,10 +510,13 @@ def read_view(
         if seen.new_first is not None:
             view = left.now
         wanted = _before(rt, session, view, seen.first, limits)
-        grows = wanted.version != shown.version
+        grows = wanted.parts != shown.parts
         if (shown.parts or profile) and seen.tokens + _cost((*shown.parts, *profile)) > limits.tokens:
             # The newest turn has precedence over everything.
-            outranked += _omissions(shown, profile)
+            said = "left out: the newest turn needs the room"
+            outranked += tuple(Reason("summary_left_out", f"the summary {said}") for _ in shown.parts)
+            records = [f"{len(part.keys)} record(s) of the profile {said}" for part in profile]
+            outranked += tuple(Reason("profile_left_out", text) for text in records)
             left, view, wanted, profile = _Summaries(), None, _SummaryPart(), ()
         elif not grows or seen.tokens + reserve + _cost((*wanted.parts, *profile)) <= limits.tokens:
             break
@@ -530,16 +530,8 @@ def read_view(
         summary=wanted.parts,
         summary_first=wanted.first,
         summary_end=known.behind,
-        start=WindowStart(begins, known.version) if moves else None,
+        start=WindowStart(begins, known.now.version if known.now is not None else 0) if moves else None,
     )
-
-
-def _omissions(summary: _SummaryPart, profile: Sequence[Part]) -> tuple[Reason, ...]:
-    """Return why summary and profile are left out."""
-    said = "left out: the newest turn needs the room"
-    summaries = [Reason("summary_left_out", f"the summary {said}") for _ in summary.parts]
-    records = [f"{len(part.keys)} record(s) of the profile {said}" for part in profile]
-    return (*summaries, *(Reason("profile_left_out", text) for text in records))
 
 
 def due_position(
@@ -606,7 +598,7 @@ def _before(
         tokens = rt.tokens.message(message)
         if tokens <= room:
             part = Part(message, (summary.version,), (), tokens, tuple(reasons))
-            return _SummaryPart((part,), summary.version, summary.first)
+            return _SummaryPart((part,), summary.first)
         reasons = [_reason(summary), Reason("summary_shortened", f"its beginning, within {room} tokens")]
         text = beginning(text, max(1, min(len(text) - 1, len(text) * room // tokens)))
     said = f"not a word of it fits into {room} tokens" if summary.text else "it was refused"

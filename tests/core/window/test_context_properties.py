@@ -33,7 +33,6 @@ SMALL = {"offload_characters": 250, "preview_characters": 40, "last_keep": 4}
 WAYS = {
     "turns are left out": QUIET.replace(offload=False),
     "large messages are offloaded first": QUIET.replace(**SMALL),
-    "as it comes": QUIET,
     "messages are truncated": QUIET.replace(**SMALL, truncate_messages=True, truncate_characters=100),
 }
 
@@ -44,8 +43,8 @@ def memory(request: pytest.FixtureRequest) -> Iterator[Memory]:
         yield opened
 
 
-def a_session(memory: Memory, messages: list[Message]):
-    chat = memory.chat(user_id=str(uuid.uuid4()), session_id="s")
+def a_session(memory: Memory, messages: list[Message], user_id: str = "", session_id: str = "s"):
+    chat = memory.chat(user_id=user_id or str(uuid.uuid4()), session_id=session_id)
     chat.add_messages(messages)
     return chat
 
@@ -64,7 +63,8 @@ def verbatim(context: Context) -> tuple[Message, ...]:
     return replace(context, summary=None, recall="", temporary=()).messages
 
 
-@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
+@pytest.mark.trap("layered", 10)
+@pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
 @given(talk=talks(), limit=token_limits, policy=policies)
 @examples(100)
 def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
@@ -91,19 +91,11 @@ def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
 def test_what_was_shown_is_shown_again_when_it_is_all_there_is(memory, talk, limit, policy) -> None:
     context = context_of(a_session(memory, [core(line) for line in talk]), limit, policy)
     assume(not NEVER_DROPPED & {reason.code for reason in context.reasons})
-
     alone = a_session(memory, [*context.system, *context.window])
-
     again = alone.context(token_limit=limit, policy=policy)
     assert again.system == context.system
-    assert [nameless(message) for message in again.window] == [
-        nameless(message) for message in context.window
-    ]
-
-
-def nameless(message: Message) -> Message:
-    """Return a message without its id: what is shown shortened or merged has none."""
-    return replace(message, id=None)
+    shown, before = ([replace(one, id=None) for one in seen.window] for seen in (again, context))
+    assert shown == before, "but for ids: what is shown shortened or merged has none"
 
 
 @pytest.mark.requirement("F11", "F13", "M03", "L13")
@@ -111,53 +103,48 @@ def nameless(message: Message) -> Message:
 @examples(50)
 def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, talk, limit, words) -> None:
     chat = a_session(memory, [core(line) for line in talk])
-    before = chat.history()
-    hint = Message("user", f"hint: {'plum ' * words}")
+    before, hint = chat.history(), Message("user", f"hint: {'plum ' * words}")
     step = Message("assistant", "I look", tool_calls=(ToolCall("once", "look"),))
-    chat.add_temporary(
-        [
-            Message("tool", "of another call", tool_call_id="nowhere"),
-            hint,
-            step,
-            Message("tool", "found", tool_call_id="once"),
-        ]
+    results = (
+        Message("tool", text, tool_call_id=of) for text, of in (("lost", "nowhere"), ("found", "once"))
     )
-
+    chat.add_temporary([next(results), hint, step, next(results)])
     for _ in range(2):  # a call that failed is repeated with them
         context = context_of(chat, limit, None)
-        line = "[result of a tool]\nof another call"
-        assert [message.text for message in context.temporary] == [line, hint.text, "I look", "found"]
-        assert [message.role for message in context.temporary] == ["user", "user", "assistant", "tool"]
+        assert [(message.role, message.text) for message in context.temporary] == [
+            ("user", "[result of a tool]\nlost"),
+            ("user", hint.text),
+            ("assistant", "I look"),
+            ("tool", "found"),
+        ]
         assert context.messages[-4:] == context.temporary
         shown = [from_core(message) for message in verbatim(context)]
         assert_answered([from_core(message) for message in context.messages])
         assert_kept(talk, shown)
-        codes = {reason.code for reason in context.reasons}
-        assert_within(shown, context.tokens, Limits(limit), codes)
+        assert_within(shown, context.tokens, Limits(limit), {reason.code for reason in context.reasons})
     assert chat.history() == before
-
     chat.add("assistant", "Plums, then.")
     assert chat.context(token_limit=10**6).temporary == ()
 
 
-def test_a_recall_costs_what_parts_it_from_its_question_too(memory) -> None:
-    old = a_session(memory, [Message("user", "A heron stood in the river.")])
-    for words in range(12):
-        chat = memory.chat(user_id=old.user_id, session_id=f"new {words}")
-        chat.add("user", "Where did the heron stand?" + " pear" * words)
-        told = chat.context()
-        assert told.recall
-        assert told.tokens >= sum(memory.tokens.message(message) for message in told.messages)
-
-
-def test_what_makes_room_for_a_recall_may_be_recalled_at_once_and_not_only_the_next_time() -> None:
+def test_a_recall_costs_what_parts_it_from_its_question_and_what_makes_room_for_it_is_recalled_at_once() -> (
+    None
+):
     settings = Tuned(index_delay=0, recall_tokens=200)
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
-        old = memory.chat(user_id="ada", session_id="old")
-        for place in ("drawer", "hall", "garage"):
-            old.add("user", f"The spare key was in the {place} once, I think.")
-        chat = memory.chat(user_id="ada", session_id="now")
-        chat.add("user", "By the way, the spare key is in the blue cupboard.")
+        a_session(memory, [Message("user", "A heron stood in the river.")], "bob")
+        for words in range(12):
+            question = Message("user", "Where did the heron stand?" + " pear" * words)
+            told = a_session(memory, [question], "bob", f"new {words}").context()
+            assert told.recall
+            assert told.tokens >= sum(memory.tokens.message(message) for message in told.messages)
+
+        places = ("drawer", "hall", "garage")
+        keys = [Message("user", f"The spare key was in the {place} once, I think.") for place in places]
+        a_session(memory, keys, "ada", "old")
+        chat = a_session(
+            memory, [Message("user", "By the way, the spare key is in the blue cupboard.")], "ada"
+        )
         for number in range(12):
             chat.add("user", f"The weather on day {number} of the month was fine, as always.")
             chat.add("assistant", f"Noted as remark number {number}, nothing else to say about it.")

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter, Scope, ToolCall
+from memlayer_core import Chat, Memory, Message, RecallFilter, Scope, ToolCall
 from memlayer_core.chat import UserMemory
 from memlayer_core.errors import ConfigurationError, MessageTypeError
-
-ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 
 NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
 
 ASKED = "What is my parrot called?"
-RIO = ["The parrot is called Rio."]
 
 
 class Service:
@@ -63,14 +60,20 @@ class Awaited(OfUser):
 
 @pytest.fixture
 def service() -> Service:
-    return Service()
+    made = Service()
+    made.known["default", "louis"] = ["The parrot is called Rio."]
+    return made
 
 
-@pytest.fixture(params=["blocking", "async"])
-def memory(request: Any, service: Service) -> Iterator[Memory]:
-    one = OfUser if request.param == "blocking" else Awaited
-    with Memory.in_memory(settings=NOW, long_term_memory=lambda scope: one(service, scope)) as opened:
+@pytest.fixture
+def memory(service: Service) -> Iterator[Memory]:
+    with Memory.in_memory(settings=NOW, long_term_memory=service.of) as opened:
         yield opened
+
+
+@pytest.fixture
+def chat(memory: Memory) -> Chat:
+    return memory.chat(user_id="louis", session_id="now")
 
 
 # Our own
@@ -78,44 +81,41 @@ def memory(request: Any, service: Service) -> Iterator[Memory]:
 
 @pytest.mark.requirement("A12", "A16")
 def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(store: Memory) -> None:
+    call, coco = ToolCall("c1", "look", "{}"), "My parrot is called Coco."
     said = [
-        Message("system", "You are terse."),
-        Message("user", "My parrot is called Coco."),
-        Message("assistant", "", tool_calls=[ToolCall("c1", "look", "{}")]),
-        Message("tool", "a parrot", tool_call_id="c1"),
+        *(Message("system", "You are terse."), Message("user", coco)),
+        *(Message("assistant", tool_calls=[call]), Message("tool", "a parrot", tool_call_id="c1")),
         Message("assistant", "A fine name for a parrot."),
     ]
-    ours = UserMemory(store.chat(user_id="louis", session_id="past"))
+    ours, later, other = (
+        UserMemory(store.chat(user_id=user, session_id=name))
+        for user, name in (("louis", "past"), ("louis", "now"), ("bob", "now"))
+    )
     for _ in range(2):
         ours.record(said)
     store.flush()
     assert [one.role for one in ours.chat.history()] == ["user", "assistant"]
-
-    later = UserMemory(store.chat(user_id="louis", session_id="now"))
-    told = later.retrieve(Message("user", ASKED))
-    assert "My parrot is called Coco." in told
-    assert later.retrieve(ASKED) == told
-    assert UserMemory(store.chat(user_id="bob")).retrieve(ASKED) == ""
-
-
-def test_what_is_no_message_is_refused(store: Memory) -> None:
+    assert coco in later.retrieve(Message("user", ASKED)) == later.retrieve(ASKED)
+    assert other.retrieve(ASKED) == ""
     with pytest.raises(MessageTypeError):
-        UserMemory(store.chat(user_id="louis")).record(["hello"])
+        later.record(["hello"])
 
 
 # Another service
 
 
 @pytest.mark.requirement("A12", "A13")
-def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, service) -> None:
-    memory.chat(user_id="louis", session_id="past").add("user", "My parrot is called Coco.")
-    memory.chat(user_id="louis", session_id="past").remember("The parrot Coco is green.")
-    memory.flush()
-    service.known["default", "louis"] = RIO
-    chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", ASKED)
-
-    context = chat.context()
+@pytest.mark.parametrize("one", [OfUser, Awaited], ids=["blocking", "async"])
+def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(service, one) -> None:
+    with Memory.in_memory(settings=NOW, long_term_memory=lambda scope: one(service, scope)) as memory:
+        past, chat = (memory.chat(user_id="louis", session_id=name) for name in ("past", "now"))
+        past.add("user", "My parrot is called Coco.")
+        past.remember("The parrot Coco is green.")
+        memory.flush()
+        chat.add("user", ASKED)
+        context = chat.context()
+        chat.add("assistant", "Rio.")
+        memory.flush()
     assert "- [long-term memory] The parrot is called Rio." in context.messages[-1].text
     assert "Coco" not in context.messages[-1].text
     assert service.asked == [("louis", ASKED)]
@@ -123,32 +123,24 @@ def test_the_service_stands_in_for_what_memory_knows_of_other_sessions(memory, s
     [piece] = [one for one in context.pieces if one.kind == "recall"]
     assert piece.speaker == "long-term memory"
     assert sum(one.tokens for one in context.pieces) == context.tokens
+    assert service.recorded == [("louis", [("user", ASKED), ("assistant", "Rio.")])]
 
 
-def test_its_text_stays_with_its_question_and_it_is_asked_once(memory, service) -> None:
-    service.known["default", "louis"] = RIO
-    chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", ASKED)
-    chat.context()
-    chat.add("assistant", "", tool_calls=[ToolCall("c1", "look", "{}")])
-    chat.add("tool", "a parrot", tool_call_id="c1")
-    service.known.clear()
+def test_its_text_stays_with_its_question_and_it_is_asked_once(chat, service) -> None:
+    question = Message("user", ASKED, id="q")
+    assert "called Rio" in chat.context(pending=[question]).messages[-1].text, "it is not stored yet"
+    call = Message("assistant", tool_calls=[ToolCall("c1", "look", "{}")])
+    chat.add_messages([question, call, Message("tool", "a parrot", tool_call_id="c1")])
+    service.known["default", "louis"] = [f"The parrot number {number} is Rio." for number in range(500)]
     assert "called Rio" in chat.context().messages[0].text
     assert service.asked == [("louis", ASKED)]
-
-
-def test_a_question_that_is_not_stored_yet_is_asked_for_too(memory, service) -> None:
-    service.known["default", "louis"] = RIO
-    chat = memory.chat(user_id="louis", session_id="now")
-    question = Message("user", ASKED)
-    assert "called Rio" in chat.context(pending=[question]).messages[-1].text
-    chat.add_messages([question, Message("assistant", "Rio.")])
-    assert "called Rio" in chat.context().messages[0].text
+    cut = chat.context("And which number is it?", token_limit=300)
+    assert "number 0 is Rio" in cut.recall
+    assert cut.tokens <= 300
 
 
 @pytest.mark.requirement("A13", "A16")
-def test_each_round_is_recorded_once_and_in_the_background(memory, service) -> None:
-    chat = memory.chat(user_id="louis", session_id="now")
+def test_each_round_is_recorded_once_and_in_the_background(memory, service, chat) -> None:
     first = [Message("user", "Hello."), Message("assistant", "Hi.")]
     chat.add_messages([Message("system", "Be terse."), *first])
     chat.add("user", "Look!")
@@ -163,27 +155,25 @@ def test_each_round_is_recorded_once_and_in_the_background(memory, service) -> N
     ]
 
 
-def test_tenants_and_users_never_share_a_service(memory, service) -> None:
-    service.known["default", "louis"] = RIO
+def test_tenants_and_users_never_share_a_service(memory) -> None:
     for user, tenant in (("bob", "default"), ("louis", "other")):
         chat = memory.chat(user_id=user, session_id="now", tenant_id=tenant)
         chat.add("user", ASKED)
         assert "Rio" not in chat.context().messages[-1].text
 
 
-def test_without_a_question_from_outside_it_is_not_asked(memory, service) -> None:
-    chat = memory.chat(user_id="louis", session_id="now")
+def test_without_a_question_from_outside_it_is_not_asked(chat, service) -> None:
     chat.add("user", "Hello.")
     chat.context("")
-    assert service.asked == []
     filtered = chat.context(filter=RecallFilter(kinds=["record"]))
     assert service.asked == []
     assert "long_term_filtered" in {one.code for one in filtered.reasons}
+    with pytest.raises(ConfigurationError, match="long_term_memory"):
+        Memory.in_memory(long_term_memory=service)
 
 
-def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service) -> None:
+def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service, chat) -> None:
     service.problem = RuntimeError("no route")
-    chat = memory.chat(user_id="louis", session_id="now")
     chat.add("user", ASKED)
     context = chat.context()
     assert context.messages[-1].text == ASKED
@@ -198,7 +188,7 @@ def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service)
     assert "long-term memory" not in memory.admin.status().problems
 
 
-def test_what_was_forgotten_before_is_not_recorded(open_with: Callable[..., Memory], service) -> None:
+def test_what_was_forgotten_before_is_not_recorded(service) -> None:
     settings = NOW.model_copy(update={"index_delay": 3600})
     with Memory.in_memory(settings=settings, long_term_memory=service.of) as memory:
         chat = memory.chat(user_id="louis", session_id="now")
@@ -206,17 +196,3 @@ def test_what_was_forgotten_before_is_not_recorded(open_with: Callable[..., Memo
         memory.forget("louis")
         memory.flush()
     assert service.recorded == []
-
-
-def test_a_large_answer_is_cut_to_the_share_of_recall(memory, service) -> None:
-    service.known["default", "louis"] = [f"The parrot number {number} is Rio." for number in range(500)]
-    chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", ASKED)
-    context = chat.context(token_limit=300)
-    assert 0 < context.tokens <= 300
-    assert "Rio" in context.recall
-
-
-def test_what_is_no_function_is_refused(service) -> None:
-    with pytest.raises(ConfigurationError, match="long_term_memory"):
-        Memory.in_memory(long_term_memory=service)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from clock import set_ahead
 from scripted_reader import reads
 from tuned import Tuned
 
 from memlayer_core import Memory
+
+SPICY = "likes: spicy food"
 
 
 @pytest.fixture
@@ -32,48 +34,40 @@ def lines(chat: Any, question: str = "Write an e-mail to my boss.", **more: Any)
 
 
 @pytest.mark.requirement("J13", "J26", "M01")
-@pytest.mark.parametrize("question", ["Recommend me a restaurant", "Write an e-mail to my boss"])
 def test_facts_and_preferences_of_last_week_are_told_where_they_share_no_word_with_the_task(
-    chat: Any, question: str
+    chat: Any,
 ) -> None:
+    """A preference becomes a line when its sentence leaves the window."""
     chat.add("user", "I am allergic to nuts. I live in Graz. I love spicy food.")
     chat.memory.flush()
-    later = chat.memory.chat(user_id="louis", session_id="a week later")
-    later.add("user", question)
-    assert lines(later, question) == ["allergy: nuts", "home: Graz", "likes: spicy food"]
-
-
-def test_a_preference_becomes_a_line_when_its_sentence_leaves_the_window(chat: Any) -> None:
-    chat.add("user", "I love spicy food. I live in Graz.")
-    chat.memory.flush()
-    assert lines(chat) == ["home: Graz"], "its sentence is shown"
+    assert lines(chat) == ["allergy: nuts", "home: Graz"], "its sentence is shown"
+    later, all_of_it = chat.memory.chat(user_id="louis", session_id="a week later"), [*lines(chat), SPICY]
+    for question in ("Recommend me a restaurant", "Write an e-mail to my boss"):
+        later.add("user", question)
+        assert lines(later, question) == all_of_it
     for number in range(12):
         chat.add("assistant", f"And what then? {number}")
         chat.add("user", f"And then this and that happened for the time number {number}")
         chat.context(token_limit=300)
-    assert lines(chat, token_limit=300) == ["home: Graz", "likes: spicy food"]
+    assert lines(chat, token_limit=300) == all_of_it
 
 
 @pytest.mark.requirement("J26")
 def test_at_most_twenty_are_told_the_surest_first_and_preferences_last(chat: Any) -> None:
+    """Their order changes only if they do; what is told always may have words of its own."""
     for number in range(25):
         chat.remember(f"tune {number}", key=f"tune_{number}", value="good", category="preference")
     chat.remember("Louis wears 43", key="shoe_size", value="43", confidence=0.7)
     chat.remember("Louis is called Louis", key="name", value="Louis")
     told = lines(chat)
     assert (len(told), told[:2], told[-1]) == (20, ["name: Louis", "shoe_size: 43"], "tune_17: good")
+    chat.remember("Louis again", key="name", value="Louis")
+    assert lines(chat) == told
     few = lines(chat, token_limit=220)
     assert few[:2] == told[:2]
     assert len(few) < 20
-
-
-def test_their_order_changes_only_if_they_do(chat: Any) -> None:
-    for key, value in (("allergy", "nuts"), ("home", "Graz"), ("name", "Louis")):
-        chat.remember(f"{key} {value}", key=key, value=value)
-    told = ["allergy: nuts", "home: Graz", "name: Louis"]
-    assert lines(chat) == told
-    chat.remember("Graz again", key="home", value="Graz")
-    assert lines(chat) == told
+    chat.remember("Answers should fit on a phone", always=True)
+    assert lines(chat)[-1].endswith("] Answers should fit on a phone")
 
 
 @pytest.mark.requirement("J26")
@@ -81,15 +75,8 @@ def test_what_is_unsure_expired_wanted_or_about_others_is_not_told(chat: Any, st
     chat.remember("perhaps Graz", key="home", value="Graz", confidence=0.5)
     chat.remember("wants to work in Rome", key="work", value="in Rome", modality="wants")
     chat.remember("his sister is Ada", key="name", value="Ada", subject="sister")
-    soon = store.runtime.now() + timedelta(seconds=0.2)
+    soon = store.runtime.now() + timedelta(days=1)
     chat.remember("on a diet", key="diet", value="soup", expires_at=soon)
-    time.sleep(0.25)
+    assert lines(chat) == ["diet: soup"]
+    set_ahead(store, 2)
     assert lines(chat) == []
-
-
-def test_a_record_may_be_told_always_in_its_own_words(chat: Any) -> None:
-    chat.remember("Answers should fit on a phone", always=True)
-    chat.remember("The name of the user is Louis", key="name", value="Louis")
-    named, own = lines(chat)
-    assert named == "name: Louis"
-    assert own.endswith("] Answers should fit on a phone")

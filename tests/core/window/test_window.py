@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, strategies as st
@@ -16,23 +16,9 @@ from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
 from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
 
 
-@dataclass
-class Conversation:
-    """A conversation in the making: tool calls get results, late ones, or none."""
-
-    entries: list[Entry]
-
-    def say(self, role, tokens, calls=(), answers=None) -> None:
-        place = len(self.entries) * 3
-        self.entries.append(entry(place, role, tokens, calls, answers))
-
-
 def entry(position, role, tokens, calls=(), answers=None) -> Entry:
-    ids = [] if answers is None else [answers]
-    own = [Link(tuple(ids))] if role == "tool" else []
-    return Entry(
-        position, role, tokens, tuple(Link((one,)) for one in calls), tuple(own), characters=4 * tokens
-    )
+    own = (Link(() if answers is None else (answers,)),) if role == "tool" else ()
+    return Entry(position, role, tokens, tuple(Link((one,)) for one in calls), own, characters=4 * tokens)
 
 
 conversations = talks().map(
@@ -51,59 +37,25 @@ def chosen(entries, limit, **how):
     return window(told(entries), Limits(limit), **how)
 
 
-def assert_whole(shown) -> None:
-    """No result without its call, no call without its results but a pending one at the end.
-
-    A result that names no call is that of any call that no other result names, also if its id is used again later.
-    """
-    waiting: list[str] = []
-    superseded: list[str] = []
-    for place, one in enumerate(shown):
-        behind = shown[place + 1 :]
-        if one.role == "tool":
-            named = [id for answer in one.answers for id in answer.ids]
-            assert waiting or (superseded and not named)
-            assert set(named) <= set(waiting)
-            for id in named:
-                waiting.remove(id)
-        calls = {id for call in one.calls for id in call.ids}
-        if calls:
-            following, taken, nameless = set(), set(), 0
-            for later in behind:
-                taken |= {id for call in later.calls for id in call.ids}  # used again, it is answered there
-                named = {id for answer in later.answers for id in answer.ids}
-                following |= named - taken
-                nameless += later.role == "tool" and not named
-            at_end = all(later.role == "tool" for later in behind)
-            assert len(calls - following) <= nameless or at_end
-            superseded += [id for id in waiting if id in calls]
-            waiting = [id for id in waiting if id not in calls] + sorted(calls)
-
-
 @pytest.mark.trap("layered", 10)
-@pytest.mark.requirement("L13", "A19", "L05", "F02")
-@given(conversations, st.integers(1, 600))
-def test_no_tool_call_and_its_results_ever_part_and_what_is_shown_keeps_its_order(entries, limit) -> None:
-    shown = chosen(entries, limit).entries
-    assert_whole(shown)
-    assert list(shown) == [entry for entry in told(entries) if entry in shown]
-    assert chosen(shown, limit).entries == shown, "choosing again changes nothing"
-
-
-@pytest.mark.trap("layered", 10)
-@pytest.mark.requirement("L03", "L05", "L14")
-@given(conversations, st.integers(1, 600), st.integers(0, 600))
-def test_the_limit_holds_but_for_the_newest_turn_and_then_a_reason_says_so(entries, limit, reserved) -> None:
-    picked = chosen(entries, limit, reserve=reserved)
+@pytest.mark.requirement("L03", "L05", "L14", "J08")
+@given(conversations, st.integers(1, 600), st.integers(0, 600), st.sampled_from([0.5, 0.8, 1.0]))
+def test_the_limit_holds_but_for_the_newest_turn_and_the_oldest_make_room(
+    entries, limit, reserved, part
+) -> None:
+    picked = chosen(entries, limit, reserve=reserved, compact_to=part)
+    said, total = told(entries), sum(entry.tokens for entry in told(entries))
     assert picked.tokens == sum(entry.tokens for entry in picked.entries)
     over = picked.tokens > limit
     assert over == ("newest_turn_over_limit" in {reason.code for reason in picked.reasons})
-    if len([turn for turn in turns(picked.entries) if turn.has_question]) > 1:
-        assert picked.tokens <= limit - reserved
-    users = [entry for entry in told(entries) if entry.role == "user"]
-    if users:
-        assert users[-1] in picked.entries
-    if any(entry.role != "tool" and not entry.calls for entry in told(entries)):
+    if len([turn for turn in turns(picked.entries) if turn[0].role == "user"]) > 1:
+        assert picked.tokens <= (limit - reserved) * (part if picked.moves else 1)
+    assert picked.moves <= (total > limit - reserved)
+    if total <= limit - reserved:
+        assert picked.entries == presentable(said)[0], "what fits is shown whole"
+    users = [entry for entry in said if entry.role == "user"]
+    assert not users or users[-1] in picked.entries
+    if any(entry.role != "tool" and not entry.calls for entry in said):
         assert picked.entries
 
 
@@ -118,27 +70,6 @@ def test_a_window_of_exactly_the_limit_is_whole_and_one_token_more_moves_it_to_a
     assert moved.tokens <= 0.8 * 1999
 
 
-@pytest.mark.requirement("J08")
-@given(conversations, st.integers(1, 600), st.sampled_from([0.5, 0.8, 1.0]))
-def test_what_fits_is_shown_whole_and_else_the_oldest_turns_make_room(entries, limit, compact_to) -> None:
-    picked = chosen(entries, limit, compact_to=compact_to)
-    total = sum(entry.tokens for entry in told(entries))
-    assert picked.moves <= (total > limit)
-    if picked.moves and len([turn for turn in turns(picked.entries) if turn.has_question]) > 1:
-        assert picked.tokens <= limit * compact_to
-    if total <= limit:
-        assert picked.entries == presentable(told(entries))[0]
-
-
-@pytest.mark.requirement("F06", "L04")
-@given(conversations, st.integers(1, 12), st.integers(1, 12))
-def test_at_most_so_many_messages_and_rounds_are_shown(entries, messages, rounds) -> None:
-    picked = window(told(entries), Limits(10**9, (MaxMessages(messages), MaxRounds(rounds))))
-    groups = [turn for turn in turns(picked.entries) if turn.has_question]
-    assert len(groups) <= rounds
-    assert len(groups) <= 1 or len(picked.entries) <= messages
-
-
 bounds = st.none() | st.integers(1, 12)
 
 
@@ -147,6 +78,7 @@ def policies_of(messages: int | None, rounds: int | None) -> tuple[Policy, ...]:
     return (*most, *((MaxRounds(rounds),) if rounds is not None else ()))
 
 
+@pytest.mark.requirement("L15")
 @given(conversations, st.integers(1, 600), bounds, bounds, st.sampled_from([None, Shape(50, 5, 2, 40)]))
 def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, tokens, messages, rounds, shape) -> None:
     limits = Limits(tokens, policies_of(messages, rounds))
@@ -155,18 +87,11 @@ def test_reading_only_as_much_as_is_enough_chooses_the_same(entries, tokens, mes
         if enough(newest[:size], limits, shape):
             part, whole = (window(some, limits, shape=shape) for some in (newest[:size][::-1], told(entries)))
             assert (part.entries, part.reductions) == (whole.entries, whole.reductions)
-
-
-@pytest.mark.requirement("L15")
-@given(conversations, st.integers(1, 12), st.integers(1, 12))
-def test_no_more_is_read_than_the_messages_or_rounds_that_may_be_shown(entries, messages, rounds) -> None:
-    newest = told(entries)[::-1]
-    last = next((place for place, entry in enumerate(newest) if entry.role == "user"), None)
-    if last is not None and len(newest) > max(messages, last):
-        assert enough(newest[: max(messages, last) + 1], Limits(10**9, (MaxMessages(messages),)))
-    asked = [place for place, entry in enumerate(newest) if entry.role == "user"]
-    if len(asked) >= rounds:
-        assert enough(newest[: asked[rounds - 1] + 1], Limits(10**9, (MaxRounds(rounds),)))
+    asked = [place + 1 for place, entry in enumerate(newest) if entry.role == "user"]
+    if asked and messages is not None and len(newest) > (most := max(messages, asked[0] - 1)):
+        assert enough(newest[: most + 1], Limits(10**9, (MaxMessages(messages),)))
+    if rounds is not None and len(asked) >= rounds:
+        assert enough(newest[: asked[rounds - 1]], Limits(10**9, (MaxRounds(rounds),)))
 
 
 SHAPE = Shape(large=1000, last_keep=8, run=6, run_tokens=5000)
@@ -175,14 +100,17 @@ SMALL = 20
 
 def talked(*said: tuple[str, int]) -> list[Entry]:
     """Return a conversation of roles and tokens: `call` makes a tool message and the call before it."""
-    talk = Conversation([])
-    for number, (role, tokens) in enumerate(said):
+    entries: list[Entry] = []
+    for role, tokens in said:
+        at = 3 * len(entries)
         if role == "call":
-            talk.say("assistant", SMALL, calls=[f"c{number}"])
-            talk.say("tool", tokens, answers=f"c{number}")
+            entries += [
+                entry(at, "assistant", SMALL, [f"c{at}"]),
+                entry(at + 3, "tool", tokens, (), f"c{at}"),
+            ]
         else:
-            talk.say(role, tokens)
-    return talk.entries
+            entries.append(entry(at, role, tokens))
+    return entries
 
 
 ROUND = [("user", SMALL), ("assistant", SMALL)]
@@ -213,33 +141,26 @@ STEPS = {
 }
 
 
-@pytest.mark.requirement("A08")
-def test_the_steps_have_the_numbers_of_agentscope() -> None:
-    assert Shape() == Shape(large=5 * 1024, last_keep=50, run=6, run_tokens=5000)
-    assert COMPRESS_TO == 0.3
+@pytest.mark.requirement("A07", "A08", "A21")
+def test_a_window_shrinks_step_by_step_and_each_step_is_told() -> None:
+    for name, (said, limit, codes) in STEPS.items():
+        entries = talked(*said)
+        picked = window(entries, Limits(limit), shape=SHAPE)
+        assert [reason.code for reason in picked.reasons] == codes, name
+        assert picked.tokens <= limit or codes[-1] == "newest_turn_over_limit"
+        assert window(entries, Limits(sum(entry.tokens for entry in entries)), shape=SHAPE).reasons == ()
+    large = talked(*LARGE, *ROUND * 5, ("user", SMALL), ("assistant", 901), *ROUND)
+    for limit, offloaded in (
+        (1400, {900}),
+        (700, {900, 901}),
+    ):  # the new one only when the old was not enough
+        picked = window(large, Limits(limit), shape=SHAPE)
+        assert {one.tokens for one in picked.entries if one.position in picked.reductions} == offloaded
+        assert picked.entries == tuple(large)
+    assert (Shape(), COMPRESS_TO) == (Shape(5 * 1024, 50, 6, 5000), 0.3), "the numbers of AgentScope"
     settings = Tuned()
     shape = settings.offload_characters, settings.preview_characters, settings.last_keep
     assert shape == (5 * 1024, 200, 50)
-
-
-@pytest.mark.requirement("A07", "A08", "A21")
-@pytest.mark.parametrize(("said", "limit", "codes"), STEPS.values(), ids=STEPS)
-def test_a_window_shrinks_step_by_step_and_each_step_is_told(said, limit, codes) -> None:
-    entries = talked(*said)
-    picked = window(entries, Limits(limit), shape=SHAPE)
-    assert [reason.code for reason in picked.reasons] == codes
-    assert picked.tokens <= limit or codes[-1] == "newest_turn_over_limit"
-    assert window(entries, Limits(sum(entry.tokens for entry in entries)), shape=SHAPE).reasons == ()
-
-
-@pytest.mark.requirement("A08")
-def test_what_is_new_is_offloaded_only_when_what_is_old_was_not_enough() -> None:
-    entries = talked(*LARGE, *ROUND * 5, ("user", SMALL), ("assistant", 901), *ROUND)
-    large = {entry.tokens: entry.position for entry in entries}
-    for limit, offloaded in ((1400, {900}), (700, {900, 901})):
-        picked = window(entries, Limits(limit), shape=SHAPE)
-        assert set(picked.reductions) == {large[tokens] for tokens in offloaded}
-        assert len(picked.entries) == len(entries)
 
 
 @pytest.mark.requirement("A08")
@@ -247,51 +168,29 @@ def test_what_is_new_is_offloaded_only_when_what_is_old_was_not_enough() -> None
 def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops(
     entries, limit, reserved
 ) -> None:
-    shrinking = chosen(entries, limit, reserve=reserved, shape=Shape(50, 5, 2, 40))
+    """Chosen from what it showed, it is the same."""
+    shape = Shape(50, 5, 2, 40)
+    shrinking = chosen(entries, limit, reserve=reserved, shape=shape)
     dropping = chosen(entries, limit, reserve=reserved)
     assert shrinking.tokens <= limit or "newest_turn_over_limit" in {r.code for r in shrinking.reasons}
     assert {e.position for e in dropping.entries} <= {e.position for e in shrinking.entries}
     users = [entry.position for entry in told(entries) if entry.role == "user"]
     assert not users or users[-1] not in shrinking.reductions
-
-
-@given(conversations, st.integers(1, 900))
-def test_a_window_that_shrank_is_the_same_when_it_is_chosen_from_what_it_showed(entries, limit) -> None:
-    shape = Shape(50, 5, 2, 40)
-    once = chosen(entries, limit, shape=shape)
-    first = once.entries[0].position if once.entries else 0
-    again = chosen([entry for entry in entries if entry.position >= first], limit, shape=shape)
-    assert (again.entries, again.moves) == (once.entries, False)
-    assert set(again.reductions) <= set(
-        once.reductions
-    )  # fewer, if a result without its call had stood before it
+    first = shrinking.entries[0].position if shrinking.entries else 0
+    shown = [entry for entry in entries if entry.position >= first]
+    again = chosen(shown, limit, reserve=reserved, shape=shape)
+    assert (again.entries, again.moves) == (shrinking.entries, False)
+    assert set(again.reductions) <= set(shrinking.reductions), (
+        "fewer, if a result without its call stood before"
+    )
 
 
 def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> None:
-    talk = Conversation([])
-    talk.say("tool", 1, answers="of a call that is gone")
-    talk.say("assistant", 400, calls=("c",))
-    for tokens in (400, 1, 1):
-        talk.say("user", tokens)
-    talk.say("assistant", 1, calls=("d",))
-    talk.say("tool", 1, answers="c")
-    talk.say("user", 1)
-    shape = Shape(50, 5, 2, 40)
-    with_it, without = (chosen(some, 600, shape=shape) for some in (talk.entries, talk.entries[1:]))
+    said = ("tool", 1, (), "gone"), ("assistant", 400, ["c"]), *[("user", one) for one in (400, 1, 1)]
+    said += ("assistant", 1, ["d"]), ("tool", 1, (), "c"), ("user", 1)
+    entries = [entry(3 * at, *one) for at, one in enumerate(said)]
+    with_it, without = (chosen(some, 600, shape=Shape(50, 5, 2, 40)) for some in (entries, entries[1:]))
     assert (with_it.entries, with_it.reductions) == (without.entries, without.reductions)
-
-
-@given(conversations)
-def test_turns_are_a_partition_that_cuts_before_user_messages_and_what_is_presentable_stays_so(
-    entries,
-) -> None:
-    groups = turns(entries)
-    assert [entry for turn in groups for entry in turn.entries] == list(entries)
-    assert all(turn.has_question for turn in groups[1:])
-    assert all(entry.role != "user" for turn in groups for entry in turn.entries[1:])
-    kept, left = presentable(entries)
-    assert presentable(kept) == (kept, ())
-    assert sorted([*kept, *left], key=lambda entry: entry.position) == list(entries)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6), bounds, bounds)
@@ -324,7 +223,6 @@ def test_a_result_that_names_no_call_answers_the_one_of_its_name_or_the_first(me
         Message("assistant", tool_calls=(ToolCall("c1", "f"), ToolCall("c2", "g"))),
         Message("tool", "of g", name="g"),
         Message("tool", "of f"),
-        Message("assistant", "done"),
         Message("user", "again"),
         Message("assistant", tool_calls=(ToolCall("c2", "f"), ToolCall("c3", "f"))),
         Message("tool", "only one of two", name="f"),
@@ -332,60 +230,55 @@ def test_a_result_that_names_no_call_answers_the_one_of_its_name_or_the_first(me
     ]
     chat.add_messages(said)
     context = chat.context(token_limit=1000)
-    shown = [message.content for message in context.window]
-    assert shown == ["go", "", "of g", "of f", "done", "again", "and now?"]
+    assert [one.content for one in context.window] == ["go", "", "of g", "of f", "again", "and now?"]
     results = [one for one in context.to_openai() if one["role"] == "tool"]
     assert [(one["content"], one["tool_call_id"]) for one in results] == [("of g", "c2"), ("of f", "c1")]
     assert "incomplete_tools" in {reason.code for reason in context.reasons}
     assert [message.content for message in chat.history()] == [message.content for message in said]
 
 
-SILENT = {
-    "blank": " \n\u00a0",
-    "zero width": "\u200b\ufeff",
-    "an empty block": ({"type": "text", "text": ""},),
-    "no blocks": (),
-    "a thought alone": (
-        {"type": "thinking", "thinking": "hm", "signature": "x"},
-        {"type": "text", "text": " "},
-    ),
-    "reasoning alone": ({"type": "reasoning", "id": "rs_1", "summary": []},),
-}
-
-
-@pytest.mark.parametrize("content", SILENT.values(), ids=SILENT)
-@pytest.mark.parametrize("role", ["user", "assistant", "system"])
-def test_a_message_that_says_nothing_is_in_the_history_and_in_no_prompt(
-    memory: Memory, role, content
-) -> None:
-    silent, rules = Message(role, content), [] if role == "system" else ["Be brief."]
-    said = [Message("system", "Be brief."), Message("user", "First?"), silent, Message("user", "Second?")]
-    chat, listed = memory.chat(user_id="u", session_id="s"), WindowMemory(DictStore(), "s")
-    for one in (chat, listed):
-        one.add_messages(said)
-        shown = one.context(policy={"max_rounds": 2})
-        assert [form["content"] for form in shown.to_openai()] == [*rules, "First?", "Second?"]
-        assert shown.tokens == sum(piece.tokens for piece in shown.pieces)
-        assert [message.content for message in one.history()] == [message.content for message in said]
-    pending = chat.context(pending=[silent])
-    assert [message.text for message in pending.window] == ["First?", "Second?"]
-    assert not pending.pending
-    assert memory.chat(user_id="u", session_id="later").context(silent.text).recall == ""
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Message("assistant", "", tool_calls=(ToolCall("c1", "look"),)),
-        Message("user", ({"type": "image", "url": "https://example.org/cat.png"},)),
-        Message("assistant", ({"type": "refusal", "refusal": "No."},)),
-    ],
-    ids=["a call", "an image", "another block"],
+SILENT = (
+    " \n\u00a0",
+    "\u200b\ufeff",
+    ({"type": "text", "text": ""},),
+    (),
+    ({"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": " "}),
+    ({"type": "reasoning", "id": "rs_1", "summary": []},),
 )
-def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: Memory, message) -> None:
-    chat = memory.chat(user_id="u", session_id="s")
-    chat.add_messages([Message("user", "First?"), message])
-    assert [one.content for one in chat.context().window] == ["First?", message.content]
+"""Blank and of no width; an empty block and none; a thought and reasoning alone."""
+
+
+def test_a_message_that_says_nothing_is_in_the_history_and_in_no_prompt(memory: Memory) -> None:
+    for at, content in enumerate(SILENT):
+        role = ("user", "assistant", "system")[at % 3]
+        silent, rules = Message(role, content), [] if role == "system" else ["Be brief."]
+        said = [Message("system", "Be brief."), Message("user", "1?"), silent, Message("user", "2?")]
+        chat, listed = memory.chat(user_id="u", session_id=f"s{at}"), WindowMemory(DictStore(), "s")
+        for one in (chat, listed):
+            one.add_messages(said)
+            shown = one.context(policy={"max_rounds": 2})
+            assert [form["content"] for form in shown.to_openai()] == [*rules, "1?", "2?"]
+            assert shown.tokens == sum(piece.tokens for piece in shown.pieces)
+            assert [message.content for message in one.history()] == [message.content for message in said]
+        pending = chat.context(pending=[silent])
+        assert [message.text for message in pending.window] == ["1?", "2?"]
+        assert not pending.pending
+        assert memory.chat(user_id="u", session_id="later").context(silent.text).recall == ""
+
+
+def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: Memory) -> None:
+    chat, image = (
+        memory.chat(user_id="u", session_id="s"),
+        {"type": "image", "url": "https://example.org/cat"},
+    )
+    refusal, call = {"type": "refusal", "refusal": "No."}, ToolCall("c1", "look")
+    said = (
+        Message("user", (image,)),
+        Message("assistant", (refusal,)),
+        Message("assistant", tool_calls=(call,)),
+    )
+    chat.add_messages(said)
+    assert [one.content for one in chat.context().window] == [message.content for message in said]
 
 
 @pytest.mark.requirement("A19")

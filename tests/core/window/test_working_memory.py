@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from tuned import Tuned
 
 from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, runtime
 from memlayer_core.errors import ConfigurationError
@@ -55,42 +54,27 @@ LAW = [Message("system", "Be brief."), Message("developer", "Never give legal ad
 KIND = [LAW[0], Message("developer", "Be kind.")]
 
 
-def test_instructions_of_one_list_are_in_force_together_until_another_list_comes(chat) -> None:
-    for law in (LAW, LAW, KIND, KIND, LAW[:1], LAW):
+def test_instructions_of_one_list_are_in_force_together_until_another_list_comes(memory, chat) -> None:
+    for law in (*LAW, *LAW):
+        chat.add(law.role, law.text)  # before anything was said
+    for pending in ([], [Message("system", "Be kind."), Message("user", "And?")]):
+        system = chat.context(pending=pending).system
+        assert [one.text for one in system] == [one.text for one in (*LAW, *pending[:-1])]
+    for law in (LAW, KIND, KIND, LAW[:1], LAW):
         told_before = chat.context(pending=[*law, Message("user", "And?")])
         chat.add_messages([*law, *TURN])
         for context in (told_before, chat.context()):
             assert [(one.role, one.text) for one in context.system] == [(one.role, one.text) for one in law]
         assert [one["role"] for one in context.to_openai()[: len(law)]] == [one.role for one in law]
     assert [one.role for one in chat.history()].count("developer") == 3
-
-
-def test_instructions_before_anything_was_said_are_in_force_together(chat) -> None:
-    for law in (*LAW, *LAW):
-        chat.add(law.role, law.text)
-    for pending in ([], [Message("system", "Be kind."), Message("user", "And?")]):
-        system = chat.context(pending=pending).system
-        assert [one.text for one in system] == [one.text for one in (*LAW, *pending[:-1])]
-    chat.add_messages(TURN)
-    assert told(chat) == [*(one.text for one in LAW), "hello", "Hi!"]
-    chat.add("developer", "Be kind.")
-    assert told(chat) == ["Be kind.", "hello", "Hi!"]
-
-
-def test_a_list_that_is_synchronised_has_its_last_instructions_in_force(chat) -> None:
-    for law in (LAW, LAW, KIND, LAW):
-        for _ in range(2):
-            chat.resync([*law, *TURN])
-            system = [one.text for one in chat.context().system]
-            assert law[-1].text in system
-            assert {*system} <= {one.text for one in law}
-
-
-def test_instructions_are_neither_searched_nor_learned_nor_summed_up_in_either_role(memory, chat) -> None:
-    chat.add_messages([*LAW, *TURN])
     memory.flush()
-    assert not memory.search("legal advice brief", user_id="louis")
+    assert not memory.search("legal advice brief", user_id="louis"), "they are not searched"
     assert chat.context(policy=MaxMessages(2)).messages[:2] == chat.context().system
+    for law in (LAW, LAW, KIND, LAW):
+        chat.resync([*law, *TURN])
+        system = [one.text for one in chat.context().system]
+        assert law[-1].text in system
+        assert {*system} <= {one.text for one in law}
 
 
 # What only people see
@@ -115,17 +99,11 @@ def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memor
 
 
 @pytest.mark.requirement("F13")
-def test_what_was_added_after_the_prompt_was_made_waits_for_the_next_one(chat) -> None:
+def test_what_is_temporary_belongs_to_its_session_alone_and_waits_for_a_prompt(
+    memory, chat, monkeypatch
+) -> None:
     chat.add("user", "hello")
     chat.add_temporary(Message("user", "(shown)"))
-    chat.context()
-    chat.add_temporary(Message("user", "(not shown yet)"))
-    chat.add("assistant", "Hi!")
-    assert told(chat) == ["hello", "Hi!", "(not shown yet)"]
-
-
-def test_what_is_temporary_belongs_to_its_session_alone(memory, chat) -> None:
-    chat.add_temporary(Message("user", "(a hint)"))
     for other in (
         memory.chat(user_id="louis", session_id="other"),
         memory.chat(user_id="eve", session_id="s"),
@@ -133,19 +111,19 @@ def test_what_is_temporary_belongs_to_its_session_alone(memory, chat) -> None:
     ):
         assert told(other) == []
         other.add("assistant", "an answer elsewhere")
-    assert told(chat) == ["(a hint)"]
-
-
-def test_temporary_messages_that_are_given_up_are_told_of(memory, monkeypatch) -> None:
+    assert told(chat) == ["hello", "(shown)"]
+    chat.add_temporary(Message("user", "(not shown yet)"))
+    chat.add("assistant", "Hi!")
+    assert told(chat) == ["hello", "Hi!", "(not shown yet)"]
     monkeypatch.setattr(runtime, "_SESSIONS", 2)
     heard = []
     memory.listen(heard.append)
-    for number in range(3):
-        memory.chat(user_id="louis", session_id=f"s{number}").add_temporary(Message("user", "(a hint)"))
-    assert [event.session_id for event in heard if isinstance(event, TemporaryDropped)] == ["s0"]
-    assert [len(memory.chat(user_id="louis", session_id=f"s{n}").context().temporary) for n in range(3)] == [
-        *(0, 1, 1)
-    ]
+    hints = [memory.chat(user_id="louis", session_id=f"s{number}") for number in range(3)]
+    for one in hints:
+        one.add_temporary(Message("user", "(a hint)"))
+    dropped = [event.session_id for event in heard if isinstance(event, TemporaryDropped)]
+    assert dropped == ["s", "s0"], "what is given up is told of"
+    assert [len(one.context().temporary) for one in hints] == [0, 1, 1]
 
 
 # Limits
@@ -153,21 +131,26 @@ def test_temporary_messages_that_are_given_up_are_told_of(memory, monkeypatch) -
 
 @pytest.mark.requirement("F06", "L04", "L15", "J06", "M01")
 def test_policies_have_names_and_objects_and_hold_together_and_for_each_call(chat, open_at) -> None:
-    """Those of the settings hold where a call names none."""
+    """Those of the settings hold where a call names none. Of two of one kind the smaller one holds."""
     settings = Settings(max_rounds=2, recall_tokens=0)
     limited = open_at(settings=settings).chat(user_id="louis", session_id="s")
     for one in (chat, limited):
         one.add_messages(ROUNDS)
-    assert len(chat.context().window) == 80
-    assert len(chat.context(policy="max_messages").window) == 10
-    assert len(chat.context(policy="max_rounds").window) == 20
-    assert (
-        len(chat.context(policy=MaxRounds(3)).window) == len(limited.context(policy=MaxRounds(3)).window) == 6
-    )
-    assert len(chat.context(policy=["max_rounds", MaxMessages(4)]).window) == 4
+    assert (chat.context().token_limit, len(chat.context().window)) == (8000, 80)
+    assert [len(limited.context(**more).window) for more in ({}, {"policy": MaxRounds(3)})] == [4, 6]
+    for policy, messages in (
+        ("max_messages", 10),
+        ("max_rounds", 20),
+        (["max_rounds", "max_rounds"], 20),
+        (["max_rounds", MaxMessages(4)], 4),
+        ([MaxRounds(4), MaxRounds(2)], 4),
+        ([MaxRounds(2), MaxRounds(4)], 4),
+        (["max_rounds", MaxRounds(3)], 6),
+    ):
+        assert len(chat.context(policy=policy).window) == messages, policy
     assert chat.context(policy=(MaxRounds(30), MaxTokens(100))).tokens <= 100
-    assert chat.context().token_limit == 8000
-    assert len(limited.context().window) == 4
+    assert chat.context(token_limit=500, policy=[MaxTokens(90), MaxTokens(80)]).token_limit == 80
+    assert chat.context(token_limit=70, policy=MaxTokens(90)).token_limit == 70
 
 
 @dataclass
@@ -197,63 +180,46 @@ def test_a_policy_of_ones_own_holds_as_the_built_in_ones_do(chat) -> None:
 # Truncation
 
 
-@pytest.mark.requirement("F08", "F09", "F11", "F12")
+@pytest.mark.requirement("F08", "F09", "F10", "F11", "F12")
 def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None:
-    long = "It rains in Tokyo. " * 100
-    said = [Message("user", long), Message("assistant", "I see. " * 400), Message("user", "and now?")]
-    plain = open_at("plain").chat(user_id="louis", session_id="s")
-    plain.add_messages(said)
-    assert told(plain)[0] == long
+    def told_with(name: str, said: list[Message], more: object = None, **settings: object) -> list[str]:
+        options = Settings(**settings)
+        chat = open_at(name, settings=options, truncate_with=more).chat(user_id="louis", session_id="s")
+        chat.add_messages(said)
+        assert [message.content for message in chat.history()] == [message.content for message in said]
+        return told(chat)
 
-    truncating = open_at("cutting", settings=Settings(truncate_messages=True))
-    cutting = truncating.chat(user_id="louis", session_id="s")
-    cutting.add_messages(said)
-    first, second, question = told(cutting)
+    document = {"type": "file", "mime_type": "text/plain", "base64": CODE}
+    long, question = "It rains in Tokyo. " * 100, Message("user", "and now?")
+    said = [
+        Message("user", long),
+        Message("assistant", "I see. " * 400),
+        Message("user", (document,)),
+        question,
+    ]
+    assert told_with("plain", said)[0] == long
+    first, *others, asked = told_with("cutting", said, truncate_messages=True)
     assert first == long[: 52 * 19].strip() + "…"
-    assert len(second) <= 1000
-    assert question == "and now?"
-    assert [message.text for message in cutting.history()] == [message.text for message in said]
-
-
-@pytest.mark.requirement("F10")
-def test_a_processor_of_ones_own_shortens_what_is_told_and_one_that_returns_no_text_is_named(open_at) -> None:
-    def shortened(name, processor):
-        settings = Settings(truncate_messages=True, truncate_characters=50)
-        memory = open_at(name, truncate_with=processor, settings=settings)
-        chat = memory.chat(user_id="louis", session_id="s")
-        chat.add_messages([Message("user", "It rains in Tokyo. " * 100), *TURN])
-        return chat
-
-    assert told(shortened("text", lambda text, limit: "rain, Tokyo")) == ["rain, Tokyo", "hello", "Hi!"]
+    assert all(len(one) <= 1000 for one in others)
+    assert asked == "and now?"
+    said, short = [Message("user", long), question], {"truncate_messages": True, "truncate_characters": 50}
+    assert told_with("own", said, lambda text, limit: "rain, Tokyo", **short) == ["rain, Tokyo", "and now?"]
     with pytest.raises(ConfigurationError, match="returned"):
-        shortened("number", lambda text, limit: 5).context()
+        told_with("number", said, lambda text, limit: 5, **short)
 
 
 # Ids, threads, tokens
 
 
-@pytest.mark.requirement("F15", "F14", "L07")
-def test_a_business_key_is_a_session_id(memory) -> None:
+@pytest.mark.requirement("F04", "F14", "F15", "L07")
+def test_threads_that_write_to_one_session_lose_and_repeat_nothing(memory) -> None:
     key = "support:u1001:c2002"
     chat = memory.chat(user_id="u1001", session_id=key)
-    assert chat.history() == []
-    chat.add("user", "hello")
-    assert memory.chat(user_id="u1001", session_id=key).history() == chat.history()
-    assert chat.session_id == key
-
-
-@pytest.mark.requirement("F04", "F14")
-def test_threads_that_write_to_one_session_lose_and_repeat_nothing(chat) -> None:
+    assert (chat.session_id, chat.history()) == (key, [])
     with ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda number: chat.add("user", f"thing {number}"), range(200)))
     assert sorted(message.text for message in chat.history()) == sorted(f"thing {n}" for n in range(200))
-
-
-@pytest.mark.requirement("A20", "J06")
-def test_without_a_tokenizer_chinese_is_not_counted_as_a_quarter_of_its_characters() -> None:
-    estimate = token_counter("estimate")
-    assert estimate.text("我们明天去公园散步" * 100) >= 500
-    assert 200 <= estimate.text("we will walk in the park tomorrow, " * 28) <= 350
+    assert memory.chat(user_id="u1001", session_id=key).history() == chat.history()
 
 
 @pytest.mark.trap("layered", 9)
@@ -272,42 +238,32 @@ WORDS = " ".join(f"clause{number}" for number in range(20_000))
 CODE = base64.b64encode(WORDS.encode()).decode()
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
+def test_a_document_is_shortened_like_another_long_text_and_can_be_loaded(memory) -> None:
+    """First as a tool's result of the current round, then in an older turn."""
+    for document in (
         {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": WORDS}},
         {"type": "file", "mime_type": "text/plain", "base64": CODE},
         {"type": "search_result", "source": "a", "title": "b", "content": [{"type": "text", "text": WORDS}]},
-    ],
-    ids=lambda block: block["type"],
-)
-def test_a_document_is_shortened_like_another_long_text_and_can_be_loaded(chat, document) -> None:
-    """First as a tool's result of the current round, then in an older turn."""
-    chat.add("user", "What does the contract say?")
-    chat.add("assistant", tool_calls=[ToolCall("c1", "read")])
-    chat.add("tool", [{"type": "text", "text": "The contract:"}, document], tool_call_id="c1")
-    for question in (None, "Who signs?"):
-        if question is not None:
-            chat.add("assistant", "Many things.")
-            chat.add("user", question)
-        context = chat.context(token_limit=8000)
-        sent = json.dumps([str(one.content) for one in context.messages])
-        assert context.tokens <= 8000
-        assert len(sent) < 40_000
-        assert "clause19999" not in sent
-        assert CODE[-50:] not in sent
-    assert "clause7 " in sent, "its beginning is shown"
-    (shown,) = re.findall(r"msg-[0-9]+", sent)
-    parts = [chat.reload_text(shown)]
-    while found := re.search(r"offset ([0-9]+) to read on", parts[-1]):
-        parts.append(chat.reload_text(shown, offset=int(found[1])))
-    assert "clause19999" in parts[-1]
-    assert chat.history()[2].content[1] == document, "the history is as it was"
+    ):
+        chat = memory.chat(user_id=document["type"], session_id="s")
+        chat.add("user", "What does the contract say?")
+        chat.add("assistant", tool_calls=[ToolCall("c1", "read")])
+        chat.add("tool", [{"type": "text", "text": "The contract:"}, document], tool_call_id="c1")
+        for more in ([], [Message("assistant", "Many things."), Message("user", "Who signs?")]):
+            chat.add_messages(more)
+            context = chat.context(token_limit=8000)
+            sent = json.dumps([str(one.content) for one in context.messages])
+            assert context.tokens <= 8000
+            assert len(sent) < 40_000
+            assert not any(late in sent for late in ("clause19999", CODE[-50:]))
+        assert "clause7 " in sent, "its beginning is shown"
+        (shown,) = re.findall(r"msg-[0-9]+", sent)
+        assert "clause19999" in chat.reload_text(shown, token_limit=10**6)
+        assert chat.history()[2].content[1] == document, "the history is as it was"
 
 
-def test_a_long_document_is_truncated_where_messages_are(open_at) -> None:
-    memory = open_at("short", settings=Tuned(truncate_messages=True, truncate_characters=200))
-    chat = memory.chat(user_id="u", session_id="s")
-    chat.add("user", [{"type": "file", "mime_type": "text/plain", "base64": CODE}])
-    chat.add("user", "Who signs?")
-    assert len(chat.context().messages[0].text) <= 200
+@pytest.mark.requirement("A20", "J06")
+def test_without_a_tokenizer_chinese_is_not_counted_as_a_quarter_of_its_characters() -> None:
+    estimate = token_counter("estimate")
+    assert estimate.text("我们明天去公园散步" * 100) >= 500
+    assert 200 <= estimate.text("we will walk in the park tomorrow, " * 28) <= 350
