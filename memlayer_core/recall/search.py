@@ -741,7 +741,7 @@ def _found(
     reach: Scope,
     query: str,
     roles: Sequence[str],
-    wanted: RecallFilter | None,
+    recall_filter: RecallFilter | None,
     pick: Callable[[Connection, SearchResult], tuple[list[Line], int]],
 ) -> Asking[tuple[list[Line], tuple[Reason, ...]]]:
     """Return the lines that are picked of a search, in the reranker's order, as many as are picked; and what did not work."""
@@ -751,7 +751,7 @@ def _found(
 
     def look(connection: Connection, question: Question) -> tuple[SearchResult, list[Line], int]:
         scope = search_scope(connection, reader_of(rt, reach, roles), sql.beginning(connection, reach))
-        found = find(connection, rt, scope, question, wanted)
+        found = find(connection, rt, scope, question, recall_filter)
         return found, *pick(connection, found)
 
     question = yield from embed(rt, reach, rt.db.read(read))
@@ -774,11 +774,11 @@ def search(
     asked, known, wanted = text_of("query", query), roles_of(roles), check_filter(recall_filter)
     _check_limits(limit, token_limit)
 
-    def best(connection: Connection, found: SearchResult) -> tuple[list[Line], int]:
-        order = found.texts.order(found.scores.total, (), max(limit, RERANKED) * _COPIES)
-        order = order[found.scores.support(order) > 0]
+    def best(connection: Connection, result: SearchResult) -> tuple[list[Line], int]:
+        order = result.texts.order(result.scores.total, (), max(limit, RERANKED) * _COPIES)
+        order = order[result.scores.support(order) > 0]
         most = max(limit, RERANKED) if rt.reranker is not None else limit
-        return explain(found, read_lines(connection, rt, found, order, most)), limit
+        return explain(result, read_lines(connection, rt, result, order, most)), limit
 
     lines, notes = yield from _found(rt, reach, asked, known, wanted, best)
     return _hits(rt, lines, token_limit, notes)
@@ -799,12 +799,12 @@ def recall(
     asked, known, wanted = text_of("query", query), check_messages(visible), check_filter(recall_filter)
     _check_limits(limit, token_limit)
 
-    def worth(connection: Connection, found: SearchResult) -> tuple[list[Line], int]:
+    def worth(connection: Connection, result: SearchResult) -> tuple[list[Line], int]:
         session = messages_reads.find(connection, scope)
         seen = _visible_end(connection, session, known)
         end = session.next_position if session is not None else 0
         first = min((one.position for one in seen), default=end)
-        return choose(connection, rt, found, {one.key for one in seen}, session, first, known, limit)
+        return choose(connection, rt, result, {one.key for one in seen}, session, first, known, limit)
 
     lines, notes = yield from _found(rt, scope.reach(), asked, roles, wanted, worth)
     room = recall_budget(rt.settings.max_tokens, rt.settings.recall_tokens)
