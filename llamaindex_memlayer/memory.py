@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
+import uuid
 from collections.abc import Awaitable, Callable, Container, Sequence, Sized
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Literal, Self, TypeVar
 
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr, field_serializer
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
+from llama_index.core.memory.types import BaseMemory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 from llama_index.core.tools import FunctionTool
+from pydantic import SkipValidation
 
-from llamaindex_memlayer.component import MemoryBinding, context_window, refuse_unknown
+from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.events import emit_read, in_span
-from llamaindex_memlayer.messages import Verbatim, all_to_core, create, from_core, put_after, put_before
-from memlayer_core import Context, Memory, Message
-from memlayer_core.errors import InvalidLimitError
+from llamaindex_memlayer.messages import Verbatim, all_to_core, from_core, put_after, put_before
+from memlayer_core import Chat, Context, Memory, Message, Scope
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidStateError
 from memlayer_core.integration import (
     Asking,
     ChatState,
@@ -26,15 +31,18 @@ from memlayer_core.integration import (
     Limits,
     Policies,
     Times,
+    at_least_one,
     check_whole_number,
+    codec,
     context_flow,
     drive,
     limits,
+    policy_json,
     registry,
     retry_limit,
 )
 from memlayer_core.message import JSON
-from memlayer_core.tools import Mode
+from memlayer_core.tools import Mode, check_mode
 
 _WINDOW_SHARE = (
     0.75  # share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too
@@ -43,7 +51,7 @@ _WINDOW_SHARE = (
 _ACKNOWLEDGED = "OK"
 
 
-class MemlayerMemory(ChatState, MemoryBinding):
+class MemlayerMemory(ChatState, MemoryComponent, BaseMemory):
     """One conversation of a user, stored in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
     `get` returns the newest whole turns, and messages of the same user from older turns and other sessions that are
@@ -73,6 +81,15 @@ class MemlayerMemory(ChatState, MemoryBinding):
         path: The directory of the memory, if it has one.
     """
 
+    model_config = ConfigDict(frozen=True)
+
+    session_id: str
+    token_limit: int | None = None
+    policy: SkipValidation[Policies | None] = None
+    insert_method: Literal["user", "system"] | None = None
+    mode: Mode = "STATIC"
+    _chat: Chat = PrivateAttr()
+
     def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
         """Connect to a memory; `from_defaults` can also open one.
 
@@ -84,12 +101,18 @@ class MemlayerMemory(ChatState, MemoryBinding):
             ConfigurationError: The memory that a dump names was not found, or `memory` is not a `Memory`.
             InvalidLimitError: A limit is below one, or a policy is unknown.
         """
+        if fields.get("session_id") is None:
+            fields["session_id"] = str(uuid.uuid4())
+        if fields.get("token_limit") is not None:
+            at_least_one("token_limit", fields["token_limit"])
+        if fields.get("policy") is not None:
+            limits(Limits(1), fields["policy"], None)  # raises before anything is opened
+        if isinstance(fields.get("insert_method"), InsertMethod):
+            fields["insert_method"] = fields["insert_method"].value
+        check_mode(fields.get("mode", "STATIC"))
         super().__init__(memory=memory, **fields)
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that dumps carry."""
-        return "MemlayerMemory"
+        ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
+        self._chat = self._memory.chat_of(Scope.of_session(self.session_id, **ids))  # type: ignore[arg-type]
 
     @classmethod
     def from_defaults(
@@ -130,21 +153,33 @@ class MemlayerMemory(ChatState, MemoryBinding):
             tokenizer_fn: Returns the tokens of a text, for the memory that is opened here.
             insert_method: Where recalled text goes, `"user"` or `"system"`.
             mode: `"STATIC"` (the default), `"AGENT"` or `"BOTH"`.
-            **kwargs: Unknown names are refused.
+            **kwargs: The attributes of a class that is made from this one; unknown names are refused.
 
         Raises:
-            ConfigurationError: An argument is unknown, two exclude each other, `memory` is not a `Memory` or has
-                another model, or `llm` is not a language model.
+            ConfigurationError: Two arguments exclude each other, `memory` is not a `Memory` or has another model, or
+                `llm` is not a language model.
         """
-        refuse_unknown(kwargs)
         if llm is not None:
-            window = max(1, int(context_window(llm) * _WINDOW_SHARE))
+            if not isinstance(llm, LLM):
+                raise ConfigurationError(
+                    f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
+                    hint="Pass a made one; if only the limit is wanted, pass `token_limit=…` instead.",
+                )
+            window = max(1, int(llm.metadata.context_window * _WINDOW_SHARE))
             token_limit = window if token_limit is None else token_limit
-        session = cls._open(
+        candidates = {"embedder": embed_model, "tokenizer": tokenizer_fn}
+        options: Any = {name: value for name, value in candidates.items() if value is not None}
+        if memory is not None and (options or path is not None):
+            raise ConfigurationError(
+                "`memory` is given together with `path`, `embed_model` or `tokenizer_fn`",
+                hint="An open memory has all three already: pass them to `Memory.open(…)`.",
+            )
+        if memory is None:
+            memory = Memory.in_memory(**options) if path is None else registry.open_at(path, **options)
+        if mode is not None:
+            kwargs["mode"] = mode
+        session = cls(
             memory,
-            path,
-            embed_model,
-            tokenizer_fn,
             user_id=user_id,
             session_id=session_id,
             tenant_id=tenant_id,
@@ -152,7 +187,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
             token_limit=token_limit,
             policy=policy,
             insert_method=insert_method,
-            **({} if mode is None else {"mode": mode}),
+            **kwargs,
         )
         if llm is not None:
             registry.use_model(session.memory, llm)
@@ -160,10 +195,53 @@ class MemlayerMemory(ChatState, MemoryBinding):
             session.set(list(chat_history))
         return session
 
+    @field_serializer("policy")
+    def _policy_json(self, policy: Policies | None) -> dict[str, int] | None:
+        return None if policy is None else policy_json(policy)
+
+    def _query(self, value: object) -> str | None:
+        """Return the text of a question; "", for no recall, in the mode `"AGENT"`.
+
+        None means the newest user message, if there is no text in the question.
+        """
+        if self.mode == "AGENT":
+            return ""
+        text = value.content if isinstance(value, ChatMessage) else value
+        return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
+
+    @property
+    def chat(self) -> Chat:
+        """The conversation in the core, with search, metadata and its `Memory`."""
+        return self._chat
+
+    @property
+    def memory(self) -> Memory:
+        """The memory that stores it."""
+        return self._chat.memory
+
+    def set_memory(self, memory: Memory) -> None:
+        """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
+
+        Raises:
+            ConfigurationError: `memory` is not a `Memory`.
+            StoreClosedError: The memory is closed.
+        """
+        self._chat.set_memory(memory)
+        self._connect(memory)
+
+    def to_string(self) -> str:
+        """Return `to_dict` as JSON text."""
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_string(cls, json_str: str, *, memory: Memory | None = None) -> Self:
+        """Restore the memory that `to_string` wrote."""
+        return cls.from_dict(codec.parse_json(json_str, "the dump", InvalidStateError), memory=memory)
+
     @property
     def tokenizer_fn(self) -> Callable[[str], Sized]:
         """The memory's token counter, in the form that chat engines use to measure their prompts."""
-        counter = self._chat.memory.tokens
+        counter = self.memory.tokens
         return lambda text: range(counter.text(text))
 
     @property
@@ -339,7 +417,7 @@ class MemlayerMemory(ChatState, MemoryBinding):
         self._chat.resync(all_to_core(messages, created_at), replace="all")
 
     def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
-        default = Limits(self._chat.memory.settings.max_tokens)
+        default = Limits(self.memory.settings.max_tokens)
         own = self.token_limit if token_limit is None else token_limit
         return limits(default, self.policy if policy is None else policy, own).tokens
 
@@ -359,12 +437,15 @@ class MemlayerMemory(ChatState, MemoryBinding):
         return {"token_limit": rest, "policy": policy, "placement": self.insert_method, "reload": reload}
 
     def _compose(self, context: Context) -> list[ChatMessage]:
-        emit_read(self._chat.memory.store_id, self._chat.scope, context)
+        emit_read(self.memory.store_id, self._chat.scope, context)
         if not context.system:
             # Agents and engines add their own system message, and some providers accept only one.
             context = replace(context, placement="user")
         messages = context.compose(
-            convert=from_core, put_before=put_before, put_after=put_after, create=create
+            convert=from_core,
+            put_before=put_before,
+            put_after=put_after,
+            create=lambda role, text: ChatMessage(text, role=role),
         )
         if messages and not (context.system or context.window or context.temporary):
             # An engine adds the question that it has not stored yet, and some models refuse two of the user in a row.
@@ -422,7 +503,7 @@ async def acall_with_retry(memory: MemlayerMemory, call: Callable[[MemlayerMemor
 
 def _smaller(memory: MemlayerMemory, problem: Exception, tokens: int) -> MemlayerMemory:
     """Return the memory with a smaller limit; anything but an overflow is raised again."""
-    emit, scope = memory.chat.memory.runtime.emit, memory.chat.scope
+    emit, scope = memory.memory.runtime.emit, memory.chat.scope
     limit = retry_limit(emit, scope, problem, token_limit=memory.limit, tokens=tokens)
     return memory.model_copy(update={"token_limit": limit})
 

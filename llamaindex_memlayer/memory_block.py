@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import uuid
 from collections.abc import Callable, Sequence, Sized
-from typing import Any, Self
+from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import Field
@@ -16,7 +15,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import EmbedderLike, block, quote_line, shorten_block, sign_of
+from memlayer_core.integration import block, quote_line, shorten_block, sign_of
 from memlayer_core.message import SYSTEM_ROLES
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
@@ -56,7 +55,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
     tokenizer_fn: Callable[[str], Sized] | None = Field(default=None, exclude=True)
 
     def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
-        """Connect to a memory; `from_defaults` can also open one.
+        """Connect to a memory.
 
         Args:
             memory: The memory that stores it. Without it: the memory at `path`, or the open memory that a dump names.
@@ -66,58 +65,6 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
             ConfigurationError: The memory that a dump names was not found, or `memory` is not a `Memory`.
         """
         super().__init__(memory=memory, **fields)
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Return the name that dumps carry."""
-        return "MemlayerMemoryBlock"
-
-    @classmethod
-    def from_defaults(
-        cls,
-        memory: Memory | None = None,
-        *,
-        user_id: str | None = None,
-        session_id: str | None = None,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-        token_limit: int | None = None,
-        path: str | os.PathLike[str] | None = None,
-        embed_model: EmbedderLike | None = None,
-        tokenizer_fn: Callable[[str], Sized] | None = None,
-        **fields: Any,
-    ) -> Self:
-        """Make the block of a user.
-
-        Args:
-            memory: A memory that you opened, `Memory.open(…)`.
-            user_id: The user; all sessions of this user are searched. Without it, each session stands alone.
-            session_id: The session of calls that name none; without it, a new one.
-            tenant_id: The user's tenant.
-            agent_id: Only sessions with this agent are searched.
-            token_limit: Token limit of all pieces together; by default as many as a context's recall may have.
-            path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
-                memory ends with the process.
-            embed_model: Embedder of the memory that is opened here: see `Memory.open`.
-            tokenizer_fn: The tokenizer of `Memory`, if it is not the default.
-            **fields: The other attributes of this class.
-
-        Raises:
-            ConfigurationError: Two arguments exclude each other.
-        """
-        if session_id is not None:
-            fields["session_id"] = session_id
-        ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
-        return cls._open(
-            memory,
-            path,
-            embed_model,
-            None,
-            **ids,
-            token_limit=token_limit,
-            tokenizer_fn=tokenizer_fn,
-            **fields,
-        )
 
     async def _aget(
         self,

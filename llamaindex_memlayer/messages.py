@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 import llama_index.core
 from llama_index.core.base.llms.types import (
@@ -79,12 +79,6 @@ def dump(block: BaseContentBlock) -> codec.TaggedJson:
     Streams are read to their end; paths and URLs do not change.
     """
     return write(_plain(block.model_dump(warnings=False)), f".blocks.{type(block).__name__}")
-
-
-def build(form: Mapping[str, Any]) -> ContentBlock | None:
-    """Return the block that `dump` wrote; None for a kind that this version does not know."""
-    block: ContentBlock | None = _build_block(codec.read(form))
-    return block
 
 
 def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
@@ -182,6 +176,7 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_block(form: Mapping[str, Any]) -> Any:
+    """Return the block that `dump` wrote; None for a kind that this version does not know."""
     fields = dict(form)
     kind = _KINDS.get(str(fields.get("block_type")))
     if kind is None:
@@ -364,7 +359,7 @@ def from_core(message: Message) -> ChatMessage:
     if message.raw is None or message.raw.framework != FRAMEWORK:
         return _convert(message)
     raw = message.raw.dump
-    blocks = [block for block in map(build, raw["blocks"]) if block is not None]
+    blocks = [block for block in map(_build_block, codec.read(raw["blocks"])) if block is not None]
     extras = codec.read(raw["additional_kwargs"])
     # LlamaIndex makes blocks of these images when a message is made: `blocks` has them already.
     extras.pop("images", None)
@@ -395,11 +390,6 @@ def put_after(message: ChatMessage, text: str) -> ChatMessage:
     else:
         blocks.append(TextBlock(text=text))
     return _fill(ChatMessage(role=message.role), blocks, message.additional_kwargs)
-
-
-def create(role: Literal["system", "user"], text: str) -> ChatMessage:
-    """Return a message of a text."""
-    return ChatMessage(role=MessageRole(role), blocks=[TextBlock(text=text)])
 
 
 def _fill(message: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any]) -> M:

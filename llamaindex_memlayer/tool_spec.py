@@ -139,14 +139,6 @@ class MemlayerToolSpec(BaseToolSpec):
         """Return the tools; none for a `MemlayerMemory` that was given the mode `"STATIC"`."""
         return [] if self._is_static else super().to_tool_list(spec_functions, func_to_metadata_mapping)
 
-    def get_fn_schema_from_fn_name(
-        self,
-        fn_name: str,
-        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
-    ) -> type[BaseModel] | None:
-        """Return the schema of a tool's arguments."""
-        return _tool_of(fn_name).arguments
-
     def get_metadata_from_fn_name(
         self,
         fn_name: str,

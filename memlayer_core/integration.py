@@ -22,7 +22,6 @@ from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState, Transcripts
-from memlayer_core.storage.files import write_whole
 from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
@@ -59,5 +58,4 @@ __all__ = [
     "sign_of",
     "token_counter",
     "whole_text",
-    "write_whole",
 ]

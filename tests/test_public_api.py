@@ -56,7 +56,6 @@ ANY = {  # where `Any` is the truth; what a framework's own method of that name 
     "MemlayerConversationMemory.__init__.fields": "LangChain's constructor: the fields by their names",
     "MemlayerMemory.__init__.fields": "LlamaIndex's constructor: the fields by their names",
     "MemlayerMemoryBlock.__init__.fields": "LlamaIndex's constructor: the fields by their names",
-    "MemlayerMemoryBlock.from_defaults.fields": "LlamaIndex's constructor: the fields by their names",
     "MemlayerAsyncChatStore.__init__.fields": "LlamaIndex's constructor: the fields by their names",
     "MemlayerChatStore.__init__.fields": "LlamaIndex's constructor: the fields by their names",
     "MemlayerRetriever.__init__.kwargs": "LlamaIndex's constructor",
@@ -64,7 +63,6 @@ ANY = {  # where `Any` is the truth; what a framework's own method of that name 
     "MemlayerAsyncChatStore.from_dict.kwargs": "as of LlamaIndex's components",
     "MemlayerMemoryBlock.to_dict.kwargs": "as of LlamaIndex's components",
     "MemlayerMemoryBlock.from_dict.kwargs": "as of LlamaIndex's components",
-    "MemlayerChatStore.from_persist_path.kwargs": "as of LlamaIndex's `SimpleChatStore`",
 }
 
 

@@ -48,12 +48,12 @@ def in_list(memory: Memory) -> tuple[Put, Put]:
 
 
 def in_store(memory: Memory) -> tuple[Put, Put]:
-    store = MemlayerChatStore.from_defaults(memory, user_id="u")
+    store = MemlayerChatStore(memory, user_id="u")
     return llama, lambda *args, **more: store.set_messages("old", *args, **more)
 
 
 def in_async_store(memory: Memory) -> tuple[Put, Put]:
-    store = MemlayerAsyncChatStore.from_defaults(memory, user_id="u")
+    store = MemlayerAsyncChatStore(memory, user_id="u")
     return llama, lambda *args, **more: asyncio.run(store.add_messages("old", *args, **more))
 
 

@@ -47,9 +47,8 @@ def folder_of(tenant_id: str, labels: object) -> Folder:
         )
     named = tuple(labels)
     for label in named:
-        if not label:
+        if not text_of("a label", label):
             raise InvalidItemError(f"a folder has an empty label: {named!r:.100}", hint="Name every level.")
-        _check_text("a label", label)
     folder = Folder(tenant_id, named)
     if len(folder.path.encode()) > _LONGEST_PATH:
         raise InvalidItemError(
@@ -59,14 +58,24 @@ def folder_of(tenant_id: str, labels: object) -> Folder:
     return folder
 
 
-def key_of(key: object) -> str:
-    """Return a key, if an item can be stored under it.
+def text_of(what: str, text: object) -> str:
+    """Return a label or a key, if an item can be stored under it.
 
     Raises:
         InvalidItemError: It is not text, or no database can store it.
     """
-    _check_text("a key", key)
-    return str(key)
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidItemError(
+            f"{what} must be a string without NUL characters, got {text!r:.100}", hint="Pass a plain string."
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidItemError(
+            f"{what} holds a lone surrogate, which no database can store: {text!r:.100}",
+            hint="Replace the broken characters.",
+        ) from None
+    return text
 
 
 def value_to_tagged(value: object) -> dict[str, Any]:
@@ -130,23 +139,18 @@ def whole_text(value: Mapping[Any, Any]) -> str:
 
 def _lines(name: str, value: object) -> Iterator[str]:
     match value:
-        case None | "":
+        case None | "" | bytes() | bytearray():
             return
         case Mapping():
             for key, inner in value.items():
                 yield from _lines(str(key), inner)
-        case list() | tuple() | set() | frozenset():
-            said = [line for inner in value for line in _lines("", inner)]
-            if said:
-                yield _with_name(name, ", ".join(said))
-        case bytes() | bytearray():
             return
+        case list() | tuple() | set() | frozenset():
+            text = ", ".join(line for inner in value for line in _lines("", inner))
         case _:
-            yield _with_name(name, str(value))
-
-
-def _with_name(name: str, text: str) -> str:
-    return f"{name}: {text}" if name else text
+            text = str(value)
+    if text:
+        yield f"{name}: {text}" if name else text
 
 
 def expiry(ttl: timedelta | None, now: datetime) -> datetime | None:
@@ -212,20 +216,6 @@ def _refuse(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def _check_text(what: str, text: object) -> None:
-    if not isinstance(text, str) or "\0" in text:
-        raise InvalidItemError(
-            f"{what} must be a string without NUL characters, got {text!r:.100}", hint="Pass a plain string."
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidItemError(
-            f"{what} holds a lone surrogate, which no database can store: {text!r:.100}",
-            hint="Replace the broken characters.",
-        ) from None
-
-
 def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, float]:
     """Return for each text its share of the query's words, 0 to 1; rare words count more.
 
@@ -261,11 +251,6 @@ def scores(
         if worth is not None:
             found[number] = max(worth, found.get(number, -math.inf))
     return found
-
-
-def order(numbers: Iterable[int], item_scores: Mapping[int, float]) -> list[int]:
-    """Return items sorted by score, the best first; those without a score follow in their order."""
-    return sorted(dict.fromkeys(numbers), key=lambda number: -item_scores.get(number, -math.inf))
 
 
 # Decides which folders belong to a user: those of a namespace that the application declared, such as `("memories", "{user_id}")`.
@@ -306,6 +291,7 @@ def is_within(labels: Sequence[str], folders: Iterable[Folder]) -> bool:
 _DEEPEST = 100
 _NO_PATH = re.compile("[][(){}\"'\0-\x1f\x7f]")
 _COMPARISONS = {"$gt": operator.gt, "$gte": operator.ge, "$lt": operator.lt, "$lte": operator.le}
+_Test = Callable[[Sequence[Any]], bool]
 _NUMBER = 64  # characters of a text that may be a number
 
 
@@ -326,7 +312,7 @@ def conditions_of(expression: object) -> tuple[Condition, ...]:
 
 def passes(conditions: Iterable[Condition], value: Mapping[Any, Any]) -> bool:
     """Return whether all conditions hold for a value."""
-    return all(_holds(one, list(_values_at(value, one.path))) for one in conditions)
+    return all(holds(value) for holds in conditions)
 
 
 def _values_at(value: object, path: str) -> Iterator[Any]:
@@ -339,23 +325,6 @@ def _values_at(value: object, path: str) -> Iterator[Any]:
                 yield from _values_at(inner, path[len(key) + 1 :])
 
 
-def _holds(condition: Condition, values: Sequence[Any]) -> bool:
-    match condition.test:
-        case "$eq":
-            return any(_is_same(one, condition.value) for one in values)
-        case "$ne":
-            return not any(_is_same(one, condition.value) for one in values)
-        case "object":
-            return any(isinstance(one, Mapping) for one in values)
-        case "missing" | "there":
-            return bool(values) == (condition.test == "there")
-        case _:
-            bound: Any = condition.value
-            read: Callable[[object], Any] = _text_of if isinstance(bound, str) else _number_of
-            known = filter(lambda one: one is not None, map(read, values))
-            return any(_COMPARISONS[condition.test](one, bound) for one in known)
-
-
 def _is_same(one: object, other: object) -> bool:
     """Compare values as JSON does: a tuple is a list, and true is one."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -363,10 +332,6 @@ def _is_same(one: object, other: object) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return one == other
-
-
-def _text_of(value: object) -> str | None:
-    return value if isinstance(value, str) else None
 
 
 def _number_of(value: object) -> float | None:
@@ -389,26 +354,37 @@ def _conditions(expression: Mapping[Any, Any], path: str, depth: int) -> Iterato
             )
         here = path + key
         if not isinstance(value, Mapping):
-            yield _comparison(here, "$eq", value)
+            yield _at(here, _test("$eq", value))
         elif any(isinstance(name, str) and name.startswith("$") for name in value):
-            yield from (_comparison(here, name, bound) for name, bound in value.items())
+            yield from (_at(here, _test(name, bound)) for name, bound in value.items())
         else:
-            yield Condition(here, "object")
+            yield _at(here, lambda values: any(isinstance(one, Mapping) for one in values))
             yield from _conditions(value, here + ".", depth + 1)
 
 
-def _comparison(path: str, name: Any, value: Any) -> Condition:
+def _at(path: str, test: _Test) -> Condition:
+    """Return the condition that the values under a path pass a test."""
+    return lambda value: test(list(_values_at(value, path)))
+
+
+def _test(name: Any, bound: Any) -> _Test:
+    """Return the test of an operator; a field that is missing has no values."""
     if name in {"$eq", "$ne"}:
-        if value is None:
-            return Condition(path, "missing" if name == "$eq" else "there")
-        value_to_tagged({"": value})  # checks it
-    elif name not in _COMPARISONS:
+        if bound is None:
+            return lambda values: bool(values) == (name == "$ne")
+        value_to_tagged({"": bound})  # checks it
+        return lambda values: any(_is_same(one, bound) for one in values) == (name == "$eq")
+    if name not in _COMPARISONS:
         raise InvalidItemError(
             f"Unsupported operator: {name!r:.80}", hint="There are $eq, $ne, $gt, $gte, $lt and $lte."
         )
-    elif not isinstance(value, int | float | str):
+    if isinstance(bound, str):
+        return lambda values: any(_COMPARISONS[name](one, bound) for one in values if isinstance(one, str))
+    if not isinstance(bound, int | float):
         raise InvalidItemError(
-            f"`{name}` compares with a number or a text, got {value!r:.80}",
+            f"`{name}` compares with a number or a text, got {bound!r:.80}",
             hint="Times in ISO format are texts that can be compared.",
         )
-    return Condition(path, name, value)
+    return lambda values: any(
+        _COMPARISONS[name](one, bound) for one in map(_number_of, values) if one is not None
+    )

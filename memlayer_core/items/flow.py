@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
@@ -11,12 +12,10 @@ from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidIt
 from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
 from memlayer_core.items import check, sql
 from memlayer_core.items.model import (
-    Change,
     DropItem,
     FindItems,
     GetItem,
     Item,
-    ItemDeletion,
     ItemOp,
     ItemQuery,
     ListFolders,
@@ -44,18 +43,21 @@ def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: b
     """
     now = rt.now()
     live_at = now if omit_expired else None
-    ready = [(op, _target(rt, tenant_id, op, live_at)) for op in ops]
+    ready = [(op, _prepare(rt, tenant_id, op, live_at)) for op in ops]
     answers: list[Answer] = [None] * len(ready)
-    writes = [one for _, one in ready if isinstance(one, Put | ItemDeletion)]
-    if len(writes) < len(ready):
-        answers = rt.db.read(lambda snapshot: [_read(snapshot, *one, live_at) for one in ready])
-        for place, (op, one) in enumerate(ready):
-            if isinstance(op, FindItems) and isinstance(one, ItemQuery) and _asks(op):
-                answers[place] = yield from search(rt, one, op)
-        lasting = _numbers_to_refresh([op for op, _ in ready], answers)
-        if lasting:
-            rt.db.write(sql.refresh, lasting, now)
-    changes: dict[tuple[str, str], Change] = {(one.folder.namespace, one.key): one for one in writes}
+    changes = {(one.folder.namespace, one.key): one for _, one in ready if isinstance(one, Put)}
+    if not all(isinstance(one, Put) for _, one in ready):
+        answers = rt.db.read(lambda snapshot: [one(snapshot) if callable(one) else None for _, one in ready])
+    lasting: set[int] = set()
+    for place, (op, one) in enumerate(ready):
+        if isinstance(op, FindItems) and isinstance(one, ItemQuery):
+            answers[place] = yield from search(rt, one, op)
+        if isinstance(op, GetItem | FindItems) and op.refresh:
+            answer: Any = answers[place]
+            items = answer if isinstance(answer, list) else [answer]
+            lasting.update(item.number for item in items if item is not None and item.ttl is not None)
+    if lasting:
+        rt.db.write(sql.refresh, sorted(lasting), now)
     if changes:
         rt.db.write(sql.change, list(changes.values()), now, rt.shards)
         rt.wake()
@@ -64,15 +66,16 @@ def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: b
 
 def sweep(rt: Runtime, tenant_id: str) -> int:
     """Delete a tenant's items that have expired. Returns how many."""
-    swept = rt.db.write(sql.sweep, check.folder_of(tenant_id, ()), rt.now())
-    if swept:
-        rt.wake()
-    return swept
+    return _remove(rt, sql.sweep, check.folder_of(tenant_id, ()))
 
 
 def forget(rt: Runtime, tenant_id: str, labels: object) -> int:
     """Delete all items in a folder and in the folders inside it. Returns how many."""
-    gone = rt.db.write(sql.forget, check.folder_of(tenant_id, labels), rt.now())
+    return _remove(rt, sql.forget, check.folder_of(tenant_id, labels))
+
+
+def _remove(rt: Runtime, statement: Callable[[Connection, Folder, datetime], int], top: Folder) -> int:
+    gone = rt.db.write(statement, top, rt.now())
     if gone:
         rt.wake()
     return gone
@@ -89,25 +92,25 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
     texts = check.texts_of(op.value, op.texts)
     return Put(
         check.folder_of(tenant_id, op.labels),
-        check.key_of(op.key),
+        check.text_of("a key", op.key),
         value,
         tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
         op.ttl,
     )
 
 
-def _target(
+def _prepare(
     rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None
-) -> Folder | ItemQuery | Put | ItemDeletion:
-    """Check an operation. Returns where it reads, or what it writes."""
+) -> Put | ItemQuery | Callable[[Connection], Answer]:
+    """Check an operation. Returns what it writes, what it searches with a text, or how it reads."""
     match op:
         case GetItem():
-            check.key_of(op.key)
-            return check.folder_of(tenant_id, op.labels)
+            folder, key = check.folder_of(tenant_id, op.labels), check.text_of("a key", op.key)
+            return lambda connection: sql.get(connection, folder, key, live_at)
         case PutItem():
             return put_of(rt, tenant_id, op)
         case DropItem():
-            return ItemDeletion(check.folder_of(tenant_id, op.labels), check.key_of(op.key))
+            return Put(check.folder_of(tenant_id, op.labels), check.text_of("a key", op.key), None)
         case FindItems():
             check_whole_number("limit", op.limit)
             check_whole_number("offset", op.offset)
@@ -116,41 +119,21 @@ def _target(
                     f"`query` must be a text, got {op.query!r:.80}",
                     hint="Leave it out for the last ones put.",
                 )
-            return ItemQuery(check.folder_of(tenant_id, op.labels), check.conditions_of(op.filter), live_at)
+            folder = check.folder_of(tenant_id, op.labels)
+            query = ItemQuery(folder, check.conditions_of(op.filter), live_at)
+            if op.query and op.query.strip():
+                return query
+            return lambda connection: sql.find(connection, query, op.limit, op.offset)
         case ListFolders():
             for pattern in op.patterns:
                 check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
             check.folder_page([], op)
-            return check.folder_of(tenant_id, check.literal_start(op.patterns))
+            top = check.folder_of(tenant_id, check.literal_start(op.patterns))
+            return lambda connection: check.folder_page(
+                (folder.labels for folder in sql.list_folders(connection, top, live_at)), op
+            )
         case _:
             assert_never(op)
-
-
-def _read(connection: Connection, op: ItemOp, target: object, live_at: datetime | None) -> Answer:
-    match op, target:
-        case GetItem() as get, Folder() as folder:
-            return sql.get(connection, folder, get.key, live_at)
-        case FindItems() as request, ItemQuery() as query if not _asks(request):
-            return sql.find(connection, query, request.limit, request.offset)
-        case ListFolders() as request, Folder() as top:
-            found = (folder.labels for folder in sql.list_folders(connection, top, live_at))
-            return check.folder_page(found, request)
-        case _:
-            return None
-
-
-def _asks(request: FindItems) -> bool:
-    return bool(request.query and request.query.strip())
-
-
-def _numbers_to_refresh(ops: Sequence[ItemOp], answers: Sequence[Any]) -> list[int]:
-    """Return the numbers of items whose time to live restarts because they were read."""
-    found: set[int] = set()
-    for op, answer in zip(ops, answers, strict=True):
-        if answer and isinstance(op, GetItem | FindItems) and op.refresh:
-            items = [answer] if isinstance(answer, Item) else answer
-            found.update(item.number for item in items if item.ttl is not None)
-    return sorted(found)
 
 
 _FOLDERS = 16  # most folders inside a searched one whose nearest texts are asked for
@@ -223,7 +206,7 @@ def _nearest(
         scored = check.scores(pairs, near, shares)
         if len(scored) < wanted:
             return None
-        return _page(connection, item_query, request, check.order(scored, scored), scored)
+        return _page(connection, item_query, request, scored, scored)
 
     return rt.db.read(read)
 
@@ -240,18 +223,18 @@ def _compare(
         near = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
     shares = _shares(connection, item_query, request, _shelves(connection, item_query), len(pairs))
     scored = check.scores(pairs, near, shares)
-    return _page(
-        connection, item_query, request, check.order((number for number, _ in every), scored), scored
-    )
+    return _page(connection, item_query, request, (number for number, _ in every), scored)
 
 
 def _page(
     connection: Connection,
     item_query: ItemQuery,
     request: FindItems,
-    numbers: Sequence[int],
-    item_scores: Mapping[int, float],
+    numbers: Iterable[int],
+    worth: Mapping[int, float],
 ) -> list[Item]:
-    page = numbers[request.offset : request.offset + request.limit]
+    """Return a page of items, the best first; those without a score follow in their order."""
+    order = sorted(dict.fromkeys(numbers), key=lambda number: -worth.get(number, -math.inf))
+    page = order[request.offset : request.offset + request.limit]
     found = sql.find_by_number(connection, item_query, page)
-    return [replace(found[number], score=item_scores.get(number)) for number in page if number in found]
+    return [replace(found[number], score=worth.get(number)) for number in page if number in found]

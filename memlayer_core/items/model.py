@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from memlayer_core.message import JSON
 from memlayer_core.scope import Folder
@@ -138,19 +138,8 @@ class ListFolders:
 ItemOp = GetItem | PutItem | DropItem | FindItems | ListFolders
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition on one field.
-
-    Attributes:
-        path: The keys that lead to the field, with dots between.
-        test: An operator, which compares the field with `value`; or `"missing"`, `"there"` or `"object"`: what the field is.
-        value: The value to compare with.
-    """
-
-    path: str
-    test: Literal["$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "missing", "there", "object"]
-    value: JSON = None
+Condition = Callable[[Mapping[Any, Any]], bool]
+"""Whether a value passes one condition of a filter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +149,7 @@ class Put:
     Attributes:
         folder: Its folder.
         key: Its key.
-        value: Its value as JSON.
+        value: Its value as JSON; None deletes the item under the key, if there is one.
         texts: Texts that queries find it by, each with its terms for the word index.
         ttl: How long it lives after it was last put or read; None: it does not expire.
         created_at: When it was created, if it is imported; None: now.
@@ -169,22 +158,11 @@ class Put:
 
     folder: Folder
     key: str
-    value: str
-    texts: tuple[tuple[str, tuple[str, ...]], ...]
+    value: str | None
+    texts: tuple[tuple[str, tuple[str, ...]], ...] = ()
     ttl: timedelta | None = None
     created_at: datetime | None = None
     updated_at: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ItemDeletion:
-    """Deletion of the item under a key, if there is one."""
-
-    folder: Folder
-    key: str
-
-
-Change = Put | ItemDeletion
 
 
 @dataclass(frozen=True, slots=True)

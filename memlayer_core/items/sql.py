@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from memlayer_core.codec import json_text
 from memlayer_core.items.check import expiry, folder_of_user, is_within, passes, value_from_json
-from memlayer_core.items.model import Change, Item, ItemQuery, Put
+from memlayer_core.items.model import Item, ItemQuery, Put
 from memlayer_core.scope import Folder
 from memlayer_core.storage import statements, tables, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue_erasure
@@ -250,9 +250,9 @@ def _prefix(tenant_id: str) -> str:
 _MICRO = timedelta(microseconds=1)
 
 
-def change(connection: sa.Connection, changes: Sequence[Change], now: datetime, shards: int) -> None:
+def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, shards: int) -> None:
     """Write and delete items, in the order of their folders' names."""
-    kept = {put.folder for put in changes if isinstance(put, Put)}
+    kept = {put.folder for put in changes if put.value is not None}
     for folder in sorted({one.folder for one in changes}, key=lambda one: one.namespace):
         if folder in kept:
             hold_owner(connection, folder, shards)
@@ -260,10 +260,9 @@ def change(connection: sa.Connection, changes: Sequence[Change], now: datetime, 
             lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
     for one in changes:
-        row = connection.execute(
-            _KNOWN.where(tables.items.c.digest == item_digest(one.folder, one.key))
-        ).first()
-        if isinstance(one, Put):
+        here = tables.items.c.digest == item_digest(one.folder, one.key)
+        row = connection.execute(_KNOWN.where(here)).first()
+        if one.value is not None:
             _put(connection, one, row, now)
         elif row is not None:
             gone.append(row)
@@ -276,11 +275,8 @@ _KNOWN = sa.select(tables.items.c.number, tables.items.c.namespace, tables.items
 def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> bool:
     """Store an item that comes from elsewhere, unless what is here is as new. Returns whether it was stored."""
     hold_owner(connection, put.folder, shards)
-    same = sa.select(tables.items.c.updated_at).where(
-        tables.items.c.digest == item_digest(put.folder, put.key)
-    )
-    here = connection.scalar(same)
-    if here is not None and put.updated_at is not None and here >= statements.to_micros(put.updated_at):
+    here = get(connection, put.folder, put.key, None)
+    if here is not None and put.updated_at is not None and here.updated_at >= put.updated_at:
         return False
     change(connection, [put], now, shards)
     return True
@@ -289,15 +285,10 @@ def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> 
 def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) -> None:
     """Restart the time to live of items."""
     for some in statements.chunks(numbers):
-        lock_owners(
-            connection,
-            connection.scalars(
-                sa.select(tables.items.c.namespace).where(tables.items.c.number.in_(some)).distinct()
-            ),
-        )
-        again = sa.update(tables.items).where(
-            tables.items.c.number.in_(some), tables.items.c.ttl.is_not(None)
-        )
+        these = tables.items.c.number.in_(some)
+        held = sa.select(tables.items.c.namespace).where(these).distinct()
+        lock_owners(connection, connection.scalars(held))
+        again = sa.update(tables.items).where(these, tables.items.c.ttl.is_not(None))
         connection.execute(again.values(expires_at=statements.to_micros(now) + tables.items.c.ttl))
 
 

@@ -7,11 +7,9 @@ import inspect
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
-from scripted import Counting, speaking
-from tuned import Tuned
+from scripted import speaking
 
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import Memory
 
 TURNS = [("user", "hello"), ("assistant", "yes"), ("user", "and now?"), ("assistant", "yes")]
 """What was said where a model that always answers "yes" was asked twice."""
@@ -35,17 +33,6 @@ def remembers(memory):
     for user, animal in (("ada", "parrot"), ("bob", "ferret")):
         old = MemlayerMemory.from_defaults(memory, user_id=user, session_id="old")
         old.put_messages(talk(f"my pet is a {animal}", "nice"))
-
-
-@pytest.fixture
-def counting():
-    """Return a session of a user who spoke before, and the embedding that is asked its questions."""
-    embedding = Counting()
-    settings = Tuned(index_delay=0.0, durability="normal")
-    with Memory.in_memory(embedder=embedding, settings=settings) as memory:
-        MemlayerMemory.from_defaults(memory, user_id="ada").put(ChatMessage("my pet is a parrot"))
-        memory.flush()
-        yield MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=3000), embedding
 
 
 def talk(*words):

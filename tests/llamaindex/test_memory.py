@@ -1,28 +1,43 @@
-"""A session's memory keeps to LlamaIndex's contract, and to what its users rely on."""
+"""A session's memory keeps to LlamaIndex's contract, and tells a model what the framework's own memories get wrong."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
-from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock
+from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
+from llama_index.core.base.llms.types import (
+    CacheControl,
+    CachePoint,
+    ChatMessage,
+    CompletionResponse,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+)
+from llama_index.core.chat_engine import CondensePlusContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import MockLLM
 from llama_index.core.memory import InsertMethod
 from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base_db import MessageStatus
-from scripted import speaking
+from scripted import Library, Scripted, answers, said, speaking
+from tuned import Tuned
 
-from llamaindex_memlayer import MemlayerMemory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidScopeError,
+from llamaindex_memlayer import (
+    MemlayerMemory,
+    MemlayerMemoryBlock,
+    MemlayerRetriever,
+    MemlayerToolSpec,
+    to_core,
 )
+from memlayer_core import Memory
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 from memlayer_core.seams import MaxRounds
+from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import taken_out
-from tests.llamaindex.conftest import talk, texts
+from tests.llamaindex.conftest import calls, result, talk, texts
 
 
 def turn(number, words="something"):
@@ -46,7 +61,7 @@ def test_all_messages_are_active_and_none_is_archived(session, do):
 @pytest.mark.trap("llamaindex", 9, 10)
 def test_what_the_prompt_has_spent_is_taken_from_the_window_and_more_is_refused(memory, do):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=400)
-    do(session, "put_messages", [m for n in range(50) for m in turn(n)])
+    session.put_messages([m for n in range(50) for m in turn(n)])
 
     assert len(do(session, "get", initial_token_count=300)) < len(do(session, "get"))
     assert do(session, "context", initial_token_count=300).token_limit == 100
@@ -59,65 +74,56 @@ def test_what_the_prompt_has_spent_is_taken_from_the_window_and_more_is_refused(
             do(session, "get", initial_token_count=count)
 
 
-@pytest.mark.trap("llamaindex", 9)
-def test_get_takes_what_engines_and_agents_pass(session, do):
-    """Callers of old passed the tokens of their prompt in the place of the question."""
-    do(session, "put", ChatMessage("hello"))
-
-    asked = {"input": ChatMessage("hello"), "initial_token_count": 3, "more": 1}
-    assert do(session, "get", "hello") == do(session, "get", **asked) == [ChatMessage("hello")]
-    assert do(session, "get", 5) == [ChatMessage("hello")]
-
-
-@pytest.mark.trap("llamaindex", 10)
-def test_the_tokenizer_answers_with_something_that_has_a_length(session):
-    assert len(session.tokenizer_fn("")) == 0
-    assert 3 <= len(session.tokenizer_fn("one two three four")) <= 6
-
-
-@pytest.mark.trap("llamaindex", 16)
+@pytest.mark.trap("llamaindex", 9, 16)
 @pytest.mark.requirement("J11", "L07")
-@pytest.mark.parametrize(
-    "given", [None, "", "which pet?", ChatMessage("which pet?"), ChatMessage(), QueryBundle("which pet?")]
-)
-def test_the_same_users_other_sessions_are_recalled_and_nobody_elses(session, remembers, do, given):
-    """The question is given in any form, or is the newest stored one."""
-    do(session, "put", ChatMessage("which pet do I have?"))
+def test_a_question_in_any_form_recalls_the_same_users_other_sessions_and_nobody_elses(session, remembers):
+    """Callers of old passed the tokens of their prompt in the place of the question; the newest stored one is asked then."""
+    asked = ChatMessage("which pet do I have?")
+    session.put(asked)
 
-    asked = do(session, "get", given)[-1]
+    for given in (
+        None,
+        "",
+        "which pet?",
+        ChatMessage("which pet?"),
+        ChatMessage(),
+        QueryBundle("which pet?"),
+    ):
+        (told,) = session.get(given, initial_token_count=3, more=1)
+        assert told.role == "user"
+        assert "my pet is a parrot" in told.content
+        assert told.content.endswith("which pet do I have?")
+        assert "ferret" not in told.content
+    (told,) = session.get(5)
+    assert (told, repr(told), told.model_dump()) == (asked, repr(asked), asked.model_dump())
+    assert session.get_all() == [asked]
 
-    assert asked.role == "user"
-    assert "my pet is a parrot" in asked.content
-    assert asked.content.endswith("which pet do I have?")
-    assert "ferret" not in asked.content
-    assert do(session, "get_all") == [ChatMessage("which pet do I have?")]
 
-
-@pytest.mark.trap("llamaindex", 17)
+@pytest.mark.trap("llamaindex", 17, 20)
 @pytest.mark.requirement("J14", "A14")
-@pytest.mark.parametrize("method", ["system", InsertMethod.SYSTEM, "user", InsertMethod.USER, None])
+@pytest.mark.parametrize("method", [InsertMethod.SYSTEM, "user", None])
 def test_recalled_text_goes_where_the_insert_method_says_and_stays_only_beside_the_question(
-    memory, remembers, do, method
+    memory, remembers, method
 ):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=method)
     picture = ImageBlock(image=b"\x89PNG\xff")
-    asked = ChatMessage(blocks=[picture, TextBlock(text="which pet?")])
-    do(session, "put_messages", [ChatMessage("be short", role="system"), asked])
+    asked = ChatMessage(blocks=[picture, TextBlock(text="which pet?")], additional_kwargs={"name": "Ada"})
+    session.put_messages([ChatMessage("be short", role="system"), asked])
 
-    system, user = do(session, "get")
+    system, user = session.get()
 
-    in_system = method in {"system", InsertMethod.SYSTEM}
+    in_system = method is InsertMethod.SYSTEM
     where, elsewhere = (system, user) if in_system else (user, system)
     assert "parrot" in where.content
     assert "parrot" not in elsewhere.content
-    assert user.blocks[0] == picture
+    assert (user.blocks[0], len(user.blocks), user.additional_kwargs) == (picture, 2, {"name": "Ada"})
     assert system.content.startswith("be short")
-    do(session, "put", ChatMessage("a parrot", role="assistant"))
-    assert ("recalled_memory" in do(session, "get")[1].content) != in_system
+    session.put(ChatMessage("a parrot", role="assistant"))
+    assert ("recalled_memory" in session.get()[1].content) != in_system
 
 
 @pytest.mark.trap("llamaindex", 8)
-def test_an_engine_or_agent_may_make_one_from_its_own_arguments():
+def test_an_engine_or_agent_may_make_one_from_its_own_arguments(session, memory):
     class Small(MockLLM):
         @property
         def metadata(self):
@@ -125,88 +131,79 @@ def test_an_engine_or_agent_may_make_one_from_its_own_arguments():
 
     assert MemlayerMemory.from_defaults(llm=Small()).token_limit == 750
     assert MemlayerMemory.from_defaults(llm=Small(), token_limit=5).token_limit == 5
-    assert MemlayerMemory.from_defaults(chat_history=turn(1), token_limit=99).get_all() == turn(1)
-
-
-def test_an_empty_history_erases_nothing(session, memory):
+    first, second = (MemlayerMemory.from_defaults(chat_history=turn(1), token_limit=99) for _ in range(2))
+    assert first.get_all() == second.get_all() == turn(1)
+    assert first.session_id != second.session_id
     session.put_messages(turn(1))
     again = MemlayerMemory.from_defaults(memory, chat_history=[], user_id="ada", session_id="monday")
+    assert again.get_all() == turn(1), "an empty history erases nothing"
 
-    assert again.get_all() == turn(1)
 
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "says"),
-    [
+def test_what_makes_no_sense_is_refused_by_its_name(session, memory):
+    """An application whose session id is missing would begin a new talk at every turn."""
+    for wrong, error, says in (
         ({"llm": "gpt"}, ConfigurationError, "`llm` must be"),
         ({"session_id": ""}, InvalidScopeError, "session_id"),
-        *(({"token_limit": limit}, InvalidLimitError, "token_limit") for limit in (0, -5, 1.5, True)),
-    ],
-)
-def test_what_makes_no_sense_is_refused_by_its_name(memory, wrong, error, says):
-    """An application whose session id is missing would begin a new talk at every turn."""
-    with pytest.raises(error, match=says):
-        MemlayerMemory.from_defaults(memory, user_id="ada", **wrong)
-
-
-def test_a_session_cannot_be_changed_under_its_memory_nor_be_kept_nowhere(session):
+        ({"token_limit": 1.5}, InvalidLimitError, "token_limit"),
+        ({"memory": None, "path": ""}, ConfigurationError, "directory"),
+    ):
+        with pytest.raises(error, match=says):
+            MemlayerMemory.from_defaults(**{"memory": memory, "user_id": "ada", **wrong})
     with pytest.raises(ValueError, match="frozen"):
         session.session_id = "another"
-    with pytest.raises(ConfigurationError, match="directory"):
-        MemlayerMemory.from_defaults(path="", user_id="ada")
 
 
-def test_without_a_session_id_every_memory_is_a_new_session(memory):
-    made = {MemlayerMemory.from_defaults(memory).session_id for _ in range(5)}
+@pytest.mark.trap("llamaindex", 10)
+def test_an_embedding_model_of_llamaindex_and_a_tokenizer_are_used(session):
+    given = {"embed_model": MockEmbedding(embed_dim=8), "tokenizer_fn": str.split}
+    made = MemlayerMemory.from_defaults(**given)
 
-    assert len(made) == 5
+    assert "MockEmbedding" in made.memory.admin.status().embedder
+    assert len(made.tokenizer_fn("one two three")) == 3
+    assert len(session.tokenizer_fn("")) == 0
+    assert 3 <= len(session.tokenizer_fn("one two three four")) <= 6
+    made.memory.close()
 
 
-def test_an_embedding_model_of_llamaindex_and_a_tokenizer_are_used():
-    session = MemlayerMemory.from_defaults(embed_model=MockEmbedding(embed_dim=8), tokenizer_fn=str.split)
+@pytest.mark.requirement("A13")
+def test_the_mode_decides_who_looks_into_the_memory(memory):
+    MemlayerMemory(memory, user_id="ada", session_id="past").put(ChatMessage("my parrot is called Coco"))
+    for mode, has_tools, recalls in (("STATIC", False, True), ("AGENT", True, False), ("BOTH", True, True)):
+        session = MemlayerMemory.from_defaults(memory, user_id="ada", session_id=mode, mode=mode)
+        session.put(ChatMessage(f"what is my parrot of {mode} called?"))
+        told = " ".join(message.content for message in session.get())
+        assert ("Coco" in told) == recalls
+        assert f"what is my parrot of {mode} called?" in told
+        for tools in (MemlayerToolSpec(session).to_tool_list(), session.tools):
+            assert [tool.metadata.name for tool in tools] == ([*AGENT_TOOLS] if has_tools else [])
+        assert MemlayerMemory.from_dict(session.to_dict()).mode == mode
 
-    assert "MockEmbedding" in session.memory.admin.status().embedder
-    assert len(session.tokenizer_fn("one two three")) == 3
-    session.memory.close()
+    session = MemlayerMemory.from_defaults(memory, user_id="ada")
+    assert (session.mode, session.tools) == ("STATIC", [])
+    assert len(MemlayerToolSpec(session).to_tool_list()) == 5, "a spec of it has tools if no mode is given"
+    with pytest.raises(ConfigurationError, match="unknown mode"):
+        MemlayerMemory(memory, user_id="ada", mode="static")
 
 
 # Limits, and what is not kept or not told
 
 
-def test_a_policy_of_ones_own_holds_and_is_not_dumped(memory):
+@pytest.mark.requirement("F01")
+def test_a_policy_holds_and_survives_a_dump_as_json_if_it_is_not_ones_own(memory):
     class Even:
         def allows(self, portion):
             return portion.rounds <= 2
 
-    session = MemlayerMemory.from_defaults(memory, chat_history=talk(*"0123456789"), policy=Even())
-    assert texts(session.get()) == ["6", "7", "8", "9"]
+    own = MemlayerMemory.from_defaults(memory, chat_history=talk(*"0123456789"), policy=Even())
+    assert texts(own.get()) == ["6", "7", "8", "9"]
     with pytest.raises(ValueError, match="cannot be written as JSON"):
-        session.to_dict()
-
-
-@pytest.mark.requirement("F01")
-def test_a_policy_survives_a_dump_as_json(memory):
+        own.to_dict()
     session = MemlayerMemory(memory, policy=["max_messages", MaxRounds(3), MaxRounds(4)])
-
     again = MemlayerMemory.from_string(session.to_string())
-
     assert again.policy == session.to_dict()["policy"] == {"max_messages": 10, "max_rounds": 3}
 
 
 # Histories that are set: engines and agents pass their own each time
-
-
-def model():
-    return speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
-
-
-def turns(first, last):
-    return [one for n in range(first, last + 1) for one in talk(f"question {n}", f"answer to question {n}")]
-
-
-def superseded(memory):
-    every = (memory.chat_of(one.scope) for one in memory.sessions(user_id="ada"))
-    return [some for chat in every for some in taken_out(chat)]
 
 
 @pytest.mark.trap("llamaindex", 26)
@@ -214,28 +211,17 @@ def superseded(memory):
 async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
     session, memory
 ):
-    agent = FunctionAgent(llm=model(), tools=[])
+    agent = FunctionAgent(
+        llm=speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
+    )
     history = []
     for n in range(1, 7):
         await agent.run(f"question {n}", chat_history=history[-4:], memory=session)
-        history += turns(n, n)
+        history += talk(f"question {n}", f"answer to question {n}")
 
-    assert await session.aget_all() == turns(1, 6)
-    assert await asyncio.to_thread(superseded, memory) == []
-
-
-async def test_a_question_that_is_asked_again_after_a_failure_is_kept_once(session):
-    """The caller's history has no trace of the run that failed."""
-
-    def fails(messages):
-        raise ConnectionError("away")
-
-    history = turns(1, 1)
-    with pytest.raises(ConnectionError):
-        await FunctionAgent(llm=speaking(fails)).run("question 2", chat_history=history, memory=session)
-    await FunctionAgent(llm=model()).run("question 2", chat_history=history, memory=session)
-
-    assert await session.aget_all() == turns(1, 2)
+    assert await session.aget_all() == history
+    assert await asyncio.to_thread(taken_out, session.chat) == []
+    assert len(await memory.asessions(user_id="ada")) == 1
 
 
 @pytest.mark.requirement("F19")
@@ -248,3 +234,259 @@ def test_a_dump_names_the_memory_that_it_goes_on_in(tmp_path, memory):
 
     assert texts(MemlayerMemory.from_dict(session.to_dict()).get_all()) == ["new"]
     first.close()
+
+
+# What a window holds
+
+
+PICTURE = ImageBlock(image=b"iVBORw0KGgo=")
+SUMMARY = (
+    "Ada looked for three herons in the garden, and for two, and was told each time that there are five of them; "
+    "she asked for many gardens, one after the other, and the assistant looked into all of these gardens for her."
+)
+
+
+def turns(count, words="I walked along the river and saw a heron"):
+    return talk(*(f"{who} {number}: {words}" for number in range(count) for who in ("question", "answer")))
+
+
+def asks_to_look():
+    return calls("look", where="garden")
+
+
+def cost(memory, messages):
+    return sum(memory.tokens.message(to_core(message)) for message in messages)
+
+
+def test_a_prompt_has_four_cache_points_at_the_most_and_the_newest(session):
+    point = CachePoint(cache_control=CacheControl(type="ephemeral"))
+    answer = ChatMessage("yes", role="assistant", additional_kwargs={"cache_control": {"a": 1}})
+    for number in range(7):
+        session.put_messages([ChatMessage(blocks=[TextBlock(text=f"{number}?"), point]), answer])
+    told = session.get()
+    marked = [len(one.blocks) == 2 or "cache_control" in one.additional_kwargs for one in told]
+    assert marked == [False] * 10 + [True] * 4
+    assert [one.content for one in told][::2] == [f"{number}?" for number in range(7)]
+    assert sum(len(one.blocks) for one in session.get_all()) == 21, "the history is as it was"
+
+
+@pytest.mark.trap("llamaindex", 13, 15, 28)
+@pytest.mark.requirement("J06", "L05")
+def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothing(memory):
+    instructions = ChatMessage("be short", role="developer")
+    history = [instructions, *turns(100)]
+    session = MemlayerMemory.from_defaults(memory, chat_history=history, user_id="ada", token_limit=600)
+    first = session.get()
+    assert first[-1] == history[-1]
+    session.put(ChatMessage("and now?"))
+    then = session.get()
+
+    for told in (first, then):
+        assert cost(memory, told) <= 600
+        assert told[0] == instructions
+        assert told[1].role == "user"
+        assert len(told) > 5
+    assert session.context().tokens <= 600
+    assert then[-1].content.endswith("and now?")  # what is recalled may stand in front
+    assert len(session.get_all()) == 202
+
+
+# What is recalled
+
+
+class Noting(Scripted):
+    """Completes every prompt with the same summary, and notes the prompts and which tools it is told to call."""
+
+    def complete(self, prompt, formatted=False, **kwargs):
+        self.__dict__.setdefault("prompts", []).append(prompt)
+        return CompletionResponse(text=SUMMARY)
+
+    def achat_with_tools(self, *args, tool_choice=None, **kwargs):
+        self.__dict__.setdefault("chosen", []).append(tool_choice)
+        return super().achat_with_tools(*args, **kwargs)
+
+
+@pytest.fixture
+def beside(memory, remembers):
+    """Return a session whose recalled text goes behind its system message, if it has one."""
+    return MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method="system")
+
+
+@pytest.mark.trap("llamaindex", 3, 16)
+async def test_an_agent_sees_the_question_last_with_its_state_and_begins_with_a_tool_if_it_is_to(beside):
+    """It looks whether the last message is the user's; a workflow writes its state into it."""
+
+    def look(where: str) -> str:
+        """Look somewhere."""
+        return "a parrot"
+
+    def reply(messages, **_):
+        return ChatMessage("a parrot", role="assistant") if messages[-1].role == "tool" else asks_to_look()
+
+    llm = Noting(response_generator=reply)
+    agent = FunctionAgent(tools=[look], llm=llm, initial_tool_choice="look", streaming=False)
+    agents = AgentWorkflow(agents=[agent], initial_state={"mood": "good"})
+    await agents.run(user_msg="which pet do I have?", memory=beside)
+
+    last = llm.told[0][-1]
+    assert last.role == "user"
+    assert "mood" in last.content
+    assert "which pet do I have?" in last.content
+    assert "my pet is a parrot" in str(llm.told[0])
+    assert llm.__dict__["chosen"] == ["look", None]
+    kept = await beside.aget_all()
+    assert (kept[0], kept[-1]) == tuple(talk("which pet do I have?", "a parrot"))
+
+
+@pytest.mark.trap("llamaindex", 17)
+def test_what_was_summed_up_makes_no_second_system_message():
+    words = "there are three herons in the garden, and Ada looks for two of them, and asks for many gardens. "
+    llm = answers("Thought: I can answer without using any more tools.\nAnswer: yes")
+    with Memory.in_memory(embedder="hashing", model=lambda _: SUMMARY) as memory:
+        session = MemlayerMemory(memory, user_id="ada", token_limit=2000, insert_method="system")
+        session.put_messages(turns(40, words * 3))
+        session.get()
+        memory.flush(30)
+        assert session.context().summary is not None
+
+        async def run():
+            for kind in (FunctionAgent, ReActAgent):
+                await kind(llm=llm, system_prompt="be short").run(user_msg="and now?", memory=session)
+
+        asyncio.run(run())
+    for told in llm.told:
+        roles = [message.role.value for message in told]
+        assert roles.count("system") == 1
+        assert roles[:2] == ["system", "user"]
+        assert "<conversation_summary key=" in told[1].content
+
+
+@pytest.mark.trap("llamaindex", 17, 23)
+def test_a_question_is_condensed_with_what_was_said_and_nothing_else(beside):
+    """The engine writes roles, system messages and `additional_kwargs` into that prompt."""
+    llm = Noting(response_generator=lambda *_, **__: ChatMessage("yes", role="assistant"))
+    chat = CondensePlusContextChatEngine.from_defaults(
+        Library(), llm=llm, memory=beside, condense_prompt="{chat_history}|{question}"
+    )
+    chat.chat("hello")
+    chat.chat("and now?")
+
+    assert llm.__dict__["prompts"] == ["user: hello\nassistant: yes|and now?"]
+
+
+@pytest.mark.trap("llamaindex", 20)
+async def test_what_has_no_words_is_never_quoted(memory):
+    """A call's or a picture's content is None."""
+    old = MemlayerMemory(memory, user_id="ada", session_id="old")
+    await old.aput_messages(
+        [
+            ChatMessage("my parrot is called Coco"),
+            calls("look", at="my parrot"),
+            result("my parrot is green"),
+            ChatMessage(blocks=[PICTURE]),
+            ChatMessage(" \n", role="assistant"),
+        ]
+    )
+    await memory.aflush()
+    new = MemlayerMemory(memory, user_id="ada", session_id="new")
+    asked = ChatMessage("what of my parrot?")
+
+    nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
+    assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
+    for told in (  # a tool's result is no memory of other sessions, but can be searched for
+        (await new.aget(asked))[0].content,
+        await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]),
+        await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),
+    ):
+        (quote,) = [line for line in told.splitlines() if line.startswith("- [")]
+        assert "my parrot is" in quote
+        assert "None" not in told
+
+
+@pytest.mark.trap("llamaindex", 20)
+def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(beside):
+    picture = ChatMessage(blocks=[PICTURE])
+    beside.put(picture)
+
+    assert beside.get() == beside.get(picture) == [picture]
+    assert asyncio.run(MemlayerMemoryBlock(beside.memory, user_id="ada").aget([picture])) == ""
+
+
+# What stays as it was
+
+
+@pytest.mark.trap("llamaindex", 22)
+@pytest.mark.parametrize(("mode", "truncates"), [("STATIC", False), ("BOTH", False), ("BOTH", True)])
+def test_what_is_made_smaller_keeps_all_but_its_words(mode, truncates):
+    """Providers check a thought's signature, and refuse a thought that was changed."""
+    arguments = {"path": "a.py", "text": "x = 1\n" * 4000}
+    openai = {"id": "call_1", "function": {"name": "look", "arguments": json.dumps(arguments)}}
+    signed = {"signature": "EqQB==", "of": b"\xff\0"}
+    thought = ThinkingBlock(content="heron " * 40, num_tokens=7, additional_information=signed)
+    spoken = calls("look", **arguments)
+    spoken.blocks[:0] = [thought, TextBlock(text="I see. " * 3000)]
+    spoken.additional_kwargs = {"thought_signatures": ["U0lH"], "tool_calls": [openai]}
+    seen = result("heron " * 3000, is_error=True)
+    seen.blocks.append(CachePoint(cache_control={"type": "ephemeral"}))
+    messages = [ChatMessage("Write the module."), spoken, seen]
+    with Memory.in_memory(settings=Tuned(index_delay=3600, truncate_messages=truncates)) as memory:
+        session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=5000, mode=mode)
+        session.put_messages(messages)
+        told = session.get()
+        assert cost(memory, told) <= 5000
+        assert session.get_all() == messages
+        if not truncates:
+            session.set([*told, ChatMessage("Done.", role="assistant")])
+            assert session.get_all()[:3] == messages, "what comes back is known again"
+    for whole, small in zip(messages, told, strict=True):
+        assert [block.block_type for block in small.blocks] == [block.block_type for block in whole.blocks]
+        assert {**small.additional_kwargs, "tool_calls": 0} == {**whole.additional_kwargs, "tool_calls": 0}
+    kept, text, call = told[1].blocks
+    assert kept == thought
+    assert ("I see. " * 3000).startswith(text.text.rstrip("…")), "no words that it did not say"
+    assert call.tool_kwargs["path"] == "a.py"
+    assert json.loads(told[1].additional_kwargs["tool_calls"][0]["function"]["arguments"]) == call.tool_kwargs
+    assert len(call.tool_kwargs["text"]) < 12_000
+    assert told[2].blocks[1] == messages[2].blocks[1]
+    assert ("context_reload" in str(told)) == (mode == "BOTH" and not truncates)
+
+
+@pytest.mark.trap("llamaindex", 24)
+def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
+    """Some providers refuse calls in a talk that is sent without tools."""
+    llm = Noting()
+    quiet = Tuned(index_delay=3600, max_tokens=1000, recall_tokens=0)
+    with Memory.in_memory(summarizer=llm, settings=quiet) as memory:
+        session = MemlayerMemory(memory, user_id="ada", session_id="monday")
+        for number in range(30):
+            function = {"name": "look", "arguments": '{"where": "y"}'}
+            asks = calls("look", f"c{number}", where="x")
+            asks.additional_kwargs["tool_calls"] = [
+                {"id": f"d{number}", "type": "function", "function": function}
+            ]
+            results = [result("three herons", f"c{number}"), result("two herons", f"d{number}")]
+            question, answer = talk(f"are there herons in garden {number}? " * 4, "five " * 20)
+            session.put_messages([question, asks, *results, answer])
+        session.get()
+        memory.flush(30)
+        assert session.context().summary is not None
+
+    prompts = llm.__dict__["prompts"]
+    assert llm.told == []
+    assert all(isinstance(prompt, str) for prompt in prompts)
+    assert "three herons" in prompts[0]
+    assert "two herons" in prompts[0]
+    for raw in ("ToolCallBlock", "tool_call", "tool_kwargs", '"function"', "c0", "d0", "None"):
+        assert raw not in str(prompts)
+
+
+@pytest.mark.trap("llamaindex", 25)
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_agents_answer_keeps_its_thought_streamed_or_not(session, streaming):
+    thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
+    answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
+    llm = speaking(lambda _: answer)
+    await FunctionAgent(llm=llm, streaming=streaming).run(user_msg="hello", memory=session)
+
+    assert await session.aget_all() == [ChatMessage("hello"), answer]
+    assert said(await session.aget()) == [("user", "hello"), ("assistant", "yes")]

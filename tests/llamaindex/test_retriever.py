@@ -12,9 +12,7 @@ from scripted import answers
 
 from llamaindex_memlayer import MemlayerRetriever
 from memlayer_core import Message, RecallFilter
-from memlayer_core.errors import (
-    InvalidMessageError,
-)
+from memlayer_core.errors import InvalidMessageError
 from memlayer_core.scope import Scope
 
 AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -37,8 +35,8 @@ def pets(memory):
     return memory
 
 
-def found(do, memory, query="what is my parrot called?", *, user_id="ada", **options):
-    return do(MemlayerRetriever(memory, user_id=user_id, **options), "retrieve", query)
+def found(memory, query="what is my parrot called?", **options):
+    return MemlayerRetriever(memory, user_id="ada", **options).retrieve(query)
 
 
 def texts(nodes):
@@ -49,33 +47,31 @@ def where(key, value, operator=FilterOperator.EQ):
     return MetadataFilters(filters=[MetadataFilter(key=key, value=value, operator=operator)])
 
 
-def test_messages_of_one_id_in_two_sessions_are_two_nodes(pets, do):
+@pytest.mark.trap("llamaindex", 3)
+def test_messages_of_one_id_in_two_sessions_are_two_nodes_of_which_a_model_is_shown_no_id(pets):
     """The framework leaves out a second node of an id."""
-    nodes, again = (found(do, pets, similarity_top_k=20) for _ in range(2))
-
+    nodes = found(pets, similarity_top_k=20)
+    before = [node.model_copy(deep=True) for node in nodes]
+    for node in nodes:  # postprocessors of engines write into the nodes that they read
+        node.node.set_content("else")
+        node.node.metadata.clear()
+    nodes = found(pets, similarity_top_k=20)
+    assert nodes == before
     assert {"my parrot is called Coco", "my parrot likes nuts"} <= {*texts(nodes)}
     assert len({node.node_id for node in nodes}) == len(nodes)
-    assert [node.node_id for node in again] == [node.node_id for node in nodes]
 
-
-def test_a_model_is_shown_when_and_who_and_no_id_and_asks_with_words(pets):
-    node = MemlayerRetriever(pets, user_id="ada").retrieve("what is my parrot called?")[0]
-    shown = node.get_content(MetadataMode.LLM)
-
+    shown = nodes[0].get_content(MetadataMode.LLM)
+    assert nodes[0].metadata["message_id"] == "m1"
+    for word, is_shown in (
+        ("2026-05-04", True),
+        ("speaker: user", True),
+        ("m1", False),
+        ("session_id", False),
+    ):
+        assert (word in shown) is is_shown
+    assert nodes[0].get_content(MetadataMode.EMBED) == "my parrot is called Coco"
     with pytest.raises(InvalidMessageError):
-        MemlayerRetriever(pets, user_id="ada").retrieve(QueryBundle(None))
-    assert node.metadata["message_id"] == "m1"
-    assert "2026-05-04" in shown
-    assert "speaker: user" in shown
-    assert "m1" not in shown
-    assert "session_id" not in shown
-    assert node.get_content(MetadataMode.EMBED) == "my parrot is called Coco"
-
-
-def test_it_keeps_to_its_limits(pets, do):
-    assert len(found(do, pets, similarity_top_k=2)) == 2
-    assert 1 <= len(found(do, pets, token_limit=20)) < 5
-    assert 1 <= len(found(do, pets, token_limit=20, filters=where("kind", "message"))) < 4
+        found(pets, QueryBundle(None))
 
 
 EITHER = MetadataFilters(
@@ -92,12 +88,13 @@ FILTERS = [
 ]
 
 
-def test_filters_choose_among_what_is_known_of_a_node(pets, do):
-    every = found(do, pets, similarity_top_k=50)
+def test_filters_choose_among_what_is_known_of_a_node(pets):
+    every = found(pets, similarity_top_k=50)
     for filters, passes in FILTERS:
-        chosen = found(do, pets, similarity_top_k=50, filters=filters)
+        chosen = found(pets, similarity_top_k=50, filters=filters)
         assert {*texts(chosen)} == {node.get_content() for node in every if passes(node.metadata)}
         assert 0 < len(chosen) < len(every)
+    assert 1 <= len(found(pets, token_limit=20, filters=where("kind", "message"))) < 4
 
 
 def test_a_query_engine_answers_from_it(pets):
