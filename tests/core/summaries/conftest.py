@@ -40,7 +40,7 @@ def crash_once(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         assert memory.admin.costs() == []
         worker = memory._resources.worker._owner
         memory.runtime.db.write(
-            jobs.release, [worker], memory.runtime.now(), uncounted=1
+            jobs.release, [worker], memory.runtime.now(), discount=1
         )  # its lease runs out
         memory.flush(30)
 
