@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -17,12 +18,32 @@ from llama_index.core.bridge.pydantic import (
 
 from llamaindex_memlayer.events import forward
 from memlayer_core import Memory, Scope
-from memlayer_core.errors import InvalidStateError
-from memlayer_core.integration import Threads, directory_at, memory_of, registry
+from memlayer_core.errors import ConfigurationError, InvalidStateError
+from memlayer_core.integration import EmbedderLike, Threads, directory_at, memory_of, registry
 from memlayer_core.message import JSON
 
 _heard: weakref.WeakKeyDictionary[Memory, object] = weakref.WeakKeyDictionary()
 """The memories whose events LlamaIndex's dispatcher gets, each with the mark of who saw to it."""
+
+
+def memory_at(
+    memory: Memory | None, path: str | os.PathLike[str] | None, embedder: Any, tokenizer: Any
+) -> Memory:
+    """Return the memory that is given, or else one that is opened: at a path, or one that ends with the process.
+
+    Raises:
+        ConfigurationError: Both a memory and arguments for opening one are given.
+    """
+    candidates = {"embedder": embedder, "tokenizer": tokenizer}
+    options: Any = {name: value for name, value in candidates.items() if value is not None}
+    if memory is not None and (options or path is not None):
+        raise ConfigurationError(
+            "`memory` is given together with `path`, `embed_model` or `tokenizer_fn`",
+            hint="An open memory has all three already: pass them to `Memory.open(…)`.",
+        )
+    if memory is None:
+        return Memory.in_memory(**options) if path is None else registry.open_at(path, **options)
+    return memory
 
 
 class MemoryComponent(BaseModel):
@@ -73,6 +94,31 @@ class MemoryComponent(BaseModel):
         else:
             memory = Memory.in_memory()
         self._connect(memory)
+
+    @classmethod
+    def from_defaults(
+        cls,
+        memory: Memory | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        embed_model: EmbedderLike | None = None,
+        **fields: Any,
+    ) -> Self:
+        """Make it in a memory that is given, or in one that is opened here.
+
+        Args:
+            memory: A memory that you opened, `Memory.open(…)`.
+            path: A directory, instead of `memory`. It is opened once in a process, and shared. With neither, the
+                memory ends with the process.
+            embed_model: Embedder of the memory that is opened here: see `Memory.open`.
+            **fields: The attributes of this class, such as `user_id`. A store also takes the `tokenizer_fn` of the
+                memory that is opened here.
+
+        Raises:
+            ConfigurationError: Two arguments exclude each other.
+        """
+        tokenizer = None if "tokenizer_fn" in cls.model_fields else fields.pop("tokenizer_fn", None)
+        return cls(memory=memory_at(memory, path, embed_model, tokenizer), **fields)
 
     @classmethod
     def class_name(cls) -> str:

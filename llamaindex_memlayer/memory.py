@@ -19,7 +19,7 @@ from llama_index.core.storage.chat_store.base_db import MessageStatus
 from llama_index.core.tools import FunctionTool
 from pydantic import SkipValidation
 
-from llamaindex_memlayer.component import MemoryComponent
+from llamaindex_memlayer.component import MemoryComponent, memory_at
 from llamaindex_memlayer.events import emit_read, in_span
 from llamaindex_memlayer.messages import Verbatim, all_to_core, from_core, put_after, put_before
 from memlayer_core import Chat, Context, Memory, Message, Scope
@@ -167,19 +167,10 @@ class MemlayerMemory(ChatState, MemoryComponent, BaseMemory):
                 )
             window = max(1, int(llm.metadata.context_window * _WINDOW_SHARE))
             token_limit = window if token_limit is None else token_limit
-        candidates = {"embedder": embed_model, "tokenizer": tokenizer_fn}
-        options: Any = {name: value for name, value in candidates.items() if value is not None}
-        if memory is not None and (options or path is not None):
-            raise ConfigurationError(
-                "`memory` is given together with `path`, `embed_model` or `tokenizer_fn`",
-                hint="An open memory has all three already: pass them to `Memory.open(…)`.",
-            )
-        if memory is None:
-            memory = Memory.in_memory(**options) if path is None else registry.open_at(path, **options)
         if mode is not None:
             kwargs["mode"] = mode
         session = cls(
-            memory,
+            memory_at(memory, path, embed_model, tokenizer_fn),
             user_id=user_id,
             session_id=session_id,
             tenant_id=tenant_id,

@@ -22,6 +22,7 @@ from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState, Transcripts
+from memlayer_core.storage.files import write_whole
 from memlayer_core.window.fit import Policies, limits, policy_json
 
 __all__ = [
@@ -58,4 +59,5 @@ __all__ = [
     "sign_of",
     "token_counter",
     "whole_text",
+    "write_whole",
 ]

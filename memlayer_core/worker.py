@@ -628,7 +628,7 @@ class Worker:
         self._models.join(until)
         if self._rt is not None and thread is not None:
             with suppress(StoreUnavailableError):  # then the leases expire
-                self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), uncounted=1)
+                self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), discount=1)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -341,11 +341,7 @@ def audit(rt: Runtime, job: Job) -> IndexRebuilt | None:
     """Do a job of kind `"audit"`: compare the index with the journal, or build all of it again. Returns what is filled again."""
     if _waits(rt, job):
         return None
-    if job.subject:
-        shards = rt.db.read(outbox.batches)
-        rebuilt: IndexRebuilt | None = _tell_rebuilt(rt, shards, _refill(rt, shards), "it was asked for")
-    else:
-        rebuilt = agree(rt, is_thorough=True)
+    rebuilt = _reindex(rt) if job.subject else agree(rt, is_thorough=True)
     rt.db.write(outbox.give_back, job)
     return rebuilt
 
@@ -394,6 +390,12 @@ def _wrong(rt: Runtime, *, is_thorough: bool) -> set[int]:
         there = rt.index.sizes(sizes.keys() - wrong)
         wrong |= {shard for shard, number in there.items() if number != sizes[shard]}
     return wrong
+
+
+def _reindex(rt: Runtime) -> IndexRebuilt:
+    """Empty all collections, and mark all texts."""
+    shards = rt.db.read(outbox.batches)
+    return _tell_rebuilt(rt, shards, _refill(rt, shards), "it was asked for")
 
 
 def _tell_rebuilt(rt: Runtime, shards: Collection[int], vectors: int, reason: str) -> IndexRebuilt:

@@ -474,10 +474,10 @@ def owners(connection: sa.Connection, now: datetime) -> list[str]:
     return [row.owner for row in _OWNERS.all(connection, {"now": to_micros(now)})]
 
 
-def release(connection: sa.Connection, owners: Sequence[str], now: datetime, *, uncounted: int = 0) -> None:
+def release(connection: sa.Connection, owners: Sequence[str], now: datetime, *, discount: int = 0) -> None:
     """End all leases of owners that are gone. So many of each job's attempts do not count."""
     held = sa.update(jobs).where(jobs.c.owner.in_(owners), jobs.c.dead == 0)
-    connection.execute(held.values(owner=None, due=to_micros(now), attempts=jobs.c.attempts - uncounted))
+    connection.execute(held.values(owner=None, due=to_micros(now), attempts=jobs.c.attempts - discount))
 
 
 def revive(connection: sa.Connection, now: datetime) -> int:

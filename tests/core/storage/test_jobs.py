@@ -66,7 +66,7 @@ def test_jobs_end_done_failed_or_dead_and_the_dead_can_be_revived(db):
     assert db.write(jobs.revive, NOON) == 1
     (job,) = lease(db, "one", NOON + seconds(6))
     assert (job.subject, job.attempts) == (dead.subject, 1)
-    db.write(jobs.release, ["one"], NOON, uncounted=1)  # a worker that leaves gives its jobs back
+    db.write(jobs.release, ["one"], NOON, discount=1)  # a worker that leaves gives its jobs back
     assert {job.attempts for job in lease(db, "two", NOON)} == {1, 2}
 
 

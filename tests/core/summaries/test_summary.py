@@ -265,7 +265,7 @@ def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice
         memory.flush(1)
     assert memory.admin.costs() == []
     worker = memory._resources.worker._owner
-    memory.runtime.db.write(jobs.release, [worker], memory.runtime.now(), uncounted=1)  # its lease runs out
+    memory.runtime.db.write(jobs.release, [worker], memory.runtime.now(), discount=1)  # its lease runs out
     memory.flush(30)
     assert len(memory.records(user_id="louis")) == 1
     assert len(chat.summary()) == (name == "commit")
