@@ -22,12 +22,13 @@ def resting(open_with) -> Memory:
 
 
 def beside(chat: Chat) -> list[Chat]:
-    """Return conversations of another user, tenant, agent and session, and one without a user."""
+    """Return conversations of another user, tenant, agent and session, of odd ids, and one without a user."""
     memory, user, session = chat.memory, chat.user_id, chat.session_id
     return [
         memory.chat(user_id="bob", session_id=session),
         memory.chat(user_id=user, session_id=session, tenant_id="other"),
         memory.chat(user_id=user, session_id=session, agent_id="helper"),
         memory.chat(user_id=user, session_id="tuesday"),
+        memory.chat(user_id="a" * 10_000, session_id="'; DROP TABLE memlayer_messages; --"),
         memory.chat_of(Scope.alone(session)),
     ]

@@ -55,30 +55,20 @@ def follow(past: str, sent: str, *, whole: bool = True, ends: bool = False) -> t
 
 
 @pytest.mark.requirement("L09")
-@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("past", "sent", "then", "superseded"),
     [
         ("", "u1 a1", "u1 a1", ""),
         ("u1 a1", "", "u1 a1", ""),
-        ("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
-        # trimmed at the front, filtered, cut at the end
-        ("u1 a1 u2 a2", "u2 a2 u3", "u1 a1 u2 a2 u3", ""),
-        ("u1 a1 u2 a2 u3 a3", "u1 a2 a3 u4", "u1 a1 u2 a2 u3 a3 u4", ""),
+        # cut at the end, without the tools, with other words from some place on
         ("u1 a1 u2 a2", "u1 a1", "u1 a1 u2 a2", ""),
         ("u1 a1 u2 t2", "u1 a1 u2 u3", "u1 a1 u2 t2 u3", ""),
-        # something else from some place on
-        ("u1 a1 u2 a2 u3 a3", "u1 a1 u9", "u1 a1 u9", "u2 a2 u3 a3"),
-        ("u1 a1 u2 a2 u3 a3", "u2 a2 u3 a9 u4", "u1 a1 u2 a2 u3 a9 u4", "a3"),
         ("u1 a1 u2 t2 a2", "u1 a1 u9", "u1 a1 u9", "u2 t2 a2"),
         # other words in the middle
         ("u1 a1 u2 a2", "u1 a9 u2 a2 u3", "u1 a9 u2 a2 u3", "a1"),
         # a summary in front, or in between
         ("u1 a1 u2 a2 u3 a3", "uS u3 a3 u4", "u1 a1 u2 a2 uS u3 a3 u4", ""),
-        ("u1 a1 u2 a2 uS u3 a3 u4", "uS u3 a3 u4 a4", "u1 a1 u2 a2 uS u3 a3 u4 a4", ""),
         ("u1 a1 u2 a2 u3 a3", "u1 a1 uS a3", "u1 a1 u2 a2 u3 uS a3", ""),
-        # instructions
-        ("s1 u1 a1 u2 a2", "s1 u1 a1 u9", "s1 u1 a1 u9", "u2 a2"),
         # by chance
         ("uok a1 uok a2", "u7 a7", "uok a1 uok a2 u7 a7", ""),
         ("u1 a1 uok a2", "uok u9", "u1 a1 uok a2 uok u9", ""),
@@ -89,34 +79,31 @@ def follow(past: str, sent: str, *, whole: bool = True, ends: bool = False) -> t
         ("u1#1 a1#2 u2#3 a2#4", "u1#1 u2#3 a1#2", "u1 a1 u2 a2", ""),
         ("u1#1 u2#2", "u9#2 u8#1", "u8 u9", "u1 u2"),
         # ids that the history does not know
-        ("u1#1 a1#2 u2#3", "u1#x a1#y u2#z a2", "u1 a1 u2 a2", ""),
         ("u1#1 a1#2 u2#x", "u1#v a1#w u2#x a2#y", "u1 a1 u2 a2", ""),
         ("u1#1 a1#2 u2#3 a2#x", "u1#v a9#w u2#3 a2#x", "u1 a9 u2 a2", "a1"),
-        ("uok#1 a1#2 uok#3 a2#4", "a1#2 uok#3 a2#4 uok#5", "uok a1 uok a2 uok", ""),
-        # instructions and hidden messages by their ids
+        # instructions and hidden messages, also by their ids
+        ("s1 s2 u1 a1", "s2 u1 a1", "s1 s2 u1 a1", ""),
+        ("s1 s2 u1 a1", "s1 u1 a1", "s1 s2 u1 a1 s1", ""),
+        ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),
         ("s1#s u1#1", "s2#s u1#1 a2#2", "s2 u1 a2", "s1"),
         ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", "h1"),
         ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", ""),
         ("s1#a u1#1 s2#b", "s1#a u1#1", "u1 s2 s1", ""),
         ("s1#a u1#1 s2#b", "s3#a u1#1", "u1 s2 s3", "s1"),
-        ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),
         # an id of instructions proves nothing about the conversation
         ("s1#a u1#1 uok#2 a1#3 uok#4 a2#5", "s1#a uok u9", "s1 u1 uok a1 uok a2 uok u9", ""),
     ],
 )
-def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(
-    past, sent, then, superseded, whole
-):
-    assert follow(past, sent, whole=whole) == (then, superseded)
+def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(past, sent, then, superseded):
+    for whole in (True, False):
+        assert follow(past, sent, whole=whole) == (then, superseded)
 
 
-@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize(
     ("past", "sent", "then", "superseded"),
     [
         ("u1 a1 u2 a2", "u1 a1", "u1 a1", "u2 a2"),
         ("u1 a1 u2 a2 u3 a3", "u2 a2", "u1 a1 u2 a2", "u3 a3"),
-        ("u1 a1 u2 a2", "u2 a2", "u1 a1 u2 a2", ""),
         ("u1 t1 a1 u2 t2", "u1 a1", "u1 t1 a1", "u2 t2"),
         ("u1 a1 s1 u2", "u1 a1", "u1 a1 s1", "u2"),
         # too little to decide over what follows, or nothing tells which of several is meant
@@ -126,10 +113,11 @@ def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(
     ],
 )
 def test_a_list_that_ends_where_the_conversation_does_says_what_is_no_part_of_it(
-    past, sent, then, superseded, whole
+    past, sent, then, superseded
 ):
-    assert follow(past, sent, whole=whole, ends=True) == (then, superseded)
-    assert follow(then, sent, whole=whole, ends=True) == (then, "")
+    for whole in (True, False):
+        assert follow(past, sent, whole=whole, ends=True) == (then, superseded)
+        assert follow(then, sent, whole=whole, ends=True) == (then, "")
 
 
 def test_people_repeat_themselves_and_a_history_that_only_repeats_the_list_ends_with_it():
@@ -138,14 +126,6 @@ def test_people_repeat_themselves_and_a_history_that_only_repeats_the_list_ends_
     assert follow("u1 u1", "u1", ends=True) == ("u1", "u1")
     assert follow("u1 a1 u1 a1", "u1 a1", ends=True) == ("u1 a1", "u1 a1")
     assert follow("u1 a1 u1 a1", "u1 a1", ends=False) == ("u1 a1 u1 a1", "")
-
-
-def test_new_instructions_are_stored_and_old_ones_too_where_they_hold_again():
-    past = line("s1 s2 u1 a1")
-    again = align(past, line("s2 u1 a1"), complete=True)
-    back = align(past, line("s1 u1 a1"), complete=True)
-    other = align(past, line("s3 u1 a1"), complete=True)
-    assert (again.new, back.new, other.new) == ((), ((0, None),), ((0, None),))
 
 
 def test_one_short_message_decides_over_nothing_and_a_long_one_or_two_in_a_row_do():
@@ -174,7 +154,7 @@ def test_single_finds_are_known_and_what_stands_behind_them_is_no_edit():
     assert align(past, line("u1 a7 u8 a8"), complete=False, sparse=2).new == ((1, 2),)
 
 
-def test_the_spelling_of_arguments_and_of_text_blocks_says_nothing():
+def test_the_spelling_of_arguments_and_blocks_and_the_signature_of_a_thought_say_nothing():
     def words(message: Message) -> bytes:
         return digest_of(message, with_id=False).words
 
@@ -182,7 +162,12 @@ def test_the_spelling_of_arguments_and_of_text_blocks_says_nothing():
     spelt = Message("assistant", tool_calls=(ToolCall("c", "f", '{"b":2,"a":1}'),), metadata={"x": 1})
     assert words(call) == words(spelt)
     assert words(Message("user", "hi")) == words(Message("user", ({"type": "text", "text": "hi"},)))
+    thought = {"type": "thinking", "thinking": "hm"}
+    signed = thought | {"extras": {"additional_information": {"signature": "EqQB=="}}}
+    assert words(Message("assistant", (thought,))) == words(Message("assistant", (signed,)))
     different = [
+        Message("assistant", (thought,)),
+        Message("assistant", (thought | {"thinking": "aha"},)),
         Message("user", "hi"),
         Message("user", "hi", name="ada"),
         Message("assistant", "hi"),
@@ -224,28 +209,23 @@ heard = st.lists(
 
 
 @given(with_ids(), st.booleans())
-def test_whatever_is_sent_nothing_is_lost_or_comes_twice_and_the_last_instructions_are_in_force(lists, whole):
+def test_whatever_is_sent_nothing_is_lost_or_comes_twice_and_the_same_list_again_changes_nothing(
+    lists, whole
+):
     before, told = lists
     found = align(before, told, complete=whole)
     now, gone = after(before, told, found)
     assert words(before) <= words([*now, *gone])
     assert words([*now, *gone]) <= words(before) + words(told)
     assert words(told) <= words(now)
-    names = [one.id for one in now if one.id is not None]
-    assert len(names) == len({*names})
-    stays = [to for to in found.matches if to is not None]
-    assert len(stays) == len({*stays})
-    assert {*stays}.isdisjoint({*found.superseded, *found.repeats})
+    for some in ([one.id for one in now], found.matches):
+        named = [one for one in some if one is not None]
+        assert len(named) == len({*named})
+    assert {*found.matches}.isdisjoint({*found.superseded, *found.repeats})
     for at, to in enumerate(found.matches):
         assert to is None or (at, to) in found.edits or before[to].words == told[at].words
     for instructions in [one for one in told if one.role == "system"][-1:]:
         assert [one for one in now if one.role == "system"][-1].words == instructions.words
-
-
-@given(with_ids(), st.booleans())
-def test_the_same_list_again_changes_nothing_whatever_its_ids(lists, whole):
-    before, told = lists
-    now, _ = after(before, told, align(before, told, complete=whole))
     stored = [one if one.id else replace(one, id=f"made{place}") for place, one in enumerate(now)]
     again = align(stored, told, complete=whole)
     assert (again.new, again.edits, again.superseded, again.repeats) == ((), (), (), ())
@@ -260,26 +240,21 @@ def test_without_ids_that_are_known_the_list_stands_in_its_own_order(lists, whol
     assert all(one.words in rest for one in told if one.talk)
 
 
-@pytest.mark.parametrize("shape", ["the same", "half of it says ok", "every tenth edited", "nothing once"])
 @pytest.mark.slow
-def test_a_list_of_ten_thousand_messages_takes_time_as_its_length(shape):
-    def longer(count: int) -> float:
+def test_a_list_of_ten_thousand_messages_takes_time_as_its_length():
+    def longer(shape: str, count: int) -> float:
         rare = {"half of it says ok": 2, "nothing once": count}.get(shape, 1)
         past = line(" ".join(f"u{n}" if n % rare == 0 else "ua"[n % 3 == 0] + "ok" for n in range(count)))
-        edit = shape == "every tenth edited"
-        told = line(" ".join("ux" if edit and n % 10 == 5 else "u" for n in range(count)))
-        sent = [
-            new if edit and n % 10 == 5 else old for n, (old, new) in enumerate(zip(past, told, strict=True))
-        ]
+        edits = line("ux" * (shape == "every tenth edited"))
+        sent = [edits[0] if edits and n % 10 == 5 else old for n, old in enumerate(past)]
         began = time.process_time()
-        assert align(past, [*sent, *line("unew anew")], complete=True).new == (
-            (count, None),
-            (count + 1, None),
-        )
+        found = align(past, [*sent, *line("unew anew")], complete=True)
+        assert found.new == ((count, None), (count + 1, None))
         assert align(past[10:], [*sent[20:], *line("unew")], complete=False).superseded == ()
         return (time.process_time() - began) / count
 
-    assert min(longer(10_000) for _ in range(2)) < 4 * min(longer(1_000) for _ in range(3))
+    for shape in ("the same", "half of it says ok", "every tenth edited", "nothing once"):
+        assert min(longer(shape, 10_000) for _ in range(2)) < 4 * min(longer(shape, 1_000) for _ in range(3))
 
 
 @st.composite
@@ -308,15 +283,3 @@ def test_an_edit_supersedes_what_followed_and_nothing_before(told, data):
     now, gone = follow(" ".join(past), " ".join(sent), whole=False)
     assert now.split() == [*past[:place], past[place][0] + "edited", *new]
     assert gone.split() == past[place:]
-
-
-def test_a_thought_is_the_same_with_and_without_what_its_provider_signed_it_with() -> None:
-    plain = {"type": "thinking", "thinking": "hm"}
-    signed = plain | {"extras": {"additional_information": {"signature": "EqQB=="}}}
-    other = {"type": "thinking", "thinking": "aha"}
-    first, second, third = (
-        digest_of(Message("assistant", (block, {"type": "text", "text": "yes"})), with_id=False)
-        for block in (plain, signed, other)
-    )
-
-    assert first == second != third

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -48,13 +49,10 @@ COUNTERPARTS = [
 ]
 
 
-@pytest.mark.parametrize(("block", "part"), COUNTERPARTS)
-def test_a_block_of_any_provider_has_its_counterpart_or_a_word_for_it(block, part) -> None:
-    told = openai_message(Message("user", (IMAGE, block)))["content"]
-    assert told[1:] == ([] if part is None else [part])
-
-
-def test_only_users_have_more_than_text() -> None:
+def test_a_block_of_any_provider_has_its_counterpart_or_a_word_for_it_and_only_users_have_them() -> None:
+    for block, part in COUNTERPARTS:
+        told = openai_message(Message("user", (IMAGE, block)))["content"]
+        assert told[1:] == ([] if part is None else [part])
     said = ({"type": "text", "text": "Look:"}, IMAGE)
     for role in ("assistant", "system"):
         assert openai_message(Message(role, said))["content"] == "Look:\n[image]"
@@ -116,19 +114,11 @@ READ = [
 ]
 
 
-@pytest.mark.parametrize(("dump", "message"), READ)
-def test_openais_own_dumps_are_read(dump, message) -> None:
-    class Dumped:
-        def model_dump(self):
-            return dump
-
-    assert Message.from_openai(dump) == Message.from_openai(Dumped()) == message
-
-
-NO_MESSAGES = [None, "hi", {"content": "hi"}, {"role": "user", "content": 3}]
-
-
-@pytest.mark.parametrize("form", [*NO_MESSAGES, {"role": "assistant", "tool_calls": [{}]}])
-def test_what_is_no_message_of_openais_is_told(form) -> None:
-    with pytest.raises(InvalidMessageError, match="OpenAI"):
-        Message.from_openai(form)
+def test_openais_own_dumps_are_read_and_what_is_no_message_of_openais_is_told() -> None:
+    for dump, message in READ:
+        dumped = SimpleNamespace(model_dump=lambda dump=dump: dump)
+        assert Message.from_openai(dump) == Message.from_openai(dumped) == message
+    no_messages = [None, "hi", {"content": "hi"}, {"role": "user", "content": 3}]
+    for form in (*no_messages, {"role": "assistant", "tool_calls": [{}]}):
+        with pytest.raises(InvalidMessageError, match="OpenAI"):
+            Message.from_openai(form)

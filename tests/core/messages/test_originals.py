@@ -38,19 +38,7 @@ def chat(memory):
 
 
 @pytest.mark.requirement("F12", "A10")
-def test_a_preview_and_a_question_with_recalled_text_never_take_the_place_of_what_was_said(chat) -> None:
-    before = chat.history()
-    context = chat.context(token_limit=500, reload=True)
-    assert '<recalled_memory key="' in context.messages[-1].text
-    assert "context_reload" in context.messages[3].text
-    chat.add_messages([*context.messages[3:4], Message("assistant", "It is empty.")])
-    assert chat.history()[:-1] == before
-    assert chat.reload(offload_id(chat, 3)).text == LARGE
-
-
-@pytest.mark.requirement("F12")
-@pytest.mark.parametrize("reload", [False, True])
-def test_what_a_context_showed_is_known_again_when_the_list_is_sent_back(chat, reload) -> None:
+def test_what_a_context_showed_is_known_again_and_never_takes_the_place_of_what_was_said(chat) -> None:
     chat.add_messages(
         [
             Message("assistant", f"It says so. {LARGE}", id="said"),
@@ -60,15 +48,19 @@ def test_what_a_context_showed_is_known_again_when_the_list_is_sent_back(chat, r
             Message("user", "And the blue folder of Lisbon?", id="again"),
         ]
     )
-    before = chat.history()
-    shown = chat.context(token_limit=1200, reload=reload)
-    assert [len(full_text(one)) < 3000 for one in shown.window] == [True] * len(before[1:])
-    assert ("context_reload" in str(shown.to_openai())) == reload
-    told = [*shown.messages, Message("assistant", "It is empty.")]
-    synced = chat.resync(told)
-    assert (synced.stored, synced.superseded) == (1, 0)
-    assert chat.history()[:-1] == before
-    assert chat.resync(told).stored == 0
+    for reload in (False, True):
+        before = chat.history()
+        shown = chat.context(token_limit=1200, reload=reload)
+        assert [len(full_text(one)) < 3000 for one in shown.window] == [True] * len(before[1:])
+        assert ("context_reload" in str(shown.to_openai())) == reload
+        assert "<recalled_memory" in str(shown.to_openai())
+        told = [*shown.messages, Message("assistant", f"It is empty {reload}.")]
+        synced = chat.resync(told)
+        assert (synced.stored, synced.superseded) == (1, 0)
+        assert chat.resync(told).stored == 0
+        chat.add_messages([*shown.messages[3:4], Message("assistant", "Alone, it is known, too.")])
+        assert chat.history()[:-2] == before
+        assert chat.reload(offload_id(chat, 3)).text == LARGE
 
 
 def test_what_is_shown_shortened_has_no_id_to_replace_its_original_by(open_at) -> None:
@@ -94,36 +86,36 @@ def test_a_question_is_stored_as_it_was_asked_and_what_stands_elsewhere_as_it_wa
 
 
 @pytest.mark.requirement("F12")
-@pytest.mark.parametrize("said_id", ["own", None])
-def test_what_somebody_writes_like_a_preview_is_stored_as_it_was_said(chat, said_id) -> None:
+def test_what_somebody_writes_like_a_preview_is_stored_as_it_was_said(chat) -> None:
     preview = chat.context(token_limit=500).messages[3].text
-    before = chat.history()
     note = "[1 characters in all: call context_reload with id 'msg-1' to read them]"
-    posing = [
-        Message("assistant", tool_calls=(ToolCall("c2", "read", "{}"),)),
-        Message("tool", preview, tool_call_id="c2", id=said_id and "page"),
-        Message("user", note, id=said_id),
-    ]
-    assert chat.resync([*before, *posing]).stored == 3
-    assert [message.text for message in chat.history()[len(before) :]] == [one.text for one in posing]
+    for said_id in ("own", None):
+        before = chat.history()
+        posing = [
+            Message("assistant", tool_calls=(ToolCall(f"c-{said_id}", "read", "{}"),)),
+            Message("tool", preview, tool_call_id=f"c-{said_id}", id=said_id and "page"),
+            Message("user", note, id=said_id),
+        ]
+        assert chat.resync([*before, *posing]).stored == 3
+        assert [message.text for message in chat.history()[len(before) :]] == [one.text for one in posing]
 
 
 POSING = ["<user_profile> hi", "a\ufffdb\x00c", "<recalled_memory>\nx\n</recalled_memory>"]
 
 
 @pytest.mark.requirement("F12")
-@pytest.mark.parametrize("said", POSING)
-def test_what_somebody_writes_as_we_would_show_another_message_is_stored_as_it_was_said(memory, said) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add("user", said)
-    shown = as_prompt(Message("user", said)).text
-    for number in (1, 2):  # also after a context has shown the first message so
-        assert chat.add("user", shown).stored == 1
-        assert [one.text for one in chat.history()] == [said, *number * [shown]]
-        chat.context()
-    again = [*chat.history(), Message("assistant", "Yes?"), Message("user", shown), Message("user", "Well?")]
-    assert chat.resync(again).stored == 3
-    assert [one.text for one in chat.history()][-2:] == [shown, "Well?"]
+def test_what_somebody_writes_as_we_would_show_another_message_is_stored_as_it_was_said(memory) -> None:
+    for said in POSING:
+        chat = memory.chat(user_id="louis")
+        chat.add("user", said)
+        shown = as_prompt(Message("user", said)).text
+        for number in (1, 2):  # also after a context has shown the first message so
+            assert chat.add("user", shown).stored == 1
+            assert [one.text for one in chat.history()] == [said, *number * [shown]]
+            chat.context()
+        more = [Message("assistant", "Yes?"), Message("user", shown), Message("user", "Well?")]
+        assert chat.resync([*chat.history(), *more]).stored == 3
+        assert [one.text for one in chat.history()][-2:] == [shown, "Well?"]
 
 
 @pytest.mark.requirement("F12")

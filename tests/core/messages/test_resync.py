@@ -10,14 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 
 from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.events import MessagesStored
+from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.model import SyncReport
 from memlayer_core.models.hashing import HashingEmbedder
 from tests.conftest import taken_out
 from tests.core.messages.conftest import beside
+from tests.examples import examples
 
 pytestmark = pytest.mark.each_database
 
@@ -58,14 +60,19 @@ def test_a_list_that_is_sent_with_every_message_is_a_history(chat):
     assert chat.history() == []
 
 
-def test_what_an_edit_supersedes_is_kept_apart_and_no_longer_recalled(store, chat):
+def test_an_edit_keeps_the_id_the_time_and_the_place_and_the_old_words_are_no_longer_recalled(store, chat):
     chat.resync(listed("u1 a1 uzebra ayak"))
     store.flush()
-    synced = chat.resync(listed("u1 a1 ulion"))
-    assert words(chat) == "u1 a1 ulion"
+    before = chat.history()
+    synced = chat.resync(listed("u1 aother uzebra ayak"))
+    assert chat.history() == [before[0], replace(before[1], content="aother"), *before[2:]]
+    assert synced.ids == tuple(one.id for one in before)
+    synced = chat.resync(listed("u1 aother ulion"))
+    assert words(chat) == "u1 aother ulion"
     assert synced.superseded == 2
-    assert kept_apart(chat) == ["uzebra ayak"]
-    assert {hit.text for hit in store.search("uzebra ayak", user_id="ada")}.isdisjoint({"uzebra", "ayak"})
+    assert kept_apart(chat) == ["uzebra ayak", "a1"]
+    found = {hit.text for hit in store.search("a1 uzebra ayak", user_id="ada")}
+    assert found.isdisjoint({"a1", "uzebra", "ayak"})
     assert [session.scope.session_id for session in store.sessions(user_id="ada")] == ["monday"]
 
 
@@ -81,16 +88,6 @@ def test_what_is_superseded_stays_out_of_recall_when_all_is_embedded_anew(open_a
     again.admin.reindex()
     found = {hit.text for hit in again.search("zebra giraffe", user_id="ada", limit=50)}
     assert found == {"u1", "a1", "ulion"}
-
-
-def test_an_edit_keeps_the_id_the_time_and_the_place_and_the_old_words(chat):
-    chat.resync(listed("u1 a1 u2 a2"))
-    before = chat.history()
-    synced = chat.resync(listed("u1 aother u2 a2 u3"))
-    assert chat.history()[:4] == [before[0], replace(before[1], content="aother"), *before[2:]]
-    assert synced.ids[:4] == tuple(one.id for one in before)
-    assert words(chat) == "u1 aother u2 a2 u3"
-    assert kept_apart(chat) == ["a1"]
 
 
 def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(store, chat):
@@ -121,24 +118,15 @@ def test_a_list_that_has_nothing_in_common_comes_behind_or_instead(chat):
     assert chat.resync([]).stored == chat.resync([], replace="all").superseded == 0
 
 
-def test_a_list_that_ends_far_back_in_a_long_history_keeps_all_that_followed_apart(chat):
-    turns = [f"u{'x' * 45}{n} a{n}" for n in range(150)]
-    chat.resync(listed(" ".join(turns)))
-    assert chat.resync(listed(" ".join(turns[5:7])), replace="all").superseded == 2 * 143
-    assert words(chat) == " ".join(turns[:7])
-
-
 def test_the_receipt_names_what_is_stored_and_it_is_told_of_like_an_add(store, chat):
     heard: list[Any] = []
     store.listen(lambda told: heard.append(told) if isinstance(told, MessagesStored) else None)
     first = chat.resync(listed("u1 a1#mine"))
     assert chat.resync(listed("u1 a1")).stored == 0
     again = chat.resync(listed("u1 a1 u2"))
-    assert (first.stored, first.unchanged, first.superseded) == (2, 0, 0)
-    assert (again.stored, again.unchanged) == (1, 2)
+    assert (first.stored, first.unchanged, again.stored, again.unchanged) == (2, 0, 1, 2)
     assert again.ids == tuple(message.id for message in chat.history())
-    assert again.ids[:2] == first.ids
-    assert first.ids[1] == "mine"
+    assert again.ids[:2] == first.ids == (first.ids[0], "mine")
     assert [(told.stored, told.unchanged) for told in heard] == [(2, 0), (1, 2)]
 
 
@@ -167,24 +155,19 @@ def test_ids_of_another_scope_are_strangers(chat):
     assert words(chat) == "uelse"
 
 
-@pytest.mark.parametrize("shape", ["trimmed", "pinned", "summed up"])
-def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch, shape):
-    from memlayer_core.messages import reads as messages_reads
-
-    memory = open_at()
-    chat = memory.chat(user_id="ada", session_id="long")
+def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch):
+    chat = open_at().chat(user_id="ada", session_id="long")
     told = [f"{'ua'[n % 2]}{n}" for n in range(3000)]
     chat.add_messages(listed(" ".join(told)))
     read: list[int] = []
     real = messages_reads.stored_of
     monkeypatch.setattr(messages_reads, "stored_of", lambda *a: read.append(1) or real(*a))
-    front = {"trimmed": [], "pinned": told[:1], "summed up": ["usummary"]}[shape]
-    for n in range(3000, 3010):
-        told.append(f"{'ua'[n % 2]}{n}")
-        chat.resync(listed(" ".join([*front, *told[-20:]])))
-    assert len(read) < 10 * 130
-    expected = told if shape != "summed up" else [*told[:-29], "usummary", *told[-29:]]
-    assert words(chat) == " ".join(expected)
+    for front in ([], told[:1], ["usummary"]):
+        for n in range(len(told), len(told) + 10):
+            told.append(f"{'ua'[n % 2]}{n}")
+            chat.resync(listed(" ".join([*front, *told[-20:]])))
+    assert len(read) < 30 * 130
+    assert words(chat) == " ".join([*told[:-29], "usummary", *told[-29:]])
 
 
 def named(count: int, *, first: int = 0) -> list[Message]:
@@ -197,46 +180,29 @@ def long(count: int) -> list[Message]:
 
 
 @pytest.mark.requirement("L09")
-@pytest.mark.parametrize(("said", "kept"), [(4, 4), (300, 20), (300, 6)])
-def test_a_framework_that_gives_stored_messages_ids_of_its_own_stores_none_again(chat, said, kept):
-    chat.add_messages(long(said))
-    for end in range(said + 1, said + 4):
-        told = named(end, first=said - kept)
-        synced = chat.resync(told)
-        assert (synced.stored, synced.unchanged, synced.superseded) == (1, len(told) - 1, 0)
-        assert chat.resync(told).stored == 0
-    assert [message.text for message in chat.history()] == [message.text for message in long(said + 3)]
+def test_a_framework_that_gives_stored_messages_ids_of_its_own_stores_none_again(store):
+    for said, kept in ((4, 4), (300, 6)):
+        chat = store.chat(user_id="ada")
+        chat.add_messages(long(said))
+        for end in range(said + 1, said + 4):
+            told = named(end, first=said - kept)
+            synced = chat.resync(told)
+            assert (synced.stored, synced.unchanged, synced.superseded) == (1, len(told) - 1, 0)
+            assert chat.resync(told).stored == 0
+        assert [message.text for message in chat.history()] == [message.text for message in long(said + 3)]
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "stored", "apart"),
-    [
-        ("s1#sys u1#1", "s2#sys u1#1 a2#2", "s2 u1 a2", ["s1"]),
-        ("u1#1 a1#2", "u8#2 s1#1", "s1 u8", ["u1 a1"]),
-        ("u1#x h1#a", "u1#x h1#b h1#a", "u1 h1 h1", []),
-        ("aok#0 aok#1 u2#2 a3#3", "a3#3 uok#n aok#1 u2#2", "aok aok u2 a3 uok", []),
-    ],
-)
-def test_an_id_that_is_known_is_that_message_whatever_it_says_and_whoever_says_it(
-    store, chat, first, then, stored, apart
-):
-    chat.resync(listed(first))
-    synced = chat.resync(listed(then))
-    history = {message.id: message for message in chat.history()}
-    assert words(chat) == stored
-    assert [history[name].text for name in synced.ids] == [message.text for message in listed(then)]
-    assert kept_apart(chat) == apart
-    assert (chat.resync(listed(then)).stored, words(chat)) == (0, stored)
-    store.flush()
-    assert store.admin.verify() == []
-
-
-def test_instructions_whose_id_comes_to_mean_something_else_are_no_longer_in_force(chat):
+def test_an_id_that_comes_to_mean_something_else_is_that_message_and_no_longer_in_force(store, chat):
     chat.resync(listed("s1#1 s2#2 u1#3"))
     chat.resync(listed("u8#2 u1#3"))
     assert [message.text for message in chat.context().system] == ["s1"]
-    chat.resync(listed("u9#1 u8#2 u1#3"))
-    assert (words(chat), list(chat.context().system)) == ("u9 u8 u1", [])
+    for _ in range(2):
+        synced = chat.resync(listed("u9#1 u8#2 u1#3"))
+        assert (words(chat), list(chat.context().system)) == ("u9 u8 u1", [])
+        assert synced.ids == ("1", "2", "3")
+    assert (synced.stored, kept_apart(chat)) == (0, ["s1", "s2"])
+    store.flush()
+    assert store.admin.verify() == []
 
 
 def test_a_list_of_instructions_only_takes_the_place_of_a_history_once(chat):
@@ -245,37 +211,36 @@ def test_a_list_of_instructions_only_takes_the_place_of_a_history_once(chat):
     assert chat.resync(listed("s1"), replace="all") == SyncReport((chat.history()[0].id or "",), 0, 1)
 
 
-def test_what_is_edited_far_back_by_its_id_supersedes_all_that_followed(chat):
-    chat.resync(listed("s1#s"))
-    chat.add_messages(named(300))
-    synced = chat.resync([*listed("s1#s"), *named(12, first=10), *listed("uelse#x")])
-    assert words(chat).split() == ["s1", *(message.text for message in long(12)), "uelse"]
-    assert (synced.stored, synced.superseded) == (1, 288)
-    assert [len(apart.split()) for apart in kept_apart(chat)] == [288]
-
-
-def test_calls_without_text_are_found_far_back(chat):
+def test_what_is_far_back_is_found_and_supersedes_all_that_followed(chat):
+    """By its words, as calls without text, and by its ids."""
     calls = [Message("assistant", tool_calls=(ToolCall(f"c{n}", "f", "{}"),)) for n in range(3)]
     answers = [Message("tool", f"answer {n}", tool_call_id=f"c{n}") for n in range(3)]
-    chat.add_messages([m for pair in zip(calls, answers, strict=True) for m in pair] + long(300))
+    chat.add_messages([*listed("s1#s"), *(m for pair in zip(calls, answers, strict=True) for m in pair)])
+    chat.add_messages(named(300))
     assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
+    synced = chat.resync([*listed("s1#s"), *named(62, first=60), *listed("uelse#x")])
+    assert words(chat).split()[-63:] == [*(message.text for message in long(62)), "uelse"]
+    assert (synced.stored, synced.superseded) == (1, 239)
+    assert chat.resync(long(7)[5:], replace="all").superseded == 56
+    assert [len(apart.split()) for apart in kept_apart(chat)] == [56, 239]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"replace": "all"}, {"replace": "nothing"}, {"replace": "all", "erase": True}], ids=str
-)
-def test_of_a_whole_list_only_what_is_new_is_embedded(store, chat, monkeypatch, options):
-    said = listed("u1 a1 uok a2 uok a3")
-    chat.add_messages(said)
+def test_of_a_whole_list_only_what_is_new_is_embedded(store, monkeypatch):
     embedded: list[str] = []
     embed = HashingEmbedder.embed
     monkeypatch.setattr(
         HashingEmbedder, "embed", lambda self, texts: embedded.extend(texts) or embed(self, texts)
     )
-    assert chat.resync([*said, *listed("uok a4")], **options).stored == 2
-    store.flush()
-    assert embedded == ["uok", "a4"]
-    assert [hit.text for hit in store.search("uok", user_id="ada", limit=9)][:3] == ["uok"] * 3
+    said = listed("u1 a1 uok a2 uok a3")
+    for options in ({}, {"replace": "all"}, {"replace": "nothing"}, {"replace": "all", "erase": True}):
+        chat = store.chat(user_id="ada")
+        chat.add_messages(said)
+        embedded.clear()
+        assert chat.resync([*said, *listed("uok a4")], **options).stored == 2
+        store.flush()
+        assert embedded == ["uok", "a4"]
+        found = store.search("uok", user_id="ada", session_id=chat.session_id, limit=9)
+        assert [hit.text for hit in found][:3] == ["uok"] * 3
     assert store.admin.verify() == []
 
 
@@ -314,9 +279,7 @@ def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
 
 
 @pytest.mark.requirement("L09")
-@hypothesis_settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(said=st.lists(WORDS, max_size=10).map(" ".join), rounds=st.lists(lists(), min_size=1, max_size=4))
 def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_changes_nothing(
     store, said, rounds

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, strategies as st
 from sql import SHARDS
 
 from memlayer_core import Message, Scope
-from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages import (
     reads as messages_reads,
@@ -211,9 +210,11 @@ def check(one: Conversation, before: Sequence[StoredMessage], splice: Splice) ->
     )
 
 
+EACH = ["memory", pytest.param("postgres", marks=pytest.mark.postgres)]
 VERBS = "append merge hear insert replace restore resync edit delete take withdraw".split()  # noqa: SIM905
 
 
+@pytest.mark.parametrize("db", EACH, indirect=True)
 @pytest.mark.parametrize("verb", VERBS)
 @examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -238,6 +239,7 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
             assert lost == [*splice.versions] or splice.erasures
 
 
+@pytest.mark.parametrize("db", EACH, indirect=True)
 @examples(30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written=lists.filter(bool), data=st.data())
 def test_a_fork_is_a_splice_that_only_inserts(db: Database, written, data):
@@ -258,22 +260,6 @@ def test_a_fork_is_a_splice_that_only_inserts(db: Database, written, data):
         {}, [as_draft(stored.message) for stored in before[: last + 1]], verbatim=True
     )
     check(copy, [], splice)
-
-
-def test_a_list_that_gives_a_stored_id_to_other_words_is_written(db: Database):
-    one = Conversation(db)
-    one.write(messages_writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
-    one.write(messages_writes.replace_list, [prepared(("u1", None)), prepared(("u2", "x"))], NOON, SHARDS)
-    assert [stored.message.text for stored in one.present()] == ["u1", "u2"]
-    assert one.present()[1].message.id == "x"
-
-
-def test_an_id_of_the_session_is_not_inserted_again(db: Database):
-    one = Conversation(db)
-    one.write(messages_writes.append, [prepared(("u1", "x"))], NOON, SHARDS)
-    with pytest.raises(InvalidMessageError, match="1 message"):
-        one.write(messages_writes.insert_into_list, [prepared(("u2", "x"))], NOON, SHARDS, 0)
-    assert len(one.present()) == 1
 
 
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)

@@ -6,7 +6,6 @@ import pytest
 
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.scope import Scope
-from memlayer_core.storage import vectors
 
 pytestmark = pytest.mark.each_database
 
@@ -52,15 +51,8 @@ def test_a_copy_goes_its_own_way_and_neither_recalls_the_other(store, chat) -> N
         )
         assert "Coco" in str([hit.text for hit in found])
         assert other not in str([hit.text for hit in found])
-
-
-def test_a_copy_is_found_by_its_vectors_and_counts_them_as_its_own(store, chat) -> None:
-    copy = chat.fork()
-    store.flush()
-    db = store.runtime.db
-    overviews = [db.read(vectors.overview, one.scope.reach()) for one in (chat, copy)]
-
-    assert [overview.vectors for overview in overviews] == [2, 2]
     chat.clear()
     store.flush()
-    assert db.read(vectors.overview, copy.scope.reach()).vectors == 2
+    (hit,) = store.search("Coco", user_id=copy.user_id, session_id="tuesday", agent_id="clerk", limit=1)
+    assert "meaning" in [reason.code for reason in hit.reasons], "it has vectors of its own"
+    assert store.admin.verify() == []
