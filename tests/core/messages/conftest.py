@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Chat, Memory, Scope
+from memlayer_core import Chat, Memory, Message, Scope
 from tests.conftest import PROMPT
 
 
@@ -31,4 +31,22 @@ def beside(chat: Chat) -> list[Chat]:
         memory.chat(user_id=user, session_id="tuesday"),
         memory.chat(user_id="a" * 10_000, session_id="'; DROP TABLE memlayer_messages; --"),
         memory.chat_of(Scope.alone(session)),
+    ]
+
+
+WHO = {"u": "user", "a": "assistant", "s": "system", "t": "tool", "h": "assistant"}
+
+
+def listed(written: str) -> list[Message]:
+    """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
+    read = (word.partition("#") for word in written.split())
+    return [
+        Message(
+            WHO[text[0]],
+            text,
+            id=named or None,
+            tool_call_id="c" if text[0] == "t" else None,
+            model_visible=text[0] != "h",
+        )
+        for text, _, named in read
     ]

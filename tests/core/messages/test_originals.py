@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, strategies as st
 
-from memlayer_core import Memory, Message, Settings, ToolCall
-from memlayer_core.message import StoredMessage
-from memlayer_core.messages.flow import restore_originals
+from memlayer_core import Message, Settings, ToolCall
 from memlayer_core.messages.preview import full_text
-from memlayer_core.messages.render import as_prompt, block, line
-from memlayer_core.scope import Scope
+from memlayer_core.messages.render import as_prompt
 from tests.conftest import offload_id
 
 LARGE = "All is well. " * 2000
@@ -75,14 +71,26 @@ def test_what_is_shown_shortened_has_no_id_to_replace_its_original_by(open_at) -
 @pytest.mark.requirement("F12")
 def test_a_question_is_stored_as_it_was_asked_and_what_stands_elsewhere_as_it_was_said(chat, memory) -> None:
     context = chat.context(token_limit=500)
-    preview, asked = context.messages[3], context.messages[-1]
-    for other in (memory.chat(user_id="eve", session_id="s"), memory.chat(user_id="louis", session_id="new")):
+    preview, asked, block = context.messages[3], context.messages[-1], context.recall
+    eve, new = memory.chat(user_id="eve", session_id="s"), memory.chat(user_id="louis", session_id="new")
+    for other in (eve, new):
         other.add_messages([Message("user", "x"), Message("assistant", "y"), Message("user", "z"), preview])
         assert other.history()[3].text == preview.text
-    other.add_messages([asked])
-    assert other.history()[-1].text == "And the blue folder of Lisbon?"
-    chat.add("user", context.recall)
-    assert chat.history()[-1].text == context.recall, "alone, it is what somebody pasted"
+    new.add_messages([asked])
+    assert new.history()[-1].text == "And the blue folder of Lisbon?"
+    said = "What is this?\n\n"
+    apart = ({"type": "text", "text": block}, {"type": "text", "text": said})
+    for who, role, told, left in (
+        (new, "user", f"{block}\n\n{said}", said),
+        (new, "system", f"{said}\n\n{block}", said),
+        (new, "user", apart, apart[1:]),
+        (new, "user", block, block),  # alone, it is what somebody pasted
+        (new, "user", f"{said}\n\n{block}\n\nx", None),
+        (new, "assistant", f"{block}\n\n{said}", None),
+        (eve, "user", f"{block}\n\n{said}", None),
+    ):
+        who.add(role, told)
+        assert who.history()[-1].content == (told if left is None else left)
 
 
 @pytest.mark.requirement("F12")
@@ -133,39 +141,3 @@ def test_without_ids_each_original_has_one_copy_in_a_list_at_most_and_none_befor
     synced = chat.resync(sent)
     assert (synced.stored, synced.superseded) == (2, 0)
     assert [one.text for one in chat.history()] == [POSING[0], "Yes?", copies[0].text, "Once more?"]
-
-
-@pytest.fixture(scope="module")
-def opened():
-    with Memory.in_memory(embedder="hashing", tokenizer="estimate") as memory:
-        yield memory
-
-
-@given(
-    st.text(max_size=40),
-    st.lists(st.text(max_size=40), max_size=3),
-    st.sampled_from(["user", "system", "assistant"]),
-)
-@example("What is this?\n\n", ["The report is blue."], "user")
-@example("\n\nWhat is this?", ["The report is blue."], "system")
-def test_what_looks_like_recalled_text_is_told_apart_from_all_else(opened, said, recalled, role):
-    def restored(content):
-        (left,) = restore_originals(opened.runtime, scope, [Message(role, content)])
-        return left.content
-
-    scope, eve = Scope("louis", "s"), Scope("eve", "s")
-    lines = [line(StoredMessage(0, scope, Message("user", text), 1, "")) for text in recalled]
-    shown, forged = (block(lines, opened.runtime.sign(one)) for one in (scope, eve))
-    assert restored(said) == said
-    if not lines:
-        return
-    assert restored(f"{forged}\n\n{said}") == f"{forged}\n\n{said}"
-    assert restored(shown) == shown  # alone it is what somebody said
-    if role == "assistant":
-        assert restored(f"{shown}\n\n{said}") == f"{shown}\n\n{said}"
-    elif said:
-        assert restored(f"{shown}\n\n{said}") == said
-        assert restored(f"{said}\n\n{shown}") == said
-        assert restored(f"{said}\n\n{shown}\n\nx") == f"{said}\n\n{shown}\n\nx"
-        apart = ({"type": "text", "text": shown}, {"type": "text", "text": said})
-        assert restored(apart) == apart[1:]

@@ -149,18 +149,15 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
 def test_a_message_a_record_and_an_item_never_have_one_key(store) -> None:
     """One key names a text in the word index and in Chroma: what one of them finds is no other one."""
     chat, items = store.chat(user_id="ada"), store.items()
-    for number in range(20):
+    for number in range(5):
         chat.add("user", f"zebra {number}")
         chat.remember(f"The lion {number} is hers.")
         items.batch([PutItem(("pets",), str(number), {"text": f"okapi {number}"})])
-    for word in ("zebra", "lion"):
-        found = store.search(f"{word} 7", user_id="ada", limit=50)
-        assert found[0].kind == ("message" if word == "zebra" else "record")
-        assert word in found[0].text
+    assert store.search("zebra", user_id="ada")[0].text.startswith("zebra")
+    assert store.search("lion", user_id="ada")[0].text.startswith("The lion")
     store.forget("ada")
-    (found,) = items.batch([FindItems(("pets",), query="okapi 7", limit=50)])
-    assert len(found) == 20
-    assert found[0].value == {"text": "okapi 7"}
+    (found,) = items.batch([FindItems(("pets",), query="okapi 4")])
+    assert (len(found), found[0].value) == (5, {"text": "okapi 4"})
     assert store.admin.verify() == []
 
 

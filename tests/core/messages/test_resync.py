@@ -18,25 +18,15 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.model import SyncReport
 from memlayer_core.models.hashing import HashingEmbedder
 from tests.conftest import taken_out
-from tests.core.messages.conftest import beside
+from tests.core.messages.conftest import beside, listed
 from tests.examples import examples
 
 pytestmark = pytest.mark.each_database
-
-WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
 
 
 @pytest.fixture
 def chat(store: Memory) -> Chat:
     return store.chat(user_id="ada", session_id="monday")
-
-
-def listed(written: str) -> list[Message]:
-    """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
-    read = (word.partition("#") for word in written.split())
-    return [
-        Message(WHO[text[0]], text, id=named or None, model_visible=text[0] != "h") for text, _, named in read
-    ]
 
 
 def words(chat: Chat) -> str:

@@ -312,53 +312,36 @@ def test_a_fork_asks_no_model_again(open_at):
     assert [hit.text for hit in found] == ["parrots are green"]
 
 
-def talk(store: Memory, user: str, tenant: str) -> None:
-    """Leave traces of a user wherever there can be any."""
-    whose = f"of {user} in {tenant}"
-    for session in ("one", "two"):
-        chat = store.chat(user_id=user, tenant_id=tenant, session_id=session)
-        chat.add("system", f"instructions {whose}")
-        chat.resync([Message("user", f"pineapple {whose}"), Message("assistant", "noted")])
-        chat.resync([Message("user", f"pineapple {whose}"), Message("assistant", f"mango {whose}")])
-        chat.fork().rename(f"a fork {whose}")
-        chat.add_temporary(Message("user", f"temporary {whose}"))
-        for _ in range(30):
-            chat.add("user", f"more {whose} " * 20)
-        chat.context(token_limit=400)
-
-
 @pytest.mark.requirement("L07", "L10")
-@pytest.mark.slow
-def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store):
-    for user, tenant in (("ada", "default"), ("ada", "other"), ("bob", "default")):
-        talk(store, user, tenant)
+def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, chat):
+    chat.resync([Message("user", "question 1 about parrots"), Message("assistant", "an answer of hers")])
+    chat.fork().rename("a fork of hers")
+    chat.add_temporary(Message("user", "temporary"))
+    others = [one for one in beside(chat) if (one.user_id, one.scope.tenant_id) != ("ada", "default")]
+    for other in others:
+        other.add("user", "parrots of others")
+        other.add_temporary(Message("user", "temporary"))
     store.flush()
-    chat = store.chat(user_id="ada", session_id="one")
     before = store.sessions(user_id="ada")
-    numbers = {session.number for session in before}
 
     gone = store.forget("ada")
 
-    assert gone.sessions == len(before) == 4
-    assert gone.messages == sum(session.messages for session in before)
-    assert list(store.search("pineapple mango more", user_id="ada")) == []
-    assert store.sessions(user_id="ada") == []
-    assert list(chat.context("pineapple").messages) == chat.history() == []
+    assert (gone.sessions, gone.messages) == (2, sum(session.messages for session in before))
     store.flush()
+    assert list(store.search("parrots answer", user_id="ada")) == store.sessions(user_id="ada") == []
+    assert list(chat.context("parrots").messages) == chat.history() == []
     rows = raw_rows(store)
     for name, found in rows.items():
-        for value in (value for row in found for value in row):
-            assert not any(mine in str(value) for mine in ("ada in default", chat.scope.namespace)), name
-    assert not numbers & {row[1] for row in rows["memlayer_messages"]}
+        told = str(found)
+        assert not any(mine in told for mine in ("of hers", "question", chat.scope.namespace)), name
+    assert not {session.number for session in before} & {row[1] for row in rows["memlayer_messages"]}
     assert rows["memlayer_jobs"] == []
-    assert any("ada in other" in str(row) for row in rows["memlayer_messages"])
     if store.runtime.index is not None:
         assert in_chroma(store) == in_journal(store)
     assert store.admin.verify() == []
-    for user, tenant in (("ada", "other"), ("bob", "default")):
-        found = store.search("pineapple", user_id=user, tenant_id=tenant, limit=1)
-        assert [hit.text for hit in found] == [f"pineapple of {user} in {tenant}"]
-        assert store.chat(user_id=user, tenant_id=tenant, session_id="one").context().temporary
+    for other in others:
+        assert other.recall("parrots", exclude=())[0].text == "parrots of others"
+        assert other.context().temporary
 
 
 def test_no_key_means_two_messages_though_the_newest_were_deleted(store):
@@ -379,17 +362,14 @@ def test_no_key_means_two_messages_though_the_newest_were_deleted(store):
 
 def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
     start = threading.Barrier(5)
-    problems: list[Exception] = []
 
     def write(number: int) -> None:
         start.wait()
         for turn in range(15):
-            try:
-                chat = store.chat(user_id="ada", session_id=f"{number}-{turn % 3}")
-                chat.resync([Message("user", f"{turn}"), Message("assistant", f"pineapple {number} {turn}")])
-                chat.add("user", f"x {turn}", id="same")
-            except Exception as problem:
-                problems.append(problem)
+            chat = store.chat(user_id="ada", session_id=f"{number}-{turn % 3}")
+            chat.resync([Message("user", f"{turn}"), Message("assistant", f"pineapple {number} {turn}")])
+            chat.add("user", f"x {turn}", id="same")
+            chat.add("user", "plain")
 
     def forget() -> None:
         start.wait()
@@ -399,12 +379,12 @@ def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
     with ThreadPoolExecutor(5) as pool:
         for done in [*(pool.submit(write, number) for number in range(4)), pool.submit(forget)]:
             done.result()
-    assert problems == []
     for session in store.sessions(user_id="ada", limit=1000):
         assert len(store.chat_of(session.scope).history()) == session.messages
     store.flush()
-    kept = sum(row[-2] for row in raw_rows(store)["memlayer_namespaces"])
-    assert kept == len([row for row in raw_rows(store)["memlayer_texts"] if row[-1] is not None])
+    rows = raw_rows(store)
+    kept = sum(row[-2] for row in rows["memlayer_namespaces"])
+    assert kept == len([row for row in rows["memlayer_texts"] if row[-1] is not None])
     store.forget("ada")
     store.flush()
     for name in ("messages", "sessions", "texts", "jobs", "namespaces"):

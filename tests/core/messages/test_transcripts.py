@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from sqlalchemy import select
 from tuned import Tuned
 
 from examples import examples
@@ -26,7 +25,6 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import find_in_order
 from memlayer_core.messages.model import STEP, WindowStart
 from memlayer_core.session_files import Transcripts
-from memlayer_core.storage.tables import messages
 from tests.conftest import taken_out
 
 pytestmark = pytest.mark.each_database
@@ -262,21 +260,6 @@ def test_a_window_begins_anew_when_working_memory_does(store, lists) -> None:
         assert said(list(store.chat_of(scope).context().window)) == left
 
 
-def test_what_was_archived_is_so_after_an_export_and_a_restart(open_at) -> None:
-    memory = open_at()
-    lists = Transcripts(memory, user_id="ada")
-    lists.add("k", talk("a b c d"))
-    lists.archive("k", 3)
-    memory.export(target := memory._resources.directory / "export.jsonl")
-    memory.close()
-    again = Transcripts(open_at(), user_id="ada")
-    assert said(again.messages("k", part="archived")) == "a b c"
-
-    with Memory.in_memory() as other:
-        other.import_from(target)
-        assert said(Transcripts(other, user_id="ada").messages("k", part="active")) == "d"
-
-
 # What is heard again and again
 
 
@@ -365,27 +348,3 @@ async def test_archives_deletions_and_inserts_at_once_keep_every_message_once(op
     left = said(await lists.amessages("k")).split()
     taken = [message.text for part in done[3:6] for message in part]
     assert sorted([*left, *taken]) == sorted([*added, *inserted])
-
-
-@pytest.mark.parametrize("user_id", ["ada", None])
-def test_a_session_is_forgotten_with_what_other_words_took_the_place_of(store, user_id) -> None:
-    def left() -> set[str]:
-        return set(store.runtime.db.read(lambda c: c.scalars(select(messages.c.text)).all()))
-
-    lists = Transcripts(store, user_id=user_id)
-    elsewhere = [
-        (Transcripts(store, user_id=user_id, tenant_id="other"), "k", "tenant"),
-        (Transcripts(store, user_id="bob" if user_id is None else None), "k", "user"),
-        (lists, "monday", "session"),
-    ]
-    for one, key, word in (*elsewhere, (lists, "k", "gone")):
-        one.set(key, talk(f"{word}1"))
-        one.set(key, talk(f"{word}2"))
-    assert {"gone1", "gone2"} < left()
-
-    scope = lists.scope_of("k")
-    assert store.forget(scope.user_id, session_id="k").sessions == 1
-
-    assert left() == {f"{word}{number}" for _, _, word in elsewhere for number in (1, 2)}
-    store.flush()
-    assert store.admin.verify() == []

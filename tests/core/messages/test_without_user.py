@@ -30,9 +30,10 @@ def test_it_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(sto
 
     assert store.forget(session_id="monday", tenant_id="other", agent_id="clerk").sessions == 0
     assert texts(chat)
+    chat.edit(0, "my parrot is called Kiki")
     gone = store.forget(session_id="monday", agent_id="clerk")
     assert (gone.sessions, gone.messages) == (1, 2)
-    assert texts(chat) == []
+    assert chat.history(all_versions=True) == []
     assert texts(of_ada) == ["mine stays"]
     assert texts(other) == ["so does this"]
 
