@@ -7,11 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from sql import LOUIS, SHARDS, texts
 
 from memlayer_core import Chat, MaxRounds, Memory, Message
-from memlayer_core.items.model import FindItems, PutItem
+from memlayer_core.messages import reads as messages_reads, writes as messages_writes
+from memlayer_core.messages.model import WindowStart
 from memlayer_core.session_files import Transcripts
+from memlayer_core.testing import NOON
 from tests.conftest import PROMPT, taken_out
+from tests.drafts import drafts
 
 pytestmark = pytest.mark.each_database
 
@@ -39,22 +43,29 @@ def chat_of(lists: Transcripts) -> Chat:
 
 
 @pytest.mark.requirement("L02")
-def test_a_gap_is_filled_more_often_than_it_has_room(store, lists) -> None:
-    lists.set("k", [Message("user", f"old {at}", id=f"o{at}") for at in range(6)])
+def test_a_gap_is_filled_more_often_than_it_has_room_and_all_else_stays_what_it_was(store, lists) -> None:
+    lists.set("k", [Message(WHO[at % 2], f"old {at}", id=f"o{at}") for at in range(9)])
     chat = chat_of(lists)
     chat.edit("o1", "edited")
     chat.withdraw(["o4"])
+    lists.archive("k", 3)
     before = [one.text for one in chat.history(all_versions=True)]
+    shown = [one.text for one in chat.context(policy=MaxRounds(1)).window]
     insert(lists, 2)
 
     new = [f"between {number}" for number in range(BETWEEN)][::-1]
-    assert words(lists) == ["old 0", "edited", *new, "old 2", "old 3", "old 5"]
+    assert words(lists, "archived") == ["old 0", "edited", *new, "old 2"]
+    assert words(lists, "active") == [f"old {at}" for at in (3, 5, 6, 7, 8)]
     every = [one.text for one in chat.history(all_versions=True)]
     assert [text for text in every if text not in new] == before
     assert sorted(taken_out(chat)) == [["old 1"], ["old 4"]]
+    assert [one.text for one in chat.context(policy=MaxRounds(1)).window] == shown
     found = {hit.text for hit in store.search("between 7 edited", user_id="ada", limit=200)}
     assert {"between 7", "edited"} <= found
     assert "old 1" not in found
+    chat.end()
+    lists.insert("k", 1, [Message("user", "late")])
+    assert chat.context().window == ()
     assert store.admin.verify() == []
 
 
@@ -75,23 +86,6 @@ def test_at_one_place_at_the_same_time_everybody_comes_in_once(store, lists) -> 
     expected = [f"{writer} {number}" for writer in range(6) for number in range(12)]
     assert sorted(pairs) == sorted((one, f"{one}!") for one in expected)
     assert store.admin.verify() == []
-
-
-def test_what_is_archived_ended_and_shown_stays_so_when_messages_get_other_positions(store, lists) -> None:
-    lists.set("k", [Message(WHO[at % 2], f"turn {at}") for at in range(12)])
-    lists.archive("k", 4)
-    chat = chat_of(lists)
-    shown = [one.text for one in chat.context(policy=MaxRounds(2)).window]
-    insert(lists, 2)
-
-    assert words(lists, "active") == [f"turn {at}" for at in range(4, 12)]
-    assert len(words(lists, "archived")) == 4 + BETWEEN
-    assert [one.text for one in chat.context(policy=MaxRounds(2)).window] == shown
-    chat.end()
-    lists.insert("k", 1, [Message("user", "late")])
-    assert chat.context().window == ()
-    chat.add("user", "hello again")
-    assert [one.text for one in chat.context().window] == ["hello again"]
 
 
 def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with) -> None:
@@ -146,21 +140,6 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
     assert "between" not in about
 
 
-def test_a_message_a_record_and_an_item_never_have_one_key(store) -> None:
-    """One key names a text in the word index and in Chroma: what one of them finds is no other one."""
-    chat, items = store.chat(user_id="ada"), store.items()
-    for number in range(5):
-        chat.add("user", f"zebra {number}")
-        chat.remember(f"The lion {number} is hers.")
-        items.batch([PutItem(("pets",), str(number), {"text": f"okapi {number}"})])
-    assert store.search("zebra", user_id="ada")[0].text.startswith("zebra")
-    assert store.search("lion", user_id="ada")[0].text.startswith("The lion")
-    store.forget("ada")
-    (found,) = items.batch([FindItems(("pets",), query="okapi 4")])
-    assert (len(found), found[0].value) == (5, {"text": "okapi 4"})
-    assert store.admin.verify() == []
-
-
 def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
     """Each statement on messages is asked how the database finds its rows: in no case by reading all."""
     memory = open_at()
@@ -196,3 +175,47 @@ def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
 
 
 VERBS = {"SELECT", "UPDATE", "DELETE", "INSERT"}
+
+
+# Where windows begin, and what a reader sees meanwhile
+
+
+def append(db, *words):
+    db.write(messages_writes.append, LOUIS, drafts(*words), NOON, SHARDS)
+
+
+def moved(connection, mark):
+    messages_reads.move_window_start(connection, messages_reads.lock_session(connection, LOUIS), 30, mark)
+
+
+def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
+    append(db, "a", "b", "c")
+    session = db.read(messages_reads.find, LOUIS)
+    _, second, third = [one.position for one in db.read(messages_reads.history, session, 0, None)]
+    for mark in (WindowStart(third, 1), WindowStart(second, 5), WindowStart(third, 3), WindowStart(third, 2)):
+        db.write(moved, mark)
+    assert db.read(messages_reads.find, LOUIS).windows == {30: WindowStart(third, 3)}
+    db.write(messages_writes.replace_list, LOUIS, drafts("a"), NOON, SHARDS)
+    assert db.read(messages_reads.find, LOUIS).windows == {}
+    db.write(moved, WindowStart(third, 3))
+    assert db.read(messages_reads.find, LOUIS).windows == {}
+
+
+@pytest.mark.parametrize(
+    "db", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_a_snapshot_does_not_move(db):
+    """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
+    append(db, "a")
+
+    def read_twice(connection):
+        before = messages_reads.find(connection, LOUIS)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(append, db, "b").result(30)
+        after = messages_reads.find(connection, LOUIS)
+        return before, after, messages_reads.history(connection, before, 0, None)
+
+    before, after, history = db.read(read_twice)
+    assert before == after
+    assert [stored.message.text for stored in history] == ["a"]
+    assert texts(db, LOUIS) == ["a", "b"]

@@ -17,7 +17,7 @@ from projection import in_chroma, in_journal
 from sqlalchemy import inspect, select, text
 from waiting import wait_for
 
-from memlayer_core import Chat, Memory, Message, Settings
+from memlayer_core import Chat, Memory, Message, Scope, Settings
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
@@ -27,12 +27,11 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import SessionEnded
 from memlayer_core.message import Raw
-from memlayer_core.messages import writes as messages_writes
 from memlayer_core.messages.model import beginning
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage.tables import messages
 from tests.conftest import INDEXED, PROMPT
-from tests.core.messages.conftest import beside
+from tests.core.messages.conftest import beside, listed
 
 pytestmark = pytest.mark.each_database
 
@@ -188,15 +187,6 @@ def test_a_session_that_was_idle_for_seven_days_when_a_memory_is_opened_is_ended
         again.close()
 
 
-def test_many_idle_sessions_are_ended_in_batches(store):
-    db, now = store.runtime.db, datetime.now(UTC)
-    for number in range(25):
-        store.chat(user_id="ada", session_id=str(number)).add("user", "hello")
-    later = now + timedelta(days=1)
-    batches = [len(db.write(messages_writes.end_idle, later, 10, now, None)) for _ in range(4)]
-    assert batches == [10, 10, 5, 0]
-
-
 @pytest.mark.requirement("F20")
 def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat):
     before = chat.history()[3]
@@ -256,19 +246,29 @@ def test_a_message_is_deleted_by_its_id_or_its_place(store, chat):
 
 
 def test_ids_of_another_scope_name_nothing_here(chat):
-    others = beside(chat)
+    """Whatever a verb does with an id, sessions of others that have it keep their messages and versions."""
+    before, others = chat.history(), beside(chat)
     for other in others:
-        other.add("user", "mine", id="mine")
-        for place in ("u1", 1):
-            for verb in (partial(other.edit, content="changed"), other.delete_message):
+        other.resync(listed("u1#u1 a1#a1 u2#u2"))
+        other.withdraw(["u2"])
+        for place in ("u3", 2):
+            for verb in (partial(other.edit, content="changed"), other.delete_message, other.fork):
                 with pytest.raises(UnknownMessageError):
-                    verb(place)
-        with pytest.raises(UnknownMessageError):
-            other.fork(until="u1")
+                    verb(until=place) if verb == other.fork else verb(place)
+        assert other.withdraw(["u3"]) == []
     with pytest.raises(InvalidScopeError):
         chat.fork(session_id="tuesday")
-    assert len(texts(chat)) == 7
-    assert [texts(other) for other in others] == [["mine"]] * len(others)
+    assert chat.history() == before
+    chat.edit("u1", "changed", erase=True)
+    chat.withdraw(["a1"])
+    chat.delete_message("u2")
+    chat.delete_message("a1")
+    chat.resync(listed("u1#u1 uelse#9"), replace="all")
+    every = [[one.text for one in other.history(all_versions=True)] for other in others]
+    assert every == [["u1", "a1", "u2"]] * len(others)
+    alone = others.pop()
+    alone.delete_message("u2")
+    assert [one.text for one in alone.history(all_versions=True)] == ["u1", "a1"]
 
 
 def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):
@@ -389,4 +389,54 @@ def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
     store.flush()
     for name in ("messages", "sessions", "texts", "jobs", "namespaces"):
         assert raw_rows(store)[f"memlayer_{name}"] == []
+    assert store.admin.verify() == []
+
+
+# Sessions without a user: what comes of them stands alone too
+
+
+@pytest.fixture
+def alone(store: Memory) -> Chat:
+    made = store.chat_of(Scope.alone("monday", agent_id="clerk"))
+    made.add_messages([Message("user", "my parrot is called Coco"), Message("assistant", "nice")])
+    store.flush()
+    return made
+
+
+def test_a_session_without_a_user_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(
+    store, alone
+) -> None:
+    of_ada = store.chat(user_id="ada", session_id="monday", agent_id="clerk")
+    of_ada.add("user", "mine stays")
+    other = store.chat_of(Scope.alone("tuesday", agent_id="clerk"))
+    other.add("user", "so does this")
+
+    assert store.forget(session_id="monday", tenant_id="other", agent_id="clerk").sessions == 0
+    assert texts(alone)
+    alone.edit(0, "my parrot is called Kiki")
+    gone = store.forget(session_id="monday", agent_id="clerk")
+    assert (gone.sessions, gone.messages) == (1, 2)
+    assert alone.history(all_versions=True) == []
+    assert texts(of_ada) == ["mine stays"]
+    assert texts(other) == ["so does this"]
+
+
+def test_a_copy_of_one_without_a_user_goes_its_own_way_and_neither_recalls_the_other(store, alone) -> None:
+    copy = alone.fork(session_id="tuesday")
+    copy.add("user", "my ferret is called Fred")
+    alone.add("user", "and my cat is called Tom")
+    store.flush()
+
+    assert copy.scope == Scope.alone("tuesday", agent_id="clerk")
+    assert texts(copy) == ["my parrot is called Coco", "nice", "my ferret is called Fred"]
+    for one, other in ((alone, "Fred"), (copy, "Tom")):
+        found = store.search(
+            "my parrot cat ferret", user_id=one.user_id, session_id=one.session_id, agent_id="clerk", limit=20
+        )
+        assert "Coco" in str([hit.text for hit in found])
+        assert other not in str([hit.text for hit in found])
+    alone.clear()
+    store.flush()
+    (hit,) = store.search("Coco", user_id=copy.user_id, session_id="tuesday", agent_id="clerk", limit=1)
+    assert "meaning" in [reason.code for reason in hit.reasons], "it has vectors of its own"
     assert store.admin.verify() == []

@@ -10,11 +10,8 @@ from hypothesis import given, strategies as st
 
 from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.errors import InvalidMessageError, UnknownMessageError
-from memlayer_core.message import StoredMessage
-from memlayer_core.messages.splice import in_order, loses
-from memlayer_core.scope import Scope
+from memlayer_core.messages.splice import loses
 from tests.conftest import PROMPT
-from tests.core.messages.conftest import beside
 
 pytestmark = pytest.mark.each_database
 
@@ -180,21 +177,6 @@ def test_an_answer_that_is_stored_while_it_grows_leaves_no_versions(chat):
     assert every(chat) == [*TALK, f"({text})", "Something else."]
 
 
-def test_other_sessions_users_tenants_and_agents_have_versions_of_their_own(chat):
-    others = beside(chat)
-    for other in others:
-        other.add("user", "theirs", id="m0")
-        other.withdraw(["m0"])
-    chat.withdraw(["m0"])
-    chat.delete_message("m0")
-    assert every(chat) == [*TALK[1:]]
-    assert [every(other) for other in others] == [["(theirs)"]] * len(others)
-    alone = others.pop()
-    alone.delete_message("m0")
-    assert every(alone) == []
-    assert [every(other) for other in others] == [["(theirs)"]] * len(others)
-
-
 def test_an_export_takes_versions_along_and_an_import_keeps_what_was_said_here(
     store, chat, tmp_path, open_at
 ):
@@ -213,23 +195,6 @@ def test_an_export_takes_versions_along_and_an_import_keeps_what_was_said_here(
     assert "(lion question)" not in every(there)
     store.import_from(tmp_path / "earlier.jsonl")
     assert every(chat)[:2] == ["(ZEBRA)", TALK[0]]
-
-
-# The rules
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-HERE = Scope("ada", "monday")
-
-
-@given(st.lists(st.booleans(), max_size=12))
-def test_each_version_stands_where_its_message_was(left):
-    said = [
-        Message("user", f"word {at}", id=str(at), created_at=NOON + timedelta(seconds=at))
-        for at in range(len(left))
-    ]
-    every = [StoredMessage(at, HERE, one, 1, "", position=at) for at, one in enumerate(said)]
-    present = [one for one in every if not left[one.key]]
-    assert in_order(present, [one for one in every if left[one.key]]) == said
 
 
 @given(st.text(), st.text())
