@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from sql import LOUIS, SHARDS, texts
 
 from memlayer_core import Chat, MaxRounds, Memory, Message
-from memlayer_core.messages import reads as messages_reads, writes as messages_writes
+from memlayer_core.messages import reads, writes
 from memlayer_core.messages.model import WindowStart
 from memlayer_core.session_files import Transcripts
 from memlayer_core.testing import NOON
@@ -180,25 +181,33 @@ VERBS = {"SELECT", "UPDATE", "DELETE", "INSERT"}
 # Where windows begin, and what a reader sees meanwhile
 
 
-def append(db, *words):
-    db.write(messages_writes.append, LOUIS, drafts(*words), NOON, SHARDS)
+def test_a_mark_moves_forward_only_and_goes_with_its_message_and_where_working_memory_begins(store, lists):
+    db, chat = store.runtime.db, chat_of(lists)
 
+    def windows() -> dict[int, WindowStart]:
+        return db.read(reads.find, chat.scope).windows
 
-def moved(connection, mark):
-    messages_reads.move_window_start(connection, messages_reads.lock_session(connection, LOUIS), 30, mark)
+    def moved(connection: Any, place: int, version: int) -> None:
+        row = reads.lock_session(connection, chat.scope)
+        stored = reads.history(connection, reads.session_from(row), 0, None)
+        reads.move_window_start(connection, row, 30, WindowStart(stored[place].position, version))
 
-
-def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
-    append(db, "a", "b", "c")
-    session = db.read(messages_reads.find, LOUIS)
-    _, second, third = [one.position for one in db.read(messages_reads.history, session, 0, None)]
-    for mark in (WindowStart(third, 1), WindowStart(second, 5), WindowStart(third, 3), WindowStart(third, 2)):
-        db.write(moved, mark)
-    assert db.read(messages_reads.find, LOUIS).windows == {30: WindowStart(third, 3)}
-    db.write(messages_writes.replace_list, LOUIS, drafts("a"), NOON, SHARDS)
-    assert db.read(messages_reads.find, LOUIS).windows == {}
-    db.write(moved, WindowStart(third, 3))
-    assert db.read(messages_reads.find, LOUIS).windows == {}
+    for change, left in (
+        (lambda: lists.archive("k", 1), ["b", "c", "d"]),
+        (lambda: lists.set("k", [Message("user", "a")]), ["a"]),
+        (lambda: chat.withdraw([chat.history()[3].id]), ["a", "b", "c"]),
+    ):
+        lists.set("k", [Message("user", word) for word in "abcd"])
+        for place, version in ((3, 1), (2, 5), (3, 3), (3, 2)):
+            db.write(moved, place, version)
+        (start,) = windows().values()
+        assert start.version == 3
+        change()
+        assert windows() == {}
+        assert [one.text for one in chat.context().window] == left
+    late = partial(reads.move_window_start, size=30, start=start)
+    db.write(lambda connection: late(connection, reads.lock_session(connection, chat.scope)))
+    assert windows() == {}
 
 
 @pytest.mark.parametrize(
@@ -206,14 +215,18 @@ def test_a_mark_moves_forward_only_and_goes_with_its_message(db):
 )
 def test_a_snapshot_does_not_move(db):
     """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
-    append(db, "a")
+
+    def append(word):
+        db.write(writes.append, LOUIS, drafts(word), NOON, SHARDS)
+
+    append("a")
 
     def read_twice(connection):
-        before = messages_reads.find(connection, LOUIS)
+        before = reads.find(connection, LOUIS)
         with ThreadPoolExecutor(1) as other:
-            other.submit(append, db, "b").result(30)
-        after = messages_reads.find(connection, LOUIS)
-        return before, after, messages_reads.history(connection, before, 0, None)
+            other.submit(append, "b").result(30)
+        after = reads.find(connection, LOUIS)
+        return before, after, reads.history(connection, before, 0, None)
 
     before, after, history = db.read(read_twice)
     assert before == after

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -228,34 +227,24 @@ def test_of_a_whole_list_only_what_is_new_is_embedded(store, monkeypatch):
     assert store.admin.verify() == []
 
 
-@st.composite
-def lists(draw: st.DrawFn) -> Callable[[list[Message], int], list[Message]]:
-    """Return how a framework makes a list of a history: trimmed, edited, in another order, with ids or without."""
-    start, swaps = draw(st.integers(0, 6)), draw(st.booleans())
-    fates = draw(st.lists(st.sampled_from(["id", "id", "words", "stranger", "edit", "out"]), max_size=12))
-    added = draw(st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4))
-    shuffled = draw(st.randoms(use_true_random=False))
-
-    def made(history: list[Message], turn: int) -> list[Message]:
-        told: list[Message] = []
-        fate_of = dict(enumerate(fates))
-        for place, one in enumerate(history[start:]):
-            fate = fate_of.get(place, "id" if fates[:1] == ["id"] else "words")
-            name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
-            text = f"{one.text}e{turn}" if fate == "edit" else one.text
-            if fate != "out":
-                told.append(Message(one.role, text, id=name, model_visible=one.model_visible))
-        for number, (word, is_named, place) in enumerate(added):
-            (new,) = listed(f"{word}#n{turn}-{number}" if is_named else word)
-            told.insert(place, new)
-        if swaps:
-            shuffled.shuffle(told)
-        return told
-
-    return made
-
-
 WORDS = st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "s1", "s2", "h1", "h2"])
+FATES = st.sampled_from(["id", "id", "words", "stranger", "edit", "out"])
+NEW = st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4)
+
+
+def sent_by_a_framework(history: list[Message], turn: int, data: st.DataObject) -> list[Message]:
+    """Return a list that a framework makes of a history: trimmed, edited, in another order, with ids or without."""
+    told: list[Message] = []
+    for place, one in enumerate(history[data.draw(st.integers(0, 6)) :]):
+        fate = data.draw(FATES)
+        name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
+        if fate != "out":
+            told.append(
+                replace(one, content=one.text + f"e{turn}" * (fate == "edit"), id=name, created_at=None)
+            )
+    for number, (word, is_named, place) in enumerate(data.draw(NEW)):
+        told[place:place] = listed(f"{word}#n{turn}-{number}" if is_named else word)
+    return data.draw(st.permutations(told)) if data.draw(st.booleans()) else told
 
 
 def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
@@ -264,15 +253,15 @@ def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
 
 @pytest.mark.requirement("L09")
 @EXAMPLES
-@given(said=st.lists(WORDS, max_size=10).map(" ".join), rounds=st.lists(lists(), min_size=1, max_size=4))
+@given(said=st.lists(WORDS, max_size=10).map(" ".join), data=st.data())
 def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_changes_nothing(
-    store, said, rounds
+    store, said, data
 ):
     chat = store.chat(user_id="ada")
     chat.add_messages(listed(said), verbatim=True)
-    for number, made in enumerate(rounds):
+    for number in range(data.draw(st.integers(1, 4))):
         before = chat.history()
-        sent = made(before, number)
+        sent = sent_by_a_framework(before, number, data)
         earlier = {None, *(one.withdrawn_at for one in chat.history(all_versions=True))}
         synced = chat.resync(sent)
         now = chat.history()
@@ -315,10 +304,15 @@ def resynced(chat: Chat, past: str, sent: str, *, whole: bool = True, **options)
 SENT_AGAIN = [
     ("", "u1 a1", "u1 a1", ""),
     ("u1 a1", "", "u1 a1", ""),
-    # cut at the end, without the tools, with other words from some place on
+    ("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
+    # trimmed, filtered, cut at the end, without the tools
+    ("u1 a1 u2 a2", "u2 a2 u3", "u1 a1 u2 a2 u3", ""),
+    ("u1 a1 u2 a2 u3 a3", "u1 a2 a3 u4", "u1 a1 u2 a2 u3 a3 u4", ""),
     ("u1 a1 u2 a2", "u1 a1", "u1 a1 u2 a2", ""),
     ("u1 a1 u2 t2", "u1 a1 u2 u3", "u1 a1 u2 t2 u3", ""),
+    # other words from some place on
     ("u1 a1 u2 t2 a2", "u1 a1 u9", "u1 a1 u9", "u2 t2 a2"),
+    ("u1 a1 u2 a2 u3 a3", "u2 a2 u3 a9 u4", "u1 a1 u2 a2 u3 a9 u4", "a3"),
     # other words in the middle
     ("u1 a1 u2 a2", "u1 a9 u2 a2 u3", "u1 a9 u2 a2 u3", "a1"),
     # a summary in front, or in between
@@ -415,31 +409,6 @@ def test_the_spelling_of_arguments_and_blocks_and_the_signature_of_a_thought_say
         call,
     ]
     assert len({words(message) for message in different}) == len(different)
-
-
-@st.composite
-def retold(draw: st.DrawFn) -> tuple[list[str], list[str], list[str]]:
-    """Return a history without repetitions, a list with a part of it, and what is new behind that."""
-    past = [f"{'ua'[n % 2]}{n}" for n in range(draw(st.integers(3, 30)))]
-    kept = past[draw(st.integers(0, len(past) - 3)) :]
-    middle = [word for word in kept[:-2] if draw(st.booleans())]
-    new = [f"{'ua'[n % 2]}new{n}" for n in range(draw(st.integers(0, 5)))]
-    return past, [*middle, *kept[-2:]], new
-
-
-@EXAMPLES
-@given(retold(), st.booleans(), st.data())
-def test_a_part_of_a_history_adds_what_is_new_and_an_edit_supersedes_what_followed(store, told, whole, data):
-    past, sent, new = told
-    words = " ".join(past)
-    found = resynced(store.chat(user_id="ada"), words, " ".join([*sent, *new]), whole=whole)
-    assert found == (" ".join([*past, *new]), "")
-    place = data.draw(st.integers(2, len(past) - 1))
-    start = data.draw(st.integers(0, place - 2))
-    edited = [past[place][0] + "edited", *new]
-    sent = " ".join([*past[start:place], *edited])
-    now, gone = resynced(store.chat(user_id="ada"), words, sent, whole=False)
-    assert (now.split(), gone.split()) == ([*past[:place], *edited], past[place:])
 
 
 @pytest.mark.slow

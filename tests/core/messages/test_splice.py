@@ -159,20 +159,3 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
         if step in {"append", "merge", "hear", "edit"}:
             lost = [key for key, new in splice.replacements if loses(says[key], new.message)]
             assert lost == [*splice.versions] or splice.erasures
-
-
-@pytest.mark.parametrize("db", ["sqlite"], indirect=True)
-def test_an_addition_counts_where_it_locks_takes_its_keys_and_writes_four_rows_a_message(db: Database):
-    scope = Scope("ada", "s")
-    db.write(writes.append, scope, [prepared("s1"), prepared("u1")], *AT)
-    ran: list[str] = []
-
-    def append(connection: Any, *arguments: Any) -> Any:
-        driver = connection.connection.driver_connection
-        driver.set_trace_callback(lambda text: ran.append(text) if text[:2] != "--" else None)
-        writes.append(connection, *arguments)
-        driver.set_trace_callback(None)
-
-    db.write(append, scope, [prepared("u2"), prepared("a2")], *AT)
-    words = ["SELECT", "INSERT", "INSERT"]  # the number of their owner, and them
-    assert [text.split()[0] for text in ran] == ["UPDATE", *["INSERT"] * 5, *words, *["INSERT"] * 2]

@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,8 +20,6 @@ from memlayer_core.errors import (
     InvalidScopeError,
     MessageTypeError,
 )
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.model import STEP, WindowStart
 from memlayer_core.session_files import Transcripts
 from tests.conftest import taken_out
 
@@ -154,25 +151,6 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_i
     assert "number 4" in first.text
     assert "number 5" not in first.text
     assert len(store.records(user_id="ada", type="episodic")) == 1
-
-
-def test_a_window_begins_anew_when_working_memory_does(store, lists) -> None:
-    db, scope = store.runtime.db, lists.scope_of("k")
-
-    def begin_late(connection: Any) -> None:
-        row = messages_reads.lock_session(connection, scope)
-        messages_reads.move_window_start(connection, row, 30, WindowStart(row.next_position - STEP))
-
-    lists.add("k", talk("a b c d"))
-    for change, left in (
-        (lambda: lists.archive("k", 1), "b c d"),
-        (lambda: lists.set("k", talk("a b")), "a b"),
-    ):
-        db.write(begin_late)
-        assert db.read(messages_reads.find, scope).windows
-        change()
-        assert not db.read(messages_reads.find, scope).windows
-        assert said(list(store.chat_of(scope).context().window)) == left
 
 
 # What is heard again and again
