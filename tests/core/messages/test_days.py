@@ -21,21 +21,16 @@ PLACES = [
 BOAT = {"op": "add", "key": "home", "value": "Meguro", "since": "2026-05-15", "quote": SAID, "messages": [1]}
 
 
-class Model:
-    """Sums up, tells an episode, and reads a fact; it keeps what it is asked."""
+def test_the_day_is_the_users_wherever_one_is_told(open_with, tmp_path) -> None:
+    """In what a model is asked for a summary, an episode and facts, too."""
+    prompts: list[str] = []
 
-    def __init__(self) -> None:
-        self.prompts: list[str] = []
-
-    def __call__(self, prompt: str) -> str:
-        self.prompts.append(prompt)
+    def model(prompt: str) -> str:
+        prompts.append(prompt)
         if '"operations"' in prompt:
             return json.dumps({"operations": [BOAT]})
         return json.dumps({"summary": "The user moved to the flat in Meguro.", "importance": 0.5})
 
-
-def test_the_day_is_the_users_wherever_one_is_told(open_with, tmp_path) -> None:
-    model = Model()
     settings = Tuned(index_delay=3600, durability="normal", episode_messages=1)
     memory = open_with(settings, extractor=model, summarizer=model)
     for place, (moment, _) in enumerate(PLACES):
@@ -44,8 +39,8 @@ def test_the_day_is_the_users_wherever_one_is_told(open_with, tmp_path) -> None:
         chat.add("assistant", "Enjoy it!", created_at=moment)
         chat.end()
     memory.flush()
-    assert all("2026-05-15" in prompt for prompt in model.prompts)
-    assert not any("2026-05-14" in prompt or "2026-05-16" in prompt for prompt in model.prompts)
+    assert all("2026-05-15" in prompt for prompt in prompts)
+    assert not any("2026-05-14" in prompt or "2026-05-16" in prompt for prompt in prompts)
 
     def check(opened: Memory, user_id: str, moment: datetime, offset: timedelta) -> None:
         (said, _) = opened.chat(user_id=user_id, session_id="a").history()

@@ -127,41 +127,28 @@ def test_whatever_is_said_a_prompt_holds_our_blocks_and_no_others(said, fact) ->
             assert "\0" not in message.text
 
 
-def test_a_message_costs_what_is_told_of_it(open_at) -> None:
-    counted: list[str] = []
-
-    def tokenizer(text: str) -> int:
-        counted.append(text)
-        text.encode()
-        return len(text)
-
-    memory = open_at(tokenizer=tokenizer)
-    chat = memory.chat(user_id="louis", session_id="s")
-    for text in (*ODD, *FORGED):
-        chat.add("user", text)
-    chat.add("system", "Our tag is <recalled_memory>.")
-    context = chat.context("")
-    assert context.tokens == sum(memory.tokens.message(message) for message in context.messages)
-    assert context.messages[0].text == "Our tag is <recalled_memory>."
-
-
 # Item 17: what no client can send
 
 
 @pytest.mark.requirement("F18", "L02")
 def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_others_are_given(open_at) -> None:
-    """A model, and an embedder."""
+    """A model, an embedder and a tokenizer; a message costs what is told of it."""
     given: list[str] = []
 
     def embedder(texts):
         given.extend(texts)
         return [[float(len(text)), 1.0] for text in texts]
 
-    memory = open_at(embedder=embedder)
-    for text in ODD:
+    def tokenizer(text):
+        given.append(text)
+        return len(text)
+
+    memory = open_at(embedder=embedder, tokenizer=tokenizer)
+    for text in (*ODD, FORGED[-1] + ODD[0]):
         chat = memory.chat(user_id="louis")
         raw = Raw("langchain", "1.0", {"type": "ai", "data": {"content": text, "deep": [{"x": text}]}})
         said = [
+            Message("system", "Our tag is <recalled_memory>."),
             Message("user", text),
             Message("assistant", tool_calls=(ToolCall("c", "f", json.dumps({"x": text})),), raw=raw),
             Message("tool", text, tool_call_id="c"),
@@ -169,15 +156,19 @@ def test_odd_characters_are_kept_in_the_history_and_replaced_in_what_others_are_
         ]
         chat.add_messages(said)
         assert [message.content for message in chat.history()] == [message.content for message in said]
-        assert chat.history()[1].tool_calls == said[1].tool_calls
+        assert chat.history()[2].tool_calls == said[2].tool_calls
         chat.remember(f"known {len(given)}")
         chat.add_temporary(Message("user", text))
         memory.flush()
-        for message in chat.context(text).messages:
+        context = chat.context(text)
+        assert context.messages[0].text == "Our tag is <recalled_memory>."
+        bare = chat.context("")
+        assert bare.tokens == sum(memory.tokens.message(message) for message in bare.messages)
+        for message in context.messages:
             told = [message.content, message.raw and dict(message.raw.dump)]
             given.append(json.dumps(told, ensure_ascii=False))
             given += [json.dumps(json.loads(one.arguments), ensure_ascii=False) for one in message.tool_calls]
-        given.append(chat.reload_text(offload_id(chat, 0)))
+        given.append(chat.reload_text(offload_id(chat, 1)))
         assert all("\ufffd" in one for one in given[-2:])
     for one in given:
         one.encode()
@@ -283,12 +274,6 @@ DUMPS = [
             {"type": "file", "file": {"file_id": "f1"}},
         ],
     },
-    {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
-    },
-    {"role": "tool", "content": "a parrot", "tool_call_id": "c1"},
 ]
 FROM_SDK = {"annotations": [], "audio": None, "function_call": None, "refusal": None, "tool_calls": None}
 OLD_CALL = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"a": 1}'}}

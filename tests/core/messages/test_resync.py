@@ -69,20 +69,6 @@ def test_an_edit_keeps_the_id_the_time_and_the_place_and_the_old_words_are_no_lo
     assert [session.scope.session_id for session in store.sessions(user_id="ada")] == ["monday"]
 
 
-def test_what_is_superseded_stays_out_of_recall_when_all_is_embedded_anew(open_at):
-    memory = open_at()
-    chat = memory.chat(user_id="ada", session_id="monday")
-    chat.resync(listed("u1 a1 uzebra hgiraffe"))
-    chat.resync(listed("u1 a1 ulion"))
-    memory.flush()
-    memory.close()
-    again = open_at(embedder=lambda texts: [[1.0, float(len(text))] for text in texts], reembed=True)
-    again.flush()
-    again.admin.reindex()
-    found = {hit.text for hit in again.search("zebra giraffe", user_id="ada", limit=50)}
-    assert found == {"u1", "a1", "ulion"}
-
-
 def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(store, chat):
     chat.add("system", "rules")
     chat.resync(listed("u1 a1 u2 a2 uzebra ayak"))

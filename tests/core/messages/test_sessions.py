@@ -54,14 +54,13 @@ def texts(chat: Chat) -> list[str]:
 
 def raw_rows(memory: Memory) -> dict[str, list[Any]]:
     """Return every row of every table of the store."""
-
-    def look(connection: Any) -> dict[str, list[Any]]:
-        names = [name for name in inspect(connection).get_table_names() if name.startswith("memlayer")]
-        return {
-            name: [tuple(row) for row in connection.execute(text(f"SELECT * FROM {name}"))] for name in names
+    return memory.runtime.db.read(
+        lambda connection: {
+            name: connection.execute(text(f"SELECT * FROM {name}")).all()
+            for name in inspect(connection).get_table_names()
+            if name.startswith("memlayer")
         }
-
-    return memory.runtime.db.read(look)  # type: ignore[attr-defined]
+    )
 
 
 @pytest.mark.requirement("M06")
@@ -142,37 +141,24 @@ def at(memory: Memory, moment: datetime) -> None:
 
 
 @pytest.mark.requirement("F16", "J31")
-def test_the_worker_ends_sessions_that_nobody_used_for_days(open_at):
-    memory = open_at(settings=PROMPT.replace(session_idle_days=2))
+def test_sessions_that_nobody_used_for_days_are_ended_by_the_worker_or_at_the_next_opening(open_at):
+    memory, now = open_at(), datetime.now(UTC)
     heard: list[SessionEnded] = []
     memory.listen(lambda told: heard.append(told) if isinstance(told, SessionEnded) else None)
-    start = datetime(2026, 5, 4, tzinfo=UTC)
-    for day, names in enumerate((["a", "b"], ["c"])):
-        at(memory, start + timedelta(days=day))
-        for name in names:
-            memory.chat(user_id="ada", session_id=name).add("user", f"parrots {name}")
-    at(memory, start + timedelta(days=2, minutes=1))
+    for name, days in (("a", 7), ("b", 7), ("c", 6)):
+        at(memory, now - timedelta(days=days, minutes=1))
+        memory.chat(user_id="ada", session_id=name).add("user", f"parrots {name}")
+    at(memory, now)
     wait_for(lambda: len(heard) == 2)
     assert {(told.session_id, told.idle) for told in heard} == {("a", True), ("b", True)}
-    sessions = {session.scope.session_id: session for session in memory.sessions(user_id="ada")}
-    assert {name: session.ended for name, session in sessions.items()} == {"a": True, "b": True, "c": False}
     back = memory.chat(user_id="ada", session_id="a")
     assert texts(back) == [message.text for message in back.context().window] == ["parrots a"]
     assert len(memory.search("parrots", user_id="ada")) == 3
-
-
-@pytest.mark.requirement("F16")
-def test_a_session_that_was_idle_for_seven_days_when_a_memory_is_opened_is_ended_then(open_at):
-    memory = open_at()
-    now = datetime.now(UTC)
-    for name, minutes in (("old", 1), ("young", -5)):
-        at(memory, now - timedelta(days=7, minutes=minutes))
-        memory.chat(user_id="ada", session_id=name).add("user", "parrots")
     memory.close()
-    for days, ended in (({"session_idle_days": None}, [False, False]), ({}, [False, True])):
-        again = open_at(settings=PROMPT.replace(**days))
-        assert [session.ended for session in again.sessions(user_id="ada")] == ended
-        again.close()
+    for days, ended in ((None, False), (7, False), (6, True)):
+        with open_at(settings=PROMPT.replace(session_idle_days=days)) as again:
+            open_of = {one.scope.session_id for one in again.sessions(user_id="ada") if not one.ended}
+            assert open_of == (set() if ended else {"c"})
 
 
 @pytest.mark.requirement("F20")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,34 +43,23 @@ def prepared(text: str, named: str | None = None) -> PreparedMessage:
     return replace(made, search_text="", terms=()) if hidden else made
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """What a verb is called with: a part of the session again, edited or not, and what is new."""
-
-    present: list[StoredMessage]
-    sent: list[PreparedMessage]
-    place: int
-    flag: bool
-    part: Any
-    text: str
-
-    @classmethod
-    def of(cls, present: list[StoredMessage], data: st.DataObject) -> Drawn:
-        again = [one.message for one in present if data.draw(st.booleans())]
-        repeated = [(one.text, one.id if data.draw(st.booleans()) else None) for one in again]
-        written = {one[1] or object(): one for one in [*repeated, *data.draw(lists)]}.values()
-        return cls(
-            present,
-            [prepared(*one) for one in written],
-            data.draw(st.integers(0, max(0, len(present) - 1))),
-            data.draw(st.booleans()),
-            data.draw(st.sampled_from([None, "active", "archived"])),
-            data.draw(st.sampled_from(SPOKEN)),
-        )
+def drawn(present: list[StoredMessage], data: st.DataObject) -> SimpleNamespace:
+    """Return what a verb is called with: a part of the session again, edited or not, and what is new."""
+    again = [one.message for one in present if data.draw(st.booleans())]
+    repeated = [(one.text, one.id if data.draw(st.booleans()) else None) for one in again]
+    written = {one[1] or object(): one for one in [*repeated, *data.draw(lists)]}.values()
+    return SimpleNamespace(
+        present=present,
+        sent=[prepared(*one) for one in written],
+        place=data.draw(st.integers(0, max(0, len(present) - 1))),
+        flag=data.draw(st.booleans()),
+        part=data.draw(st.sampled_from([None, "active", "archived"])),
+        text=data.draw(st.sampled_from(SPOKEN)),
+    )
 
 
 AT, ALL = (NOON, SHARDS), {"replaceable": lambda _: True}
-VERBS: dict[str, Callable[[Callable[..., Any], Drawn], Any]] = {
+VERBS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
     "append": lambda run, one: run(writes.append, one.sent, *AT, erase=one.flag, verbatim=one.part is None),
     "merge": lambda run, one: run(sql.merge, one.sent, SessionDetails(), *AT, is_learned=False),
     "hear": lambda run, one: run(writes.hear, one.sent, *AT),
@@ -138,17 +128,17 @@ def test_the_store_has_what_the_splice_makes_of_a_plain_list(db: Database, verb:
 
     for step in ["append", *data.draw(st.lists(st.sampled_from([*VERBS]), max_size=3)), verb, verb]:
         session = db.read(reads.find, scope)
-        drawn = Drawn.of(db.read(reads.history, session, 0, None) if session else [], data)
-        if not drawn.present and step in {"edit", "delete", "take", "withdraw"}:
+        present = db.read(reads.history, session, 0, None) if session else []
+        if not present and step in {"edit", "delete", "take", "withdraw"}:
             continue
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(writes, "apply", spy)
             receipt = VERBS[step](
-                lambda work, *more, **options: db.write(work, scope, *more, **options), drawn
+                lambda work, *more, **options: db.write(work, scope, *more, **options), drawn(present, data)
             )
         splice = splices[-1]
-        check(db, scope, drawn.present, splice)
-        says = {stored.key: stored.message for stored in drawn.present}
+        check(db, scope, present, splice)
+        says = {stored.key: stored.message for stored in present}
         kept = [message for message in versions if message.id not in splice.erasures]
         versions = [*kept, *(says[key] for key in splice.versions)]
         stored = db.read(reads.versions, db.read(reads.find, scope))
