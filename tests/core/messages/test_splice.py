@@ -60,7 +60,7 @@ def drawn(present: list[StoredMessage], data: st.DataObject) -> SimpleNamespace:
 
 AT, ALL = (NOON, SHARDS), {"replaceable": lambda _: True}
 VERBS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
-    "append": lambda run, one: run(writes.append, one.sent, *AT, erase=one.flag, verbatim=one.part is None),
+    "append": lambda run, one: run(writes.append, one.sent, *AT, verbatim=one.flag),
     "merge": lambda run, one: run(sql.merge, one.sent, SessionDetails(), *AT, is_learned=False),
     "hear": lambda run, one: run(writes.hear, one.sent, *AT),
     "insert": lambda run, one: run(
