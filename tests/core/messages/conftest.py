@@ -39,14 +39,9 @@ WHO = {"u": "user", "a": "assistant", "s": "system", "t": "tool", "h": "assistan
 
 def listed(written: str) -> list[Message]:
     """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
-    read = (word.partition("#") for word in written.split())
-    return [
-        Message(
-            WHO[text[0]],
-            text,
-            id=named or None,
-            tool_call_id="c" if text[0] == "t" else None,
-            model_visible=text[0] != "h",
-        )
-        for text, _, named in read
-    ]
+    made = []
+    for text, _, named in (word.partition("#") for word in written.split()):
+        call = "c" if text[0] == "t" else None
+        shown = text[0] != "h"
+        made.append(Message(WHO[text[0]], text, id=named or None, tool_call_id=call, model_visible=shown))
+    return made

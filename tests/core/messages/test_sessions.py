@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from projection import in_chroma, in_journal
 from sqlalchemy import inspect, select, text
 from waiting import wait_for
 
-from memlayer_core import Chat, Memory, Message, Scope, Settings
+from memlayer_core import Chat, Memory, Message, Scope
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
@@ -26,16 +25,10 @@ from memlayer_core.errors import (
 from memlayer_core.events import SessionEnded
 from memlayer_core.message import Raw
 from memlayer_core.storage.tables import messages
-from tests.conftest import INDEXED, PROMPT
+from tests.conftest import PROMPT
 from tests.core.messages.conftest import beside, listed
 
 pytestmark = pytest.mark.each_database
-
-
-@pytest.fixture
-def store(open_with: Callable[[Settings], Memory]) -> Memory:
-    """Return a memory on each database, which works at once."""
-    return open_with(INDEXED)
 
 
 @pytest.fixture
@@ -54,13 +47,12 @@ def texts(chat: Chat) -> list[str]:
 
 def raw_rows(memory: Memory) -> dict[str, list[Any]]:
     """Return every row of every table of the store."""
-    return memory.runtime.db.read(
-        lambda connection: {
-            name: connection.execute(text(f"SELECT * FROM {name}")).all()
-            for name in inspect(connection).get_table_names()
-            if name.startswith("memlayer")
-        }
-    )
+
+    def look(connection: Any) -> dict[str, list[Any]]:
+        names = inspect(connection).get_table_names()
+        return {name: connection.execute(text(f"SELECT * FROM {name}")).all() for name in names}
+
+    return memory.runtime.db.read(look)
 
 
 @pytest.mark.requirement("M06")
@@ -184,19 +176,16 @@ def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat):
 
 
 def test_of_many_edits_with_one_expectation_one_is_made(chat):
-    seen = chat.history()[1]
-    start = threading.Barrier(8)
+    seen, start, made = chat.history()[1], threading.Barrier(8), []
 
-    def edit(number: int) -> bool:
+    def edit(number: int) -> None:
         start.wait()
-        try:
-            chat.edit("u1", f"by {number}", expected=seen)
-        except MessageChangedError:
-            return False
-        return True
+        with suppress(MessageChangedError):
+            made.append(chat.edit("u1", f"by {number}", expected=seen))
 
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(edit, range(8))).count(True) == 1
+        list(pool.map(edit, range(8)))
+    assert made == chat.history()[1:2]
 
 
 @pytest.mark.requirement("A02")
@@ -307,8 +296,6 @@ def test_a_forgotten_user_is_in_no_table_and_nobody_else_is_missing(store, chat)
         assert not any(mine in told for mine in ("of hers", "question", chat.scope.namespace)), name
     assert not {session.number for session in before} & {row[1] for row in rows["memlayer_messages"]}
     assert rows["memlayer_jobs"] == []
-    if store.runtime.index is not None:
-        assert in_chroma(store) == in_journal(store)
     assert store.admin.verify() == []
     for other in others:
         assert other.recall("parrots", exclude=())[0].text == "parrots of others"
@@ -353,9 +340,7 @@ def test_forgetting_while_others_write_leaves_whole_sessions_or_none(store):
     for session in store.sessions(user_id="ada", limit=1000):
         assert len(store.chat_of(session.scope).history()) == session.messages
     store.flush()
-    rows = raw_rows(store)
-    kept = sum(row[-2] for row in rows["memlayer_namespaces"])
-    assert kept == len([row for row in rows["memlayer_texts"] if row[-1] is not None])
+    assert store.admin.verify() == []
     store.forget("ada")
     store.flush()
     for name in ("messages", "sessions", "texts", "jobs", "namespaces"):
