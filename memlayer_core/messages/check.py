@@ -128,19 +128,17 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
 
 def _json_of(message: Message) -> str:
     content = message.content if isinstance(message.content, str) else [dict(b) for b in message.content]
-    fields: dict[str, Any] = {"role": message.role, "content": content}
-    if message.name is not None:
-        fields["name"] = message.name
-    if message.tool_calls:
-        fields["tool_calls"] = [[call.id, call.name, call.arguments] for call in message.tool_calls]
-    if message.tool_call_id is not None:
-        fields["tool_call_id"] = message.tool_call_id
-    if message.metadata:
-        fields["metadata"] = dict(message.metadata)
-    if not message.model_visible:
-        fields["model_visible"] = False
-    if message.raw is not None:
-        fields["raw"] = [message.raw.framework, dict(message.raw.dump)]  # the version does not matter
+    fields: dict[str, Any] = {
+        "role": message.role,
+        "content": content,
+        "name": message.name,
+        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls] or None,
+        "tool_call_id": message.tool_call_id,
+        "metadata": dict(message.metadata) or None,
+        "model_visible": None if message.model_visible else False,
+        "raw": message.raw and [message.raw.framework, dict(message.raw.dump)],  # whatever its version
+    }
+    fields = {name: value for name, value in fields.items() if value is not None}
     try:
         return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:

@@ -16,7 +16,6 @@ from memlayer_core.errors import (
     InvalidMessageError,
     MessageChangedError,
     RedactorError,
-    UnknownMessageError,
 )
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.index.flow import embedding_of
@@ -220,12 +219,7 @@ def session_view(db: Database, scope: Scope, last: int) -> View | None:
         f"{session.tokens:,} tokens; the last {len(stored):,}:",
         columns=("date", "who", "tok.", "what"),
         rows=tuple(
-            (
-                item.message.created_at,
-                item.message.speaker,
-                item.tokens,
-                item.message.label,
-            )
+            (item.message.created_at, item.message.speaker, item.tokens, item.message.label)
             for item in stored
         ),
     )
@@ -350,8 +344,8 @@ def _append_round(
     """Append messages, and queue the round that they end for the other long-term memory."""
     receipt = writes.append(connection, scope, drafts, *args, **more)
     answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if _is_answer(one.message)]
-    if answers and receipt.answered:
-        keys = reads.keys_of(connection, scope, answers)
+    if answers and receipt.answered and (session := reads.find(connection, scope)) is not None:
+        keys = [one.key for one in reads.list_by_id(connection, scope, session.number, answers)]
         jobs.enqueue(connection, "record", keys, scope.namespace, rt.now())
     return receipt
 
@@ -456,22 +450,12 @@ def list_messages(
         check.check_whole_number("limit", limit)
     check.check_whole_number("offset", offset)
 
-    def read(connection: Connection) -> list[Message]:
-        session = reads.find(connection, scope)
-        found = writes.list_messages(connection, session, part, limit, offset) if session is not None else []
-        return _messages(found)
-
-    return rt.db.read(read)
+    return _messages(rt.db.read(writes.list_messages, scope, part, limit, offset))
 
 
 def count_list(rt: Runtime, scope: Scope, part: Part | None) -> int:
     """Return how many messages a session has, or a part of it."""
-
-    def read(connection: Connection) -> int:
-        session = reads.find(connection, scope)
-        return writes.count_list(connection, session, part) if session is not None else 0
-
-    return rt.db.read(read)
+    return rt.db.read(writes.count_list, scope, part)
 
 
 def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
@@ -486,7 +470,6 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
     """Insert messages at a place of a session; None: at the end of the archived part."""
     if place is not None:
         check.index("place", place)
-
     return _store(rt, scope, messages, writes.insert_into_list, place, one_is_new=True)
 
 
@@ -609,7 +592,7 @@ def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
 @traced("delete_memory", "delete_message", lambda *_: Outcome(1))
 def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
     """Delete one message, and its entries in both indexes."""
-    gone = rt.db.write(writes.delete_message, scope, _place(place), rt.now())
+    gone = rt.db.write(writes.delete_message, scope, place, rt.now())
     rt.wake()
     return gone
 
@@ -655,7 +638,7 @@ def edit(
         return draft_of(rt, scope, check_message(replace(message, content=said, raw=None)))
 
     check_message(Message("user", said))
-    edited = rt.db.write(writes.edit_message, scope, _place(place), change, rt.now(), erase=erase)
+    edited = rt.db.write(writes.edit_message, scope, place, change, rt.now(), erase=erase)
     rt.wake()
     return edited
 
@@ -675,8 +658,7 @@ def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | N
     def copy(message: Message) -> PreparedMessage:
         return draft_of(rt, target, message)
 
-    place = None if until is None else _place(until)
-    rt.db.write(writes.fork_session, scope, session_id, place, copy, rt.now(), rt.shards)
+    rt.db.write(writes.fork_session, scope, session_id, until, copy, rt.now(), rt.shards)
     rt.wake()
     return target
 
@@ -737,18 +719,3 @@ def _check_replace(replace: object, replaceable: object, erase: object) -> None:
             '`replaceable` was given with `replace="nothing"`',
             hint="Leave it out: no message is replaced then.",
         )
-
-
-def _place(place: object) -> str | int:
-    """Return a message's id or place, checked."""
-    try:
-        if isinstance(place, int):
-            check.index("place", place)
-            return place
-        identifier("id", place)
-    except InputError as problem:
-        raise UnknownMessageError(
-            f"a message is named by its id or its place: {problem}",
-            hint="`chat.history()` has the ids; a place counts from 0, or from -1 backwards.",
-        ) from None
-    return str(place)

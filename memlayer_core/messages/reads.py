@@ -59,11 +59,7 @@ def columns_of(session: int, draft: PreparedMessage) -> dict[str, Any]:
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
     """Return the message of a row, equal to what went in."""
-    at = statements.from_micros(row.created_at, row.utc_offset)
-    if not row.body:
-        plain = Message(row.role, row.text, id=row.id, name=row.name, created_at=at)
-        return StoredMessage(row.key, scope, plain, row.tokens, row.counter, bytes(row.digest), row.position)
-    body: Mapping[str, Any] = parse_exact(row.body)
+    body: Mapping[str, Any] = parse_exact(row.body) if row.body else {}
     content = body.get("content", row.text)
     raw = body.get("raw")
     message = Message(
@@ -73,7 +69,7 @@ def stored_of(row: Any, scope: Scope) -> StoredMessage:
         name=row.name,
         tool_calls=tuple(ToolCall(*call) for call in body.get("tool_calls", ())),
         tool_call_id=body.get("tool_call_id"),
-        created_at=at,
+        created_at=statements.from_micros(row.created_at, row.utc_offset),
         metadata=body.get("metadata", {}),
         model_visible=body.get("model_visible", True),
         raw=Raw(*raw) if raw else None,
@@ -90,21 +86,18 @@ def _links(message: Message) -> str | None:
 
 def _body(message: Message, text: str) -> str | None:
     """Return the fields that have no column; most plain messages have none of them."""
-    body: dict[str, Any] = {}
-    if message.role == "developer":
-        body["role"] = message.role
+    raw = message.raw
+    fields: dict[str, Any] = {
+        "role": message.role if message.role == "developer" else None,
+        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls] or None,
+        "tool_call_id": message.tool_call_id,
+        "metadata": dict(message.metadata) or None,
+        "model_visible": None if message.model_visible else False,
+        "raw": None if raw is None else [raw.framework, raw.version, dict(raw.dump)],
+    }
+    body = {name: value for name, value in fields.items() if value is not None}
     if message.content != text:
         body["content"] = message.content if isinstance(message.content, str) else list(message.content)
-    if message.tool_calls:
-        body["tool_calls"] = [[call.id, call.name, call.arguments] for call in message.tool_calls]
-    if message.tool_call_id is not None:
-        body["tool_call_id"] = message.tool_call_id
-    if message.metadata:
-        body["metadata"] = dict(message.metadata)
-    if not message.model_visible:
-        body["model_visible"] = False
-    if message.raw is not None:
-        body["raw"] = [message.raw.framework, message.raw.version, dict(message.raw.dump)]
     return exact_text(body) if body else None
 
 
@@ -291,12 +284,10 @@ _SPAN = sa.and_(
 )
 _newest_first = messages.c.position.desc()
 _NAMED_POSITIONS = ListStatement(
-    lambda digests: sa.select(messages.c.id, messages.c.key, messages.c.position).where(
+    lambda digests: sa.select(messages.c.id, messages.c.position).where(
         messages.c.id_digest.in_(digests), IN_FORCE
     )
 )
-_whole = sa.select(messages).where(_SPAN).order_by(messages.c.position)
-_FULL = Statement(_whole)
 _LAST = Statement(sa.select(messages).where(_SPAN).order_by(_newest_first).limit(sa.bindparam("most")))
 _of_key = messages.alias("of_key")
 _UP_TO = Statement(  # a message, and those in front of it
@@ -320,7 +311,13 @@ _QUESTION = Statement(
     .order_by(_newest_first)
     .limit(1)
 )
-_SOME = Statement(_whole.limit(sa.bindparam("most")).offset(sa.bindparam("past")))
+_SOME = Statement(
+    sa.select(messages)
+    .where(_SPAN)
+    .order_by(messages.c.position)
+    .limit(sa.bindparam("most"))
+    .offset(sa.bindparam("past"))
+)
 _RECORDS = ListStatement(
     lambda keys: (
         sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
@@ -365,15 +362,6 @@ def positions(connection: sa.Connection, session: Session, ids: Sequence[str]) -
     """Return the positions of a session's messages by their ids. Ids that it does not have are left out."""
     rows = _NAMED_POSITIONS.all(connection, [statements.id_digest(session.number, one) for one in ids])
     return {row.id: row.position for row in rows}
-
-
-def keys_of(connection: sa.Connection, scope: Scope, ids: Sequence[str]) -> list[int]:
-    """Return the keys of a session's messages by their ids, in the order of the session."""
-    session = find(connection, scope)
-    if session is None:
-        return []
-    rows = _NAMED_POSITIONS.all(connection, [statements.id_digest(session.number, one) for one in ids])
-    return [row.key for row in sorted(rows, key=lambda row: row.position)]
 
 
 def list_sessions(connection: sa.Connection, reach: Scope, limit: int | None, offset: int) -> list[Session]:
@@ -480,10 +468,7 @@ def history(
     connection: sa.Connection, session: Session, after: int, limit: int | None, offset: int = 0
 ) -> list[StoredMessage]:
     """Return a session's messages behind a position, without the first `offset` of them."""
-    span = _span(session, after + 1)
-    if limit is None and not offset:
-        return [stored_of(row, session.scope) for row in _FULL.all(connection, span)]
-    page = {**span, "most": EVERY if limit is None else limit, "past": offset}
+    page = {**_span(session, after + 1), "most": EVERY if limit is None else limit, "past": offset}
     return [stored_of(row, session.scope) for row in _SOME.all(connection, page)]
 
 
@@ -532,26 +517,23 @@ def find_messages(connection: sa.Connection, reach: Scope, keys: Sequence[int]) 
     return found
 
 
+_AS_STORED = (
+    *("number", "messages", "tokens", "title", "instructions", "memory_start", "forked_from"),
+    *("summary_version", "summary_due", "summary_tries", "next_position"),
+)
+"""Fields of a session that are columns, too."""
+
+
 def session_from(row: Any) -> Session:
     """Return the session of a row."""
     return Session(
         scope=Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id),
-        number=row.number,
-        messages=row.messages,
-        tokens=row.tokens,
         created_at=statements.from_micros(row.created_at),
         updated_at=statements.from_micros(row.updated_at),
-        title=row.title,
-        instructions=row.instructions,
-        memory_start=row.memory_start,
         ended=row.idle_since is None,
         opening=getattr(row, "opening", None),
-        forked_from=row.forked_from,
-        summary_version=row.summary_version,
-        summary_due=row.summary_due,
-        summary_tries=row.summary_tries,
-        next_position=row.next_position,
         windows=_windows_in(row),
+        **{name: getattr(row, name) for name in _AS_STORED},
     )
 
 
@@ -567,32 +549,25 @@ def list_users(connection: sa.Connection, text: str, limit: int | None, offset: 
         limit: Maximum number of them.
         offset: How many to skip.
     """
-    of_user = sessions.c.namespace == namespaces.c.namespace
-    used = sa.select(sa.func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
+
+    def of_user(what: Any, table: Any, *where: Any) -> Any:
+        whose = table.c.namespace == namespaces.c.namespace
+        return sa.select(what).where(whose, *where).scalar_subquery()
+
+    used = of_user(sa.func.max(sessions.c.updated_at), sessions)
     query = sa.select(
-        namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used")
-    )
-    query = query.where(namespaces.c.user_id != "")
+        namespaces.c.user_id,
+        namespaces.c.tenant_id,
+        of_user(sa.func.count(), sessions).label("sessions"),
+        of_user(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0), sessions).label("messages"),
+        of_user(sa.func.count(), records, records.c.replaced_by.is_(None)).label("records"),
+        used.label("used"),
+    ).where(namespaces.c.user_id != "")
     if text:
-        query = query.where(
-            namespaces.c.user_id.icontains(text, autoescape=True)
-            | namespaces.c.tenant_id.icontains(text, autoescape=True)
-        )
-    # Of the page alone, the rest is counted.
-    page = query.order_by(used.desc().nulls_last(), namespaces.c.namespace).limit(limit).offset(offset)
-    some = page.subquery()
-
-    def counted(what: Any, table: Any, *where: Any) -> Any:
-        return sa.select(what).where(table.c.namespace == some.c.namespace, *where).scalar_subquery()
-
-    rows = connection.execute(
-        sa.select(
-            some,
-            counted(sa.func.count(), sessions).label("sessions"),
-            counted(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0), sessions).label("messages"),
-            counted(sa.func.count(), records, records.c.replaced_by.is_(None)).label("records"),
-        ).order_by(some.c.used.desc().nulls_last(), some.c.namespace)
-    )
+        names = namespaces.c.user_id, namespaces.c.tenant_id
+        query = query.where(sa.or_(*(name.icontains(text, autoescape=True) for name in names)))
+    newest_first = used.desc().nulls_last(), namespaces.c.namespace
+    rows = connection.execute(query.order_by(*newest_first).limit(limit).offset(offset))
     return [
         User(
             row.user_id,

@@ -57,7 +57,6 @@ def append(
     *,
     begins: bool = False,
     verbatim: bool = False,
-    erase: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
 ) -> Splice:
@@ -71,7 +70,6 @@ def append(
         in_force: The system messages in force. Drafts that repeat them are not stored.
         begins: Whether nothing else was said yet.
         verbatim: Whether to store such drafts nevertheless.
-        erase: Whether to erase the versions of replaced messages, instead of storing one.
         answers: Ids of a model's messages that are new, whatever is in front of them.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
     """
@@ -101,7 +99,7 @@ def append(
         elif not _is_same(before, draft):
             edits.append((before, draft))
     unchanged = len(drafts) - len(fresh) - len(edits)
-    return replace(edit(edits, erase=erase), insertions=tuple(fresh), ids=tuple(ids), unchanged=unchanged)
+    return replace(edit(edits, erase=False), insertions=tuple(fresh), ids=tuple(ids), unchanged=unchanged)
 
 
 def insert(existing: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], front: int | None) -> Splice:

@@ -273,10 +273,10 @@ def erase_versions(
     """Delete all versions of messages of a session, which is locked. Returns them, the newest last."""
     rows = [
         row
-        for some in statements.chunks(ids)
+        for some in statements.chunks([statements.id_digest(session, one) for one in ids])
         for row in connection.execute(
             sa.delete(messages)
-            .where(messages.c.session == session, ~IN_FORCE, messages.c.id.in_(some))
+            .where(messages.c.session == session, ~IN_FORCE, messages.c.id_digest.in_(some))
             .returning(messages)
         )
     ]
@@ -360,7 +360,6 @@ def append(
     now: datetime,
     shards: int,
     *,
-    erase: bool = False,
     verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
@@ -373,7 +372,6 @@ def append(
         drafts: The messages.
         now: The present.
         shards: Number of collections that users are spread over.
-        erase: Whether the versions of replaced messages are erased, instead of storing one.
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
@@ -395,7 +393,6 @@ def append(
         in_force,
         begins=begins,
         verbatim=verbatim,
-        erase=erase,
         answers=answers,
         new_id=new_id,
     )
@@ -461,8 +458,8 @@ def fork_session(
     draft_of: Callable[[Message], PreparedMessage],
     now: datetime,
     shards: int,
-) -> int:
-    """Copy a session's messages, up to and with one of them, into a new session. Returns how many.
+) -> None:
+    """Copy a session's messages, up to and with one of them, into a new session.
 
     Raises:
         UnknownMessageError: There is no such message, or no such session.
@@ -476,7 +473,7 @@ def fork_session(
     last = LAST if until is None else _at(connection, scope, until)[1].position
     target = scope.other_session(into)
     number = reads.make_fork(connection, row, target, now, shards)
-    copied = after = begins = 0
+    after = begins = 0
     while page := [
         one
         for one in reads.history(connection, reads.session_from(row), after, AT_ONCE)
@@ -485,13 +482,12 @@ def fork_session(
         after = page[-1].position
         copies = messages_splice.append({}, [draft_of(one.message) for one in page], verbatim=True)
         positions = apply(connection, target, reads.lock_session(connection, target), copies, now)
-        keys = reads.keys_of(connection, target, copies.ids)
-        vectors.copy(connection, dict(zip((one.key for one in page), keys, strict=True)), target, now)
-        copied += len(page)
+        made = reads.list_by_id(connection, target, number, copies.ids)
+        keys = {one.key: copy.key for one, copy in zip(page, made, strict=True)}
+        vectors.copy(connection, keys, target, now)
         ended = (at for one, at in zip(page, positions, strict=True) if one.position < row.memory_start)
         begins = max(ended, default=begins - 1) + 1
     connection.execute(sa.update(sessions).where(sessions.c.number == number).values(memory_start=begins))
-    return copied
 
 
 def _at(connection: sa.Connection, scope: Scope, place: str | int) -> tuple[Any, StoredMessage]:
@@ -501,14 +497,14 @@ def _at(connection: sa.Connection, scope: Scope, place: str | int) -> tuple[Any,
         UnknownMessageError: The session does not have it.
     """
     row = reads.lock_session(connection, scope)
-    if row is not None:
+    if row is not None and isinstance(place, str | int) and not isinstance(place, bool):
         query = sa.select(messages).where(reads.inside(row.number)).limit(1)
         if isinstance(place, str):
             query = query.where(messages.c.id_digest == statements.id_digest(row.number, place))
         elif place >= 0:
-            query = query.order_by(messages.c.position).offset(place)
+            query = query.order_by(messages.c.position).offset(min(place, LAST))
         else:
-            query = query.order_by(messages.c.position.desc()).offset(-1 - place)
+            query = query.order_by(messages.c.position.desc()).offset(min(-1 - place, LAST))
         if (found := connection.execute(query).first()) is not None:
             return row, reads.stored_of(found, scope)
     raise UnknownMessageError(
@@ -659,19 +655,18 @@ def session_ids(
 
 
 def list_messages(
-    connection: sa.Connection, session: Session, part: Part | None, limit: int | None, offset: int
+    connection: sa.Connection, scope: Scope, part: Part | None, limit: int | None, offset: int
 ) -> list[StoredMessage]:
     """Return a session's messages in their order, or those of one part."""
-    query = sa.select(messages).where(_within(session, part)).order_by(messages.c.position)
+    query = sa.select(messages).where(_within(scope, part)).order_by(messages.c.position)
     rows = connection.execute(query.offset(offset).limit(EVERY if limit is None else limit))
-    return [reads.stored_of(row, session.scope) for row in rows]
+    return [reads.stored_of(row, scope) for row in rows]
 
 
-def count_list(connection: sa.Connection, session: Session, part: Part | None) -> int:
+def count_list(connection: sa.Connection, scope: Scope, part: Part | None) -> int:
     """Return how many messages a session or one of its parts has."""
-    if part is None:
-        return session.messages
-    return connection.scalar(sa.select(sa.func.count()).where(_within(session, part))) or 0
+    whole = sa.select(sessions.c.messages).where(sessions.c.bucket == scope.session_bucket)
+    return connection.scalar(sa.select(sa.func.count()).where(_within(scope, part)) if part else whole) or 0
 
 
 def take_from_list(
@@ -691,8 +686,8 @@ def take_from_list(
     if row is None:
         return []
     if first < 0:
-        first += connection.scalar(sa.select(sa.func.count()).where(_within(row, part))) or 0
-    found = list_messages(connection, reads.session_from(row), part, count, first) if first >= 0 else []
+        first += count_list(connection, scope, part)
+    found = list_messages(connection, scope, part, count, first) if first >= 0 else []
     apply(connection, scope, row, messages_splice.remove(found, erase=True), now)
     return found
 
@@ -712,7 +707,7 @@ def archive_list(
     row = reads.lock_session(connection, scope)
     if row is None:
         return []
-    found = list_messages(connection, reads.session_from(row), "active", count, 0)
+    found = list_messages(connection, scope, "active", count, 0)
     if found:
         behind = found[-1].position + 1
         _begin_at(connection, row.number, behind, now)
@@ -742,10 +737,8 @@ def insert_into_list(
         InvalidMessageError: The session has a message of that id, at a place of its own.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    if place is None:
-        front = sa.select(messages.c.key).where(_within(row, "active"))
-    else:
-        front = sa.select(messages.c.key).where(reads.inside(row.number))
+    front = sa.select(messages.c.key).where(_within(scope, "active" if place is None else None))
+    if place is not None:
         front = front.offset(place if place >= 0 else max(0, row.messages + place))
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     known = reads.list_by_id(connection, scope, row.number, named)
@@ -816,15 +809,14 @@ def replace_list(
     return splice.receipt
 
 
-def _within(session: Any, part: Part | None) -> Any:
-    """Return the condition on `messages` for a part of a session: a record, or its row."""
-    match part:
-        case None:
-            return reads.inside(session.number)
-        case "active":
-            return sa.and_(reads.inside(session.number), messages.c.position >= session.memory_start)
-        case "archived":
-            return sa.and_(reads.inside(session.number), messages.c.position < session.memory_start)
+def _within(scope: Scope, part: Part | None) -> sa.ColumnElement[bool]:
+    """Return the condition on `messages` for a session, or a part of it."""
+    number, start = (
+        sa.select(column).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()
+        for column in (sessions.c.number, sessions.c.memory_start)
+    )
+    border = {"active": messages.c.position >= start, "archived": messages.c.position < start}
+    return sa.and_(reads.inside(number), border.get(part or "", sa.true()))
 
 
 def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime) -> None:

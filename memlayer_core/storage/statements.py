@@ -257,7 +257,7 @@ def offset_of(moment: datetime) -> int:
 
 def id_digest(session: int, message_id: str) -> bytes:
     """Return 16 bytes that name an id in its session: ids may be longer than an index allows."""
-    return hashlib.blake2b(f"{session}:{message_id}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(f"{session}:{message_id}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def reach_parameters(reach: Scope | SharedScope | Folder) -> dict[str, str | None]:

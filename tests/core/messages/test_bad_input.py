@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import json
 import math
-from datetime import UTC, datetime
 
 import pytest
 from tuned import Tuned
+from waiting import wait_for
 
-from memlayer_core import MemlayerError, Memory, Message, ToolCall, errors
+from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall, errors
 from memlayer_core.errors import (
     ConfigurationError,
     EmbedderMismatchError,
+    ImportStoppedError,
     InvalidLimitError,
     InvalidMessageError,
-    InvalidScopeError,
     MessageTypeError,
+    UnknownMessageError,
 )
+from memlayer_core.events import WorkerFailed
+from memlayer_core.messages import writes as messages_writes
 
 
 @pytest.fixture
@@ -28,73 +32,40 @@ def chat(memory):
 RING: list = []
 RING.append(RING)
 
-BAD_MESSAGES = {
-    "an unknown role": Message("robot", "x"),
-    "content that is a number": Message("user", 5),
-    "a block without a type": Message("user", ({"text": "x"},)),
-    "a block that holds bytes": Message("user", ({"type": "image", "data": b"\x00"},)),
-    "infinity deep in the metadata": Message("user", "x", metadata={"a": [{"b": -math.inf}]}),
-    "an object in the metadata": Message("user", "x", metadata={"when": datetime.now(UTC)}),
-    "a number as a key": Message("user", "x", metadata={1: "x"}),
-    "metadata that is no mapping": Message("user", "x", metadata=["x"]),
-    "metadata that holds itself": Message("user", "x", metadata={"ring": RING}),
-    "a NUL in the id": Message("user", "x", id="a\0b"),
-    "a lone surrogate in the name": Message("user", "x", name="\udfff"),
-    "an empty id": Message("user", "x", id=""),
-    "an id that comes twice": Message("user", "x", id="good"),
-    "a time that is a string": Message("user", "x", created_at="yesterday"),
-    "tool calls that are dicts": Message("assistant", tool_calls=({"id": "c", "name": "n"},)),
-    "tool arguments that are no text": Message("assistant", tool_calls=(ToolCall("c", "n", {"a": 1}),)),
-}
+BAD_MESSAGES = [
+    Message("robot", "x"),
+    Message("user", 5),
+    Message("user", ({"text": "x"},)),
+    Message("user", ({"type": "image", "data": b"\x00"},)),
+    Message("user", "x", metadata={"a": [{"b": -math.inf}]}),
+    Message("user", "x", metadata={1: "x"}),
+    Message("user", "x", metadata=["x"]),
+    Message("user", "x", metadata={"ring": RING}),
+    Message("user", "x", id="a\0b"),
+    Message("user", "x", name="\udfff"),
+    Message("user", "x", id=""),
+    Message("user", "x", id="good"),
+    Message("user", "x", created_at="yesterday"),
+    Message("assistant", tool_calls=({"id": "c", "name": "n"},)),
+    Message("assistant", tool_calls=(ToolCall("c", "n", {"a": 1}),)),
+]
 
 
 @pytest.mark.requirement("F18")
-@pytest.mark.parametrize("bad", BAD_MESSAGES.values(), ids=BAD_MESSAGES.keys())
-def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory, chat, bad) -> None:
-    with pytest.raises(InvalidMessageError) as refused:
-        chat.add_messages([Message("user", "good", id="good"), bad])
-    assert refused.value.hint
-    assert not refused.value.retryable
+def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory, chat) -> None:
+    for bad in BAD_MESSAGES:
+        with pytest.raises(InvalidMessageError) as refused:
+            chat.add_messages([Message("user", "good", id="good"), bad])
+        assert refused.value.hint
+        assert not refused.value.retryable
+    for content in (b"x", 5, None, {"type": "text", "text": "x"}, ["x"]):
+        with pytest.raises(InvalidMessageError):
+            chat.add("user", content)
+        with pytest.raises(InvalidMessageError, match="tool"):
+            chat.add("assistant", "x", tool_calls=content)
     assert chat.history() == []
     assert memory.sessions(user_id="louis") == []
     assert memory.admin.status().backlog.queued == 0
-
-
-@pytest.mark.parametrize("content", [b"x", 5, None, {"type": "text", "text": "x"}, ["x"]])
-def test_content_and_calls_of_another_type_are_refused(chat, content) -> None:
-    with pytest.raises(InvalidMessageError):
-        chat.add("user", content)
-    with pytest.raises(InvalidMessageError, match="tool"):
-        chat.add("assistant", "x", tool_calls=content)
-    assert chat.history() == []
-
-
-@pytest.mark.parametrize("bad", ["hello", 5, None, {"role": "user"}, Message("user", "x"), [None]])
-def test_what_is_no_list_of_messages_is_a_type_error_and_no_messages_are_none(memory, chat, bad) -> None:
-    with pytest.raises(TypeError) as refused:
-        chat.add_messages(bad)
-    assert isinstance(refused.value, MessageTypeError)
-    assert chat.add_messages([]).stored == 0
-    assert memory.sessions(user_id="louis") == []
-
-
-@pytest.mark.slow
-def test_a_message_of_five_megabytes_is_stored_whole_and_found_by_its_beginning(open_at) -> None:
-    memory = open_at()
-    chat = memory.chat(user_id="louis", session_id="s")
-    huge = "pineapple " + "lorem ipsum dolor " * 290_000
-    assert len(huge) > 5_000_000
-    chat.add("user", huge)
-    chat.add("user", "and now?")
-    memory.flush()
-    assert chat.history()[0].content == huge
-    assert memory.search("pineapple", user_id="louis")[0].text == huge
-    context = chat.context(token_limit=500)
-    preview, question = context.messages
-    assert question.content == "and now?"
-    assert preview.text.startswith("pineapple lorem")
-    assert len(preview.text) < 5_000, "what has room in the limit"
-    assert chat.reload("msg-1").content == huge
 
 
 def test_a_message_over_the_size_limit_is_refused() -> None:
@@ -106,41 +77,71 @@ def test_a_message_over_the_size_limit_is_refused() -> None:
         chat.add("user", "ü" * 400)
 
 
-@pytest.mark.parametrize("name", ["user_id", "tenant_id", "agent_id", "session_id"])
-@pytest.mark.parametrize("value", ["", "\t\n", "\u3000", "a\0b", "\ud800", 5, b"x"])
-def test_an_id_that_names_nobody_is_refused(memory, name, value) -> None:
-    with pytest.raises(InvalidScopeError, match=name):
-        memory.chat(**{"user_id": "louis", name: value})
-    with pytest.raises(InvalidScopeError):  # it would be a session without a user
-        memory.chat(user_id="memlayer:session:s1", session_id="s2")
-
-
-@pytest.mark.parametrize("bad", [0, -1, True, 1.5, "10", math.inf])
-def test_limits_below_one_are_refused_and_waits_that_are_no_time(memory, chat, bad) -> None:
+def test_numbers_that_nothing_can_count_are_refused_and_waits_that_are_no_time(memory, chat) -> None:
     chat.add("user", "hi")
-    with pytest.raises(InvalidLimitError):
-        chat.context(token_limit=bad)
-    for limit in ("limit", "token_limit"):
-        with pytest.raises(InvalidLimitError):
-            memory.search("hi", user_id="louis", **{limit: bad})
+    for number in (0, -5, True, 1.5, "10", math.inf, 2**31):
+        for refused in (
+            lambda of: chat.history(0, of),
+            lambda of: memory.search("hi", user_id="louis", limit=of),
+            lambda of: memory.search("hi", user_id="louis", token_limit=of),
+            lambda of: memory.sessions(user_id="louis", limit=of),
+            lambda of: memory.sessions(user_id="louis", offset=of or -1),
+        ):
+            with pytest.raises(InvalidLimitError):
+                refused(number)
+    for place in (10**20, -(10**20), True, 1.5):
+        with pytest.raises(UnknownMessageError):
+            chat.edit(place, "new")
     for wait in ("60", math.nan, True):
         with pytest.raises(InvalidLimitError, match="timeout"):
             memory.flush(wait)
+    for days in (10**6, math.inf, math.nan, 0):
+        with pytest.raises(ConfigurationError, match="session_idle_days"):
+            Settings(session_idle_days=days)
 
 
-@pytest.mark.parametrize("bad", [5, b"x", ["x"]])
-def test_a_query_that_is_no_text_is_refused(memory, chat, bad) -> None:
-    for ask in (lambda query: memory.search(query, user_id="louis"), chat.context):
-        with pytest.raises(InvalidMessageError):
-            ask(bad)
-
-
-@pytest.mark.parametrize("query", ["", "   ", "???", "\0", "\ud800", "the of and", "' OR 1=1 --", '"*'])
-def test_any_text_is_a_query(memory, chat, query) -> None:
+def test_any_text_is_a_query_and_nothing_else(memory, chat) -> None:
     chat.add("user", "hello there")
     memory.flush()
-    memory.search(query, user_id="louis")
-    chat.context(query)
+    for ask in (lambda query: memory.search(query, user_id="louis"), chat.context):
+        for text in ("", "   ", "???", "\0", "\ud800", "the of and", "' OR 1=1 --", '"*'):
+            ask(text)
+        for wrong in (5, b"x", ["x"]):
+            with pytest.raises(InvalidMessageError):
+                ask(wrong)
+
+
+def export_of(**line) -> list[str]:
+    head = {"memlayer": "export", "version": 1, "tenant_id": "t", "messages": 1}
+    session = {"session": 1, "tenant_id": "t", "user_id": "m", "session_id": "k", **line}
+    said = {"message": {"role": "user", "content": "x", "id": "1"}, "session": 1}
+    return [json.dumps(one) for one in (head, session, said, {"end": {"sessions": 1, "messages": 1}})]
+
+
+@pytest.mark.each_database
+def test_texts_and_times_that_no_database_can_store_are_refused_and_the_store_stays_usable(resting) -> None:
+    for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"):
+        for name in ("created_at", "updated_at"):
+            with pytest.raises(ImportStoppedError, match="line 2"):
+                resting.import_from(export_of(**{name: moment}))
+    chat = resting.chat(user_id="louis", session_id="s")
+    chat.add("user", "hello", id="m1")
+    for text in ("\ud800", "a\0b", ""):
+        for name in ("title", "forked_from", "ended_with"):
+            with pytest.raises(ImportStoppedError, match=name):
+                resting.import_from(export_of(**{name: text}))
+        with pytest.raises(InvalidMessageError):
+            chat.rename(text)
+        for refused in (
+            lambda name: chat.edit(name, "new"),
+            chat.delete_message,
+            lambda name: chat.fork(until=name),
+        ):
+            with pytest.raises(UnknownMessageError):
+                refused(text)
+    resting.flush()
+    assert [message.text for message in chat.history()] == ["hello"]
+    assert len(resting.sessions(user_id="louis")) == 1
 
 
 def one(texts):
@@ -152,46 +153,40 @@ def other(texts):
 
 
 def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) -> None:
-    memory = open_at(embedder=one)
-    memory.chat(user_id="louis", session_id="s").add("user", "hi there")
-    memory.flush()
+    """Nor is one that was chosen by hand replaced by whoever works the queue off."""
+    memory = open_at(embedder=one, settings=Tuned(index_delay=60))
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add("user", "hello zebra")
+    chat.edit(0, "hi there")
     memory.close()
-    with pytest.raises(EmbedderMismatchError) as refused:
-        open_at(embedder=other)
-    assert "one" in str(refused.value)
-    assert "other" in str(refused.value)
+    with pytest.raises(ConfigurationError, match="one"):
+        open_at(embedder="auto")
+    for embedder, options in ((one, {}), (other, {"reembed": True}), (other, {})):
+        with open_at(embedder=embedder, **options) as again:
+            again.flush()
+            found = again.search("zebra there", user_id="louis", limit=50)
+            assert [hit.text for hit in found] == ["hi there"], "no version is embedded"
+            assert again.admin.status().embedder.endswith(embedder.__name__)
+    with pytest.raises(EmbedderMismatchError, match=r"one.*other|other.*one") as refused:
+        open_at(embedder=one)
     assert "reindex" in refused.value.hint
-    open_at(embedder=one).close()
-    again = open_at(embedder=other, reembed=True)
-    again.flush()
-    assert again.search("there", user_id="louis")[0].text == "hi there"
-    assert again.admin.status().embedder.endswith("other")
-    again.close()
-    open_at(embedder=other).close()
 
 
-def test_opening_nothing_says_what_can_be_opened() -> None:
+def test_what_cannot_be_opened_is_refused_and_nothing_is_made(tmp_path, monkeypatch) -> None:
+    """An empty path would be whatever directory the process is in; some mistakes only later work would stumble over."""
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
         Memory.open()
     assert "in_memory" in refused.value.hint
-
-
-@pytest.mark.parametrize("nowhere", ["", 5, b"memory", ":memory:"])
-def test_a_directory_that_is_no_path_is_refused_and_nothing_is_made(nowhere, tmp_path, monkeypatch) -> None:
-    """An empty path would be whatever directory the process is in."""
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match="directory"):
-        Memory.open(nowhere)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("wrong", [{"settings": {}}, {"settings": {"max_tokens": 5}}, {"truncate_with": 5}])
-def test_what_only_later_work_would_stumble_over_is_refused_when_a_memory_is_opened(wrong, tmp_path) -> None:
-    (name,) = wrong
-    with pytest.raises(ConfigurationError, match=name):
-        Memory.in_memory(**wrong)
-    with pytest.raises(ConfigurationError, match=name):
-        Memory.open(tmp_path / "memory", embedder="hashing", **wrong)
+    for nowhere in ("", 5, b"memory", ":memory:"):
+        with pytest.raises(ConfigurationError, match="directory"):
+            Memory.open(nowhere)
+    for wrong in ({"settings": {}}, {"settings": {"max_tokens": 5}}, {"truncate_with": 5}):
+        (name,) = wrong
+        with pytest.raises(ConfigurationError, match=name):
+            Memory.in_memory(**wrong)
+        with pytest.raises(ConfigurationError, match=name):
+            Memory.open(tmp_path / "memory", embedder="hashing", **wrong)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -201,16 +196,68 @@ def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
     assert len(kinds) > 20
     for kind in kinds:
         assert kind.__name__ in tree
-    made = InvalidLimitError("what", hint="do this")
-    assert made.__notes__ == ["Hint: do this"]
+    assert InvalidLimitError("what", hint="do this").__notes__ == ["Hint: do this"]
+    assert issubclass(MessageTypeError, TypeError)
 
 
-def test_an_embedder_chosen_by_hand_is_not_replaced_by_whoever_works_the_queue_off(open_at) -> None:
-    memory = open_at(embedder=one, settings=Tuned(index_delay=60))
-    memory.chat(user_id="louis", session_id="s").add("user", "hi there")
-    memory.close()
-    with pytest.raises(ConfigurationError, match="one"):
-        open_at(embedder="auto")
-    again = open_at(embedder=one)
-    again.flush()
-    assert again.search("there", user_id="louis")[0].text == "hi there"
+# What somebody says or does at an odd moment harms nobody
+
+
+@pytest.mark.requirement("F20")
+def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
+    chat.add("user", "the password is swordfish", id="x")
+    chat.add("user", "the password is swordfish", id="x", model_visible=False)
+    resting.flush()
+    assert not resting.search("password swordfish", user_id="louis")
+    assert resting.chat(user_id="louis", session_id="t").context("password swordfish").recall == ""
+
+
+def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch) -> None:
+    memory = open_at()
+    calls, problems = [], []
+    memory.listen(lambda event: problems.append(event) if isinstance(event, WorkerFailed) else None)
+
+    def broken(connection, before):
+        calls.append(before)
+        if len(calls) < 3:
+            raise OverflowError("a row that cannot be read")
+        return False
+
+    monkeypatch.setattr("memlayer_core.worker._RECOVERY", 0.01)
+    monkeypatch.setattr(messages_writes, "is_idle", broken)
+    memory.chat(user_id="louis", session_id="s").add("user", "hello")
+    wait_for(lambda: len(calls) >= 3)
+    assert [problem.reason for problem in problems] == ["OverflowError"]  # its text may quote what was said
+    wait_for(lambda: not memory.admin.status().problems)
+    assert memory.search("hello", user_id="louis")[0].text == "hello"
+
+
+@pytest.mark.requirement("F13")
+def test_an_answer_that_was_known_before_ends_nothing_temporary(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", "q", id="1"), Message("assistant", "a", id="2")])
+    chat.add_temporary(Message("user", "(a hint)"))
+    chat.context()
+    chat.add("assistant", "a", id="2")
+    chat.add("assistant", "for people", model_visible=False)
+    assert [message.text for message in chat.context().temporary] == ["(a hint)"]
+    chat.add("assistant", "an answer")
+    assert chat.context().temporary == ()
+
+
+def test_a_window_has_its_room_back_when_what_took_it_is_gone(resting) -> None:
+    chat = resting.chat(user_id="louis", session_id="s")
+    for number in range(10):
+        chat.add("user", f"question {number} about the weather in town")
+        chat.add("assistant", f"answer {number} it is fine")
+    chat.add_temporary(Message("user", "x y " * 450))
+    chat.context(token_limit=1000)
+    resting.flush()
+    chat.add("assistant", "thanks")
+    assert len(chat.context(token_limit=1000).window) == 21
+    chat.add("user", "x y " * 450, id="big")
+    assert len(chat.context(token_limit=1000).window) < 21
+    resting.flush()
+    chat.edit("big", "short")
+    assert len(chat.context(token_limit=1000).window) == 22

@@ -3,38 +3,32 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings as hypothesis_settings, strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 
 from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.events import MessagesStored
-from memlayer_core.messages.model import SyncReport
+from memlayer_core.messages import reads as messages_reads
+from memlayer_core.messages.align import Digest, align, digest_of
 from memlayer_core.models.hashing import HashingEmbedder
 from tests.conftest import taken_out
-from tests.core.messages.conftest import beside
+from tests.core.messages.conftest import listed
+from tests.examples import examples
 
 pytestmark = pytest.mark.each_database
 
-WHO = {"u": "user", "a": "assistant", "s": "system", "h": "assistant"}
+EXAMPLES = examples(60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
 def chat(store: Memory) -> Chat:
     return store.chat(user_id="ada", session_id="monday")
-
-
-def listed(written: str) -> list[Message]:
-    """Read `"u1 a1#id"`: who speaks (h: hidden), what is said, and perhaps an id."""
-    read = (word.partition("#") for word in written.split())
-    return [
-        Message(WHO[text[0]], text, id=named or None, model_visible=text[0] != "h") for text, _, named in read
-    ]
 
 
 def words(chat: Chat) -> str:
@@ -58,39 +52,20 @@ def test_a_list_that_is_sent_with_every_message_is_a_history(chat):
     assert chat.history() == []
 
 
-def test_what_an_edit_supersedes_is_kept_apart_and_no_longer_recalled(store, chat):
+def test_an_edit_keeps_the_id_the_time_and_the_place_and_the_old_words_are_no_longer_recalled(store, chat):
     chat.resync(listed("u1 a1 uzebra ayak"))
     store.flush()
-    synced = chat.resync(listed("u1 a1 ulion"))
-    assert words(chat) == "u1 a1 ulion"
-    assert synced.superseded == 2
-    assert kept_apart(chat) == ["uzebra ayak"]
-    assert {hit.text for hit in store.search("uzebra ayak", user_id="ada")}.isdisjoint({"uzebra", "ayak"})
-    assert [session.scope.session_id for session in store.sessions(user_id="ada")] == ["monday"]
-
-
-def test_what_is_superseded_stays_out_of_recall_when_all_is_embedded_anew(open_at):
-    memory = open_at()
-    chat = memory.chat(user_id="ada", session_id="monday")
-    chat.resync(listed("u1 a1 uzebra hgiraffe"))
-    chat.resync(listed("u1 a1 ulion"))
-    memory.flush()
-    memory.close()
-    again = open_at(embedder=lambda texts: [[1.0, float(len(text))] for text in texts], reembed=True)
-    again.flush()
-    again.admin.reindex()
-    found = {hit.text for hit in again.search("zebra giraffe", user_id="ada", limit=50)}
-    assert found == {"u1", "a1", "ulion"}
-
-
-def test_an_edit_keeps_the_id_the_time_and_the_place_and_the_old_words(chat):
-    chat.resync(listed("u1 a1 u2 a2"))
     before = chat.history()
-    synced = chat.resync(listed("u1 aother u2 a2 u3"))
-    assert chat.history()[:4] == [before[0], replace(before[1], content="aother"), *before[2:]]
-    assert synced.ids[:4] == tuple(one.id for one in before)
-    assert words(chat) == "u1 aother u2 a2 u3"
-    assert kept_apart(chat) == ["a1"]
+    synced = chat.resync(listed("u1 aother uzebra ayak"))
+    assert chat.history() == [before[0], replace(before[1], content="aother"), *before[2:]]
+    assert synced.ids == tuple(one.id for one in before)
+    synced = chat.resync(listed("u1 aother ulion"))
+    assert words(chat) == "u1 aother ulion"
+    assert synced.superseded == 2
+    assert kept_apart(chat) == ["uzebra ayak", "a1"]
+    found = {hit.text for hit in store.search("a1 uzebra ayak", user_id="ada")}
+    assert found.isdisjoint({"a1", "uzebra", "ayak"})
+    assert [session.scope.session_id for session in store.sessions(user_id="ada")] == ["monday"]
 
 
 def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(store, chat):
@@ -109,36 +84,15 @@ def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(st
     assert (session.messages, session.tokens) == (10, sum(p.tokens for p in chat.context().pieces))
 
 
-def test_a_list_that_has_nothing_in_common_comes_behind_or_instead(chat):
-    chat.resync(listed("s0 u1 a1"))
-    chat.resync(listed("u7 a7"))
-    assert words(chat) == "s0 u1 a1 u7 a7"
-    chat.resync(listed("s1 u8 a8"), replace="all")
-    assert words(chat) == "s1 u8 a8"
-    chat.resync([], replace="all")
-    assert words(chat) == ""
-    assert kept_apart(chat) == ["s1 u8 a8", "s0 u1 a1 u7 a7"]
-    assert chat.resync([]).stored == chat.resync([], replace="all").superseded == 0
-
-
-def test_a_list_that_ends_far_back_in_a_long_history_keeps_all_that_followed_apart(chat):
-    turns = [f"u{'x' * 45}{n} a{n}" for n in range(150)]
-    chat.resync(listed(" ".join(turns)))
-    assert chat.resync(listed(" ".join(turns[5:7])), replace="all").superseded == 2 * 143
-    assert words(chat) == " ".join(turns[:7])
-
-
 def test_the_receipt_names_what_is_stored_and_it_is_told_of_like_an_add(store, chat):
     heard: list[Any] = []
     store.listen(lambda told: heard.append(told) if isinstance(told, MessagesStored) else None)
     first = chat.resync(listed("u1 a1#mine"))
     assert chat.resync(listed("u1 a1")).stored == 0
     again = chat.resync(listed("u1 a1 u2"))
-    assert (first.stored, first.unchanged, first.superseded) == (2, 0, 0)
-    assert (again.stored, again.unchanged) == (1, 2)
+    assert (first.stored, first.unchanged, again.stored, again.unchanged) == (2, 0, 1, 2)
     assert again.ids == tuple(message.id for message in chat.history())
-    assert again.ids[:2] == first.ids
-    assert first.ids[1] == "mine"
+    assert again.ids[:2] == first.ids == (first.ids[0], "mine")
     assert [(told.stored, told.unchanged) for told in heard] == [(2, 0), (1, 2)]
 
 
@@ -157,34 +111,19 @@ def test_two_processes_that_send_the_same_list_store_it_once(store):
     assert words(store.chat(user_id="ada", session_id="together")) == lists[-1]
 
 
-def test_ids_of_another_scope_are_strangers(chat):
-    others = beside(chat)
-    for other in others:
-        other.resync(listed("u1#1 a1#2 u2#3"))
-    chat.resync(listed("u1#1 a9#2 u9#9"))
-    chat.resync(listed("uelse#3"), replace="all")
-    assert [words(other) for other in others] == ["u1 a1 u2"] * len(others)
-    assert words(chat) == "uelse"
-
-
-@pytest.mark.parametrize("shape", ["trimmed", "pinned", "summed up"])
-def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch, shape):
-    from memlayer_core.messages import reads as messages_reads
-
-    memory = open_at()
-    chat = memory.chat(user_id="ada", session_id="long")
+def test_only_the_end_of_a_long_history_is_read(open_at, monkeypatch):
+    chat = open_at().chat(user_id="ada", session_id="long")
     told = [f"{'ua'[n % 2]}{n}" for n in range(3000)]
     chat.add_messages(listed(" ".join(told)))
     read: list[int] = []
     real = messages_reads.stored_of
     monkeypatch.setattr(messages_reads, "stored_of", lambda *a: read.append(1) or real(*a))
-    front = {"trimmed": [], "pinned": told[:1], "summed up": ["usummary"]}[shape]
-    for n in range(3000, 3010):
-        told.append(f"{'ua'[n % 2]}{n}")
-        chat.resync(listed(" ".join([*front, *told[-20:]])))
-    assert len(read) < 10 * 130
-    expected = told if shape != "summed up" else [*told[:-29], "usummary", *told[-29:]]
-    assert words(chat) == " ".join(expected)
+    for front in ([], told[:1], ["usummary"]):
+        for n in range(len(told), len(told) + 10):
+            told.append(f"{'ua'[n % 2]}{n}")
+            chat.resync(listed(" ".join([*front, *told[-20:]])))
+    assert len(read) < 30 * 130
+    assert words(chat) == " ".join([*told[:-29], "usummary", *told[-29:]])
 
 
 def named(count: int, *, first: int = 0) -> list[Message]:
@@ -197,116 +136,82 @@ def long(count: int) -> list[Message]:
 
 
 @pytest.mark.requirement("L09")
-@pytest.mark.parametrize(("said", "kept"), [(4, 4), (300, 20), (300, 6)])
-def test_a_framework_that_gives_stored_messages_ids_of_its_own_stores_none_again(chat, said, kept):
-    chat.add_messages(long(said))
-    for end in range(said + 1, said + 4):
-        told = named(end, first=said - kept)
-        synced = chat.resync(told)
-        assert (synced.stored, synced.unchanged, synced.superseded) == (1, len(told) - 1, 0)
-        assert chat.resync(told).stored == 0
-    assert [message.text for message in chat.history()] == [message.text for message in long(said + 3)]
+def test_a_framework_that_gives_stored_messages_ids_of_its_own_stores_none_again(store):
+    for said, kept in ((4, 4), (300, 6)):
+        chat = store.chat(user_id="ada")
+        chat.add_messages(long(said))
+        for end in range(said + 1, said + 4):
+            told = named(end, first=said - kept)
+            synced = chat.resync(told)
+            assert (synced.stored, synced.unchanged, synced.superseded) == (1, len(told) - 1, 0)
+            assert chat.resync(told).stored == 0
+        assert [message.text for message in chat.history()] == [message.text for message in long(said + 3)]
 
 
-@pytest.mark.parametrize(
-    ("first", "then", "stored", "apart"),
-    [
-        ("s1#sys u1#1", "s2#sys u1#1 a2#2", "s2 u1 a2", ["s1"]),
-        ("u1#1 a1#2", "u8#2 s1#1", "s1 u8", ["u1 a1"]),
-        ("u1#x h1#a", "u1#x h1#b h1#a", "u1 h1 h1", []),
-        ("aok#0 aok#1 u2#2 a3#3", "a3#3 uok#n aok#1 u2#2", "aok aok u2 a3 uok", []),
-    ],
-)
-def test_an_id_that_is_known_is_that_message_whatever_it_says_and_whoever_says_it(
-    store, chat, first, then, stored, apart
-):
-    chat.resync(listed(first))
-    synced = chat.resync(listed(then))
-    history = {message.id: message for message in chat.history()}
-    assert words(chat) == stored
-    assert [history[name].text for name in synced.ids] == [message.text for message in listed(then)]
-    assert kept_apart(chat) == apart
-    assert (chat.resync(listed(then)).stored, words(chat)) == (0, stored)
+def test_an_id_that_comes_to_mean_something_else_is_that_message_and_no_longer_in_force(store, chat):
+    chat.resync(listed("s1#1 s2#2 u1#3"))
+    chat.resync(listed("u8#2 u1#3"))
+    assert [message.text for message in chat.context().system] == ["s1"]
+    for _ in range(2):
+        synced = chat.resync(listed("u9#1 u8#2 u1#3"))
+        assert (words(chat), list(chat.context().system)) == ("u9 u8 u1", [])
+        assert synced.ids == ("1", "2", "3")
+    assert (synced.stored, kept_apart(chat)) == (0, ["s1", "s2"])
     store.flush()
     assert store.admin.verify() == []
 
 
-def test_instructions_whose_id_comes_to_mean_something_else_are_no_longer_in_force(chat):
-    chat.resync(listed("s1#1 s2#2 u1#3"))
-    chat.resync(listed("u8#2 u1#3"))
-    assert [message.text for message in chat.context().system] == ["s1"]
-    chat.resync(listed("u9#1 u8#2 u1#3"))
-    assert (words(chat), list(chat.context().system)) == ("u9 u8 u1", [])
-
-
-def test_a_list_of_instructions_only_takes_the_place_of_a_history_once(chat):
-    chat.resync(listed("u1 a1"))
-    assert chat.resync(listed("s1"), replace="all").superseded == 2
-    assert chat.resync(listed("s1"), replace="all") == SyncReport((chat.history()[0].id or "",), 0, 1)
-
-
-def test_what_is_edited_far_back_by_its_id_supersedes_all_that_followed(chat):
-    chat.resync(listed("s1#s"))
-    chat.add_messages(named(300))
-    synced = chat.resync([*listed("s1#s"), *named(12, first=10), *listed("uelse#x")])
-    assert words(chat).split() == ["s1", *(message.text for message in long(12)), "uelse"]
-    assert (synced.stored, synced.superseded) == (1, 288)
-    assert [len(apart.split()) for apart in kept_apart(chat)] == [288]
-
-
-def test_calls_without_text_are_found_far_back(chat):
+def test_what_is_far_back_is_found_and_supersedes_all_that_followed(chat):
+    """By its words, as calls without text, and by its ids."""
     calls = [Message("assistant", tool_calls=(ToolCall(f"c{n}", "f", "{}"),)) for n in range(3)]
     answers = [Message("tool", f"answer {n}", tool_call_id=f"c{n}") for n in range(3)]
-    chat.add_messages([m for pair in zip(calls, answers, strict=True) for m in pair] + long(300))
+    chat.add_messages([*listed("s1#s"), *(m for pair in zip(calls, answers, strict=True) for m in pair)])
+    chat.add_messages(named(300))
     assert chat.resync([calls[1], answers[1], *long(300)[-4:], Message("user", "new")]).stored == 1
+    synced = chat.resync([*listed("s1#s"), *named(62, first=60), *listed("uelse#x")])
+    assert words(chat).split()[-63:] == [*(message.text for message in long(62)), "uelse"]
+    assert (synced.stored, synced.superseded) == (1, 239)
+    assert chat.resync(long(7)[5:], replace="all").superseded == 56
+    assert [len(apart.split()) for apart in kept_apart(chat)] == [56, 239]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"replace": "all"}, {"replace": "nothing"}, {"replace": "all", "erase": True}], ids=str
-)
-def test_of_a_whole_list_only_what_is_new_is_embedded(store, chat, monkeypatch, options):
-    said = listed("u1 a1 uok a2 uok a3")
-    chat.add_messages(said)
+def test_of_a_whole_list_only_what_is_new_is_embedded(store, monkeypatch):
     embedded: list[str] = []
     embed = HashingEmbedder.embed
     monkeypatch.setattr(
         HashingEmbedder, "embed", lambda self, texts: embedded.extend(texts) or embed(self, texts)
     )
-    assert chat.resync([*said, *listed("uok a4")], **options).stored == 2
-    store.flush()
-    assert embedded == ["uok", "a4"]
-    assert [hit.text for hit in store.search("uok", user_id="ada", limit=9)][:3] == ["uok"] * 3
+    said = listed("u1 a1 uok a2 uok a3")
+    for options in ({}, {"replace": "all"}, {"replace": "nothing"}, {"replace": "all", "erase": True}):
+        chat = store.chat(user_id="ada")
+        chat.add_messages(said)
+        embedded.clear()
+        assert chat.resync([*said, *listed("uok a4")], **options).stored == 2
+        store.flush()
+        assert embedded == ["uok", "a4"]
+        found = store.search("uok", user_id="ada", session_id=chat.session_id, limit=9)
+        assert [hit.text for hit in found][:3] == ["uok"] * 3
     assert store.admin.verify() == []
 
 
-@st.composite
-def lists(draw: st.DrawFn) -> Callable[[list[Message], int], list[Message]]:
-    """Return how a framework makes a list of a history: trimmed, edited, in another order, with ids or without."""
-    start, swaps = draw(st.integers(0, 6)), draw(st.booleans())
-    fates = draw(st.lists(st.sampled_from(["id", "id", "words", "stranger", "edit", "out"]), max_size=12))
-    added = draw(st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4))
-    shuffled = draw(st.randoms(use_true_random=False))
-
-    def made(history: list[Message], turn: int) -> list[Message]:
-        told: list[Message] = []
-        fate_of = dict(enumerate(fates))
-        for place, one in enumerate(history[start:]):
-            fate = fate_of.get(place, "id" if fates[:1] == ["id"] else "words")
-            name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
-            text = f"{one.text}e{turn}" if fate == "edit" else one.text
-            if fate != "out":
-                told.append(Message(one.role, text, id=name, model_visible=one.model_visible))
-        for number, (word, is_named, place) in enumerate(added):
-            (new,) = listed(f"{word}#n{turn}-{number}" if is_named else word)
-            told.insert(place, new)
-        if swaps:
-            shuffled.shuffle(told)
-        return told
-
-    return made
-
-
 WORDS = st.sampled_from(["u1", "a1", "u2", "a2", "uok", "aok", "s1", "s2", "h1", "h2"])
+FATES = st.sampled_from(["id", "id", "words", "stranger", "edit", "out"])
+NEW = st.lists(st.tuples(WORDS, st.booleans(), st.integers(0, 12)), max_size=4)
+
+
+def sent_by_a_framework(history: list[Message], turn: int, data: st.DataObject) -> list[Message]:
+    """Return a list that a framework makes of a history: trimmed, edited, in another order, with ids or without."""
+    told: list[Message] = []
+    for place, one in enumerate(history[data.draw(st.integers(0, 6)) :]):
+        fate = data.draw(FATES)
+        name = {"words": None, "stranger": f"x{turn}-{place}"}.get(fate, one.id)
+        if fate != "out":
+            told.append(
+                replace(one, content=one.text + f"e{turn}" * (fate == "edit"), id=name, created_at=None)
+            )
+    for number, (word, is_named, place) in enumerate(data.draw(NEW)):
+        told[place:place] = listed(f"{word}#n{turn}-{number}" if is_named else word)
+    return data.draw(st.permutations(told)) if data.draw(st.booleans()) else told
 
 
 def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
@@ -314,18 +219,16 @@ def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
 
 
 @pytest.mark.requirement("L09")
-@hypothesis_settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(said=st.lists(WORDS, max_size=10).map(" ".join), rounds=st.lists(lists(), min_size=1, max_size=4))
+@EXAMPLES
+@given(said=st.lists(WORDS, max_size=10).map(" ".join), data=st.data())
 def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_changes_nothing(
-    store, said, rounds
+    store, said, data
 ):
     chat = store.chat(user_id="ada")
     chat.add_messages(listed(said), verbatim=True)
-    for number, made in enumerate(rounds):
+    for number in range(data.draw(st.integers(1, 4))):
         before = chat.history()
-        sent = made(before, number)
+        sent = sent_by_a_framework(before, number, data)
         earlier = {None, *(one.withdrawn_at for one in chat.history(all_versions=True))}
         synced = chat.resync(sent)
         now = chat.history()
@@ -344,3 +247,158 @@ def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_chan
         assert meant([stored[name] for name in again.ids]) == meant(sent)
         (session,) = [one for one in store.sessions(user_id="ada") if one.scope == chat.scope] or [None]
         assert (session.messages if session else 0) == len(now)
+
+
+# What a list means for a history
+
+BEFORE = " ".join(f"{'ua'[n % 2]}long{n}" for n in range(100))
+"""More than is read of a history's end."""
+
+
+def resynced(chat: Chat, past: str, sent: str, *, whole: bool = True, **options) -> tuple[str, str]:
+    """Return a session to which a list is sent, and what that superseded, as words; the list again changes nothing."""
+    before = [] if whole else BEFORE.split()
+    chat.add_messages(listed(" ".join([*before, past])), verbatim=True)
+    chat.resync(listed(sent), **options)
+    then, gone = chat.history(), taken_out(chat)
+    again = chat.resync(listed(sent), **options)
+    assert (again.stored, again.superseded, chat.history()) == (0, 0, then), sent
+    told = [message.text for message in then]
+    assert told[: len(before)] == before
+    return " ".join(told[len(before) :]), " ".join(word for some in gone for word in some)
+
+
+SENT_AGAIN = [
+    ("", "u1 a1", "u1 a1", ""),
+    ("u1 a1", "", "u1 a1", ""),
+    ("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
+    # trimmed, filtered, cut at the end, without the tools
+    ("u1 a1 u2 a2", "u2 a2 u3", "u1 a1 u2 a2 u3", ""),
+    ("u1 a1 u2 a2 u3 a3", "u1 a2 a3 u4", "u1 a1 u2 a2 u3 a3 u4", ""),
+    ("u1 a1 u2 a2", "u1 a1", "u1 a1 u2 a2", ""),
+    ("u1 a1 u2 t2", "u1 a1 u2 u3", "u1 a1 u2 t2 u3", ""),
+    # other words from some place on
+    ("u1 a1 u2 t2 a2", "u1 a1 u9", "u1 a1 u9", "u2 t2 a2"),
+    ("u1 a1 u2 a2 u3 a3", "u2 a2 u3 a9 u4", "u1 a1 u2 a2 u3 a9 u4", "a3"),
+    # other words in the middle
+    ("u1 a1 u2 a2", "u1 a9 u2 a2 u3", "u1 a9 u2 a2 u3", "a1"),
+    # a summary in front, or in between
+    ("u1 a1 u2 a2 u3 a3", "uS u3 a3 u4", "u1 a1 u2 a2 uS u3 a3 u4", ""),
+    ("u1 a1 u2 a2 u3 a3", "u1 a1 uS a3", "u1 a1 u2 a2 u3 uS a3", ""),
+    # by chance
+    ("uok a1 uok a2", "u7 a7", "uok a1 uok a2 u7 a7", ""),
+    ("u1 a1 uok a2", "uok u9", "u1 a1 uok a2 uok u9", ""),
+    # ids
+    ("u1#1 a1#2 u2#3 a2#4", "u1#1 a1#2 u9#3 a9#5", "u1 a1 u9 a9", "u2 a2"),
+    ("u1#1 a1#2 u2#3 a2#4", "u1#1 a9#2 u2#3 a2#4", "u1 a9 u2 a2", "a1"),
+    ("u1#1 a1#2 u2#3 a2#4", "u2#3 a2#4 u2#5", "u1 a1 u2 a2 u2", ""),
+    ("u1#1 a1#2 u2#3 a2#4", "u1#1 u2#3 a1#2", "u1 a1 u2 a2", ""),
+    ("u1#1 u2#2", "u9#2 u8#1", "u8 u9", "u1 u2"),
+    # ids that the history does not know
+    ("u1#1 a1#2 u2#x", "u1#v a1#w u2#x a2#y", "u1 a1 u2 a2", ""),
+    ("u1#1 a1#2 u2#3 a2#x", "u1#v a9#w u2#3 a2#x", "u1 a9 u2 a2", "a1"),
+    # instructions and hidden messages, also by their ids
+    ("s1 s2 u1 a1", "s2 u1 a1", "s1 s2 u1 a1", ""),
+    ("s1 s2 u1 a1", "s1 u1 a1", "s1 s2 u1 a1 s1", ""),
+    ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),
+    ("s1#s u1#1", "s2#s u1#1 a2#2", "s2 u1 a2", "s1"),
+    ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", "h1"),
+    ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", ""),
+    ("s1#a u1#1 s2#b", "s1#a u1#1", "u1 s2 s1", ""),
+    ("s1#a u1#1 s2#b", "s3#a u1#1", "u1 s2 s3", "s1"),
+    # an id of instructions proves nothing about the conversation
+    ("s1#a u1#1 uok#2 a1#3 uok#4 a2#5", "s1#a uok u9", "s1 u1 uok a1 uok a2 uok u9", ""),
+]
+AT_THE_END = [
+    ("u1 a1 u2 a2", "u1 a1", "u1 a1", "u2 a2"),
+    ("u1 a1 u2 a2 u3 a3", "u2 a2", "u1 a1 u2 a2", "u3 a3"),
+    ("u1 t1 a1 u2 t2", "u1 a1", "u1 t1 a1", "u2 t2"),
+    ("u1 a1 s1 u2", "u1 a1", "u1 a1 s1", "u2"),
+    # too little to decide over what follows, or nothing tells which of several is meant
+    ("u1 a1 u2 a2", "a1", "u1 a1 u2 a2", ""),
+    ("u1 aok u2 aok u3 aok", "aok", "u1 aok u2 aok u3 aok", ""),
+    ("u1 a1 u2 a2 u1 a1", "u1 a1", "u1 a1 u2 a2 u1 a1", ""),
+]
+
+
+@pytest.mark.requirement("L09")
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_list_that_is_sent_again_says_what_is_new_and_what_is_superseded(store, whole):
+    for past, sent, then, superseded in SENT_AGAIN:
+        found = resynced(store.chat(user_id="ada"), past, sent, whole=whole)
+        assert found == (then, superseded), (past, sent)
+    for past, sent, then, superseded in AT_THE_END:
+        found = resynced(store.chat(user_id="ada"), past, sent, whole=whole, replace="all")
+        assert found == (then, superseded), (past, sent)
+
+
+def test_people_repeat_themselves_and_what_could_be_chance_decides_over_nothing(store):
+    long, end = "a" + "long" * 12, "u3 a3 u4 a4"
+    for past, sent, options, then in (
+        ("uok uok", "uok uok uok", {}, ("uok uok uok", "")),
+        ("u1 a1 uok a2 uok", "uok a2 uok u3", {"whole": False}, ("u1 a1 uok a2 uok u3", "")),
+        ("u1 u1", "u1", {"replace": "all"}, ("u1", "u1")),
+        ("u1 a1 u1 a1", "u1 a1", {"replace": "all"}, ("u1 a1", "u1 a1")),
+        ("u1 a1 u1 a1", "u1 a1", {}, ("u1 a1 u1 a1", "")),
+        # what has nothing in common comes behind or instead
+        ("", "", {}, ("", "")),
+        ("s0 u1 a1", "u7 a7", {}, ("s0 u1 a1 u7 a7", "")),
+        ("s0 u1 a1", "s1 u8 a8", {"replace": "all"}, ("s1 u8 a8", "s0 u1 a1")),
+        ("u1 a1", "s1", {"replace": "all"}, ("s1", "u1 a1")),
+        ("u1 a1", "", {"replace": "all"}, ("", "u1 a1")),
+        ("u1 a1 u2 a2 u3", "u1 a1 u1 a1", {"whole": False}, ("u1 a1 u1 a1 u2 a2 u3", "")),
+        # one short message is chance, a long one or two in a row are not
+        ("u1 a1 u2 a2", "u2 a9", {"whole": False}, ("u1 a1 u2 a2 u2 a9", "")),
+        ("u1 a1 u2 a2", "a1 u2 a9", {"whole": False}, ("u1 a1 u2 a9", "a2")),
+        (f"u1 {long} u2", f"{long} u9", {"whole": False}, (f"u1 {long} u9", "u2")),
+        # what stands behind a message far back is no edit
+        (f"u1 aone {BEFORE} {end}", f"u1 a7 {end}", {}, (f"u1 aone {BEFORE} a7 {end}", "")),
+    ):
+        found = resynced(store.chat(user_id="ada"), past, sent, **options)
+        assert found == then, (past, sent)
+
+
+def test_the_spelling_of_arguments_and_blocks_and_the_signature_of_a_thought_say_nothing():
+    def words(message: Message) -> bytes:
+        return digest_of(message, with_id=False).words
+
+    call = Message("assistant", tool_calls=(ToolCall("c", "f", '{"a": 1, "b": 2}'),))
+    spelt = Message("assistant", tool_calls=(ToolCall("c", "f", '{"b":2,"a":1}'),), metadata={"x": 1})
+    assert words(call) == words(spelt)
+    assert words(Message("user", "hi")) == words(Message("user", ({"type": "text", "text": "hi"},)))
+    thought = {"type": "thinking", "thinking": "hm"}
+    signed = thought | {"extras": {"additional_information": {"signature": "EqQB=="}}}
+    assert words(Message("assistant", (thought,))) == words(Message("assistant", (signed,)))
+    different = [
+        Message("assistant", (thought,)),
+        Message("assistant", (thought | {"thinking": "aha"},)),
+        Message("user", "hi"),
+        Message("user", "hi", name="ada"),
+        Message("assistant", "hi"),
+        Message("user", ({"type": "text", "text": "hi"}, {"type": "image_url", "image_url": "x"})),
+        Message("user", "hi", model_visible=False),
+        Message("assistant", "hi", tool_calls=(ToolCall("c", "f", "no json"),)),
+        Message("tool", "hi", tool_call_id="c"),
+        call,
+    ]
+    assert len({words(message) for message in different}) == len(different)
+
+
+@pytest.mark.slow
+def test_a_list_of_ten_thousand_messages_takes_time_as_its_length():
+    def line(written: str) -> list[Digest]:
+        return [digest_of(message, with_id=False) for message in listed(written)]
+
+    def longer(shape: str, count: int) -> float:
+        rare = {"half of it says ok": 2, "nothing once": count}.get(shape, 1)
+        past = line(" ".join(f"u{n}" if n % rare == 0 else "ua"[n % 3 == 0] + "ok" for n in range(count)))
+        edits = line("ux" * (shape == "every tenth edited"))
+        sent = [edits[0] if edits and n % 10 == 5 else old for n, old in enumerate(past)]
+        began = time.process_time()
+        found = align(past, [*sent, *line("unew anew")], complete=True)
+        assert found.new == ((count, None), (count + 1, None))
+        assert align(past[10:], [*sent[20:], *line("unew")], complete=False).superseded == ()
+        return (time.process_time() - began) / count
+
+    for shape in ("the same", "half of it says ok", "every tenth edited", "nothing once"):
+        assert min(longer(shape, 10_000) for _ in range(2)) < 4 * min(longer(shape, 1_000) for _ in range(3))

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from sqlalchemy import select
+from hypothesis import given, strategies as st
+from sql import LOUIS, SHARDS, texts
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message
+from memlayer_core import Chat, MaxRounds, Memory, Message
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
     InvalidScopeError,
     MessageTypeError,
 )
-from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.align import find_in_order
-from memlayer_core.messages.model import STEP, WindowStart
+from memlayer_core.messages import reads, writes
+from memlayer_core.messages.model import WindowStart
 from memlayer_core.session_files import Transcripts
-from memlayer_core.storage.tables import messages
-from tests.conftest import taken_out
+from memlayer_core.testing import NOON
+from tests.conftest import PROMPT, taken_out
+from tests.drafts import drafts
 
 pytestmark = pytest.mark.each_database
 
@@ -51,151 +52,52 @@ def kept_apart(store: Memory, user_id: str = "ada") -> list[str]:
     return [" ".join(some) for chat in every for some in taken_out(chat)]
 
 
-# What a list becomes
-
-
-@examples(60)
-@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=12))
-def test_what_stays_of_a_list_is_the_beginning_of_the_one_that_is_wanted(present, wanted) -> None:
-    places = list(enumerate(present))
-    staying = [places[at] for at in find_in_order(places, wanted, lambda place, item: place[1] == item)]
-
-    assert [item for _, item in staying] == wanted[: len(staying)]
-    if present[: len(wanted)] == wanted or wanted[: len(present)] == present:
-        assert len(staying) == min(len(present), len(wanted))
-    if staying != places[: len(staying)] or len(staying) < len(wanted):
-        after = staying[-1][0] if staying else -1
-        assert len(staying) == len(wanted) or wanted[len(staying)] not in present[after + 1 :]
-
-
-@examples(60)
-@given(st.lists(st.integers(0, 4), max_size=12), st.lists(st.integers(0, 4), max_size=8))
-def test_a_list_that_was_heard_once_is_known_from_then_on(past, told) -> None:
-    known = len(find_in_order(past, told))
-    after = [*past, *told[known:]]
-
-    assert len(find_in_order(after, told)) == len(told)
-    assert all(len(find_in_order(after, told[first:])) == len(told) - first for first in range(len(told)))
-    assert len(find_in_order([*after, 5], [*told, 5, 6])) == len(told) + 1
-
-
-class Lists(RuleBasedStateMachine):
-    """The same operations on Python's own lists and on a memory."""
-
-    @initialize()
-    def open(self) -> None:
-        self.memory = Memory.in_memory(settings=Tuned(index_delay=3600))
-        self.lists = Transcripts(self.memory, user_id="ada")
-        self.archived: list[str] = []
-        self.active: list[str] = []
-        self.ever: set[str] = set()
-        self.deleted: set[str] = set()
-        self.number = 0
-
-    def fresh(self, count: int) -> list[str]:
-        self.number += count
-        made = [f"w{number}" for number in range(self.number - count, self.number)]
-        self.ever |= {*made}
-        return made
-
-    @rule(count=st.integers(0, 3), part=st.sampled_from(["active", "archived"]))
-    def add(self, count: int, part: Any) -> None:
-        words = self.fresh(count)
-        self.lists.add("k", talk(" ".join(words)), part=part)
-        getattr(self, part).extend(words)
-
-    @rule(place=st.integers(-8, 8))
-    def insert(self, place: int) -> None:
-        (word,) = self.fresh(1)
-        self.lists.insert("k", place, talk(word))
-        whole = [*self.archived, *self.active]
-        whole.insert(place, word)
-        at = whole.index(word)
-        if at < len(self.archived):
-            self.archived = whole[: len(self.archived) + 1]
-        else:
-            self.active = whole[len(self.archived) :]
-
-    @rule(count=st.integers(0, 5))
-    def archive(self, count: int) -> None:
-        done = self.lists.archive("k", count)
-        assert [message.text for message in done] == self.active[:count]
-        self.archived += self.active[:count]
-        self.active = self.active[count:]
-
-    @rule(
-        first=st.integers(-8, 8),
-        count=st.none() | st.integers(0, 3),
-        part=st.sampled_from([None, "active", "archived"]),
-    )
-    def take(self, first: int, count: int | None, part: Any) -> None:
-        gone = [message.text for message in self.lists.take("k", first, count, part=part)]
-        whole = {None: [*self.archived, *self.active], "active": self.active, "archived": self.archived}[part]
-        start = first if first >= 0 else first + len(whole)
-        expected = whole[start:][:count] if start >= 0 else []
-        assert gone == expected
-        self.deleted |= {*gone}
-        self.archived = [word for word in self.archived if word not in gone]
-        self.active = [word for word in self.active if word not in gone]
-
-    @rule(
-        keep=st.lists(st.booleans(), min_size=12, max_size=12),
-        more=st.integers(0, 2),
-        part=st.sampled_from(["active", "archived"]),
-        backwards=st.booleans(),
-    )
-    def set(self, keep: list[bool], more: int, part: Any, backwards: bool) -> None:
-        whole = [*self.archived, *self.active]
-        words = [word for word, kept in zip(whole, keep, strict=False) if kept]
-        words = [*(reversed(words) if backwards else words), *self.fresh(more)]
-        self.lists.set("k", [Message("user", word) for word in words], part=part)
-        self.archived, self.active = (words, []) if part == "archived" else ([], words)
-
-    @invariant()
-    def the_list_says_what_it_should(self) -> None:
-        if not hasattr(self, "lists"):
-            return
-        texts = [message.text for message in self.lists.messages("k")]
-        assert texts == [*self.archived, *self.active]
-        for part, words in (("active", self.active), ("archived", self.archived)):
-            assert [message.text for message in self.lists.messages("k", part=part)] == words
-            assert self.lists.count("k", part=part) == len(words)
-        assert self.lists.count("k") == len(texts)
-        assert self.lists.keys() == (["k"] if texts else [])
-        sessions = self.memory.sessions(user_id="ada", limit=1000)
-        (tokens,) = [one.tokens for one in sessions if one.scope.session_id == "k"] or [0]
-        assert (tokens > 0) == bool(texts)
-        every = (self.memory.chat_of(one.scope).history(all_versions=True) for one in sessions)
-        kept = {message.text for some in every for message in some}
-        assert kept >= self.ever - self.deleted
-
-    def teardown(self) -> None:
-        if hasattr(self, "memory"):
-            self.memory.close()
-
-
-TestLists = Lists.TestCase
-TestLists.settings = settings(
-    max_examples=12, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["add", "insert", "archive", "take", "set"]),
+        st.integers(-8, 8),
+        st.none() | st.integers(0, 3),
+        st.sampled_from(["active", "archived", None]),
+    ),
+    max_size=15,
 )
 
 
-def test_each_verb_does_it_on_both_databases_and_in_both_colours(lists, store) -> None:
-    lists.add("k", talk("a b c d"))
-    lists.insert("k", 1, talk("x"))
-    lists.add("k", talk("old"), part="archived")
-    assert said(lists.messages("k")) == "old a x b c d"
-    assert said(lists.archive("k", 2)) == "a x"
-    assert said(lists.messages("k", part="archived")) == "old a x"
-    assert said(lists.messages("k", part="active", limit=2, offset=1)) == "c d"
-    assert (lists.count("k", part="archived"), lists.count("k")) == (3, 6)
-    assert said(lists.take("k", -1, 1)) == "d"
-    assert said(lists.take("k", 0, 1, part="active")) == "b"
-    lists.set("k", talk("a c e"))
-    assert said(lists.messages("k", part="active")) == "a c e"
-    assert lists.keys() == ["k"]
-    assert said(lists.take("k")) == "a c e"
-    assert lists.messages("k") == lists.keys() == []
+@examples(100, deadline=None)
+@given(STEPS, st.randoms(use_true_random=False))
+def test_whatever_is_done_to_a_list_it_says_what_a_list_of_python_says(steps, chance) -> None:
+    numbers = itertools.count()
+    archived, active = list[str](), list[str]()
+    with Memory.in_memory(settings=Tuned(index_delay=3600)) as memory:
+        lists = Transcripts(memory, user_id="ada")
+        for verb, place, count, part in steps:
+            whole, some = [*archived, *active], count or 0
+            words = [f"w{next(numbers)}" for _ in range(1 if verb == "insert" else some)]
+            if verb == "add":
+                lists.add("k", talk(" ".join(words)), part=part or "active")
+                (archived if part == "archived" else active).extend(words)
+            elif verb == "insert":
+                lists.insert("k", place, talk(*words))
+                whole.insert(place, *words)
+                border = len(archived) + (whole.index(*words) < len(archived))
+                archived, active = whole[:border], whole[border:]
+            elif verb == "archive":
+                assert [message.text for message in lists.archive("k", some)] == active[:some]
+                archived, active = [*archived, *active[:some]], active[some:]
+            elif verb == "take":
+                there = {None: whole, "active": active, "archived": archived}[part]
+                start = place if place >= 0 else place + len(there)
+                gone = there[start:][:count] if start >= 0 else []
+                assert [one.text for one in lists.take("k", place, count, part=part)] == gone
+                archived, active = ([one for one in old if one not in gone] for old in (archived, active))
+            else:
+                kept = [*(one for one in whole if chance.random() < 0.7), *words][:: chance.choice([1, -1])]
+                lists.set("k", [Message("user", word) for word in kept], part=part or "active")
+                archived, active = (kept, []) if part == "archived" else ([], kept)
+            for name, there in ((None, [*archived, *active]), ("active", active), ("archived", archived)):
+                assert [message.text for message in lists.messages("k", part=name)] == there
+                assert lists.count("k", part=name) == len(there)
+            assert lists.keys() == (["k"] if archived or active else [])
 
 
 # Nothing is lost silently
@@ -223,7 +125,8 @@ def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists) 
     chat = store.chat(user_id="ada", session_id="k")
     for text, answer in (("My parrot is called Coco.", "Nice."), ("I like tea.", "Noted.")):
         lists.add("k", [Message("user", text), Message("assistant", answer)])
-    lists.archive("k", 2)
+    assert len(lists.archive("k", 2)) == lists.count("k", part="archived") == 2
+    assert said(lists.messages("k", limit=1, offset=2)) == "I like tea."
     store.flush()
 
     context = chat.context("What is my parrot called?")
@@ -257,39 +160,6 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_i
     assert len(store.records(user_id="ada", type="episodic")) == 1
 
 
-@pytest.mark.parametrize("verb", ["archive", "set"])
-def test_a_window_begins_anew_when_working_memory_does(store, lists, verb) -> None:
-    lists.add("k", talk("a b c d"))
-    db, scope = store.runtime.db, lists.scope_of("k")
-
-    def begin_late(connection: Any) -> None:
-        row = messages_reads.lock_session(connection, scope)
-        messages_reads.move_window_start(connection, row, 30, WindowStart(row.next_position - STEP))
-
-    db.write(begin_late)
-    assert db.read(messages_reads.find, scope).windows
-    lists.archive("k", 1) if verb == "archive" else lists.set("k", talk("a b c d"))
-
-    assert not db.read(messages_reads.find, scope).windows
-    window = store.chat_of(scope).context().window
-    assert said(list(window)) == ("b c d" if verb == "archive" else "a b c d")
-
-
-def test_what_was_archived_is_so_after_an_export_and_a_restart(open_at) -> None:
-    memory = open_at()
-    lists = Transcripts(memory, user_id="ada")
-    lists.add("k", talk("a b c d"))
-    lists.archive("k", 3)
-    memory.export(target := memory._resources.directory / "export.jsonl")
-    memory.close()
-    again = Transcripts(open_at(), user_id="ada")
-    assert said(again.messages("k", part="archived")) == "a b c"
-
-    with Memory.in_memory() as other:
-        other.import_from(target)
-        assert said(Transcripts(other, user_id="ada").messages("k", part="active")) == "d"
-
-
 # What is heard again and again
 
 
@@ -302,21 +172,13 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
     for some in (every[:4], every[:2], every[2:4], every[1:4], []):
         assert chat.resync(some, replace="nothing").stored == 0
     assert chat.resync(every[2:], replace="nothing").stored == 2
-    chat.add("user", "between")
-    chat.resync(talk("a b c d e f g"), replace="nothing")
-
-    assert said(chat.history()) == "a b c d e f between g"
-
-
-def test_a_list_of_long_ago_is_known_and_one_that_begins_like_it_comes_behind_it(store) -> None:
-    chat = store.chat(user_id="ada", session_id="k")
     words = " ".join(f"w{number}" for number in range(200))
-    chat.add_messages(talk(words))
+    chat.add_messages(talk(f"between {words}"))
 
-    assert chat.resync(talk("w0 w1 w2"), replace="nothing").stored == 0
-    for told in ("w0 w1 a b", "w0 w1", "w0 w1 c d", "w0 w1 c d e"):
+    assert chat.resync(every[:3], replace="nothing").stored == 0, "of long ago"
+    for told in ("a b x y", "a b", "a b z", "a b z w"):  # what begins like a list of long ago comes behind it
         chat.resync(talk(told), replace="nothing")
-    assert said(chat.history()) == f"{words} a b c d e"
+    assert said(chat.history()) == f"a b c d e f between {words} x y z w"
     assert kept_apart(store) == []
     with pytest.raises(MessageTypeError):
         chat.resync(["text"], replace="nothing")
@@ -348,21 +210,18 @@ def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
 
 
 def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists) -> None:
-    for key in ("", "a\0b", "\ud800", 5, None):
+    a = talk("a")
+    for key in ("a\0b", None):
         with pytest.raises(InvalidScopeError):
-            lists.add(key, talk("a"))
-    for place in (True, "0", 1.0, 2**40, -(2**40)):
-        for refused in (lambda at: lists.insert("k", at, talk("a")), lambda at: lists.take("k", at)):
+            lists.add(key, a)
+    for wrong in (True, "0", 1.0, 2**40, -(2**40)):
+        for refused in (lists.archive, lists.take, partial(lists.insert, messages=a)):
             with pytest.raises(InvalidLimitError):
-                refused(place)
-    for count in (-1, True, "1"):
-        for refused in (lambda most: lists.archive("k", most), lambda most: lists.messages("k", limit=most)):
-            with pytest.raises(InvalidLimitError):
-                refused(count)
-    for name in ("user_id", "tenant_id", "agent_id"):
-        with pytest.raises(InvalidScopeError):
-            Transcripts(store, **{name: ""})
-
+                refused("k", wrong)
+        with pytest.raises(InvalidLimitError):
+            lists.messages("k", limit=wrong)
+    with pytest.raises(InvalidScopeError):
+        Transcripts(store, agent_id="")
     assert lists.keys() == []
 
 
@@ -388,25 +247,207 @@ async def test_archives_deletions_and_inserts_at_once_keep_every_message_once(op
     assert sorted([*left, *taken]) == sorted([*added, *inserted])
 
 
-@pytest.mark.parametrize("user_id", ["ada", None])
-def test_a_session_is_forgotten_with_what_other_words_took_the_place_of(store, user_id) -> None:
-    def left() -> set[str]:
-        return set(store.runtime.db.read(lambda c: c.scalars(select(messages.c.text)).all()))
+# Positions have room between them: what comes in between moves nothing, until no room is left
 
-    lists = Transcripts(store, user_id=user_id)
-    elsewhere = [
-        (Transcripts(store, user_id=user_id, tenant_id="other"), "k", "tenant"),
-        (Transcripts(store, user_id="bob" if user_id is None else None), "k", "user"),
-        (lists, "monday", "session"),
-    ]
-    for one, key, word in (*elsewhere, (lists, "k", "gone")):
-        one.set(key, talk(f"{word}1"))
-        one.set(key, talk(f"{word}2"))
-    assert {"gone1", "gone2"} < left()
+WHO = ("user", "assistant")
+BETWEEN = 50  # a gap has room for twenty, when each new message halves it
 
-    scope = lists.scope_of("k")
-    assert store.forget(scope.user_id, session_id="k").sessions == 1
 
-    assert left() == {f"{word}{number}" for _, _, word in elsewhere for number in (1, 2)}
-    store.flush()
+def words(lists: Transcripts, part: str | None = None) -> list[str]:
+    return [message.text for message in lists.messages("k", part=part)]
+
+
+def insert(lists: Transcripts, place: int) -> None:
+    """Put more messages in front of one place than a gap has room for."""
+    for number in range(BETWEEN):
+        lists.insert("k", place, [Message("user", f"between {number}")])
+
+
+def chat_of(lists: Transcripts) -> Chat:
+    return lists.memory.chat_of(lists.scope_of("k"))
+
+
+@pytest.mark.requirement("L02")
+def test_a_gap_is_filled_more_often_than_it_has_room_and_all_else_stays_what_it_was(store, lists) -> None:
+    lists.set("k", [Message(WHO[at % 2], f"old {at}", id=f"o{at}") for at in range(9)])
+    chat = chat_of(lists)
+    chat.edit("o1", "edited")
+    chat.withdraw(["o4"])
+    lists.archive("k", 3)
+    before = [one.text for one in chat.history(all_versions=True)]
+    shown = [one.text for one in chat.context(policy=MaxRounds(1)).window]
+    insert(lists, 2)
+
+    new = [f"between {number}" for number in range(BETWEEN)][::-1]
+    assert words(lists, "archived") == ["old 0", "edited", *new, "old 2"]
+    assert words(lists, "active") == [f"old {at}" for at in (3, 5, 6, 7, 8)]
+    every = [one.text for one in chat.history(all_versions=True)]
+    assert [text for text in every if text not in new] == before
+    assert sorted(taken_out(chat)) == [["old 1"], ["old 4"]]
+    assert [one.text for one in chat.context(policy=MaxRounds(1)).window] == shown
+    found = {hit.text for hit in store.search("between 7 edited", user_id="ada", limit=200)}
+    assert {"between 7", "edited"} <= found
+    assert "old 1" not in found
+    chat.end()
+    lists.insert("k", 1, [Message("user", "late")])
+    assert chat.context().window == ()
     assert store.admin.verify() == []
+
+
+def test_at_one_place_at_the_same_time_everybody_comes_in_once(store, lists) -> None:
+    lists.set("k", [Message("user", "first"), Message("user", "last")])
+
+    def insert_pairs(writer: int) -> None:
+        for number in range(12):
+            pair = [Message("user", f"{writer} {number}"), Message("user", f"{writer} {number}!")]
+            lists.insert("k", 1, pair)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(insert_pairs, range(6)))
+
+    first, *between, last = words(lists)
+    assert (first, last) == ("first", "last")
+    pairs = zip(between[::2], between[1::2], strict=True)
+    expected = [f"{writer} {number}" for writer in range(6) for number in range(12)]
+    assert sorted(pairs) == sorted((one, f"{one}!") for one in expected)
+    assert store.admin.verify() == []
+
+
+def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with) -> None:
+    def model(instructions: str, text: str) -> str:
+        return "The user spoke of the boats and of the weather in the harbour, day after day. " * 3
+
+    memory = open_with(PROMPT.replace(max_tokens=400, episodes=False), model=model)
+    lists = Transcripts(memory, user_id="ada")
+    chat = chat_of(lists)
+    chat.add_messages([Message("system", f"Rule {at}", id=f"s{at}") for at in range(3)])
+    for at in range(40):
+        chat.add(WHO[at % 2], f"The boats of day {at} and the weather in the harbour.", id=f"m{at}")
+        chat.context()
+    memory.flush()
+    (before,) = chat.summary()
+    for at in range(3):
+        chat.delete_message(f"s{at}")  # instructions are in no summary
+    insert(lists, 39)
+
+    (after,) = chat.summary()
+    assert (after.text, after.rounds) == (before.text, before.rounds)
+    told = 2 * before.rounds
+    chat.edit(f"m{told}", "It is not summed up.")
+    assert chat.summary() == [after]
+    chat.edit(f"m{told - 1}", "It is.")
+    assert chat.summary() != [after]
+
+
+def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with) -> None:
+    asked: list[str] = []
+
+    def model(instructions: str, text: str) -> str:
+        asked.append(text)
+        return json.dumps({"summary": "The user spoke of boats and harbours, and of the weather there."})
+
+    memory = open_with(PROMPT, model=model)
+    lists = Transcripts(memory, user_id="ada")
+    chat = chat_of(lists)
+    for part in ("first", "second"):
+        for at in range(6):
+            chat.add(WHO[at % 2], f"{part} boat {at}", id=f"{part}{at}")
+        chat.end()
+    memory.flush()
+    insert(lists, 3)
+    memory.flush()
+    asked.clear()
+    chat.edit("second3", "another boat")
+    memory.flush()
+    about = "\n".join(asked)
+    assert [at for at in range(6) if f"second boat {at}" in about] == [0, 1, 2, 4, 5]
+    assert "another boat" in about
+    assert "between" not in about
+
+
+def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
+    """Each statement on messages is asked how the database finds its rows: in no case by reading all."""
+    memory = open_at()
+    lists = Transcripts(memory, user_id="ada")
+    lists.set("k", [Message(WHO[at % 2], f"turn {at}", id=f"m{at}") for at in range(8)])
+    chat, ran = chat_of(lists), set[str]()
+
+    def watch(connection: Any, on: bool) -> None:
+        driver = connection.connection.driver_connection
+        driver.set_trace_callback(ran.add if on else None)
+
+    memory.runtime.db.write(watch, True)
+    lists.insert("k", 3, [Message("user", "between")])
+    lists.archive("k", 2)
+    chat.edit("m5", "edited")
+    chat.withdraw(["m6"])
+    chat.delete_message("m7")
+    chat.resync([*chat.history()[:3], Message("user", "another")])
+    chat.fork(session_id="f").clear()
+    chat.end()
+    memory.forget("ada", session_id="f")
+    memory.forget("ada")
+    memory.runtime.db.write(watch, False)
+
+    def plans(connection: Any) -> list[str]:
+        asked = [text for text in ran if "memlayer_messages" in text and text.split()[0] in VERBS]
+        rows = (connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}") for text in asked)
+        return [row[-1] for some in rows for row in some]
+
+    told = memory.runtime.db.read(plans)
+    assert len(told) > 30
+    assert not [line for line in told if line.startswith("SCAN memlayer_messages")]
+
+
+VERBS = {"SELECT", "UPDATE", "DELETE", "INSERT"}
+
+
+# Where windows begin, and what a reader sees meanwhile
+
+
+def test_a_mark_moves_forward_only_and_goes_with_its_message_and_where_working_memory_begins(store, lists):
+    db, chat = store.runtime.db, chat_of(lists)
+
+    def move(position: int, version: int) -> None:
+        start = WindowStart(position, version)
+        db.write(lambda on: reads.move_window_start(on, reads.lock_session(on, chat.scope), 30, start))
+
+    for change, left in (
+        (lambda: lists.archive("k", 1), ["b", "c", "d"]),
+        (lambda: lists.set("k", [Message("user", "a")]), ["a"]),
+        (lambda: chat.withdraw([chat.history()[3].id]), ["a", "b", "c"]),
+    ):
+        lists.set("k", [Message("user", word) for word in "abcd"])
+        session = db.read(reads.find, chat.scope)
+        *_, before, last = [one.position for one in db.read(reads.history, session, 0, None)]
+        for position, version in ((last, 1), (before, 5), (last, 3), (last, 2)):
+            move(position, version)
+        assert db.read(reads.find, chat.scope).windows == {30: WindowStart(last, 3)}
+        change()
+        move(last + 1, 9)
+        assert db.read(reads.find, chat.scope).windows == {}, "no message has that position"
+        assert [one.text for one in chat.context().window] == left
+
+
+@pytest.mark.parametrize(
+    "db", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True
+)
+def test_a_snapshot_does_not_move(db):
+    """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
+
+    def append(word):
+        db.write(writes.append, LOUIS, drafts(word), NOON, SHARDS)
+
+    append("a")
+
+    def read_twice(connection):
+        before = reads.find(connection, LOUIS)
+        with ThreadPoolExecutor(1) as other:
+            other.submit(append, "b").result(30)
+        after = reads.find(connection, LOUIS)
+        return before, after, reads.history(connection, before, 0, None)
+
+    before, after, history = db.read(read_twice)
+    assert before == after
+    assert [stored.message.text for stored in history] == ["a"]
+    assert texts(db, LOUIS) == ["a", "b"]
