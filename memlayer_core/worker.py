@@ -17,16 +17,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from memlayer_core import errors
-from memlayer_core.errors import (
-    EmbedderError,
-    EmbedderMismatchError,
-    FlushTimeoutError,
-    IndexCorruptError,
-    IndexUnavailableError,
-    MemlayerError,
-    ModelError,
-    StoreUnavailableError,
-)
 from memlayer_core.events import IndexRebuilt, JobDead, JobFailed, Source, StoreMaintained
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.extract import AT_ONCE, FactTask, begin, extract, queue
@@ -91,12 +81,12 @@ def _owes_index(rt: Runtime) -> bool:
 
 def _timeout_error(
     rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
-) -> FlushTimeoutError:
+) -> errors.FlushTimeoutError:
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in rt.db.read(storage_jobs.count_kinds).items())
     waits = f" ({kinds})" if kinds else ""
     when = f"after {seconds:g} seconds" if in_all else f"and none was done for {seconds:g} seconds"
     cause = f"; the last failure was: {last_error}" if last_error else ""
-    return FlushTimeoutError(
+    return errors.FlushTimeoutError(
         f"{backlog.queued:,} job(s) are left{waits} {when}{cause}",
         hint="The work goes on in the background. `memory.admin.status()` shows its problems.",
     )
@@ -123,7 +113,7 @@ def _progress() -> Iterator[Callable[[int], None]]:
 # Erases deleted content.
 
 
-class ErasureDelayError(MemlayerError):
+class ErasureDelayError(errors.MemlayerError):
     """An erasure cannot be finished yet, because a reader holds the journal's log."""
 
     retryable = True
@@ -197,10 +187,10 @@ def _start_of(pid: int) -> str:
 
 logger = logging.getLogger("memlayer")
 
-_CAUSES: dict[type[MemlayerError], tuple[Source, int]] = {
-    IndexUnavailableError: ("index", 1),
-    IndexCorruptError: ("index", 1),
-    EmbedderMismatchError: ("embedder", 1),
+_CAUSES: dict[type[errors.MemlayerError], tuple[Source, int]] = {
+    errors.IndexUnavailableError: ("index", 1),
+    errors.IndexCorruptError: ("index", 1),
+    errors.EmbedderMismatchError: ("embedder", 1),
     ErasureDelayError: ("erasure", 10),  # much later, since writers wait while it runs
 }
 """What holds up a job that did not cause the problem, and how many times longer than usual it waits."""
@@ -254,21 +244,21 @@ class JobRunner:
         except tuple(_CAUSES) as problem:
             self._postpone(rt, jobs, problem)
         except Exception as problem:
-            if isinstance(problem, StoreUnavailableError):
+            if isinstance(problem, errors.StoreUnavailableError):
                 raise
-            if len(jobs) > 1 and not isinstance(problem, ModelError):
+            if len(jobs) > 1 and not isinstance(problem, errors.ModelError):
                 for job in jobs:  # one of them may be the cause: try each alone
                     self._attempt(rt, kind, [job])
                 return
             self.last_error = errors.in_short(problem)
-            if isinstance(problem, EmbedderError):
+            if isinstance(problem, errors.EmbedderError):
                 rt.health.down("embedder", self.last_error)
-            elif not isinstance(problem, MemlayerError):
+            elif not isinstance(problem, errors.MemlayerError):
                 log_error("a background job raised", problem)
             for job in jobs:
                 self._try_later(rt, job, errors.in_short(problem))
 
-    def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: MemlayerError) -> None:
+    def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: errors.MemlayerError) -> None:
         """Try jobs again later whose failure had another cause."""
         if not threading.main_thread().is_alive():
             return  # the interpreter ends: the next process does the jobs
@@ -400,7 +390,7 @@ class ModelThreads:
                 self._jobs.do(rt, jobs)
                 self._notify()
                 jobs = self._lease(rt)
-        except StoreUnavailableError as problem:
+        except errors.StoreUnavailableError as problem:
             self._jobs.last_error = errors.in_short(problem)
             self._rests_until = time.monotonic() + _RECOVERY
         except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
@@ -627,7 +617,7 @@ class Worker:
             thread.join(_CLOSING)
         self._models.join(until)
         if self._rt is not None and thread is not None:
-            with suppress(StoreUnavailableError):  # then the leases expire
+            with suppress(errors.StoreUnavailableError):  # then the leases expire
                 self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), discount=1)
 
     def _run(self) -> None:
@@ -639,7 +629,7 @@ class Worker:
                 self._hurry.wait(rt.settings.index_delay)  # more messages may come, for one batch
             try:
                 rt.db.check_file()
-            except StoreUnavailableError as problem:
+            except errors.StoreUnavailableError as problem:
                 # The files at the store's path do not belong to this store any more.
                 self._jobs.note(rt, "journal", problem)
                 if rt.index is not None:
@@ -655,7 +645,7 @@ class Worker:
                 self._look_at_outbox(rt)
                 self._work_off(rt)
                 rt.health.up("worker")
-            except StoreUnavailableError as problem:
+            except errors.StoreUnavailableError as problem:
                 self._jobs.note(rt, "worker", problem)
                 self._stopping.wait(_IDLE)
             except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
@@ -724,7 +714,7 @@ class Worker:
         """Return whether this process has the embedder of the store. If not, another process has it, and does the work."""
         try:
             index_flow.check_embedder(rt.db.read(layout), rt.embedder.identity)
-        except EmbedderMismatchError as problem:
+        except errors.EmbedderMismatchError as problem:
             self._jobs.note(rt, "embedder", problem)
             return False
         return True
@@ -735,7 +725,7 @@ class Worker:
             return False
         try:
             return rt.index.acquire()
-        except IndexUnavailableError as problem:
+        except errors.IndexUnavailableError as problem:
             self._jobs.note(rt, "index", problem)
             self._stopping.wait(_IDLE)
             return False

@@ -9,15 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from memlayer_core import errors
 from memlayer_core.codec import json_text
-from memlayer_core.errors import (
-    ImportStoppedError,
-    InputError,
-    InvalidItemError,
-    InvalidRecordError,
-    InvalidScopeError,
-    errors_as,
-)
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.check import fold
 from memlayer_core.facts.flow import forget_record, prepare_record, remember_once
@@ -221,7 +214,7 @@ def import_from(
         report = ImportReport(source_format=found.name, dry_run=dry_run)
         return (yield from _bring(_Arrival(rt, owner, report), found, progress))
     if me is not None:
-        raise InputError("an export already says who speaks", hint="Leave `me` out.")
+        raise errors.InputError("an export already says who speaks", hint="Leave `me` out.")
     reader = LineReader(found, rt.settings.import_line_bytes)
     reach = Scope(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
@@ -239,7 +232,7 @@ def import_from(
     return importing.done
 
 
-class _ForeignError(ImportStoppedError):
+class _ForeignError(errors.ImportStoppedError):
     """A line does not belong to the required user."""
 
 
@@ -271,10 +264,10 @@ class _Import:
             try:
                 self._read(text)
             except _ForeignError as problem:
-                raise ImportStoppedError(
+                raise errors.ImportStoppedError(
                     f"nothing was imported: line {number}: {problem}", hint=problem.hint
                 ) from None
-            except ImportStoppedError:
+            except errors.ImportStoppedError:
                 return False
         return bool(page)
 
@@ -288,10 +281,10 @@ class _Import:
                     self._take(line)
             if not page and not self._is_complete:
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
-        except ImportStoppedError as problem:
+        except errors.ImportStoppedError as problem:
             self._store(is_over=True)
             more = "" if self._has_header else f" {_NO_EXPORT}"
-            raise ImportStoppedError(
+            raise errors.ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",
                 hint=f"{problem.hint} Importing it again goes on where this stopped.{more}",
             ) from None
@@ -349,7 +342,7 @@ class _Import:
         return replace(line, scope=origin)
 
     def _wait(self, line: lines.SessionLine, message: Message, withdrawn_at: datetime | None) -> None:
-        with errors_as(ImportStoppedError):
+        with errors.errors_as(errors.ImportStoppedError):
             draft = draft_of(self._rt, line.scope, message)
         left = line.details.created_at if line.holds_versions else withdrawn_at
         if left is not None:
@@ -368,7 +361,7 @@ class _Import:
         done.items += isinstance(line, lines.ItemLine)
         if done.dry_run:
             return
-        with errors_as(ImportStoppedError):
+        with errors.errors_as(errors.ImportStoppedError):
             match line:
                 case lines.UserLine():
                     kept = bool(self._expect(line))
@@ -424,8 +417,8 @@ class _Import:
             self.done.unchanged += len(ready) - new
 
 
-def _stop(problem: str) -> ImportStoppedError:
-    return ImportStoppedError(problem, hint="Get the file from its source again.")
+def _stop(problem: str) -> errors.ImportStoppedError:
+    return errors.ImportStoppedError(problem, hint="Get the file from its source again.")
 
 
 _NO_EXPORT = (
@@ -509,17 +502,17 @@ class _Arrival:
         """
         named, people = sorted(one for one in self._users if one is not None), list(self._speakers.values())
         if self._user_id is not None and len(named) > 1 and self._user_id not in named:
-            raise ImportStoppedError(
+            raise errors.ImportStoppedError(
                 f"it is of the users {_some(named)}, and not of {self._user_id!r}",
                 hint="Leave `user_id` out: each user gets their own. Or name one of them.",
             )
         if self._me is not None and fold(self._me) not in self._speakers:
-            raise ImportStoppedError(
+            raise errors.ImportStoppedError(
                 f"nobody in it is called {self._me!r:.80}",
                 hint=f"The speakers are: {_some(people) or 'without names'}.",
             )
         if self._me is None and len(people) > 1 and not self._has_unnamed:
-            raise ImportStoppedError(
+            raise errors.ImportStoppedError(
                 f"several people speak in it: {_some(people)}",
                 hint="Name the one who is the user: `me=…`, or on the command line `--me NAME`. The others keep their names.",
             )
@@ -536,7 +529,7 @@ class _Arrival:
         """
         mine = self._user_id
         if mine is None and user_id is None:
-            raise ImportStoppedError(
+            raise errors.ImportStoppedError(
                 "it does not say whose it is", hint="Pass `user_id=…`, or on the command line `--user ID`."
             )
         if mine is None:
@@ -575,7 +568,7 @@ class _Arrival:
             scope = owner.other_session(one.session_id or "")
             if one.title is not None:
                 identifier("title", one.title)
-        except InputError as problem:
+        except errors.InputError as problem:
             report.leave_out(
                 f"of a session whose name cannot be stored: {type(problem).__name__}", len(one.messages)
             )
@@ -584,7 +577,7 @@ class _Arrival:
         for message in one.messages:
             try:
                 messages.append(check_message(self._spoken(message)))
-            except InputError as problem:
+            except errors.InputError as problem:
                 report.leave_out(f"cannot be stored: {type(problem).__name__}")
         told = [message.created_at for message in messages if message.created_at is not None]
         report.sessions += bool(messages)
@@ -606,7 +599,7 @@ class _Arrival:
         report = self.report
         try:
             is_new = remember_once(self._rt, scope, text, fields, is_real=not report.dry_run)
-        except InvalidRecordError as problem:
+        except errors.InvalidRecordError as problem:
             report.leave_out(f"a record that cannot be stored: {type(problem).__name__}")
             return
         report.records += 1
@@ -620,7 +613,7 @@ class _Arrival:
             return
         try:
             is_new = _place(rt, self._tenant_id, one, is_real=not report.dry_run)
-        except InvalidItemError as problem:
+        except errors.InvalidItemError as problem:
             report.leave_out(f"an item that cannot be stored: {type(problem).__name__}")
             return
         report.items += 1
@@ -661,7 +654,7 @@ class Erasure:
             return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id)
         if self.session_id is not None:
             return Scope.alone(self.session_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
-        raise InvalidScopeError(
+        raise errors.InvalidScopeError(
             "no user, session or record is given to delete",
             hint="Pass `user_id=…`, with `session_id=…` for one session of that user, or `record_id=…`; "
             "`session_id=…` alone for a session without a user.",
@@ -682,7 +675,7 @@ def forget(rt: Runtime, what: Erasure) -> ForgetReport:
 def forget_in_journal(journal: Journal, what: Erasure) -> ForgetReport:
     """Do `forget` in the journal alone. Jobs are queued for the index and the files."""
     if what.record_id is not None and what.speaker is not None:
-        raise InvalidScopeError("a record and a speaker are named", hint="Delete them in two calls.")
+        raise errors.InvalidScopeError("a record and a speaker are named", hint="Delete them in two calls.")
     if what.record_id is not None:
         owner = what.user_id if what.user_id is not None else ordinal_of(what.record_id)[0]
         reach = Scope.of_user(owner, tenant_id=what.tenant_id, agent_id=what.agent_id)
