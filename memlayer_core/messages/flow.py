@@ -29,18 +29,8 @@ from memlayer_core.message import (
     identifier,
     is_task,
 )
-from memlayer_core.messages import check, reads, writes
+from memlayer_core.messages import check, preview, reads, writes
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
-from memlayer_core.messages.preview import (
-    ELLIPSIS,
-    excerpt,
-    full_text,
-    key_of,
-    parse_preview,
-    shown_text,
-    unpack,
-)
-from memlayer_core.messages.reads import list_users
 from memlayer_core.messages.render import as_prompt, change_text, has_escapes
 from memlayer_core.messages.splice import in_order
 from memlayer_core.runtime import Runtime
@@ -108,9 +98,9 @@ def restore_originals(
         original = originals.get(key)
         if original is None or not _is_of(plain[at], original, named):
             continue  # somebody wrote what looks like a preview
-        whole_one = unpack(as_prompt(original))
-        exact = length in {None, f"{len(full_text(whole_one)):,}"} or rt.settings.truncate_messages
-        if exact and whole_one.text.startswith(plain[at].text.partition(ELLIPSIS)[0]):
+        whole_one = preview.unpack(as_prompt(original))
+        exact = length in {None, f"{len(preview.full_text(whole_one)):,}"} or rt.settings.truncate_messages
+        if exact and whole_one.text.startswith(plain[at].text.partition(preview.ELLIPSIS)[0]):
             plain[at] = original
             named.add(original.id)
     if escaped:
@@ -121,7 +111,7 @@ def restore_originals(
 def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
     """Return whether a message can be compared with an original: by its id, its call, or since we showed its text."""
     named = message.id is not None or message.tool_call_id is not None
-    return named or rt.temporaries.key_shown(scope, shown_text(message)) is not None
+    return named or rt.temporaries.key_shown(scope, preview.shown_text(message)) is not None
 
 
 def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str | None] | None:
@@ -129,11 +119,13 @@ def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str |
 
     An assistant's preview states nothing, and is known by its text.
     """
-    text = shown_text(message)
-    key = rt.temporaries.key_shown(scope, text) if ELLIPSIS in text else None
+    text = preview.shown_text(message)
+    key = rt.temporaries.key_shown(scope, text) if preview.ELLIPSIS in text else None
     if key:
         return key, None
-    return parse_preview(message) if message.id is not None or message.tool_call_id is not None else None
+    return (
+        preview.parse_preview(message) if message.id is not None or message.tool_call_id is not None else None
+    )
 
 
 def _unescape(
@@ -230,7 +222,7 @@ _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits 
 
 def reload(rt: Runtime, scope: Scope, preview_id: str) -> Message:
     """Return all of a message that a preview stands for."""
-    stored = rt.db.read(_at, scope, key_of(preview_id))
+    stored = rt.db.read(_at, scope, preview.key_of(preview_id))
     if stored is None:
         raise InvalidMessageError(
             f"this session has no message {preview_id!r}",
@@ -243,9 +235,9 @@ def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_l
     """Return the text that a preview stands for, in parts if it is long."""
     limit = rt.settings.max_tokens if token_limit is None else token_limit
     check.at_least_one("token_limit", limit)
-    text = full_text(unpack(as_prompt(reload(rt, scope, preview_id))))
+    text = preview.full_text(preview.unpack(as_prompt(reload(rt, scope, preview_id))))
     tokens = max(1, limit // _OF_THE_LIMIT)
-    return excerpt(text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
+    return preview.excerpt(text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
 
 
 def _at(connection: Connection, scope: Scope, key: int) -> StoredMessage | None:
@@ -524,7 +516,7 @@ def sessions(rt: Runtime, reach: Scope, limit: int | None, offset: int) -> list[
 def users(rt: Runtime, find: str, limit: int | None, offset: int) -> list[User]:
     """Return the users of a store, the last used first."""
     check.check_page(limit, offset)
-    return ViewList("Users", rt.db.read(list_users, find, limit, offset))
+    return ViewList("Users", rt.db.read(reads.list_users, find, limit, offset))
 
 
 def history(
