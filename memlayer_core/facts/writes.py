@@ -169,7 +169,7 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(records).where(records.c.number.in_(some)))
     storage_jobs.enqueue_erasure(connection, now)
-    return len({row.ordinal for row in rows})
+    return len({(row.namespace, row.ordinal) for row in rows})
 
 
 def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime, shards: int) -> bool:
