@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from hypothesis import given, strategies as st
 from tuned import Tuned
 
@@ -19,7 +18,6 @@ from memlayer_core.facts.operations import AnswerError, operations_in
 QUICK = Tuned(index_delay=0, durability="normal", job_backoff=0, model_timeout=0.3)
 BOAT = {"op": "add", "key": "boat", "value": "red boat", "quote": "a red boat", "messages": [1]}
 GOOD = json.dumps({"operations": [BOAT]})
-INVENTED = json.dumps({"operations": [{**BOAT, "quote": "a golden yacht", "value": "golden yacht"}]})
 
 
 def hang(_prompt: str) -> str:
@@ -31,27 +29,26 @@ def fail(_prompt: str) -> str:
     raise ConnectionError("the model is not there")
 
 
-READABLE: dict[str, str] = {
-    "prose around it": f"Sure, here is what I found: {GOOD} I hope this helps!",
-    "fences": f"```json\n{GOOD}\n```",
-    "thoughts": f"<think>The user has {{a boat}}, so [1] …</think>\n{GOOD}",
-    "half of it": GOOD[: GOOD.index('"messages"') + len('"messages": [1')],
-    "a list": json.dumps([BOAT]),
-    "one operation": json.dumps(BOAT),
-    "single quotes": str({"operations": [BOAT]}),
-    "numbers as texts": json.dumps({"operations": [{**BOAT, "messages": ["1"], "fact": None}]}),
-    "megabytes": GOOD + " " + "and so on " * 500_000,
-}
-
-UNUSABLE: dict[str, str | Callable[[str], str]] = {
-    "empty": "",
-    "refusal": "I'm sorry, but I cannot help with that.",
-    "another form": json.dumps({"facts": "a red boat"}),
-    "wrong types": json.dumps({"operations": [{"op": 3, "value": ["x"]}, "boat", None]}),
-    "thoughts alone": "<think>Let me think about it",
-    "no end": hang,
-    "an exception": fail,
-}
+READABLE = [
+    f"Sure, here is what I found: {GOOD} I hope this helps!",
+    f"```json\n{GOOD}\n```",
+    f"<think>The user has {{a boat}}, so [1] …</think>\n{GOOD}",
+    GOOD[: GOOD.index('"messages"') + len('"messages": [1')],
+    json.dumps([BOAT]),
+    json.dumps(BOAT),
+    str({"operations": [BOAT]}),
+    json.dumps({"operations": [{**BOAT, "messages": ["1"], "fact": None}]}),
+    GOOD + " " + "and so on " * 50_000,
+]
+UNUSABLE: list[str | Callable[[str], str]] = [
+    "",
+    "I'm sorry, but I cannot help with that.",
+    json.dumps({"facts": "a red boat"}),
+    json.dumps({"operations": [{"op": 3, "value": ["x"]}, "boat", None]}),
+    "<think>Let me think about it",
+    hang,
+    fail,
+]
 
 
 def test_fences_and_thoughts_that_a_user_wrote_are_part_of_a_quote() -> None:
@@ -76,52 +73,46 @@ def boats(memory: Memory) -> list[str | None]:
     return [one.value for one in memory.records(user_id="louis") if one.key == "boat"]
 
 
-@pytest.mark.parametrize("reply", READABLE.values(), ids=READABLE)
-def test_what_can_be_read_is_read(reply) -> None:
-    with learned(lambda _prompt: reply) as memory:
-        assert boats(memory) == ["red boat"]
-        assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
+def test_what_can_be_read_is_read() -> None:
+    for reply in READABLE:
+        with learned(lambda _prompt, reply=reply: reply) as memory:
+            assert boats(memory) == ["red boat"], reply[:80]
+            assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
 
 
-@pytest.mark.parametrize("reply", UNUSABLE.values(), ids=UNUSABLE)
-def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost(reply) -> None:
-    prompts: list[str] = []
+def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost() -> None:
+    for reply in UNUSABLE:
+        prompts: list[str] = []
 
-    def model(prompt: str) -> str:
-        prompts.append(prompt)
-        if len(prompts) > 1:
-            return GOOD
-        return reply(prompt) if callable(reply) else reply
+        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
+            prompts.append(prompt)
+            if len(prompts) > 1:
+                return GOOD
+            return reply(prompt) if callable(reply) else reply
 
-    with learned(model) as memory:
-        assert boats(memory) == ["red boat"]
-        assert len(prompts) == 2
-        assert ("could not be used" in prompts[1]) is not callable(reply), "the error is quoted"
-        assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
-        assert memory.admin.status().problems == {}
-
-
-def test_what_no_message_says_is_refused_and_not_learned() -> None:
-    with learned(lambda _prompt: INVENTED) as memory:
-        assert boats(memory) == []
-        assert [len(entry.refusals) for entry in memory.ledger(user_id="louis")] == [1]
+        with learned(model) as memory:
+            assert boats(memory) == ["red boat"], reply
+            assert len(prompts) == 2
+            assert ("could not be used" in prompts[1]) is not callable(reply), "the error is quoted"
+            assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
+            assert memory.admin.status().problems == {}
 
 
-@pytest.mark.parametrize("reply", ["", UNUSABLE["wrong types"]], ids=["empty", "wrong types"])
-def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so(reply) -> None:
-    prompts: list[str] = []
+def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so() -> None:
+    for reply in (UNUSABLE[0], UNUSABLE[3]):
+        prompts: list[str] = []
 
-    def model(prompt: str) -> str:
-        prompts.append(prompt)
-        return reply
+        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
+            prompts.append(prompt)
+            return reply
 
-    with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
-        assert len(prompts) == 4, "one, a second try, and one for each half"
-        (entry,) = memory.ledger(user_id="louis")
-        assert entry.outcome == "gave up"
-        assert "could not be read" in entry.reason
-        backlog = memory.admin.status().backlog
-        assert (backlog.queued, backlog.dead) == (0, 0)
+        with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
+            assert len(prompts) == 4, "one, a second try, and one for each half"
+            (entry,) = memory.ledger(user_id="louis")
+            assert entry.outcome == "gave up"
+            assert "could not be read" in entry.reason
+            backlog = memory.admin.status().backlog
+            assert (backlog.queued, backlog.dead) == (0, 0)
 
 
 def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> None:

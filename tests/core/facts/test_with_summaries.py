@@ -147,16 +147,7 @@ def test_it_takes_fewer_calls_than_separate_ones(opened) -> None:
     assert len(together.calls) < len(apart.calls)
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        "",
-        '{"operations": 7}',
-        '{"operations": [{"op": "paint", "messages": [1]}]}',
-        '{"operations": ["boat"]}',
-    ],
-    ids=["nothing", "no list", "unknown operation", "texts"],
-)
+@pytest.mark.parametrize("told", ["", '{"operations": [{"op": "paint", "messages": [1]}]}'])
 def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened, told) -> None:
     memory = opened(Model(lambda _: told))
     chat = talk(memory)
@@ -166,17 +157,14 @@ def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened
     assert "gave up" not in {one.outcome for one in memory.ledger(user_id="louis", limit=100)}
 
 
-def test_half_an_object_of_operations_is_mended_as_in_a_call_of_its_own(opened) -> None:
-    memory = opened(Model(lambda operations: f"```json\n{operations[:-2]}"))
+def test_half_an_object_is_mended_and_what_no_line_says_is_refused_as_in_a_call_of_its_own(opened) -> None:
+    def write(operations: str) -> str:
+        return f"```json\n{operations[:-2].replace('a boat called Boa', 'a yacht called Zoe')}"
+
+    memory = opened(Model(write))
     chat = talk(memory)
     assert all("{" not in one.text and "`" not in one.text for one in chat.summary(all_versions=True))
-    wait_for(lambda: len(boats(memory)) >= 5)
-
-
-def test_what_no_line_says_is_refused_there_too(opened) -> None:
-    memory = opened(Model(lambda operations: operations.replace("a boat called Boa", "a yacht called Zoe")))
-    talk(memory)
-    wait_for(lambda: boats(memory))
+    wait_for(lambda: len(boats(memory)) >= 4)
     assert "Boa" not in boats(memory)
     assert any(one.refusals for one in memory.ledger(user_id="louis", limit=100))
 
@@ -225,12 +213,12 @@ def test_a_retry_of_the_summary_does_not_ask_for_the_facts_again(opened) -> None
     wait_for(lambda: len(boats(memory)) >= 5)
 
 
-@pytest.mark.parametrize("missing", ["summarizer", "extractor"])
-def test_without_both_models_it_is_refused_before_anything_is_written(tmp_path, missing) -> None:
-    models = {"summarizer": Model(), "extractor": Model()} | {missing: None}
-    with pytest.raises(ConfigurationError, match="extraction_with_summaries"):
-        Memory.open(tmp_path / "memory", embedder="hashing", settings=TOGETHER, **models)
-    assert not (tmp_path / "memory").exists()
+def test_without_both_models_it_is_refused_before_anything_is_written(tmp_path) -> None:
+    for missing in ("summarizer", "extractor"):
+        models = {"summarizer": Model(), "extractor": Model()} | {missing: None}
+        with pytest.raises(ConfigurationError, match="extraction_with_summaries"):
+            Memory.open(tmp_path / "memory", embedder="hashing", settings=TOGETHER, **models)
+        assert not (tmp_path / "memory").exists()
 
 
 @given(summary=st.text(), values=st.lists(st.text(max_size=20), max_size=5))
