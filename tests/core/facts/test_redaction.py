@@ -19,7 +19,6 @@ from tests.sql import postings
 
 KEY = "rumpelstiltskin"
 SAID = f"The key of the garage in Graz is {KEY}"
-NOW = Tuned(index_delay=0, durability="normal", job_backoff=0.01)
 
 
 class Fickle:
@@ -48,7 +47,8 @@ def embedder() -> FlakyEmbedder:
 
 @pytest.fixture
 def memory(open_at: Callable[..., Memory], redactor: Fickle, embedder: FlakyEmbedder) -> Memory:
-    return open_at(settings=NOW, redactor=redactor, embedder=embedder)
+    settings = Tuned(index_delay=0, durability="normal", job_backoff=0.01)
+    return open_at(settings=settings, redactor=redactor, embedder=embedder)
 
 
 def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
@@ -67,13 +67,16 @@ def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, em
     assert (record.text, record.tags, record.value) == ("The door: [secret]", ("[secret]",), "[secret]")
     assert record.structured == {"notes": ["it is [secret]"]}
     assert KEY not in str(memory.records(user_id="louis", all_versions=True))
-    assert words(memory, KEY, "garage") == {"garage"}
+    for _ in range(2):
+        assert words(memory, KEY, "garage") == {"garage"}
+        memory.runtime.db.write(lambda c: storage_words.delete(c, storage_words.keys(c)))
+        assert memory.admin.verify() == ["words"], "they are filed again"
     told = memory.chat(user_id="louis", session_id="now").context("Where is the key of the garage?")
     assert "garage in Graz is [secret]" in told.recall
     assert KEY not in str(told.messages)
     assert KEY not in str(memory.search("the key of the garage", user_id="louis"))
-    assert "[secret]" in " ".join(embedder.texts)
-    assert KEY not in " ".join(embedder.texts)
+    embedded = " ".join(embedder.texts)
+    assert ("[secret]" in embedded, KEY in embedded) == (True, False)
 
 
 def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_an_argument(
@@ -90,13 +93,6 @@ def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_a
     memory.why(record.memory_id, user_id="user-4711")
     assert redactor.shown
     assert "471" not in " ".join(redactor.shown)
-
-
-def test_words_that_are_repaired_are_redacted_too(memory: Memory) -> None:
-    memory.chat(user_id="louis").add("user", SAID)
-    memory.runtime.db.write(lambda c: storage_words.delete(c, storage_words.keys(c)))
-    assert memory.admin.verify() == ["words"]
-    assert words(memory, KEY, "garage") == {"garage"}
 
 
 def test_an_import_and_a_revision_are_redacted(tmp_path: Any, open_at: Any, redactor: Fickle) -> None:

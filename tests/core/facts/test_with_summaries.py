@@ -13,9 +13,8 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message
-from memlayer_core.errors import ConfigurationError, RedactorError
-from memlayer_core.facts import extract
+from memlayer_core import Memory
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.facts.operations import operations_in, split_operations
 from memlayer_core.storage import jobs
 
@@ -132,24 +131,8 @@ def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_thei
     assert instructions.index("Sum up") < instructions.index("key_topics") < instructions.index(TASK)
 
 
-def test_it_takes_fewer_calls_than_separate_ones(opened) -> None:
-    together, apart = Model(), Model()
-    chat = talk(opened(together), 24)
-    left = chat.summary(all_versions=True)[-1].rounds
-    settings = TOGETHER.replace(extraction_with_summaries=False, extraction_turns=left // 2)
-    with Memory.in_memory(embedder="hashing", summarizer=apart, extractor=apart, settings=settings) as second:
-        other = second.chat(user_id="louis", session_id="s")
-        other.add_messages([Message(one.role, one.text) for one in chat.history()])
-        rest(second)
-        other.context()
-        wait_for(lambda: other.summary() and len(boats(second)) >= left // 2)
-        rest(second)
-    assert len(together.calls) < len(apart.calls)
-
-
-@pytest.mark.parametrize("told", ["", '{"operations": [{"op": "paint", "messages": [1]}]}'])
-def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened, told) -> None:
-    memory = opened(Model(lambda _: told))
+def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened) -> None:
+    memory = opened(Model(lambda _: '{"operations": [{"op": "paint", "messages": [1]}]}'))
     chat = talk(memory)
     assert all("operations" not in one.text for one in chat.summary(all_versions=True))
     memory.flush(30)
@@ -182,22 +165,6 @@ def test_a_model_that_does_not_answer_leaves_the_facts_to_the_next_call(opened) 
     memory.flush(30)
     assert len(boats(memory)) == 12
     assert waiting(memory) == {}
-
-
-def test_what_fails_before_the_model_is_asked_loses_no_fact(opened, monkeypatch) -> None:
-    problems, real = [RedactorError("the redactor is away", hint="It is tried again.")], extract._begin
-
-    def flaky(*arguments: Any) -> Any:
-        if problems:
-            raise problems.pop()
-        return real(*arguments)
-
-    memory = opened(Model())
-    monkeypatch.setattr(extract, "_begin", flaky)
-    talk(memory)
-    memory.flush(30)
-    assert problems == [], "it failed once"
-    assert len(boats(memory)) == 12
 
 
 def test_a_retry_of_the_summary_does_not_ask_for_the_facts_again(opened) -> None:
