@@ -79,15 +79,19 @@ def ledger(memory: Memory, user: str = "louis") -> list[tuple[str, str]]:
 
 
 @pytest.mark.requirement("J20", "M01", "M08")
-def test_a_fact_is_known_with_its_quote_its_time_and_its_model(opened) -> None:
+def test_a_fact_is_known_with_its_quote_its_time_and_its_model_which_is_shown_no_secret(opened) -> None:
     quote = "the shop on Elm Street, which Ada and I opened last year"
-    memory = opened(Reader({"quote": quote, "key": "shop", "value": "Elm Street", "since": "2025"}))
-    say(memory, f"Business is slow at {quote}.")
-    (record,) = memory.records(user_id="louis")
+    model = Reader({"quote": quote, "key": "shop", "value": "Elm Street", "since": "2025"})
+    memory = opened(model, redactor=lambda text: text.replace("hunter22", "[secret]"))
+    chat = say(memory, f"The code is hunter22, and business is slow at {quote}.")
+    assert "hunter22" not in str(model.prompts)
+    record = memory.profile("louis")["shop"]
     assert (record.subject, record.value, record.source) == ("user", "Elm Street", "explicit_user_input")
     assert record.valid_from == datetime(2025, 1, 1, tzinfo=UTC)
     (words,) = memory.why(record.memory_id, user_id="louis").evidence
-    assert (words.quote, words.role, words.said_at) == (quote, "user", MAY)
+    assert (words.quote, words.role, words.said_at, words.session_id) == (quote, "user", MAY, "s")
+    assert chat.history()[0].text[words.start : words.end] == quote
+    assert chat.history()[0].id == words.message_id
     (cost,) = memory.admin.costs(user_id="louis")
     assert (cost.kind, cost.model, cost.calls, cost.facts) == ("learn", words.model, 1, 1)
     assert cost.tokens_in > 100
@@ -170,21 +174,29 @@ def test_what_no_message_supports_is_refused_with_the_reason_and_nothing_is_lear
     assert known(memory) == {("user", "animals"): "two"}
 
 
-def test_ten_turns_are_one_call(opened) -> None:
+def test_ten_turns_are_one_call_and_fewer_wait_until_their_user_begins_another_session(opened) -> None:
     model = Reader()
-    memory = opened(model, QUICK.replace(extraction_idle_seconds=600))
+    memory = opened(model, QUICK.replace(extraction_idle_seconds=600, backlog_limit=1))
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(9):
         chat.add("user", f"Yesterday I read page {number} of the book.")
         chat.add("assistant", "What was on it?")
     until_queued(memory, 9)
+    wait_for(lambda: memory.admin.status().problems == {})  # they are no backlog
     assert model.prompts == []
     chat.add("user", "And then I put it away.")
     wait_for(lambda: len(model.prompts) == 1)
-    memory.flush(30)
-    assert len(model.prompts) == 1
     assert "[10] " in model.prompts[0]
     assert "page 0" in model.prompts[0]
+    until_queued(memory, 0)
+    chat.add("user", "Please be concise.")
+    memory.chat(user_id="eve", session_id="s").add("user", "Hello.")
+    until_queued(memory, 2)
+    assert len(model.prompts) == 1
+    memory.chat(user_id="louis", session_id="t").add("user", "Hello again.")
+    wait_for(lambda: len(model.prompts) == 2)
+    assert "be concise" in model.prompts[1]
+    assert "Hello" not in model.prompts[1]
 
 
 def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_ends(opened) -> None:
@@ -203,55 +215,23 @@ def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_e
     wait_for(lambda: len(model.prompts) == 2)
 
 
-def test_what_waits_in_a_session_is_read_when_its_user_begins_another_one(opened) -> None:
-    model = Reader()
-    memory = opened(model, QUICK.replace(extraction_idle_seconds=600, backlog_limit=1))
-    memory.chat(user_id="louis", session_id="s").add("user", "Please be concise.")
-    until_queued(memory, 1)
-    memory.chat(user_id="eve", session_id="s").add("user", "Hello.")
-    until_queued(memory, 2)
-    wait_for(lambda: memory.admin.status().problems == {})  # they are no backlog
-    assert model.prompts == []
-    memory.chat(user_id="louis", session_id="t").add("user", "Hello again.")
-    wait_for(lambda: model.prompts)
-    assert "be concise" in model.prompts[0]
-    assert "Hello" not in model.prompts[0]
-
-
-def test_a_prompt_has_a_limit_and_shows_something_of_each_message(opened) -> None:
-    model = Reader()
-    memory = opened(model, QUICK.replace(extraction_tokens=1500, extraction_idle_seconds=600))
-    walk = "I walked along the river. " * 300
-    say(memory, *(f"My trip number {number}. {walk}" for number in range(10)))
-    (prompt,) = model.prompts
-    assert memory.runtime.tokens.text(model.instructions[0] + prompt) <= 1500
-    assert all(f"trip number {number}" in prompt for number in range(10))
-
-
 @pytest.mark.requirement("J28")
-def test_the_model_is_shown_the_facts_that_bear_on_the_messages(opened) -> None:
+def test_a_prompt_has_a_limit_and_shows_of_each_message_something_and_the_facts_that_bear_on_it(
+    opened,
+) -> None:
     model = Reader()
-    memory = opened(model)
+    memory = opened(model, QUICK.replace(extraction_tokens=2000, extraction_idle_seconds=600))
     louis = memory.chat(user_id="louis", session_id="s")
     for number in range(30):
         louis.remember(f"Room {number} has a blue door.", key=f"room_{number}", value="blue")
     louis.remember("The shop is on Elm Street.", key="shop", value="Elm Street")
-    say(memory, "I was late at the shop today because of the rain.")
+    say(memory, *(f"Number {number}: late at the shop. {'I walked. ' * 600}" for number in range(10)))
     (prompt,) = model.prompts
+    assert memory.runtime.tokens.text(model.instructions[0] + prompt) <= 2000
+    assert all(f"Number {number}" in prompt for number in range(10))
     facts = prompt.split("Known facts:")[1].split("Conversation:")[0]
     assert "shop = Elm Street" in facts
     assert facts.count("\n") <= 22
-
-
-def test_what_the_redactor_replaces_is_not_shown_and_a_quote_beside_it_is_found(opened) -> None:
-    model = Reader({"quote": "the garage in Graz", "key": "garage", "value": "Graz"})
-    memory = opened(model, redactor=lambda text: text.replace("hunter22", "[secret]"))
-    chat = say(memory, "The code is hunter22 and the garage in Graz is mine.")
-    assert "hunter22" not in str(model.prompts)
-    (record,) = memory.records(user_id="louis")
-    (words,) = memory.why(record.memory_id, user_id="louis").evidence
-    text = chat.history()[0].text
-    assert text[words.start : words.end] == words.quote == "the garage in Graz"
 
 
 def test_users_do_not_meet_in_a_prompt_and_facts_are_in_the_language_of_the_talk(opened) -> None:
