@@ -44,8 +44,6 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     at the same time is either deleted, too, or begins a new session afterwards.
     """
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
-    if reach.session_id is not None:
-        records_reads.forget_sessions(connection, (row.bucket for row in rows))
     within = writes.keys_within(connection, rows)
     reads.lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
@@ -53,7 +51,8 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     )
     if reach.session_id is None:
         records_reads.forget_evidence(connection, reach)
-    records_reads.forget_outcomes(connection, reach)
+    buckets = [row.bucket for row in rows] if reach.session_id is not None else []
+    records_reads.forget_outcomes(connection, reach, buckets)
     gone = writes.delete_sessions(connection, rows, within, now)
     alone = rows if reach.reach().session_id is not None else ()  # without a user, each agent's is apart
     owners = {

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from clock import set_ahead
+from hypothesis import given, strategies as st
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, ChatMessage as OtherMessage, HumanMessage
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
@@ -19,10 +22,10 @@ from scripted import Scripted, speaking
 from tuned import Tuned
 from waiting import wait_for
 
-from langchain_memlayer import MemlayerChatMessageHistory
-from llamaindex_memlayer import MemlayerMemory
 from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError
+from memlayer_core.facts.model import Operation
+from memlayer_core.facts.operations import AnswerError, operations_in
 from memlayer_core.storage import jobs
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -384,20 +387,21 @@ class Wordy(Scripted):
     """A chat model of LlamaIndex that calls no function, whatever it is told."""
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return CompletionResponse(text=json.dumps({"operations": [BOAT]}))
+        return CompletionResponse(text=GOOD)
 
 
 BOAT = {"op": "add", "key": "boat", "value": "red", "quote": "a red boat", "messages": [1]}
 
 
 TOLD = {"operations": [BOAT]}
+GOOD = json.dumps(TOLD)
 IN_LANGCHAIN = AIMessage(
     "", tool_calls=[{"name": "Operations", "args": TOLD, "id": "1", "type": "tool_call"}]
 )
 IN_LLAMAINDEX = ToolCallBlock(tool_call_id="1", tool_name="Operations", tool_kwargs=TOLD)
 MODELS: dict[str, Callable[[], Any]] = {
     "LangChain's, held to the schema": lambda: ToolCaller(messages=iter([IN_LANGCHAIN])),
-    "LangChain's, asked in words": lambda: GenericFakeChatModel(messages=iter([AIMessage(json.dumps(TOLD))])),
+    "LangChain's, asked in words": lambda: GenericFakeChatModel(messages=iter([AIMessage(GOOD)])),
     "LlamaIndex's, held to the schema": lambda: speaking(
         lambda _: ChatMessage(role="assistant", blocks=[IN_LLAMAINDEX])
     ),
@@ -429,7 +433,7 @@ class Picky(GenericFakeChatModel):
             self.asked.append(method)
             if method in self.refusals:
                 raise RefusedFormError(self.refusals[method])
-            return {"raw": AIMessage(json.dumps(TOLD)), "parsed": None}
+            return {"raw": AIMessage(GOOD), "parsed": None}
 
         return RunnableLambda(answer)
 
@@ -441,7 +445,7 @@ def test_a_server_that_refuses_a_schema_is_asked_for_json_and_then_in_words() ->
         ({"json_schema": 500}, both),
         ({"json_schema": 422, "json_mode": 400}, []),
     ):
-        words = [AIMessage(json.dumps(TOLD)) for _ in range(2)]
+        words = [AIMessage(GOOD) for _ in range(2)]
         model = Picky(messages=iter(words), refusals=refusals, asked=[])
         with Memory.in_memory(settings=QUICK, extractor=model) as memory:
             say(memory, "I own a red boat.")
@@ -463,22 +467,137 @@ def until_queued(memory: Memory, count: int) -> None:
     wait_for(lambda: memory.admin.status().backlog.queued == count)
 
 
-def test_the_names_that_frameworks_give_are_the_speakers() -> None:
-    said = {"Ada": "My shop is on Elm Street.", "critic": "My shop is on Oak Road."}
-    model = Reader(*({"quote": text[8:-1], "key": "shop", "value": text[14:-1]} for text in said.values()))
-    with Memory.in_memory(settings=QUICK, extractor=model) as memory:
-        for user in ("HumanMessage", "ChatMessage", "LlamaIndex"):
-            index = MemlayerMemory.from_defaults(memory, user_id=user, session_id="s")
-            chain = MemlayerChatMessageHistory(memory, user_id=user, session_id="s")
-            for name, text in said.items():
-                if user == "LlamaIndex":
-                    index.put(ChatMessage(role="user", content=text, additional_kwargs={"name": name}))
-                elif user == "ChatMessage" and name == "critic":
-                    chain.add_messages([OtherMessage(text, role="critic")])
-                else:
-                    chain.add_messages([HumanMessage(text, name=name)])
-            memory.flush()
-            assert " critic: My shop is on Oak Road." in "".join(model.prompts)
-            assert memory.profile(user)["shop"].value == "Elm Street"
-            assert [one.value for one in memory.records(user_id=user, about="critic")] == ["Oak Road"]
-            model.prompts.clear()
+# Models answer badly in many ways: no fact is lost, none is made up, and every turn ends in a state
+
+
+def hang(_prompt: str) -> str:
+    threading.Event().wait(1)
+    return GOOD
+
+
+def fail(_prompt: str) -> str:
+    raise ConnectionError("the model is not there")
+
+
+READABLE = [
+    f"Sure, here is what I found: {GOOD} I hope this helps!",
+    f"```json\n{GOOD}\n```",
+    f"<think>The user has {{a boat}}, so [1] …</think>\n{GOOD}",
+    GOOD[: GOOD.index('"messages"') + len('"messages": [1')],
+    json.dumps([BOAT]),
+    json.dumps(BOAT),
+    str(TOLD),
+    json.dumps({"operations": [{**BOAT, "messages": ["1"], "fact": None}]}),
+    GOOD + " " + "and so on " * 50_000,
+]
+UNUSABLE: list[str | Callable[[str], str]] = [
+    "",
+    "I'm sorry, but I cannot help with that.",
+    json.dumps({"facts": "a red boat"}),
+    json.dumps({"operations": [{"op": 3, "value": ["x"]}, "boat", None]}),
+    "<think>Let me think about it",
+    hang,
+    fail,
+]
+
+
+def test_fences_and_thoughts_that_a_user_wrote_are_part_of_a_quote() -> None:
+    text = "My script is ```run()``` and <think>so</think> it ends."
+    answer = json.dumps({"operations": [{**BOAT, "quote": text}]})
+    (found,) = operations_in(f"Here:\n```json\n{answer}\n```\nDone.")
+    assert isinstance(found, Operation)
+    assert found.quote == text
+
+
+@contextmanager
+def learned(model: Callable[[str], str], *texts: str, **changes: Any) -> Iterator[Memory]:
+    """Give a memory whose user said something, after a model was asked about it."""
+    with Memory.in_memory(extractor=model, settings=QUICK.replace(model_timeout=0.3, **changes)) as memory:
+        said = [Message("user", text) for text in texts or ("You see, I own a red boat.",)]
+        memory.chat(user_id="louis", session_id="s").add_messages(said)
+        memory.flush(30)
+        yield memory
+
+
+def boats(memory: Memory) -> list[str | None]:
+    return [one.value for one in memory.records(user_id="louis") if one.key == "boat"]
+
+
+def test_what_can_be_read_is_read() -> None:
+    for reply in READABLE:
+        with learned(lambda _prompt, reply=reply: reply) as memory:
+            assert boats(memory) == ["red"], reply[:80]
+            assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
+
+
+def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost() -> None:
+    for reply in UNUSABLE:
+        prompts: list[str] = []
+
+        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
+            prompts.append(prompt)
+            if len(prompts) > 1:
+                return GOOD
+            return reply(prompt) if callable(reply) else reply
+
+        with learned(model) as memory:
+            assert boats(memory) == ["red"], reply
+            assert len(prompts) == 2
+            assert ("could not be used" in prompts[1]) is not callable(reply), "the error is quoted"
+            assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
+            assert memory.admin.status().problems == {}
+
+
+def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so() -> None:
+    for reply in (UNUSABLE[0], UNUSABLE[3]):
+        prompts: list[str] = []
+
+        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
+            prompts.append(prompt)
+            return reply
+
+        with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
+            assert len(prompts) == 4, "one, a second try, and one for each half"
+            (entry,) = memory.ledger(user_id="louis")
+            assert entry.outcome == "gave up"
+            assert "could not be read" in entry.reason
+            backlog = memory.admin.status().backlog
+            assert (backlog.queued, backlog.dead) == (0, 0)
+
+
+def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> None:
+    def model(prompt: str) -> str:
+        return "no" if "poison" in prompt else GOOD
+
+    said = ("I own a red boat.", "It is mine.", "Behind our shed grows poison ivy.", "We go.")
+    with learned(model, *said) as memory:
+        assert boats(memory) == ["red"]
+        (entry,) = memory.ledger(user_id="louis")
+        assert entry.outcome == "stored"
+        assert "2 message(s) could not be read" in entry.reason
+
+
+def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
+    models = [fail, fail]
+    with learned(lambda prompt: models.pop()(prompt) if models else GOOD, job_attempts=2) as memory:
+        status = memory.admin.status()
+        assert status.backlog.dead == 1, "it waits for somebody who looks"
+        assert "did not answer" in status.problems["learning"]
+        memory.admin.retry_dead()
+        memory.flush(30)
+        assert boats(memory) == ["red"]
+        assert memory.admin.status().problems == {}
+
+
+@given(st.text() | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["operations", "op", "value", "messages", "x"]), inner, max_size=4),
+    max_leaves=12,
+).map(json.dumps))  # fmt: skip
+def test_any_answer_is_operations_or_an_error_that_says_what_is_wrong(answer: Any) -> None:
+    try:
+        found = operations_in(answer)
+    except AnswerError as problem:
+        found = [str(problem)]
+    assert all(one and isinstance(one, Operation | str) for one in found)

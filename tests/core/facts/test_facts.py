@@ -498,36 +498,17 @@ def test_a_turn_waits_for_nothing_that_is_learned_from_it(open_at: Callable[...,
 # What memory told is not learned again
 
 
-@pytest.fixture
-def asked(store: Memory) -> Any:
-    """Return a conversation of a user who said, and was told, of red bicycles."""
-    past = store.chat(user_id="louis", session_id="past")
+def test_a_block_that_memory_told_is_no_record_and_what_is_added_to_it_is_one_alone(store: Memory) -> None:
+    past, asked = (store.chat(user_id="louis", session_id=session) for session in ("past", "now"))
     say(past, "My cousin sells red bicycles. I live in Graz.")
     past.remember("The red bicycles are cheap in May")
-    return store.chat(user_id="louis", session_id="now")
-
-
-def mentions(memory: Memory) -> dict[str, int]:
-    return {one.text: one.mentions for one in memory.records(user_id="louis")}
-
-
-def test_a_block_that_memory_told_is_no_record_and_what_is_added_to_it_is_one_alone(asked: Any) -> None:
-    context, before = asked.context("Are red bicycles cheap?"), mentions(asked.memory)
+    context = asked.context("Are red bicycles cheap?")
     for block in (context.recall, context.profile.text):
         with pytest.raises(InvalidRecordError, match="memory itself told"):
             asked.remember(block)
-    assert mentions(asked.memory) == before
+    assert sorted(one.mentions for one in store.records(user_id="louis")) == [1, 1]
     added = "The user wants a green one."
     assert asked.remember(f"{context.recall}\n{added}").text == added
-    eve = asked.memory.chat(user_id="eve", session_id="s")
+    eve = store.chat(user_id="eve", session_id="s")
     for who, text in ((asked, "- [2020-01-01 user] I never sold bicycles."), (eve, context.recall)):
         assert who.remember(text).text == text, "a look-alike, and what somebody else was told, are just text"
-
-
-def test_nothing_is_learned_from_what_memory_told_in_a_message_or_an_answer(asked: Any) -> None:
-    context, before = asked.context("Who sells red bicycles?"), mentions(asked.memory)
-    asked.add("user", f"Look what I found:\n{context.recall}\nand\n{context.profile.text}")
-    asked.add("user", "Where do I live?")
-    asked.add("assistant", "I live in Graz. You do, too.")
-    asked.memory.flush()
-    assert mentions(asked.memory) == before

@@ -57,42 +57,33 @@ def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
     return {stems[stem] for stem in memory.runtime.db.read(postings, scope, list(stems))}
 
 
-def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, embedder) -> None:
-    chat = memory.chat(user_id="louis", session_id="past")
-    chat.add("user", SAID)
+def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, redactor, embedder) -> None:
+    chat = memory.chat(user_id="user-4711", session_id="session-4711")
+    call = ToolCall("call-4711", "tool_4711", json.dumps({"argument_4711": "value"}))
+    chat.add("user", SAID, id="message-4711", metadata={"trace-4711": "trace-4712"})
+    chat.add("assistant", "I will.", tool_calls=(call,))
+    chat.add("tool", "It is open.", tool_call_id="call-4711")
     notes = {"notes": [f"it is {KEY}"]}
     record = chat.remember(f"The door: {KEY}", tags=[KEY], structured=notes, key="door", value=KEY)
     memory.flush()
     assert chat.history()[0].text == SAID
     assert (record.text, record.tags, record.value) == ("The door: [secret]", ("[secret]",), "[secret]")
     assert record.structured == {"notes": ["it is [secret]"]}
-    assert KEY not in str(memory.records(user_id="louis", all_versions=True))
+    assert KEY not in str(memory.records(user_id="user-4711", all_versions=True))
     for _ in range(2):
-        assert words(memory, KEY, "garage") == {"garage"}
+        assert words(memory, KEY, "garage", user_id="user-4711") == {"garage"}
         memory.runtime.db.write(lambda c: storage_words.delete(c, storage_words.keys(c)))
         assert memory.admin.verify() == ["words"], "they are filed again"
-    told = memory.chat(user_id="louis", session_id="now").context("Where is the key of the garage?")
+    told = memory.chat(user_id="user-4711", session_id="now").context("Where is the key of the garage?")
     assert "garage in Graz is [secret]" in told.recall
     assert KEY not in str(told.messages)
-    assert KEY not in str(memory.search("the key of the garage", user_id="louis"))
+    assert KEY not in str(memory.search("the key of the garage", user_id="user-4711"))
+    memory.why(record.memory_id, user_id="user-4711")
     embedded = " ".join(embedder.texts)
     assert ("[secret]" in embedded, KEY in embedded) == (True, False)
-
-
-def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_an_argument(
-    memory: Memory, redactor: Fickle
-) -> None:
-    chat = memory.chat(user_id="user-4711", session_id="session-4711")
-    call = ToolCall("call-4711", "tool_4711", json.dumps({"argument_4711": "value"}))
-    chat.add("user", "Open the door.", id="message-4711", metadata={"trace-4711": "trace-4712"})
-    chat.add("assistant", "I will.", tool_calls=(call,))
-    chat.add("tool", "It is open.", tool_call_id="call-4711")
-    record = chat.remember("The door is open.", key="door", value="open")
-    memory.flush()
-    memory.chat(user_id="user-4711", session_id="other").context("Is the door open?")
-    memory.why(record.memory_id, user_id="user-4711")
-    assert redactor.shown
-    assert "471" not in " ".join(redactor.shown)
+    assert "471" not in " ".join(redactor.shown), (
+        "it is shown no id, no field of a provider, no argument's name"
+    )
 
 
 def test_an_import_and_a_revision_are_redacted(tmp_path: Any, open_at: Any, redactor: Fickle) -> None:
