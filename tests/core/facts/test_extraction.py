@@ -225,9 +225,9 @@ def test_a_prompt_has_a_limit_and_shows_of_each_message_something_and_the_facts_
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_tokens=2000, extraction_idle_seconds=600))
     louis = memory.chat(user_id="louis", session_id="s")
+    louis.remember("The shop is on Elm Street.", key="shop", value="Elm Street")
     for number in range(30):
         louis.remember(f"Room {number} has a blue door.", key=f"room_{number}", value="blue")
-    louis.remember("The shop is on Elm Street.", key="shop", value="Elm Street")
     say(memory, *(f"Number {number}: late at the shop. {'I walked. ' * 600}" for number in range(10)))
     (prompt,) = model.prompts
     assert memory.runtime.tokens.text(model.instructions[0] + prompt) <= 2000
