@@ -307,8 +307,7 @@ def _assertion(one: str | FactArguments) -> Assertion:
         text=one.text,
         key=one.key or None,
         value=one.value or None,
-        by_user=one.quote is not None,
-        quote=one.quote or None,
+        quote=one.quote,
         valid_from=_date(one.valid_from),
     )
 

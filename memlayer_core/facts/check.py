@@ -194,7 +194,7 @@ def roles_of(roles: object) -> tuple[str, ...]:
     Raises:
         InvalidRecordError: They are not a list of texts, or are more than a hundred.
     """
-    named = tuple(dict.fromkeys(_list_of("roles", roles)))
+    named = tuple(dict.fromkeys(list_of("roles", roles)))
     for role in named:
         model.check_text("roles", role)
     if len(named) > _ROLES:
@@ -217,7 +217,7 @@ def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
     for named, lists in ((given, (*LISTS, "relations")), (access, ("allowed_users", "allowed_roles"))):
         for name in lists:
             if name in named:
-                named[name] = tuple(dict.fromkeys(_list_of(name, named[name])))
+                named[name] = tuple(dict.fromkeys(list_of(name, named[name])))
     given["is_rated"] = record.is_rated or given.get("importance", record.importance) != record.importance
     made = replace(record, **given, access_control=replace(record.access_control, **access))
     if not made.is_inferred:
@@ -235,7 +235,12 @@ def _check_expiry(record: Record, fields: Mapping[str, Any], now: datetime) -> R
     return record
 
 
-def _list_of(name: str, value: object) -> Iterable[Any]:
+def list_of(name: str, value: object) -> list[Any]:
+    """Return a list of texts, or of relations.
+
+    Raises:
+        InvalidRecordError: It is not one.
+    """
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidRecordError(
             f"`{name}` must be a list, got {short_repr(value)}", hint=f'Such as `{name}=["one", "two"]`.'
@@ -282,9 +287,6 @@ def words(record: Record) -> str:
     return " ".join((record.text, *filter(None, more)))
 
 
-_WIDTHS = ("private", "share", "public")
-
-
 def names_access(fields: Mapping[str, Any]) -> bool:
     """Return whether a caller's fields set the access of a record."""
     return not _ACCESS.isdisjoint(fields)
@@ -303,7 +305,7 @@ def narrow_access(record: Record, access: Access) -> Record:
     elif access.visibility == "public" or (users, roles) == (known.allowed_users, known.allowed_roles):
         least = known
     else:
-        least = Access(min(known.visibility, access.visibility, key=_WIDTHS.index), users, roles)
+        least = Access(min(known.visibility, access.visibility, key=model.VISIBILITIES.index), users, roles)
     if least.visibility == known.visibility == "public" or least == known:
         return record
     return replace(record, access_control=least, version=record.version + 1)

@@ -24,8 +24,10 @@ from memlayer_core.facts.model import (
     Record,
     RefusedError,
     SideTask,
+    session_of,
 )
 from memlayer_core.facts.operations import (
+    SIDE_TASK,
     AnswerError,
     check,
     fact_schema,
@@ -33,20 +35,19 @@ from memlayer_core.facts.operations import (
     operations_in,
     prompt_of,
     retry_prompt,
-    side_task_prompt,
     split_operations,
     system_prompt,
 )
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.storage import jobs as storage_jobs
+from memlayer_core.storage import jobs as storage_jobs, vectors
 from memlayer_core.storage.jobs import Cost, Job
 from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import LanguageModel
+    from memlayer_core.seams import FloatVector, LanguageModel
     from memlayer_core.storage.database import Connection
 
 AT_ONCE = 50
@@ -147,9 +148,7 @@ def _begin(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Ba
     if rt.db.read(_is_at_limit, rt, rows[0].namespace):
         _put_off(rt, jobs, rows[0])
         return None
-    batch = _Batch(rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
-    rt.db.read(batch.read)
-    return batch
+    return rt.db.read(_Batch, rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
 
 
 def _store(rt: Runtime, batch: _Batch) -> bool:
@@ -200,16 +199,12 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
         refusals=tuple(refusals),
         model=model,
     )
-    reads.note_outcome(connection, _session_of(first), entry)
+    reads.note_outcome(connection, session_of(first), entry)
     if not storage_jobs.finish_once(connection, batch.jobs):
         raise _LeaseLostError
     brought = [Cost("learn", model, facts=new)] if new else []
     storage_jobs.spend(connection, [*batch.usage.costs(), *brought], first.namespace, now)
     return list(changed.values())
-
-
-def _session_of(row: Any) -> Scope:
-    return Scope(row.user_id, row.session_id, row.agent_id, row.tenant_id)
 
 
 def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
@@ -227,7 +222,7 @@ def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
     entry = LedgerEntry(task="learn", outcome="waits", at=now, reason=reason, session_id=row.session_id)
     tomorrow = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     rt.db.write(storage_jobs.fail, jobs, reason, tomorrow, count_attempt=False)
-    rt.db.write(reads.note_outcome, _session_of(row), entry)
+    rt.db.write(reads.note_outcome, session_of(row), entry)
 
 
 def _said_at(row: Any) -> datetime:
@@ -238,7 +233,13 @@ class _Batch:
     """Messages of one session, and what a model says about them."""
 
     def __init__(
-        self, rt: Runtime, usage: ModelUsage, jobs: Sequence[Job], rows: Sequence[Any], words: dict[int, str]
+        self,
+        connection: Connection,
+        rt: Runtime,
+        usage: ModelUsage,
+        jobs: Sequence[Job],
+        rows: Sequence[Any],
+        words: dict[int, str],
     ) -> None:
         first = rows[0]
         self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
@@ -248,24 +249,19 @@ class _Batch:
         self.statements: list[Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
-        self._known: list[tuple[Record, list[int]]] = []
-        self._vectors: dict[int, Any] = {}
-        self._before: dict[int, Line] = {}
-        self._others: set[str | None] = set()
-
-    def read(self, connection: Connection) -> None:
-        """Read the conversation around the messages, and what is known of the user."""
-        reader = reader_of(self._rt, self._owner.reach(), (), for_recall=False)
+        reader = reader_of(rt, self._owner.reach(), (), for_recall=False)
         self._known = reads.known_facts(connection, reader)
-        self._others = reads.other_speakers(connection, self._owner, {row.name for row in self.rows})
-        for key, before in reads.before_each(connection, self.rows).items():
+        self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
+        self._before: dict[int, Line] = {}
+        for key, before in reads.before_each(connection, rows).items():
             if before.message.role == "assistant" and before.message.is_told:
-                text = self._rt.redact(before.message.text)
+                text = rt.redact(before.message.text)
                 assert before.message.created_at is not None  # it was stored
                 self._before[key] = Line("assistant", text, before.message.created_at)
+        self._vectors: dict[int, FloatVector] = {}
         if len(self._known) > _SHOWN:
-            keys = {*self._words, *(key for _, sources in self._known for key in sources)}
-            self._vectors = dict(reads.vectors_of(connection, sorted(keys)))
+            keys = {*words, *(key for _, sources in self._known for key in sources)}
+            self._vectors = {one.key: one.vector for one in vectors.entries_of(connection, sorted(keys))}
 
     def ask(self, rows: Sequence[Any], *, tries: int) -> None:
         """Ask the model about some of the messages. If its answer cannot be read, ask once more, then about each half.
@@ -309,7 +305,7 @@ class _Batch:
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
         material = facts_prompt(self._now(), facts)
-        instructions = side_task_prompt(self._instructions())
+        instructions = f"{SIDE_TASK}\n\n{self._instructions()}"
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def _instructions(self) -> str:

@@ -236,9 +236,7 @@ def _prepare_version(rt: Runtime, existing: Record, record: Record) -> Record:
 
 
 def _others(record_id: str, merge: object) -> list[str]:
-    if isinstance(merge, str) or not isinstance(merge, Iterable):
-        raise InvalidRecordError(f"`merge` must be a list, got {merge!r:.80}", hint="A list of record ids.")
-    others = list(dict.fromkeys(merge))
+    others = list(dict.fromkeys(check.list_of("merge", merge)))
     for one in (record_id, *others):
         ordinal_of(one)
     if record_id in others:
@@ -274,15 +272,14 @@ class Assertion:
         text: A whole sentence.
         key: What it is about, such as `"home"`; None: no single name fits.
         value: The value under the key; None: the whole text.
-        by_user: Whether the agent says that the user said it.
-        quote: The user's words; None: none are given.
+        quote: The user's words; empty: the agent says that the user said it, and does not know how; None: the agent
+            concludes it.
         valid_from: Since when it is true; None: since it was said.
     """
 
     text: str
     key: str | None = None
     value: str | None = None
-    by_user: bool = False
     quote: str | None = None
     valid_from: datetime | None = None
 
@@ -329,7 +326,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         InvalidRecordError: It cannot be stored; nothing was written.
     """
     reason = ""
-    if assertion.by_user:
+    if assertion.quote is not None:
         found = _quoted(rt, scope, assertion.quote, assertion.value)
         if isinstance(found, _Quote) and scope.reach().session_id is not None:
             found = "this conversation has no user"

@@ -37,7 +37,7 @@ RecordSource = Literal[
     "explicit_user_input", "implicit_inference", "system_generated", "external_data", "corrected_memory"
 ]
 Modality = Literal["states", "wants", "plans", "denies", "used_to"]
-MODALITIES: tuple[Modality, ...] = ("states", "wants", "plans", "denies", "used_to")
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
 USER = "user"
 """The subject of facts about the user."""
 COLLECTION = "collection"
@@ -47,6 +47,7 @@ IDENTITY = "identity"
 
 TYPES: tuple[RecordType, ...] = get_args(RecordType)
 VISIBILITIES: tuple[Visibility, ...] = get_args(Visibility)
+"""From the narrowest to the widest."""
 SOURCES: tuple[RecordSource, ...] = get_args(RecordSource)
 
 
@@ -220,7 +221,7 @@ class Record(Tabular):
     @property
     def owner(self) -> Scope:
         """Scope of its user, with the agent if one is named; or of its session if that has no user."""
-        return Scope(self.user_id, self.session_id, self.agent_id, self.tenant_id).reach()
+        return session_of(self).reach()
 
     def to_json(self) -> dict[str, JSON]:
         """Return the record as a dict for `json.dumps`."""
@@ -397,10 +398,6 @@ def check_record(record: Record) -> Record:
             )
     structured = None if record.structured is None else _json_copy(record.structured)
     for tie in record.relations:
-        if not isinstance(tie, Relation):
-            raise InvalidRecordError(
-                f"`relations` holds {short_repr(tie)}", hint='Give `Relation("related_to", memory_id)`.'
-            )
         check_text("relations.type", tie.type)
         ordinal_of(tie.target_memory_id)
     _check_access(record.access_control, record.tenant_id)
@@ -562,6 +559,11 @@ class RecordFilter:
     offset: int = 0
     every: bool = False
     about: str | None = None
+
+
+def session_of(source: Any) -> Scope:
+    """Return the scope of the session that a record, or a row with its ids, comes from."""
+    return Scope(source.user_id, source.session_id, source.agent_id, source.tenant_id)
 
 
 def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | None:

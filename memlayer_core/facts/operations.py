@@ -8,7 +8,6 @@ from calendar import monthrange
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta, tzinfo
-from functools import lru_cache
 from typing import Any, get_args, get_origin
 
 import json_repair
@@ -35,10 +34,9 @@ class FactSchema:
     def __init__(self, model: type[BaseModel]) -> None:
         self._fields: dict[str, tuple[TypeAdapter[Any], bool, str]] = {}
         for name, field in model.model_fields.items():
-            kind = _without_none(field.annotation)
-            many = get_origin(kind) in _LISTS
-            inner = get_args(kind)[0] if many else kind
-            self._fields[name] = TypeAdapter(inner), many, field.description or ""
+            kind: Any = field.annotation
+            many = any(get_origin(one) in _LISTS for one in (kind, *get_args(kind)))
+            self._fields[name] = TypeAdapter(kind), many, field.description or ""
 
     @property
     def keys(self) -> Sequence[str]:
@@ -49,8 +47,9 @@ class FactSchema:
         """Return what is wrong with a key and a value; None: nothing."""
         if key not in self._fields:
             return f"the schema has no key {key!r:.60}"
+        kind, many, _ = self._fields[key]
         try:
-            self._fields[key][0].validate_python(value)
+            kind.validate_python([value] if many else value)
         except ValidationError as problem:
             return f"the schema does not allow this value of {key!r}: {problem.errors()[0]['msg']}"
         return None
@@ -73,18 +72,7 @@ def fact_schema(model: object) -> FactSchema | None:
             f"`fact_schema` must be a class of Pydantic models with fields, got {model!r:.80}",
             hint="Its fields are the keys of facts: `class Facts(BaseModel): home: str; hobbies: list[str]`.",
         )
-    return _schema(model)
-
-
-@lru_cache(maxsize=100)
-def _schema(model: type[BaseModel]) -> FactSchema:
     return FactSchema(model)
-
-
-def _without_none(kind: Any) -> Any:
-    """Return a type without `| None`."""
-    inside = [one for one in get_args(kind) if one is not type(None)]
-    return inside[0] if len(inside) == 1 and type(None) in get_args(kind) else kind
 
 
 # Writes the prompt that asks a model for facts: the day, the known facts, and the lines of a conversation.
@@ -94,10 +82,11 @@ _LEAST = 8  # tokens of a line that are always shown
 _CONTEXT = 60  # tokens that a line without a number may have
 _QUOTE = 80  # characters that a known fact's value may have, and its sentence, too
 _ANY_KEY = "a short noun in snake_case, such as home, job, diet or allergy: the same for the same thing; null if none fits"
-_SIDE_TASK = (
+SIDE_TASK = (
     "Behind all that, at the very end, write one more JSON object on a line of its own. It is a second task, about the same "
     "conversation, whose lines have numbers in brackets:"
 )
+"""What a model reads before the instructions if it sums up the lines first."""
 _INSTRUCTIONS = """
 You keep the long-term memory of a chat application. Read the numbered lines of the conversation, and list \
 what they say that is worth knowing in later conversations: about the user, and about people and things in the user's life. \
@@ -137,11 +126,6 @@ def system_prompt(keys: Sequence[str] | None = None) -> str:
         keys: The keys that it must use, each with its meaning if that is known; None: it chooses the keys.
     """
     return _INSTRUCTIONS.strip().replace("KEYS", _ANY_KEY if keys is None else "one of " + ", ".join(keys))
-
-
-def side_task_prompt(instructions: str) -> str:
-    """Return the instructions for a model that sums up the lines first."""
-    return f"{_SIDE_TASK}\n\n{instructions}"
 
 
 def facts_prompt(now: datetime, facts: Sequence[Record]) -> str:

@@ -35,7 +35,6 @@ from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.reads import inside
 from memlayer_core.scope import Scope, SharedScope
-from memlayer_core.seams import FloatVector
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
@@ -302,13 +301,10 @@ _HELD = sa.and_(
 """The condition that records were true at a moment. They may have ended since. What was corrected was never true."""
 
 
-def _spaced(label: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
-    return sa.literal_column("' '", sa.Text).concat(label).concat(sa.literal_column("' '", sa.Text))
-
-
 def _grant(count: int) -> Any:
     """Return the condition that records are shared, and a reader with so many labels may see them."""
-    labels = [_spaced(sa.bindparam(f"label_{place}")) for place in range(count)]
+    space = sa.literal_column("' '", sa.Text)
+    labels = [space.concat(sa.bindparam(f"label_{place}")).concat(space) for place in range(count)]
     allowed = sa.or_(*map(records.c.labels.contains, labels))
     return sa.and_(
         records.c.indexed_in == sa.bindparam("commons"),
@@ -381,35 +377,33 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
 
 def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
-    mine: Any = OWN if record_filter.all_versions else sa.and_(OWN, _IN_FORCE)
-    if record_filter.as_of is not None:
-        reader, mine = replace(reader, now=record_filter.as_of), sa.and_(OWN, _HELD, _FREE)
-    elif not (record_filter.all_versions or record_filter.every):
+    wanted = record_filter
+    mine: Any = OWN if wanted.all_versions else sa.and_(OWN, _IN_FORCE)
+    if wanted.as_of is not None:
+        reader, mine = replace(reader, now=wanted.as_of), sa.and_(OWN, _HELD, _FREE)
+    elif not (wanted.all_versions or wanted.every):
         mine = sa.and_(mine, _TOLD, _FREE)
-    is_whole = record_filter.every or record_filter.all_versions or record_filter.record_id is not None
-    if record_filter.about is not None and not is_whole:
-        mine = sa.and_(mine, _is_asserted(record_filter.about))
+    if wanted.about is not None and not (wanted.every or wanted.all_versions or wanted.record_id is not None):
+        mine = sa.and_(mine, _is_asserted(wanted.about))
+    if wanted.shared:
+        mine = sa.or_(mine, sa.and_(_grant(1 + len(reader.roles)), _TOLD, _IN_FORCE, _FREE))
+    conditions = [mine]
+    if wanted.since is not None:
+        conditions.append(records.c.updated_at >= statements.to_micros(wanted.since))
+    if wanted.until is not None:
+        conditions.append(records.c.updated_at < statements.to_micros(wanted.until))
+    if wanted.type is not None:
+        conditions.append(records.c.type == wanted.type)
+    if wanted.tags:
+        conditions.append(_has_tags(wanted.tags))
+    if wanted.record_id is not None:
+        user_id, ordinal = ordinal_of(wanted.record_id)
+        conditions += [records.c.user_id == user_id, records.c.ordinal == ordinal]
     is_archived = sa.and_(_IN_FORCE, sa.not_(_FRESH)).label("is_archived")
-    query = sa.select(records.c.number, is_archived)
-    if record_filter.shared:
-        others = _grant(1 + len(reader.roles))
-        query = query.where(sa.or_(mine, sa.and_(others, _TOLD, _IN_FORCE, _FREE)))
-    else:
-        query = query.where(mine)
-    if record_filter.since is not None:
-        query = query.where(records.c.updated_at >= statements.to_micros(record_filter.since))
-    if record_filter.until is not None:
-        query = query.where(records.c.updated_at < statements.to_micros(record_filter.until))
-    if record_filter.type is not None:
-        query = query.where(records.c.type == record_filter.type)
-    if record_filter.tags:
-        query = query.where(_has_tags(record_filter.tags))
-    if record_filter.record_id is not None:
-        user_id, ordinal = ordinal_of(record_filter.record_id)
-        query = query.where(records.c.user_id == user_id, records.c.ordinal == ordinal)
+    query = sa.select(records.c.number, is_archived).where(*conditions)
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
     # Texts and vectors are read for this page alone: a sort moves all columns.
-    page = query.order_by(*newest).limit(record_filter.limit).offset(record_filter.offset).subquery()
+    page = query.order_by(*newest).limit(wanted.limit).offset(wanted.offset).subquery()
     whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
     whole = whole.outerjoin(texts, texts.c.key == records.c.number).order_by(*newest)
@@ -521,33 +515,16 @@ def _parameters(reader: Reader) -> dict[str, Any]:
 
 
 def _with_vector(row: Any, embedder: str) -> Record:
-    record = record_of(row)
-    more: dict[str, Any] = {"is_archived": True} if row.is_archived else {}
-    if row.vector is not None:
-        first, *_ = blobs.parts_of(row)
-        more["embedding"] = Embedding(embedder, first)
-    return replace(record, **more) if more else record
+    embedding = None if row.vector is None else Embedding(embedder, blobs.parts_of(row)[0])
+    return replace(record_of(row), is_archived=bool(row.is_archived), embedding=embedding)
 
 
 # The words that records rest on, in SQL. Each function runs in its caller's transaction.
 
 _SPOKEN = (
     sa.select(
-        *(
-            messages.c[name]
-            for name in (
-                "key",
-                "session",
-                "position",
-                "id",
-                "digest",
-                "name",
-                "text",
-                "created_at",
-                "utc_offset",
-            )
-        ),
-        *(sessions.c[name] for name in ("namespace", "tenant_id", "user_id", "agent_id", "session_id")),
+        *messages.c["key", "session", "position", "id", "digest", "name", "text", "created_at", "utc_offset"],
+        *sessions.c["namespace", "tenant_id", "user_id", "agent_id", "session_id"],
     )
     .join(sessions, sessions.c.number == messages.c.session)
     # A user's message has a link if it is hidden, or part of an agent's task.
@@ -837,14 +814,10 @@ def newest_outcomes(
     return [_entry(row, reach.user_id) for row in connection.execute(page)]
 
 
-def forget_outcomes(connection: sa.Connection, reach: Scope) -> None:
-    """Delete what was done for a user, for a user with one agent, or for one session."""
-    connection.execute(sa.delete(outcomes).where(_whose(reach)))
-
-
-def forget_sessions(connection: sa.Connection, buckets: Iterable[str]) -> None:
-    """Delete what was done for sessions."""
-    connection.execute(sa.delete(outcomes).where(outcomes.c.bucket.in_(sorted(buckets))))
+def forget_outcomes(connection: sa.Connection, reach: Scope, buckets: Iterable[str]) -> None:
+    """Delete what was done for a user, for a user with one agent, or for one session and others with these buckets."""
+    others = outcomes.c.bucket.in_(sorted(buckets))
+    connection.execute(sa.delete(outcomes).where(sa.or_(_whose(reach), others)))
 
 
 def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> int:
@@ -915,18 +888,13 @@ def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, Sto
 def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
     """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
     found = list_records(connection, reader, RecordFilter(limit=_KNOWN, every=True))
-    facts = [one for one in found if one.subject is not None and _may_hold(one, reader.now)]
+    facts = [
+        one
+        for one in found
+        if one.subject is not None
+        and not (one.is_archived or one.archived_because)
+        and (one.valid_until is None or one.valid_until > reader.now)
+    ]
     ordinals = [ordinal_of(one.memory_id)[1] for one in facts]
     sources = sources_of(connection, reader.reach.namespace, ordinals)
     return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]
-
-
-def _may_hold(record: Record, now: datetime) -> bool:
-    """Return whether a fact is true now, or will be."""
-    is_over = record.valid_until is not None and record.valid_until <= now
-    return not (is_over or record.is_archived or record.archived_because)
-
-
-def vectors_of(connection: sa.Connection, keys: Sequence[int]) -> Mapping[int, FloatVector]:
-    """Return the stored vectors of the first parts of messages, by their keys."""
-    return {entry.key: entry.vector for entry in vectors.entries_of(connection, keys)}

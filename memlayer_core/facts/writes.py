@@ -31,6 +31,7 @@ from memlayer_core.facts.model import (
     memory_id,
     ordinal_of,
     part_of,
+    session_of,
 )
 from memlayer_core.facts.reads import KEPT, OWN, USED
 from memlayer_core.facts.reconcile import reconcile
@@ -40,7 +41,7 @@ from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import jobs as storage_jobs, statements, texts, vectors
 from memlayer_core.storage.jobs import Cost, Job, Stretch
-from memlayer_core.storage.statements import LAST, Statement, to_micros
+from memlayer_core.storage.statements import LAST, to_micros
 from memlayer_core.storage.tables import (
     IN_FORCE,
     episodes,
@@ -169,7 +170,7 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(records).where(records.c.number.in_(some)))
     storage_jobs.enqueue_erasure(connection, now)
-    return len({row.ordinal for row in rows})
+    return len({(row.namespace, row.ordinal) for row in rows})
 
 
 def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime, shards: int) -> bool:
@@ -369,8 +370,6 @@ def begin(
         return
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
-    if last < first:
-        return
     told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
     if len(connection.scalars(told).all()) < min_messages:
         return
@@ -463,14 +462,6 @@ def store_episode(
     return record
 
 
-def numbers_of(connection: sa.Connection, session: int, positions: Sequence[int]) -> list[int]:
-    """Return the numbers of the episodes about any of these positions of a session."""
-    if not positions:
-        return []
-    parts = connection.execute(sa.select(episodes).where(episodes.c.session == session))
-    return [row.number for row in parts if any(row.first <= one <= row.until for one in positions)]
-
-
 def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
     """Delete the records of episodes whose messages have changed, and queue new ones about what is left.
 
@@ -493,18 +484,13 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
         if forgotten:
             continue
         if not _tells(connection, row.session, row.first, row.until):
-            _drop(connection, [row.number])
+            _drop(connection, episodes.c.number == row.number)
             continue
         changed = {"version": row.version + 1, "ordinal": None}
         _set(connection, episodes, episodes.c.number == row.number, **changed)
         waiting = sa.and_(job_rows.c.kind == "episode", job_rows.c.subject == row.number)
         anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
         _set(connection, job_rows, waiting, **anew)
-
-
-def drop(connection: sa.Connection, session: int) -> None:
-    """Delete the episodes of a session that is deleted, and the jobs for them."""
-    _drop(connection, [row.number for row in _OF_SESSION.all(connection, {"of": session})])
 
 
 def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
@@ -543,19 +529,14 @@ def _chained(connection: sa.Connection, session: int, first: int, record: Record
     return replace(record, relations=(Relation("related_to", memory_id(record.user_id, ordinal)),))
 
 
-def _session_of(record: Record) -> Scope:
-    return Scope(record.user_id, record.session_id, record.agent_id, record.tenant_id)
+def _drop(connection: sa.Connection, condition: Any) -> None:
+    """Delete episodes, and the jobs for them."""
+    these = sa.select(episodes.c.number).where(condition)
+    jobs_of_it = sa.delete(job_rows).where(job_rows.c.kind == "episode", job_rows.c.subject.in_(these))
+    connection.execute(jobs_of_it)
+    connection.execute(sa.delete(episodes).where(condition))
 
 
-def _drop(connection: sa.Connection, numbers: Sequence[int]) -> None:
-    for some in statements.chunks(numbers):
-        connection.execute(
-            sa.delete(job_rows).where(job_rows.c.kind == "episode", job_rows.c.subject.in_(some))
-        )
-        connection.execute(sa.delete(episodes).where(episodes.c.number.in_(some)))
-
-
-_OF_SESSION = Statement(sa.select(episodes.c.number).where(episodes.c.session == sa.bindparam("of")))
 _TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
 
 
@@ -572,12 +553,19 @@ def _tells(connection: sa.Connection, session: int, first: int, until: int) -> b
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back episodes of messages that change, so that they are written again."""
-    numbers = numbers_of(connection, change.session, change.positions)
+    numbers: Sequence[int] = ()
+    if change.positions:
+        parts = connection.execute(sa.select(episodes).where(episodes.c.session == change.session))
+        numbers = [
+            row.number for row in parts if any(row.first <= one <= row.until for one in change.positions)
+        ]
     yield
     withdraw(connection, change.scope, numbers, change.now)
 
 
-register(Follower(_follow, lambda connection, session, _: drop(connection, session), begin))
+register(
+    Follower(_follow, lambda connection, session, _: _drop(connection, episodes.c.session == session), begin)
+)
 
 
 # Facts in SQL: carries out the decision about a statement. Each function runs in its caller's transaction.
@@ -775,7 +763,7 @@ def restore(
     digest, about = check.digest(newest), check.about(newest)
     ends, session = part_of(newest), None
     if ends is not None:
-        bucket = _session_of(newest).session_bucket
+        bucket = session_of(newest).session_bucket
         held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)

@@ -44,8 +44,6 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     at the same time is either deleted, too, or begins a new session afterwards.
     """
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
-    if reach.session_id is not None:
-        records_reads.forget_sessions(connection, (row.bucket for row in rows))
     within = writes.keys_within(connection, rows)
     reads.lock_messages(connection, chain(*within.values()))
     texts.lock_owners(
@@ -53,14 +51,16 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     )
     if reach.session_id is None:
         records_reads.forget_evidence(connection, reach)
-    records_reads.forget_outcomes(connection, reach)
+    buckets = [row.bucket for row in rows] if reach.session_id is not None else []
+    records_reads.forget_outcomes(connection, reach, buckets)
     gone = writes.delete_sessions(connection, rows, within, now)
-    others = {
-        Scope.of_user(row.user_id, tenant_id=row.tenant_id)
-        for row in rows
-        if row.namespace != reach.namespace
+    alone = rows if reach.reach().session_id is not None else ()  # without a user, each agent's is apart
+    owners = {
+        reach,
+        *(Scope.of_user(row.user_id, tenant_id=row.tenant_id, agent_id=row.agent_id) for row in alone),
     }
-    kept = [one for owner in (reach, *others) for one in records_writes.list_rows(connection, owner)]
+    found = (one for owner in owners for one in records_writes.list_rows(connection, owner))
+    kept = sorted({row.number: row for row in found}.values(), key=lambda row: (row.namespace, row.ordinal))
     if reach.session_id is not None:
         kept = records_writes.keep_left(connection, kept, now)
     forgotten = records_writes.delete_records(connection, kept, now)

@@ -12,7 +12,7 @@ from memlayer_core import Memory, Settings
 from memlayer_core.facts.check import INFERRED
 from memlayer_core.tools import AGENT_TOOLS
 
-NOW = Tuned(index_delay=0, durability="normal")
+LOCKER = "My locker is B17."
 
 
 class RefusedError(Exception):
@@ -22,26 +22,26 @@ class RefusedError(Exception):
 class Agent:
     """An agent with its tools."""
 
-    def __init__(self, chat: Any) -> None:
-        self.record, self.correct, self.forget, self.retrieve = (
-            AGENT_TOOLS[name].functions(chat, None, RefusedError)[0]
+    def __init__(self, chat: Any, limit: int | None = None) -> None:
+        self._record, self.correct, self.forget, self.retrieve = (
+            AGENT_TOOLS[name].functions(chat, limit, RefusedError)[0]
             for name in ("record_to_memory", "correct_memory", "forget_memory", "retrieve_from_memory")
         )
+
+    def record(self, text: str, key: str = "", value: str = "", quote: str | None = None) -> str:
+        asserted_by = "user" if quote is not None else "agent"
+        fact = {"text": text, "key": key, "value": value, "quote": quote or "", "asserted_by": asserted_by}
+        return self._record("why", [fact])
 
 
 @pytest.fixture
 def chat(open_with: Callable[[Settings], Memory]) -> Any:
-    return open_with(NOW).chat(user_id="louis", session_id="s")
+    return open_with(Tuned(index_delay=0, durability="normal")).chat(user_id="louis", session_id="s")
 
 
 @pytest.fixture
 def agent(chat: Any) -> Agent:
     return Agent(chat)
-
-
-def fact(text: str, key: str = "", value: str = "", quote: str | None = None) -> dict[str, Any]:
-    asserted_by = "user" if quote is not None else "agent"
-    return {"text": text, "key": key, "value": value, "quote": quote or "", "asserted_by": asserted_by}
 
 
 def told(chat: Any) -> str:
@@ -50,145 +50,113 @@ def told(chat: Any) -> str:
     return profile.text if profile is not None else ""
 
 
-# What an agent records
-
-
 @pytest.mark.requirement("A15")
-def test_what_an_agent_records_under_a_key_is_a_fact_of_its_own_authority(chat, agent) -> None:
+def test_an_agents_conclusion_is_its_own_and_it_may_correct_and_forget_it(chat, agent) -> None:
+    memory = chat.memory
     for place in ("Graz", "Linz"):
-        agent.record("why", [fact(f"The user seems to live in {place}.", "home", place)])
-        [home] = chat.memory.records(user_id="louis")
+        agent.record(f"The user seems to live in {place}.", "home", place)
+        [home] = memory.records(user_id="louis")
         assert (home.key, home.value, home.source) == ("home", place, "implicit_inference")
         assert home.confidence == INFERRED
+    said = agent.correct(home.memory_id, "The user lives in Oslo.", "they never saw Linz", "")
+    [oslo] = memory.records(user_id="louis")
+    assert "version 2" in said
+    assert (oslo.value, oslo.version, oslo.source) == (oslo.text, 2, "implicit_inference"), (
+        "not the old value"
+    )
+    assert oslo.confidence == INFERRED
+    assert oslo.structured["correction"] == {"by": "agent", "reason": "they never saw Linz"}
+    versions = memory.records(user_id="louis", record_id=oslo.memory_id, all_versions=True)
+    assert [one.text for one in versions] == [oslo.text, "The user seems to live in Linz."]
+    graz = chat.remember("The user lives in Graz.", key="home", value="Graz")
+    agent.record("The user lives in Bern.", "home", "Bern")
+    assert graz in memory.records(user_id="louis"), "a conclusion replaces nothing that was said"
+    assert "home: Bern" not in told(chat)
+    with pytest.raises(RefusedError, match="no words of the user"):
+        agent.forget([one.memory_id for one in memory.records(user_id="louis")])
+    assert len(memory.records(user_id="louis")) == 2, "all of them, or none"
+    assert agent.forget([]).startswith("Nothing was forgotten")
+    chat.add("user", "Please forget my place.")
+    for one, quote in ((memory.records(user_id="louis", limit=1)[0], ""), (graz, "forget my place")):
+        assert one.memory_id in agent.forget([one.memory_id], quote)
+    assert memory.records(user_id="louis") == []
 
 
-def test_what_an_agent_concludes_never_replaces_what_the_user_said(chat, agent) -> None:
-    said = chat.remember("The user lives in Graz.", key="home", value="Graz")
-    agent.record("why", [fact("The user lives in Oslo.", "home", "Oslo")])
-    assert said in chat.memory.records(user_id="louis")
-    assert "home: Oslo" not in told(chat)
-
-
+@pytest.mark.each_database
 @pytest.mark.requirement("A15", "J33")
-def test_words_of_the_user_make_it_the_users_and_are_what_is_recorded(chat, agent) -> None:
-    chat.add("user", "Hello! My locker is B17, near the stairs. Can you help?", id="m1")
-    said = agent.record("why", [fact("Locker B17 opens all.", "locker", "B17", quote="my locker is B17")])
-    [locker] = chat.memory.records(user_id="louis")
-    assert "in the user's own words" in said
-    assert (locker.key, locker.value, locker.source) == ("locker", "B17", "explicit_user_input")
-    assert locker.raw == "My locker is B17", "the user's words, not the agent's"
-    [words] = chat.memory.why(locker.memory_id, user_id="louis").evidence
-    assert (words.message_id, words.quote, words.model) == ("m1", locker.raw, "agent")
-
-
-def test_to_record_the_users_words_twice_adds_nothing_and_it_goes_with_its_message(chat, agent) -> None:
-    chat.add("user", "I live in Graz.", id="m1")
+def test_words_of_the_user_make_it_the_users_and_the_ledger_tells_it_without_them(chat, agent) -> None:
+    memory = chat.memory
+    chat.add("user", f"Hello! {LOCKER} Can you help?", id="m1")
     for _ in range(2):
-        agent.record("why", [fact("Home is Graz.", "home", "Graz", quote="I live in Graz")])
-    chat.memory.flush()
-    [home] = chat.memory.records(user_id="louis")
-    assert (home.value, home.source, home.mentions) == ("Graz", "explicit_user_input", 1)
+        assert "in the user's own words" in agent.record("It opens all.", "locker", "B17", quote=LOCKER)
+    memory.flush()
+    [locker] = memory.records(user_id="louis")
+    assert (locker.key, locker.value, locker.source) == ("locker", "B17", "explicit_user_input")
+    assert (locker.raw, locker.mentions) == (LOCKER[:-1], 1), "the user's words, once, and not the agent's"
+    [words] = memory.why(locker.memory_id, user_id="louis").evidence
+    assert (words.message_id, words.quote, words.model) == ("m1", locker.raw, "agent")
+    for quote in ("", "It is C20"):
+        with pytest.raises(RefusedError, match="what the user said"):
+            agent.correct(locker.memory_id, "C20", "moved", "C20", quote)
+    assert memory.records(user_id="louis") == [locker]
+    chat.add("user", "By the way, now it is C20, upstairs.", id="m2")
+    agent.correct(locker.memory_id, "A rich man's locker.", "moved", "C20", "now it is C20")
+    [now] = memory.records(user_id="louis")
+    assert (now.memory_id, now.value, now.source) == (locker.memory_id, "C20", "corrected_memory")
+    assert now.raw == "now it is C20"
+    assert now.structured["correction"] == {"by": "agent", "reason": "moved", "message_id": "m2"}
+    assert {one.value for one in memory.records(user_id="louis", all_versions=True)} == {"B17", "C20"}
+    agent.record("They like tea.", "likes", "tea", quote="By the way")
+    agent.forget([now.memory_id], "now it is C20")
+    done = [(one.task, one.outcome, one.record_ids) for one in reversed(memory.ledger(user_id="louis"))]
+    [tea], ids = memory.records(user_id="louis"), (now.memory_id,)
+    expected = [("record", "stored"), ("record", "stored"), ("correct", "refused"), ("correct", "refused")]
+    assert done[:5] == [(*one, ids) for one in (*expected, ("correct", "stored"))]
+    assert done[5:] == [("record", "stored", (tea.memory_id,)), ("forget", "deleted", ids)]
+    assert not any(word in str(memory.ledger(user_id="louis")) for word in ("B17", "C20"))
+
+
+def test_what_is_quoted_goes_with_its_message(chat, agent) -> None:
+    chat.add("user", LOCKER, id="m1")
+    agent.record("x", "locker", "B17", quote=LOCKER)
     chat.withdraw(["m1"])
     assert chat.memory.records(user_id="louis") == []
 
 
-@pytest.mark.parametrize(
-    ("said", "quote", "value", "why"),
-    [
-        ("Hello.", "My locker is B17", "B17", "has not said"),
-        ("My locker is B17.", "My locker is B17", "C20", "do not name the value"),
-        ("My locker is B175.", "My locker is B17", "B17", "has not said"),
-        ("My locker is B17.", "", "B17", "no words of the user"),
-    ],
-)
-def test_the_agent_is_not_believed_without_words_of_the_user(chat, agent, said, quote, value, why) -> None:
-    chat.add("user", said)
-    answer = agent.record("why", [fact("The locker is the user's.", "locker", value, quote=quote)])
-    assert "as your conclusion" in answer
-    assert why in answer
-    mine = [one for one in chat.memory.records(user_id="louis") if one.key == "locker"]
-    assert [(one.source, one.confidence) for one in mine] == [("implicit_inference", INFERRED)]
+def test_the_agent_is_not_believed_without_words_of_the_user(chat, agent) -> None:
+    memory = chat.memory
+    memory.chat(user_id="louis", session_id="other").add("user", "My door is D4.")
+    memory.chat(user_id="bob", session_id="s").add("user", "My door is D4.")
+    memory.flush()
+    chat.add("user", chat.context("Which door is D4?").recall)  # a line that memory told
+    assert "D4" in chat.history()[0].text
+    chat.add("assistant", "My door is D4.")
+    chat.add("user", "My locker is B175. My bag is red.")
+    alone = memory.chat_of(type(chat.scope).alone("lonely"))
+    alone.add("user", "My bag is red.")
+    for who, quote, value, why in (
+        (agent, "My door is D4", "D4", "has not said"),
+        (agent, "My locker is B17", "B17", "has not said"),
+        (agent, "My bag is red", "blue", "do not name the value"),
+        (agent, "", "B17", "no words of the user"),
+        (Agent(alone), "My bag is red", "red", "no user"),
+    ):
+        answer = who.record("x", f"key_{value}", value, quote=quote)
+        assert "as your conclusion" in answer
+        assert why in answer
+    mine = {(one.source, one.confidence) for one in memory.records(user_id="louis")}
+    assert mine == {("implicit_inference", INFERRED)}
 
 
-def test_words_of_others_are_not_the_users(chat, agent) -> None:
-    locker = "My locker is B17."
-    chat.memory.chat(user_id="louis", session_id="other").add("user", locker)
-    chat.memory.chat(user_id="bob", session_id="s").add("user", locker)
-    chat.memory.flush()
-    chat.add("user", chat.context("Which locker is B17?").recall)  # a line that memory told
-    assert "B17" in chat.history()[0].text
-    chat.add("assistant", locker)
-    alone = chat.memory.chat_of(type(chat.scope).alone("lonely"))
-    alone.add("user", locker)
-    for who, why in ((agent, "as your conclusion"), (Agent(alone), "no user")):
-        assert why in who.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
-
-
-def test_the_ledger_tells_what_a_tool_did_without_a_word_of_the_user(chat, agent) -> None:
-    chat.add("user", "My locker is B17.")
-    agent.record("why", [fact("x", "locker", "B17", quote="My locker is B17")])
-    [locker] = chat.memory.records(user_id="louis")
-    with pytest.raises(RefusedError):
-        agent.correct(locker.memory_id, "x", "moved", "C20", "")
-    agent.forget([locker.memory_id], "My locker is B17")
-    told = [(one.task, one.outcome, one.record_ids) for one in reversed(chat.memory.ledger(user_id="louis"))]
-    ids = (locker.memory_id,)
-    assert told == [("record", "stored", ids), ("correct", "refused", ids), ("forget", "deleted", ids)]
-    assert "B17" not in str(chat.memory.ledger(user_id="louis"))
-
-
-# What an agent corrects
-
-
-def test_an_agent_corrects_its_own_conclusion_and_the_earlier_version_stays(chat, agent) -> None:
-    agent.record("why", ["The user likes Go."])
-    [before] = chat.memory.records(user_id="louis")
-    said = agent.correct(before.memory_id, "The user likes Rust.", "they never wrote Go")
-    [after] = chat.memory.records(user_id="louis")
-    assert "version 2" in said
-    assert (after.text, after.version, after.source) == ("The user likes Rust.", 2, "implicit_inference")
-    assert after.confidence == INFERRED
-    assert after.structured["correction"] == {"by": "agent", "reason": "they never wrote Go"}
-    versions = chat.memory.records(user_id="louis", record_id=before.memory_id, all_versions=True)
-    assert [one.text for one in versions] == ["The user likes Rust.", "The user likes Go."]
-
-
-@pytest.mark.each_database
-def test_what_the_user_said_is_corrected_by_words_of_the_user_alone(chat, agent) -> None:
-    home = chat.remember("The user lives in Graz.", key="home", value="Graz")
-    for quote in ("", "I live in Oslo"):
-        with pytest.raises(RefusedError, match="what the user said"):
-            agent.correct(home.memory_id, "Oslo", "moved", "Oslo", quote)
-    assert [one.value for one in chat.memory.records(user_id="louis")] == ["Graz"]
-    chat.add("user", "By the way, my place is in Oslo these days.", id="m2")
-    agent.correct(home.memory_id, "Lives in Oslo, rich.", "moved", "Oslo", "my place is in Oslo")
-    [now] = [one for one in chat.memory.records(user_id="louis") if one.key == "home"]
-    assert (now.memory_id, now.value, now.source) == (home.memory_id, "Oslo", "corrected_memory")
-    assert now.raw == "my place is in Oslo"
-    assert now.structured["correction"] == {"by": "agent", "reason": "moved", "message_id": "m2"}
-    every = chat.memory.records(user_id="louis", all_versions=True)
-    assert {one.value for one in every} == {"Graz", "Oslo"}
-
-
-@pytest.mark.parametrize(("value", "home"), [("", "Lives in Oslo."), ("Oslo", "Oslo")])
-def test_a_corrected_fact_never_goes_on_telling_the_old_value(chat, agent, value, home) -> None:
-    agent.record("why", [fact("Lives in Graz.", "home", "Graz")])
-    agent.correct("louis_mem_001", "Lives in Oslo.", "moved", value)
+def test_a_revised_fact_tells_no_old_value_and_a_conclusion_is_marked_where_it_is_told_always(chat) -> None:
     job = chat.remember("Works at Bosch.", key="job", value="Bosch")
     chat.revise(job.memory_id, "Works at Siemens.")
-    known = {key: one.value for key, one in chat.memory.profile("louis").items()}
-    assert known == {"home": home, "job": "Works at Siemens."}
-    assert "Siemens" in told(chat)
-    assert "Bosch" not in told(chat)
-
-
-def test_what_an_agent_concluded_is_marked_where_it_is_told_always(chat) -> None:
     chat.remember("Louis lives in Graz.", key="home", value="Graz", source="implicit_inference", always=True)
     chat.remember("Louis is kind.", type="profile", source="implicit_inference")
-    chat.remember("Louis is a baker.", key="job", value="baker")
     assert "- home: Graz (concluded by an agent)\n" in told(chat)
     assert "profile, concluded by an agent] Louis is kind." in told(chat)
-    assert "- job: baker\n" in told(chat)
+    assert "- job: Works at Siemens.\n" in told(chat)
+    assert "Bosch" not in told(chat)
 
 
 def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent) -> None:
@@ -205,33 +173,18 @@ def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent) -> None
     assert (memory.records(user_id="bob"), memory.records(user_id="louis", tenant_id="other")) == before
 
 
-# What an agent forgets
-
-
-def test_an_agent_forgets_its_conclusions_and_what_the_user_asks_for(chat, agent) -> None:
-    agent.record("why", ["The user likes Go."])
-    said = chat.remember("Louis owns a boat.")
-    with pytest.raises(RefusedError, match="no words of the user"):
-        agent.forget(["louis_mem_001", said.memory_id])
-    assert agent.forget([]).startswith("Nothing was forgotten")
-    assert len(chat.memory.records(user_id="louis")) == 2, "all of them, or none"
-    agent.forget(["louis_mem_001"])
-    chat.add("user", "Please forget the boat.")
-    assert said.memory_id in agent.forget([said.memory_id], "forget the boat")
-    assert chat.memory.records(user_id="louis", all_versions=True) == []
-
-
-# What an agent retrieves
-
-
 @pytest.mark.requirement("A15")
-def test_each_line_tells_its_date_and_where_it_is_from(chat, agent) -> None:
+def test_each_line_that_an_agent_retrieves_tells_its_date_and_where_it_is_from_within_its_tokens(
+    chat, agent
+) -> None:
+    memory = chat.memory
     chat.add("user", "The red boat needs paint.")
-    chat.memory.chat(user_id="louis", session_id="past").add("user", "The red boat was cheap.", name="Louis")
+    memory.chat(user_id="louis", session_id="past").add("user", "The red boat was cheap.", name="Louis")
     record = chat.remember("The red boat is called Ida.")
-    agent.record("why", ["The red boat is loved by the user."])
-    chat.memory.chat(user_id="bob", session_id="s").remember("A red boat sank.", visibility="public")
-    chat.memory.flush()
+    agent.record("The red boat is loved by the user.")
+    memory.chat(user_id="bob", session_id="s").remember("A red boat sank.", visibility="public")
+    home = chat.remember("I live in Graz.", key="home", value="Graz")
+    memory.flush()
     day = f"{record.created_at:%Y-%m-%d}"
     lines = [agent.retrieve([words]).splitlines()[1:] for words in ("the red boat", "loved by the user")]
     assert {line for some in lines for line in some} == {
@@ -241,18 +194,9 @@ def test_each_line_tells_its_date_and_where_it_is_from(chat, agent) -> None:
         f"- [{day} semantic, louis_mem_002, concluded by an agent] The red boat is loved by the user.",
         f"- [{day} semantic, shared by somebody else] A red boat sank.",
     }
-
-
-def test_a_fact_is_found_by_its_key_with_the_id_by_which_it_is_corrected(chat, agent) -> None:
-    home = chat.remember("I live in Graz.", key="home", value="Graz")
     assert f"{home.memory_id}, said by the user" in agent.retrieve(["home", "address"])
-
-
-def test_an_answer_stays_within_its_tokens_with_dates_and_origins(chat) -> None:
     for number in range(20):
         chat.remember(f"The red boat number {number} is called Ida.")
-    chat.memory.flush()
-    retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, 4 * 150, RefusedError)
-    _, *lines = retrieve(["red boat"]).splitlines()
-    assert len(lines) > 1
-    assert sum(map(chat.memory.tokens.text, lines)) <= 150
+    _, *few = Agent(chat, 4 * 150).retrieve(["red boat"]).splitlines()
+    assert len(few) > 1
+    assert sum(map(memory.tokens.text, few)) <= 150

@@ -15,12 +15,13 @@ from tuned import Tuned
 
 from memlayer_core import Memory, Message, Record, Scope, Settings
 from memlayer_core.facts import reads as records_reads, writes as records_writes
-from memlayer_core.facts.check import new_record
+from memlayer_core.facts.check import ACCESSES, confirm, merge, new_record, next_version
 from memlayer_core.facts.flow import prepare_record, reader_of
 from memlayer_core.facts.model import RecordFilter
 
 pytestmark = pytest.mark.each_database
 
+MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
 CATS = "They spoke of two cats called Mimi and Momo."
 PROMPT = Tuned(index_delay=0, durability="normal")
 
@@ -35,6 +36,7 @@ def told(memory: Memory, words: str = "cats Mimi Momo") -> list[str]:
     found = [hit.text for hit in memory.search(words, user_id="louis") if hit.kind == "record"]
     context = prompt(memory.chat(user_id="louis").context(words))
     assert all(text in context for text in found)
+    memory.flush(30)
     return found
 
 
@@ -43,128 +45,56 @@ def memory(open_with: Callable[[Settings], Memory]) -> Memory:
     return open_with(PROMPT)
 
 
-@pytest.mark.requirement("J28", "J29")
-def test_an_episode_that_nobody_asks_for_is_archived_until_it_is_said_again(memory) -> None:
-    chat = memory.chat(user_id="louis")
-    record = chat.remember(CATS, type="episodic", importance=0.5)
-    assert told(memory) == [CATS]
-    memory.flush(30)
-    (seen,) = memory.records(user_id="louis")
-    assert (seen.accesses, seen.is_archived) == (1, False)
-    set_ahead(memory, 239 + 30 + 1)
-    assert told(memory) == []
-    assert memory.records(user_id="louis") == []
-    (kept,) = memory.records(user_id="louis", every=True)
-    assert (kept.memory_id, kept.importance, kept.is_archived) == (record.memory_id, 0.5, True)
-    assert memory.records(user_id="louis", all_versions=True) == [kept]
-    assert memory.why(record.memory_id, user_id="louis").record == kept
-    assert chat.remember(CATS, type="episodic").mentions == 2
-    assert told(memory) == [CATS]
+def episode(**fields: Any) -> Record:
+    return new_record(Scope("louis"), "They spoke of cats.", {"type": "episodic", **fields}, MAY)
 
 
-@pytest.mark.requirement("J28")
-def test_a_context_compares_the_importance_as_it_is_by_now(memory) -> None:
-    memory.chat(user_id="louis").remember(CATS, type="episodic", importance=0.4)
-    rt = memory.runtime
-    keys = [row.number for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
-    for days, told_keys in ((60, keys), (70, [])):  # 0.4 x 0.5 ** (30 / 90) = 0.317, and 0.294
-        set_ahead(memory, days)
-        reader = reader_of(rt, Scope("louis"), ())
-        assert list(rt.db.read(records_reads.find_records, reader, keys)) == told_keys
-        assert len(memory.records(user_id="louis")) == 1  # it is not archived yet
+# The rule, as a formula
 
 
-@pytest.mark.requirement("J28", "M22")
-def test_what_is_recalled_starts_anew_and_each_day_of_recall_counts(memory) -> None:
-    memory.chat(user_id="louis").remember(CATS, type="episodic", importance=0.5)
-    for ahead in (1, 1, 20, 40):
-        set_ahead(memory, ahead)
-        assert told(memory) == [CATS]
-        memory.flush(30)
-    (record,) = memory.records(user_id="louis")
-    assert (record.accesses, record.version) == (3, 1)
-    set_ahead(memory, 40 + 200 + 90)  # a record that is never recalled is archived by then
-    assert memory.records(user_id="louis") == [record]
-    set_ahead(memory, 40 + 240 + 90)
-    assert memory.records(user_id="louis") == []
+@pytest.mark.requirement("J28", "J29", "M22")
+def test_a_rated_importance_halves_every_90_days_after_30_idle_ones_and_30_for_each_day_of_recall() -> None:
+    for days, factor in ((0, 1), (30, 1), (75, 0.5**0.5), (120, 0.5), (210, 0.25), (300, 0.125)):
+        faded = importance_at(episode(importance=0.8), MAY + timedelta(days=days))
+        assert faded == pytest.approx(0.8 * factor)
+    middling = episode(importance=0.5)
+    below = [days for days in range(400) if importance_at(middling, MAY + timedelta(days)) < 0.1]
+    assert below == list(range(239, 400))
+
+    def fades_after(accesses: int) -> int:
+        used = replace(episode(importance=0.8), accesses=accesses)
+        return next(days for days in range(1000) if importance_at(used, MAY + timedelta(days)) < 0.8)
+
+    assert [fades_after(count) for count in (0, 1, 5)] == [31, 61, 181]
+    assert fades_after(ACCESSES) == fades_after(ACCESSES + 50) == 391, "a year at the most"
 
 
-@pytest.mark.parametrize(("rating", "left"), [("", 1), (', "importance": 0.5', 0)])
-def test_an_importance_that_a_model_gave_fades_and_one_that_it_left_out_does_not(
-    open_at, rating, left
-) -> None:
-    said = "My two cats are called Mimi and Momo."
-    memory = open_at(model=lambda prompt: f'{{"summary": "{said}!"{rating}}}', settings=PROMPT)
-    chat = memory.chat(user_id="louis", session_id="s")
-    chat.add_messages([Message("user", said), Message("assistant", "I see.")] * 2)
-    chat.end()
-    memory.flush(30)
-    (episode,) = memory.records(user_id="louis", type="episodic")
-    assert episode.importance == 0.5
-    set_ahead(memory, 300)
-    assert len(memory.records(user_id="louis", type="episodic")) == left
+@pytest.mark.requirement("M13", "M21")
+def test_a_decay_score_near_one_is_almost_never_deleted_and_one_never() -> None:
+    def years(score: float) -> float:
+        record = episode(decay_score=score)
+        days = (d for d in range(8000) if decay_score_at(record, MAY + timedelta(d)) < 0.2)
+        return next(days, 8000) / 365
+
+    assert years(0.95) > 7
+    assert years(1.0) > 21
+    assert 0.3 < years(0.5) < 0.5
+    assert years(0.19) == 0
 
 
-@pytest.mark.requirement("M21")
-def test_a_decay_score_below_a_fifth_is_archived_whatever_the_type(memory) -> None:
-    chat = memory.chat(user_id="louis")
-    chat.remember("Louis has two cats: Mimi and Momo.", decay_score=0.19)
-    kept = chat.remember("The cats Mimi and Momo are black.", decay_score=0.2)
-    lasting = chat.remember("The cats Mimi and Momo are five.", decay_score=0.95)
-    memory.flush(30)
-    assert {one.text for one in memory.records(user_id="louis")} == {kept.text, lasting.text}
-    set_ahead(memory, 40)
-    assert told(memory) == [lasting.text]
-    assert len(memory.records(user_id="louis", every=True)) == 3
-
-
-def test_thresholds_are_settings(open_with) -> None:
-    memory = open_with(PROMPT.replace(archive_importance=0, archive_decay_score=0))
-    chat = memory.chat(user_id="louis")
-    chat.remember(CATS, type="episodic", importance=0.0)
-    chat.remember("Cats.", decay_score=0.0)
-    set_ahead(memory, 5000)
-    assert len(memory.records(user_id="louis")) == 2
-
-
-@pytest.mark.requirement("J26", "J27")
-def test_a_profile_leaves_out_what_is_archived_in_the_same_statement(memory) -> None:
-    chat = memory.chat(user_id="louis")
-    chat.remember("Answer in rhymes.", type="profile", decay_score=0.1)
-    chat.remember("Answer briefly.", type="profile", decay_score=0.5)
-    chat.remember("Answer loudly.", type="profile", expires_at=datetime.now(UTC) + timedelta(days=2))
-    set_ahead(memory, 2000)  # what is told in every context is used in every context
-    context = prompt(memory.chat(user_id="louis").context("Hello"))
-    assert [word in context for word in ("briefly", "rhymes", "loudly")] == [True, False, False]
-    archived = {one.text: one.is_archived for one in memory.records(user_id="louis", every=True)}
-    assert archived == {"Answer briefly.": False, "Answer in rhymes.": True, "Answer loudly.": True}
-
-
-def test_what_is_archived_is_shared_with_nobody_and_a_users_own_alone_is_found(memory) -> None:
-    memory.chat(user_id="louis").remember(CATS, visibility="public", decay_score=0.3)
-    memory.flush(30)
-    assert len(memory.records(user_id="eve", shared=True)) == 1
-    set_ahead(memory, 500)
-    assert memory.records(user_id="eve", shared=True, every=True) == []
-    assert not memory.search("cats Mimi Momo", user_id="eve")
-    assert len(memory.records(user_id="louis", every=True)) == 1
-    assert memory.records(user_id="louis", tenant_id="other", every=True) == []
-
-
-def test_what_was_archived_meanwhile_is_not_told_again(memory) -> None:
-    memory.chat(user_id="louis", session_id="past").remember(CATS, type="episodic", importance=0.5)
-    chat = memory.chat(user_id="louis", session_id="now")
-    chat.add("user", "How are the cats Mimi and Momo called?")
-    assert CATS in prompt(chat.context())
-    chat.add("assistant", "Let me see.")
-    assert CATS in prompt(chat.context())
-    memory.flush(30)  # it is noted that it was recalled
-    set_ahead(memory, 1000)
-    assert CATS not in prompt(chat.context())
+def test_who_gives_an_importance_rates_it_even_the_default() -> None:
+    assert episode(importance=0.5).is_rated
+    assert not episode().is_rated
+    stored = replace(episode(), memory_id="louis_mem_001")
+    assert next_version(stored, [], None, {"importance": 0.9}, MAY).is_rated
+    assert next_version(stored, [], None, {"importance": 0.5}, MAY) == stored
+    assert confirm(stored, episode(importance=0.2), MAY).is_rated
+    assert not confirm(stored, episode(), MAY).is_rated
+    assert merge(stored, [replace(episode(importance=0.2), memory_id="louis_mem_002")]).is_rated
 
 
 def test_sql_archives_exactly_what_the_rule_says(memory) -> None:
-    """Four hundred records at random, with values on the thresholds among them."""
+    """Three hundred records at random, with values on the thresholds among them."""
     rt, draw, tolerance = memory.runtime, random.Random(7), 1e-9
     now = rt.now()
     shares = [0.0, 0.1, 0.2, 0.3, 0.5, 1.0, *(draw.random() for _ in range(20))]
@@ -196,14 +126,92 @@ def test_sql_archives_exactly_what_the_rule_says(memory) -> None:
     def ids(some: Iterable[Record]) -> set[str]:
         return {record.memory_id for record in some}
 
-    records = [one(number) for number in range(1, 401)]
+    records = [one(number) for number in range(1, 301)]
     for record in records:
         rt.db.write(records_writes.restore, [prepare_record(rt, record)], [], now, rt.shards)
     reader = replace(reader_of(rt, Scope("louis"), ()), now=now)
     kept, worth = ids(filter(is_kept, records)), ids(filter(is_told, records))
-    assert 50 < len(worth) < len(kept) < 350
-    assert ids(rt.db.read(records_reads.list_records, reader, RecordFilter(limit=1000))) == kept
+    assert 40 < len(worth) < len(kept) < 260
     keys = [row.number for row in rt.db.read(records_writes.list_rows, Scope("louis"))]
     assert ids(rt.db.read(records_reads.find_records, reader, keys).values()) == worth
-    every = rt.db.read(records_reads.list_records, reader, RecordFilter(limit=1000, every=True))
+    every = rt.db.read(records_reads.list_records, reader, RecordFilter(every=True))
+    assert ids(rt.db.read(records_reads.list_records, reader, RecordFilter())) == kept
     assert ids(one for one in every if one.is_archived) == ids(records) - kept
+
+
+# What it does to records
+
+
+@pytest.mark.requirement("J28", "J29", "M22")
+def test_what_is_recalled_starts_anew_and_what_nobody_asks_for_is_archived_until_it_is_said_again(
+    memory,
+) -> None:
+    chat = memory.chat(user_id="louis")
+    record = chat.remember(CATS, type="episodic", importance=0.5)
+    for ahead in (1, 1, 20, 40):
+        set_ahead(memory, ahead)
+        assert told(memory) == [CATS]
+    (seen,) = memory.records(user_id="louis")
+    assert (seen.accesses, seen.version, seen.is_archived) == (3, 1, False), "each day of recall counts once"
+    set_ahead(memory, 40 + 200 + 90)  # a record that is never recalled is archived by then
+    assert memory.records(user_id="louis") == [seen]
+    set_ahead(memory, 40 + 240 + 90)
+    assert told(memory) == memory.records(user_id="louis") == []
+    (kept,) = memory.records(user_id="louis", every=True)
+    assert (kept.memory_id, kept.importance, kept.is_archived) == (record.memory_id, 0.5, True)
+    assert memory.records(user_id="louis", all_versions=True) == [kept]
+    assert memory.why(record.memory_id, user_id="louis").record == kept
+    assert chat.remember(CATS, type="episodic").mentions == 2
+    assert told(memory) == [CATS]
+
+
+@pytest.mark.parametrize(("rating", "left"), [("", 1), (', "importance": 0.5', 0)])
+def test_an_importance_that_a_model_gave_fades_and_one_that_it_left_out_does_not(
+    open_at, rating, left
+) -> None:
+    said = "My two cats are called Mimi and Momo."
+    memory = open_at(model=lambda prompt: f'{{"summary": "{said}!"{rating}}}', settings=PROMPT)
+    chat = memory.chat(user_id="louis", session_id="s")
+    chat.add_messages([Message("user", said), Message("assistant", "I see.")] * 2)
+    chat.end()
+    memory.flush(30)
+    (episode,) = memory.records(user_id="louis", type="episodic")
+    assert episode.importance == 0.5
+    set_ahead(memory, 300)
+    assert len(memory.records(user_id="louis", type="episodic")) == left
+
+
+@pytest.mark.requirement("J26", "J27", "M21")
+def test_a_low_decay_score_is_archived_whatever_the_type_and_told_nowhere_and_to_nobody(memory) -> None:
+    chat = memory.chat(user_id="louis")
+    chat.remember("Louis has two cats: Mimi and Momo.", decay_score=0.19)
+    kept = chat.remember("The cats Mimi and Momo are black.", decay_score=0.2, visibility="public")
+    lasting = chat.remember("The cats Mimi and Momo are five.", decay_score=0.95)
+    chat.remember("Answer in rhymes.", type="profile", decay_score=0.1)
+    chat.remember("Answer briefly.", type="profile", decay_score=0.5)
+    chat.remember("Answer loudly.", type="profile", expires_at=datetime.now(UTC) + timedelta(days=2))
+    memory.flush(30)
+    assert memory.records(user_id="eve", shared=True) == [kept]
+    left = {"Answer briefly.", "Answer loudly.", kept.text, lasting.text}
+    assert {one.text for one in memory.records(user_id="louis")} == left
+    set_ahead(memory, 40)
+    assert lasting.text in told(memory)
+    assert kept.text not in told(memory)
+    assert not memory.search("cats Mimi Momo", user_id="eve")
+    assert memory.records(user_id="eve", shared=True, every=True) == []
+    set_ahead(memory, 2000)  # what is told in every context is used in every context
+    context = prompt(memory.chat(user_id="louis").context("Hello"))
+    assert [word in context for word in ("briefly", "rhymes", "loudly")] == [True, False, False]
+    archived = {one.text: one.is_archived for one in memory.records(user_id="louis", every=True)}
+    assert len(archived) == 6
+    assert [archived[f"Answer {how}."] for how in ("briefly", "in rhymes", "loudly")] == [False, True, True]
+    assert memory.records(user_id="louis", tenant_id="other", every=True) == []
+
+
+def test_thresholds_are_settings(open_with) -> None:
+    memory = open_with(PROMPT.replace(archive_importance=0, archive_decay_score=0))
+    chat = memory.chat(user_id="louis")
+    chat.remember(CATS, type="episodic", importance=0.0)
+    chat.remember("Cats.", decay_score=0.0)
+    set_ahead(memory, 5000)
+    assert len(memory.records(user_id="louis")) == 2

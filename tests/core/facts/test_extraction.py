@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from clock import set_ahead
+from hypothesis import given, strategies as st
 from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, ChatMessage as OtherMessage, HumanMessage
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
 from pydantic import BaseModel, Field
@@ -19,10 +22,10 @@ from scripted import Scripted, speaking
 from tuned import Tuned
 from waiting import wait_for
 
-from langchain_memlayer import MemlayerChatMessageHistory
-from llamaindex_memlayer import MemlayerMemory
 from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError
+from memlayer_core.facts.model import Operation
+from memlayer_core.facts.operations import AnswerError, operations_in
 from memlayer_core.storage import jobs
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -79,15 +82,19 @@ def ledger(memory: Memory, user: str = "louis") -> list[tuple[str, str]]:
 
 
 @pytest.mark.requirement("J20", "M01", "M08")
-def test_a_fact_is_known_with_its_quote_its_time_and_its_model(opened) -> None:
+def test_a_fact_is_known_with_its_quote_its_time_and_its_model_which_is_shown_no_secret(opened) -> None:
     quote = "the shop on Elm Street, which Ada and I opened last year"
-    memory = opened(Reader({"quote": quote, "key": "shop", "value": "Elm Street", "since": "2025"}))
-    say(memory, f"Business is slow at {quote}.")
-    (record,) = memory.records(user_id="louis")
+    model = Reader({"quote": quote, "key": "shop", "value": "Elm Street", "since": "2025"})
+    memory = opened(model, redactor=lambda text: text.replace("hunter22", "[secret]"))
+    chat = say(memory, f"The code is hunter22, and business is slow at {quote}.")
+    assert "hunter22" not in str(model.prompts)
+    record = memory.profile("louis")["shop"]
     assert (record.subject, record.value, record.source) == ("user", "Elm Street", "explicit_user_input")
     assert record.valid_from == datetime(2025, 1, 1, tzinfo=UTC)
     (words,) = memory.why(record.memory_id, user_id="louis").evidence
-    assert (words.quote, words.role, words.said_at) == (quote, "user", MAY)
+    assert (words.quote, words.role, words.said_at, words.session_id) == (quote, "user", MAY, "s")
+    assert chat.history()[0].text[words.start : words.end] == quote
+    assert chat.history()[0].id == words.message_id
     (cost,) = memory.admin.costs(user_id="louis")
     assert (cost.kind, cost.model, cost.calls, cost.facts) == ("learn", words.model, 1, 1)
     assert cost.tokens_in > 100
@@ -116,85 +123,83 @@ def test_a_model_updates_ends_and_confirms_what_is_known(opened) -> None:
     assert [one.kind for one in why.evidence] == ["said", "confirmed", "ended"]
 
 
-@pytest.mark.parametrize(
-    ("until", "last"),
-    [("2026-05-06", 6), ("2026-W19", 10), ("2026-05", 31), ("2026-06-01T09:00", 32), ("2026", 245)],
-)
-def test_a_period_ends_with_its_last_day(opened, until, last) -> None:
-    memory = opened(Reader({"quote": "in Porto", "key": "stay", "value": "Porto", "until": until}))
-    say(memory, "I am in Porto for now.")
-    behind = datetime(2026, 4, 30, tzinfo=UTC) + timedelta(days=last + 1)
-    assert known(memory, as_of=behind - timedelta(hours=1)) == {("user", "stay"): "Porto"}
-    assert known(memory, as_of=behind) == {}
+PERIODS = {"2026-05-06": 6, "2026-W19": 10, "2026-05": 31, "2026-06-01T09:00": 32, "2026": 245}
+"""What a model may say of an end, and the last day that is meant, from the last of April on."""
 
 
-def test_what_ended_in_a_period_that_goes_on_ended_when_that_was_said(opened) -> None:
-    model = Reader({"quote": "in Porto", "key": "stay", "value": "Porto"})
+def test_a_period_ends_with_its_last_day_and_what_has_ended_in_it_when_that_was_said(opened) -> None:
+    model = Reader(
+        *({"quote": "in Porto", "key": f"stay_{last}", "until": until} for until, last in PERIODS.items())
+    )
     memory = opened(model)
-    say(memory, "I am in Porto.")
-    model.operations = [{"op": "end", "fact": 1, "quote": "I left Porto this month", "until": "2026-05"}]
-    say(memory, "I left Porto this month.", start=MAY + timedelta(days=7))
-    assert known(memory, as_of=MAY + timedelta(days=6)) == {("user", "stay"): "Porto"}
-    assert known(memory, as_of=MAY + timedelta(days=8)) == {}
+    say(memory, "I am in Porto for now.")
+    for last in PERIODS.values():
+        behind = datetime(2026, 4, 30, tzinfo=UTC) + timedelta(days=last + 1)
+        assert ("user", f"stay_{last}") in known(memory, as_of=behind - timedelta(hours=1))
+        assert ("user", f"stay_{last}") not in known(memory, as_of=behind)
+    model.operations = [{"quote": "in Faro", "key": "stay"}]
+    say(memory, "I am in Faro.", user="ada")
+    model.operations = [{"op": "end", "fact": 1, "quote": "I left Faro this month", "until": "2026-05"}]
+    say(memory, "I left Faro this month.", user="ada", start=MAY + timedelta(days=7))
+    assert known(memory, "ada", as_of=MAY + timedelta(days=6)) == {("user", "stay"): "in Faro"}
+    assert known(memory, "ada", as_of=MAY + timedelta(days=8)) == {}
 
 
-@pytest.mark.parametrize(
-    ("operation", "reason"),
-    [
-        ({"quote": "a parrot called Rio"}, "its quote stands in no message that it names"),
-        ({"quote": "wo rabbit"}, "its quote stands in no message that it names"),
-        ({"quote": "I see."}, "the user did not say it, the assistant did"),
-        ({"messages": [7]}, "it names a message that there is not"),
-        ({"messages": []}, "it names a message that there is not"),
-        ({"op": "update", "fact": 9}, "it names no fact that is known"),
-        ({"op": "end"}, "it names no fact that is known"),
-        ({"since": "last year"}, "a date in it is not an ISO 8601"),
-        ({"since": "2026", "until": "2025-W02"}, "it ends before"),
-        ({"modality": "used_to", "until": "2027"}, "it was so in the past, and ends in the future"),
-        ({"value": " "}, "it has no value"),
-        ({"key": "pets / <b>"}, "its key is not a short noun"),
-        ({"modality": "swears"}, "its form is wrong"),
-    ],
-)
-def test_what_no_message_supports_is_refused_with_the_reason_and_nothing_is_learned(
-    opened, operation, reason
-) -> None:
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"quote": "a parrot called Rio"}, "its quote stands in no message that it names"),
+    ({"quote": "wo rabbit"}, "its quote stands in no message that it names"),
+    ({"quote": "home = 'Berlin'"}, "its quote stands in no message that it names"),
+    ({"quote": "I live in Oslo"}, "its quote stands in no message that it names"),
+    ({"quote": "I see."}, "the user did not say it, the assistant did"),
+    ({"messages": [7]}, "it names a message that there is not"),
+    ({"messages": []}, "it names a message that there is not"),
+    ({"op": "update", "fact": 9}, "it names no fact that is known"),
+    ({"op": "end"}, "it names no fact that is known"),
+    ({"since": "last year"}, "a date in it is not an ISO 8601"),
+    ({"since": "2026", "until": "2025-W02"}, "it ends before"),
+    ({"modality": "used_to", "until": "2027"}, "it was so in the past, and ends in the future"),
+    ({"value": " "}, "it has no value"),
+    ({"key": "pets / <b>"}, "its key is not a short noun"),
+    ({"modality": "swears"}, "its form is wrong"),
+]
+
+
+def test_what_no_message_supports_is_refused_with_the_reason_and_nothing_is_learned(opened) -> None:
+    """A block of code and a quotation in a message support nothing, either."""
     plain = {"op": "add", "quote": "two rabbits", "value": "two", "messages": [2]}
-    good = {**plain, "key": "animals"}
-    memory = opened(lambda _prompt: json.dumps({"operations": [{**plain, **operation}, good]}))
-    say(memory, "Hello there, how was your day?", "At home we have two rabbits and a garden.")
+    said = [*({**plain, **wrong} for wrong, _ in REFUSED), {**plain, "key": "animals"}]
+    memory = opened(lambda _prompt: json.dumps({"operations": said}))
+    pasted = "```py\nhome = 'Berlin'\n```\n> I live in Oslo now\nAt home we have two rabbits and a garden."
+    say(memory, "Hello there, how was your day?", pasted)
     (entry,) = memory.ledger(user_id="louis")
-    (refused,) = entry.refusals
-    assert refused.startswith(reason)
+    for refused, (_, reason) in zip(entry.refusals, REFUSED, strict=True):
+        assert refused.startswith(reason)
     assert known(memory) == {("user", "animals"): "two"}
 
 
-def test_nothing_is_quoted_from_a_block_of_code_or_a_quotation(opened) -> None:
-    pasted = (
-        "Why does it fail?\n```py\nhome = 'Berlin'\n```\n> I live in Oslo now\nBy the way, I live in Graz."
-    )
-    words = ("home = 'Berlin'", "I live in Oslo", "I live in Graz")
-    memory = opened(Reader(*({"quote": one, "key": "home", "value": one.split()[-1]} for one in words)))
-    say(memory, pasted)
-    assert known(memory) == {("user", "home"): "Graz"}
-    assert memory.ledger(user_id="louis")[0].refusals == ("its quote stands in no message that it names",) * 2
-
-
-def test_ten_turns_are_one_call(opened) -> None:
+def test_ten_turns_are_one_call_and_fewer_wait_until_their_user_begins_another_session(opened) -> None:
     model = Reader()
-    memory = opened(model, QUICK.replace(extraction_idle_seconds=600))
+    memory = opened(model, QUICK.replace(extraction_idle_seconds=600, backlog_limit=1))
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(9):
         chat.add("user", f"Yesterday I read page {number} of the book.")
         chat.add("assistant", "What was on it?")
     until_queued(memory, 9)
+    wait_for(lambda: memory.admin.status().problems == {})  # they are no backlog
     assert model.prompts == []
     chat.add("user", "And then I put it away.")
     wait_for(lambda: len(model.prompts) == 1)
-    memory.flush(30)
-    assert len(model.prompts) == 1
     assert "[10] " in model.prompts[0]
     assert "page 0" in model.prompts[0]
+    until_queued(memory, 0)
+    chat.add("user", "Please be concise.")
+    memory.chat(user_id="eve", session_id="s").add("user", "Hello.")
+    until_queued(memory, 2)
+    assert len(model.prompts) == 1
+    memory.chat(user_id="louis", session_id="t").add("user", "Hello again.")
+    wait_for(lambda: len(model.prompts) == 2)
+    assert "be concise" in model.prompts[1]
+    assert "Hello" not in model.prompts[1]
 
 
 def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_ends(opened) -> None:
@@ -204,7 +209,7 @@ def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_e
     chat.add("user", "I read a book about owls.")
     chat.add("user", "It was long.")
     until_queued(memory, 2)
-    time.sleep(1)
+    time.sleep(0.5)
     assert model.prompts == []
     chat.add("user", "And heavy.")
     wait_for(lambda: model.prompts)
@@ -213,56 +218,23 @@ def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_e
     wait_for(lambda: len(model.prompts) == 2)
 
 
-def test_what_waits_in_a_session_is_read_when_its_user_begins_another_one(opened) -> None:
-    model = Reader()
-    memory = opened(model, QUICK.replace(extraction_idle_seconds=600, backlog_limit=1))
-    memory.chat(user_id="louis", session_id="s").add("user", "Please be concise.")
-    until_queued(memory, 1)
-    memory.chat(user_id="eve", session_id="s").add("user", "Hello.")
-    until_queued(memory, 2)
-    wait_for(lambda: memory.admin.status().problems == {})  # they are no backlog
-    assert model.prompts == []
-    memory.chat(user_id="louis", session_id="t").add("user", "Hello again.")
-    wait_for(lambda: model.prompts)
-    assert "be concise" in model.prompts[0]
-    assert "Hello" not in model.prompts[0]
-
-
-@pytest.mark.parametrize("turns", [3, 10])
-def test_a_prompt_has_a_limit_and_shows_something_of_each_message(opened, turns) -> None:
-    model = Reader()
-    memory = opened(model, QUICK.replace(extraction_tokens=1500, extraction_idle_seconds=600))
-    walk = "I walked along the river. " * 300
-    say(memory, *(f"My trip number {number}. {walk}" for number in range(turns)))
-    (prompt,) = model.prompts
-    assert memory.runtime.tokens.text(model.instructions[0] + prompt) <= 1500
-    assert all(f"trip number {number}" in prompt for number in range(turns))
-
-
 @pytest.mark.requirement("J28")
-def test_the_model_is_shown_the_facts_that_bear_on_the_messages(opened) -> None:
+def test_a_prompt_has_a_limit_and_shows_of_each_message_something_and_the_facts_that_bear_on_it(
+    opened,
+) -> None:
     model = Reader()
-    memory = opened(model)
+    memory = opened(model, QUICK.replace(extraction_tokens=2000, extraction_idle_seconds=600))
     louis = memory.chat(user_id="louis", session_id="s")
-    for number in range(60):
-        louis.remember(f"Room {number} has a blue door.", key=f"room_{number}", value="blue")
     louis.remember("The shop is on Elm Street.", key="shop", value="Elm Street")
-    say(memory, "I was late at the shop today because of the rain.")
+    for number in range(30):
+        louis.remember(f"Room {number} has a blue door.", key=f"room_{number}", value="blue")
+    say(memory, *(f"Number {number}: late at the shop. {'I walked. ' * 600}" for number in range(10)))
     (prompt,) = model.prompts
+    assert memory.runtime.tokens.text(model.instructions[0] + prompt) <= 2000
+    assert all(f"Number {number}" in prompt for number in range(10))
     facts = prompt.split("Known facts:")[1].split("Conversation:")[0]
     assert "shop = Elm Street" in facts
     assert facts.count("\n") <= 22
-
-
-def test_what_the_redactor_replaces_is_not_shown_and_a_quote_beside_it_is_found(opened) -> None:
-    model = Reader({"quote": "the garage in Graz", "key": "garage", "value": "Graz"})
-    memory = opened(model, redactor=lambda text: text.replace("hunter22", "[secret]"))
-    chat = say(memory, "The code is hunter22 and the garage in Graz is mine.")
-    assert "hunter22" not in str(model.prompts)
-    (record,) = memory.records(user_id="louis")
-    (words,) = memory.why(record.memory_id, user_id="louis").evidence
-    text = chat.history()[0].text
-    assert text[words.start : words.end] == words.quote == "the garage in Graz"
 
 
 def test_users_do_not_meet_in_a_prompt_and_facts_are_in_the_language_of_the_talk(opened) -> None:
@@ -323,9 +295,7 @@ def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) 
 
 
 @pytest.mark.each_database
-@pytest.mark.parametrize(
-    ("days", "boats"), [(0, {"green"}), (30, {"green", "red"}), (4000, {"green", "red", "old"})]
-)
+@pytest.mark.parametrize(("days", "boats"), [(0, {"green"}), (30, {"green", "red"})])
 def test_a_model_that_is_given_later_reads_as_far_back_as_a_setting_says(opened, days, boats) -> None:
     model = Reader(
         *({"quote": f"the {one} boat", "key": f"{one}_boat", "value": one} for one in ("old", "red", "green"))
@@ -367,19 +337,16 @@ def test_a_users_schema_names_the_keys_and_the_types_of_values(opened) -> None:
     assert "has no key 'hat'" in key
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
+def test_what_cannot_be_used_is_refused_before_anything_is_written(tmp_path) -> None:
+    for bad in (
         {"extractor": "gpt-5"},
         {"extractor": 42},
         *({"fact_schema": one} for one in (int, Facts(), "Facts", BaseModel)),
-    ],
-)
-def test_what_cannot_be_used_is_refused_before_anything_is_written(tmp_path, bad) -> None:
-    models = {"extractor": lambda prompt: prompt, **bad}
-    with pytest.raises(ConfigurationError, match=r"extractor must be a model|fact_schema"):
-        Memory.open(tmp_path / "new", embedder="hashing", **models)
-    assert not (tmp_path / "new").exists()
+    ):
+        models = {"extractor": lambda prompt: prompt, **bad}
+        with pytest.raises(ConfigurationError, match=r"extractor must be a model|fact_schema"):
+            Memory.open(tmp_path / "new", embedder="hashing", **models)
+        assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.each_database
@@ -400,12 +367,12 @@ def test_what_is_over_the_limit_of_a_day_is_read_on_the_next_one(opened) -> None
 def test_two_memories_never_read_one_batch_twice(opened) -> None:
     model = Reader({"quote": "a red boat", "key": "boat", "value": "red"})
     first, second = opened(model), opened(model)
-    for number in range(5):
+    for number in range(3):
         say(first, f"I own a red boat, and this is day {number}.", session=f"s{number}")
     second.flush(30)
-    assert len(model.prompts) == 5
+    assert len(model.prompts) == 3
     (record,) = first.records(user_id="louis")
-    assert record.mentions == 5
+    assert record.mentions == 3
 
 
 class ToolCaller(GenericFakeChatModel):
@@ -420,20 +387,21 @@ class Wordy(Scripted):
     """A chat model of LlamaIndex that calls no function, whatever it is told."""
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return CompletionResponse(text=json.dumps({"operations": [BOAT]}))
+        return CompletionResponse(text=GOOD)
 
 
 BOAT = {"op": "add", "key": "boat", "value": "red", "quote": "a red boat", "messages": [1]}
 
 
 TOLD = {"operations": [BOAT]}
+GOOD = json.dumps(TOLD)
 IN_LANGCHAIN = AIMessage(
     "", tool_calls=[{"name": "Operations", "args": TOLD, "id": "1", "type": "tool_call"}]
 )
 IN_LLAMAINDEX = ToolCallBlock(tool_call_id="1", tool_name="Operations", tool_kwargs=TOLD)
 MODELS: dict[str, Callable[[], Any]] = {
     "LangChain's, held to the schema": lambda: ToolCaller(messages=iter([IN_LANGCHAIN])),
-    "LangChain's, asked in words": lambda: GenericFakeChatModel(messages=iter([AIMessage(json.dumps(TOLD))])),
+    "LangChain's, asked in words": lambda: GenericFakeChatModel(messages=iter([AIMessage(GOOD)])),
     "LlamaIndex's, held to the schema": lambda: speaking(
         lambda _: ChatMessage(role="assistant", blocks=[IN_LLAMAINDEX])
     ),
@@ -465,38 +433,26 @@ class Picky(GenericFakeChatModel):
             self.asked.append(method)
             if method in self.refusals:
                 raise RefusedFormError(self.refusals[method])
-            return {"raw": AIMessage(json.dumps(TOLD)), "parsed": None}
+            return {"raw": AIMessage(GOOD), "parsed": None}
 
         return RunnableLambda(answer)
 
 
-@pytest.mark.parametrize(
-    ("refusals", "first", "second"),
-    [
-        ({"json_schema": 400}, ["json_schema", "json_mode"], ["json_mode"]),
-        ({"json_schema": 500}, ["json_schema", "json_mode"], ["json_schema", "json_mode"]),
-        ({"json_schema": 422, "json_mode": 400}, ["json_schema", "json_mode"], []),
-    ],
-)
-def test_a_server_that_refuses_a_schema_is_asked_for_json_and_then_in_words(
-    opened, refusals, first, second
-) -> None:
-    words = [AIMessage(json.dumps(TOLD)) for _ in range(2)]
-    model = Picky(messages=iter(words), refusals=refusals, asked=[])
-    memory = opened(model)
-    say(memory, "I own a red boat.")
-    assert (known(memory)["user", "boat"], model.asked) == ("red", first)
-    say(memory, "As I said, I own a red boat.")
-    assert model.asked == first + second
-    assert memory.admin.status().problems == {}
-
-
-def test_a_server_that_is_away_is_not_asked_in_other_forms(opened) -> None:
-    model = Picky(messages=iter([]), refusals={"json_schema": 503}, asked=[])
-    memory = opened(model, QUICK.replace(job_attempts=1))
-    say(memory, "I own a red boat.")
-    assert set(model.asked) == {"json_schema"}
-    assert memory.records(user_id="louis") == []
+def test_a_server_that_refuses_a_schema_is_asked_for_json_and_then_in_words() -> None:
+    both = ["json_schema", "json_mode"]
+    for refusals, second in (
+        ({"json_schema": 400}, ["json_mode"]),
+        ({"json_schema": 500}, both),
+        ({"json_schema": 422, "json_mode": 400}, []),
+    ):
+        words = [AIMessage(GOOD) for _ in range(2)]
+        model = Picky(messages=iter(words), refusals=refusals, asked=[])
+        with Memory.in_memory(settings=QUICK, extractor=model) as memory:
+            say(memory, "I own a red boat.")
+            assert (known(memory)["user", "boat"], model.asked) == ("red", both)
+            say(memory, "As I said, I own a red boat.")
+            assert model.asked == both + second
+            assert memory.admin.status().problems == {}
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -511,21 +467,137 @@ def until_queued(memory: Memory, count: int) -> None:
     wait_for(lambda: memory.admin.status().backlog.queued == count)
 
 
-@pytest.mark.parametrize("how", ["HumanMessage", "ChatMessage", "LlamaIndex"])
-def test_the_names_that_frameworks_give_are_the_speakers(how: str) -> None:
-    said = {"Ada": "My shop is on Elm Street.", "critic": "My shop is on Oak Road."}
-    model = Reader(*({"quote": text[8:-1], "key": "shop", "value": text[14:-1]} for text in said.values()))
-    with Memory.in_memory(settings=QUICK, extractor=model) as memory:
-        index = MemlayerMemory.from_defaults(memory, user_id="louis", session_id="s")
-        chain = MemlayerChatMessageHistory(memory, user_id="louis", session_id="s")
-        for name, text in said.items():
-            if how == "LlamaIndex":
-                index.put(ChatMessage(role="user", content=text, additional_kwargs={"name": name}))
-            elif how == "ChatMessage" and name == "critic":
-                chain.add_messages([OtherMessage(text, role="critic")])
-            else:
-                chain.add_messages([HumanMessage(text, name=name)])
-        memory.flush()
-        assert " critic: My shop is on Oak Road." in "".join(model.prompts)
-        assert memory.profile("louis")["shop"].value == "Elm Street"
-        assert [one.value for one in memory.records(user_id="louis", about="critic")] == ["Oak Road"]
+# Models answer badly in many ways: no fact is lost, none is made up, and every turn ends in a state
+
+
+def hang(_prompt: str) -> str:
+    threading.Event().wait(1)
+    return GOOD
+
+
+def fail(_prompt: str) -> str:
+    raise ConnectionError("the model is not there")
+
+
+READABLE = [
+    f"Sure, here is what I found: {GOOD} I hope this helps!",
+    f"```json\n{GOOD}\n```",
+    f"<think>The user has {{a boat}}, so [1] …</think>\n{GOOD}",
+    GOOD[: GOOD.index('"messages"') + len('"messages": [1')],
+    json.dumps([BOAT]),
+    json.dumps(BOAT),
+    str(TOLD),
+    json.dumps({"operations": [{**BOAT, "messages": ["1"], "fact": None}]}),
+    GOOD + " " + "and so on " * 50_000,
+]
+UNUSABLE: list[str | Callable[[str], str]] = [
+    "",
+    "I'm sorry, but I cannot help with that.",
+    json.dumps({"facts": "a red boat"}),
+    json.dumps({"operations": [{"op": 3, "value": ["x"]}, "boat", None]}),
+    "<think>Let me think about it",
+    hang,
+    fail,
+]
+
+
+def test_fences_and_thoughts_that_a_user_wrote_are_part_of_a_quote() -> None:
+    text = "My script is ```run()``` and <think>so</think> it ends."
+    answer = json.dumps({"operations": [{**BOAT, "quote": text}]})
+    (found,) = operations_in(f"Here:\n```json\n{answer}\n```\nDone.")
+    assert isinstance(found, Operation)
+    assert found.quote == text
+
+
+@contextmanager
+def learned(model: Callable[[str], str], *texts: str, **changes: Any) -> Iterator[Memory]:
+    """Give a memory whose user said something, after a model was asked about it."""
+    with Memory.in_memory(extractor=model, settings=QUICK.replace(model_timeout=0.3, **changes)) as memory:
+        said = [Message("user", text) for text in texts or ("You see, I own a red boat.",)]
+        memory.chat(user_id="louis", session_id="s").add_messages(said)
+        memory.flush(30)
+        yield memory
+
+
+def boats(memory: Memory) -> list[str | None]:
+    return [one.value for one in memory.records(user_id="louis") if one.key == "boat"]
+
+
+def test_what_can_be_read_is_read() -> None:
+    for reply in READABLE:
+        with learned(lambda _prompt, reply=reply: reply) as memory:
+            assert boats(memory) == ["red"], reply[:80]
+            assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
+
+
+def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost() -> None:
+    for reply in UNUSABLE:
+        prompts: list[str] = []
+
+        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
+            prompts.append(prompt)
+            if len(prompts) > 1:
+                return GOOD
+            return reply(prompt) if callable(reply) else reply
+
+        with learned(model) as memory:
+            assert boats(memory) == ["red"], reply
+            assert len(prompts) == 2
+            assert ("could not be used" in prompts[1]) is not callable(reply), "the error is quoted"
+            assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
+            assert memory.admin.status().problems == {}
+
+
+def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so() -> None:
+    for reply in (UNUSABLE[0], UNUSABLE[3]):
+        prompts: list[str] = []
+
+        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
+            prompts.append(prompt)
+            return reply
+
+        with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
+            assert len(prompts) == 4, "one, a second try, and one for each half"
+            (entry,) = memory.ledger(user_id="louis")
+            assert entry.outcome == "gave up"
+            assert "could not be read" in entry.reason
+            backlog = memory.admin.status().backlog
+            assert (backlog.queued, backlog.dead) == (0, 0)
+
+
+def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> None:
+    def model(prompt: str) -> str:
+        return "no" if "poison" in prompt else GOOD
+
+    said = ("I own a red boat.", "It is mine.", "Behind our shed grows poison ivy.", "We go.")
+    with learned(model, *said) as memory:
+        assert boats(memory) == ["red"]
+        (entry,) = memory.ledger(user_id="louis")
+        assert entry.outcome == "stored"
+        assert "2 message(s) could not be read" in entry.reason
+
+
+def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
+    models = [fail, fail]
+    with learned(lambda prompt: models.pop()(prompt) if models else GOOD, job_attempts=2) as memory:
+        status = memory.admin.status()
+        assert status.backlog.dead == 1, "it waits for somebody who looks"
+        assert "did not answer" in status.problems["learning"]
+        memory.admin.retry_dead()
+        memory.flush(30)
+        assert boats(memory) == ["red"]
+        assert memory.admin.status().problems == {}
+
+
+@given(st.text() | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.sampled_from(["operations", "op", "value", "messages", "x"]), inner, max_size=4),
+    max_leaves=12,
+).map(json.dumps))  # fmt: skip
+def test_any_answer_is_operations_or_an_error_that_says_what_is_wrong(answer: Any) -> None:
+    try:
+        found = operations_in(answer)
+    except AnswerError as problem:
+        found = [str(problem)]
+    assert all(one and isinstance(one, Operation | str) for one in found)

@@ -77,17 +77,6 @@ def evidence(memory: Memory, value: str) -> list[tuple[str, str]]:
     return [(one.kind, one.quote) for one in why.evidence]
 
 
-@pytest.mark.requirement("M01", "J20")
-def test_what_a_user_says_is_known_in_another_session_with_its_quote(chat: Any) -> None:
-    said = say(chat, "My name is Louis. I live in Graz and I am allergic to nuts.")
-    memory = chat.memory
-    assert known(memory) == {("user", "name"): "Louis", ("user", "home"): "Graz", ("user", "allergy"): "nuts"}
-    home = memory.profile("louis")["home"]
-    assert (home.valid_from, home.mentions, home.always) == (MAY, 1, True)
-    [quote] = memory.why(home.memory_id, user_id="louis").evidence
-    assert (quote.message_id, quote.session_id, quote.quote) == (said[0], "s", "I live in Graz")
-
-
 @pytest.mark.requirement("J33")
 def test_a_hedge_is_stored_with_less_confidence_and_not_told(chat: Any) -> None:
     say(chat, "I think I live in Graz.")
@@ -106,37 +95,40 @@ def test_what_states_nothing_makes_no_record_and_the_ledger_says_so(chat: Any) -
     assert (entry.task, entry.outcome, entry.session_id) == ("learn", "nothing", "s")
 
 
+@pytest.mark.each_database
 @pytest.mark.requirement("J21")
 def test_a_new_value_closes_the_old_one_and_without_it_the_one_before_holds_again(chat: Any) -> None:
     memory = chat.memory
-    _, rome, oslo = say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
+    graz, rome, oslo = say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
     assert known(memory) == {("user", "home"): "Oslo"}
     for day, place in enumerate(["Graz", "Rome", "Oslo"]):
         assert known(memory, as_of=MAY + timedelta(days=day, hours=1)) == {("user", "home"): place}
         assert evidence(memory, place) == [("said", f"I live in {place}")]
     assert known(memory, as_of=MAY - timedelta(days=1)) == {}
+    old, new = (memory.why(ever(memory)[place].memory_id, user_id="louis") for place in ("Rome", "Oslo"))
+    assert old.successor == new.record
+    assert [one.value for one in new.predecessors] == ["Rome"]
+    hits = memory.search("Where do I live?", user_id="louis")
+    assert old.record.memory_id not in {hit.record.memory_id for hit in hits if hit.record}
+    told = profile(memory.chat(user_id="louis", session_id="later"))
+    assert "- home: Oslo\n" in told
+    assert "Rome" not in told
+    for record_id, user in (("louis_mem_999", "louis"), (new.record.memory_id, "ada")):
+        with pytest.raises(UnknownRecordError):
+            memory.why(record_id, user_id=user)
     chat.delete_message(rome)
     assert known(memory) == {("user", "home"): "Oslo"}
     assert known(memory, as_of=MAY + timedelta(days=1, hours=1)) == {("user", "home"): "Graz"}
+    chat.edit(oslo, "I live in Linz.")
+    memory.flush()
+    assert (known(memory), ever(memory).keys()) == ({("user", "home"): "Linz"}, {"Graz", "Linz"})
+    before = ever(memory)["Graz"].memory_id
     chat.delete_message(oslo)
-    assert known(memory) == {("user", "home"): "Graz"}
-
-
-@pytest.mark.each_database
-def test_what_was_replaced_is_neither_found_nor_told_and_why_names_it(chat: Any) -> None:
-    say(chat, "I live in Graz.", "I live in Rome.")
-    memory, graz, rome = chat.memory, ever(chat.memory)["Graz"].memory_id, ever(chat.memory)["Rome"].memory_id
-    hits = memory.search("Where do I live?", user_id="louis")
-    assert graz not in {hit.record.memory_id for hit in hits if hit.record}
-    told = profile(memory.chat(user_id="louis", session_id="later"))
-    assert "- home: Rome\n" in told
-    assert "Graz" not in told
-    old, new = memory.why(graz, user_id="louis"), memory.why(rome, user_id="louis")
-    assert [one.value for one in new.predecessors] == ["Graz"]
-    assert old.successor == new.record
-    for record_id, user in (("louis_mem_999", "louis"), (graz, "ada")):
-        with pytest.raises(UnknownRecordError):
-            memory.why(record_id, user_id=user)
+    [home] = memory.records(user_id="louis", all_versions=True)
+    assert (home.value, home.memory_id, home.valid_until) == ("Graz", before, None)
+    assert "- home: Graz\n" in profile(chat)
+    chat.delete_message(graz)
+    assert ever(memory) == {}
 
 
 def test_a_learned_fact_is_found_by_its_message_and_not_a_second_time(chat: Any) -> None:
@@ -169,46 +161,19 @@ def test_what_does_not_change_is_a_conflict_and_both_are_told_with_their_days(ch
 
 @pytest.mark.each_database
 def test_what_ended_is_of_the_past_and_what_was_corrected_was_never_true(chat: Any) -> None:
-    memory, first_day = chat.memory, MAY + timedelta(hours=1)
+    memory, first_day, later = chat.memory, MAY + timedelta(hours=1), MAY + timedelta(days=1)
     say(chat, "I like tea.")
-    say(chat, "I don't like tea anymore.", start=MAY + timedelta(days=1))
+    [end] = say(chat, "I don't like tea anymore.", start=later)
     assert known(memory) == {}
     assert [kind for kind, _ in evidence(memory, "tea")] == ["said", "ended"]
     assert known(memory, as_of=first_day) == {("user", "likes"): "tea"}
     say(chat, "I live in Graz.")
-    say(chat, "Actually, I live in Rome.", start=MAY + timedelta(days=1))
+    [correction] = say(chat, "Actually, I live in Rome.", start=later)
     assert known(memory, as_of=first_day) == {("user", "likes"): "tea"}
     assert known(memory) == {("user", "home"): "Rome"}
-
-
-def test_a_deleted_message_takes_its_facts_along_and_the_former_ones_hold_again(chat: Any) -> None:
-    graz, rome = say(chat, "I live in Graz.", "I live in Rome.")
-    before = ever(chat.memory)["Graz"].memory_id
-    chat.delete_message(rome)
-    [home] = chat.memory.records(user_id="louis", all_versions=True)
-    assert (home.value, home.memory_id, home.valid_until) == ("Graz", before, None)
-    assert "- home: Graz\n" in profile(chat)
-    chat.delete_message(graz)
-    assert ever(chat.memory) == {}
-
-
-def test_a_deleted_end_and_a_deleted_correction_leave_what_was_before(chat: Any) -> None:
-    endings = {"I like tea.": "I don't like tea.", "I live in Graz.": "Actually, I live in Rome."}
-    for first, second in endings.items():
-        say(chat, first)
-        before = known(chat.memory)
-        [said] = say(chat, second, start=MAY + timedelta(days=1))
-        assert known(chat.memory) != before
+    for said in (end, correction):
         chat.delete_message(said)
-        assert known(chat.memory) == before
-
-
-def test_an_edited_message_is_learned_anew(chat: Any) -> None:
-    _, rome = say(chat, "I live in Graz.", "I live in Rome.")
-    chat.edit(rome, "I live in Oslo.")
-    chat.memory.flush()
-    assert known(chat.memory) == {("user", "home"): "Oslo"}
-    assert ever(chat.memory).keys() == {"Graz", "Oslo"}
+    assert known(memory) == {("user", "likes"): "tea", ("user", "home"): "Graz"}
 
 
 def test_forgetting_a_session_a_user_or_an_agent_leaves_no_word(store: Memory) -> None:
@@ -226,25 +191,23 @@ def test_forgetting_a_session_a_user_or_an_agent_leaves_no_word(store: Memory) -
         assert store.runtime.db.read(lambda c, rows=rows: c.exec_driver_sql(rows).all()) == []
 
 
-@pytest.mark.parametrize(
-    "ends", [("I live in Rome.",), ("I live in Rome.", "I live in Oslo."), ("I no longer live in Graz.",)]
-)
-def test_to_forget_a_fact_is_to_forget_what_it_had_ended_also_in_a_copy(chat: Any, ends) -> None:
-    say(chat, "I live in Graz.", *ends)
-    chat.memory.forget(record_id=max(one.memory_id for one in ever(chat.memory).values()))
-    chat.fork()
-    chat.memory.flush()
-    assert ever(chat.memory) == {}
+@pytest.mark.each_database
+def test_to_forget_a_fact_is_to_forget_what_it_had_ended_also_in_a_copy(store: Memory) -> None:
+    ends = ("I live in Rome.",), ("I live in Rome.", "I live in Oslo."), ("I no longer live in Graz.",)
+    for number, said in enumerate(ends):
+        chat = store.chat(user_id="louis", session_id=f"s{number}")
+        say(chat, "I live in Graz.", *said)
+        store.forget(record_id=max(one.memory_id for one in ever(store).values()))
+        chat.fork()
+        store.flush()
+        assert ever(store) == {}
+    say(chat, "I live in Bern.", "I live in Rome.", "I live in Oslo.")
+    assert store.forget(record_id=ever(store)["Rome"].memory_id).records == 1, "one of the past goes alone"
+    assert ever(store).keys() == {"Bern", "Oslo"}
+    assert known(store) == {("user", "home"): "Oslo"}
 
 
 @pytest.mark.each_database
-def test_a_fact_of_the_past_is_forgotten_alone(chat: Any) -> None:
-    say(chat, "I live in Graz.", "I live in Rome.", "I live in Oslo.")
-    assert chat.memory.forget(record_id=ever(chat.memory)["Rome"].memory_id).records == 1
-    assert ever(chat.memory).keys() == {"Graz", "Oslo"}
-    assert known(chat.memory) == {("user", "home"): "Oslo"}
-
-
 @pytest.mark.parametrize("remembered", [False, True])
 def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: Memory, remembered) -> None:
     one, two = (store.chat(user_id="louis", session_id=session) for session in ("s1", "s2"))
@@ -253,21 +216,17 @@ def test_a_record_says_what_is_left_when_what_it_rested_on_is_forgotten(store: M
         one.remember("Louis has a flat in Graz.", key="home", value="Graz")
     say(two, "Since May I live in graz, my dear.", start=MAY + timedelta(days=5))
     [home] = store.records(user_id="louis")
-    assert home.raw == "I live in Graz"
     store.forget("louis", session_id="s1")
-    [home] = store.records(user_id="louis")
-    assert (home.raw, home.value, home.valid_from) == ("I live in graz", "Graz", MAY + timedelta(days=5))
+    [left] = store.records(user_id="louis")
+    assert (home.raw, left.raw, left.memory_id) == ("I live in Graz", "I live in graz", home.memory_id)
+    assert (left.value, left.valid_from) == ("Graz", MAY + timedelta(days=5))
     store.flush()
     assert "I live in Graz" not in prompt(store, "Where do I live, in Graz?").replace("- home: Graz", "")
     store.forget("louis", session_id="s2")
-    left = [one.raw for one in store.records(user_id="louis", all_versions=True)]
-    assert left == ["Graz"] * remembered
-
-
-@pytest.mark.each_database
-def test_what_a_forgotten_session_was_told_stays_in_the_words_of_another(store: Memory) -> None:
-    first = store.chat(user_id="louis", session_id="s1").remember("A flat in Graz!", key="home", value="Graz")
-    say(store.chat(user_id="louis", session_id="s2"), "I live in Graz.", start=first.created_at)
+    assert [one.raw for one in store.records(user_id="louis", all_versions=True)] == ["Graz"] * remembered
+    store.forget("louis")
+    first = one.remember("A flat in Graz!", key="home", value="Graz")
+    say(two, "I live in Graz.", start=first.created_at)
     store.forget("louis", session_id="s1")
     [home] = store.records(user_id="louis", all_versions=True)
     assert (home.memory_id, home.raw, home.mentions) == (first.memory_id, "I live in Graz", 1)
@@ -283,54 +242,60 @@ def test_to_forget_a_session_is_to_forget_what_is_below_it_and_nothing_beside_it
 
     below, beside = ("s1", "s1/flights", "s1/hotels/x"), ("s10", "s", "S1/flights", "other/s1/x", "s1-b")
     kept = [*map(chat, beside), chat("s1/x", user="ada"), chat("s1/x", tenant_id="other")]
-    gone = [*map(chat, below), chat("s1/tools", agent_id="helper")]
+    gone = [*map(chat, below), *(chat(session, agent_id="helper") for session in ("s1", "s1/tools"))]
     for one in (*kept, *gone):
         one.add("user", f"I like {one.session_id}.")
         one.remember(f"A note of {one.session_id}.")
     store.flush()
     report = store.forget(user_id=user, session_id="s1")
     assert (report.sessions, report.messages) == (len(gone), len(gone))
+    assert report.records == len(gone) - (user is not None), "S1 and s1 are one note of a user"
     assert [one.history() for one in gone] == [[]] * len(gone)
     assert [len(one.history()) for one in kept] == [1] * len(kept)
-    for one in kept:
-        whose = {"user_id": one.user_id, "tenant_id": one.scope.tenant_id}
-        assert f"A note of {one.session_id}." in [found.raw for found in store.records(**whose)]
-        assert not [found for found in store.records(**whose) if found.session_id in below]
+    left = store.runtime.db.read(lambda c: c.exec_driver_sql("SELECT text FROM memlayer_records").all())
+    notes = sorted(text for (text,) in left if "note" in text)
+    assert notes == sorted(f"A note of {one.session_id}." for one in kept)
 
 
 @pytest.mark.requirement("J22")
-def test_what_the_application_remembers_with_a_key_is_one_fact_and_is_replaced(chat: Any) -> None:
+def test_what_the_application_remembers_or_revises_is_one_fact_with_what_is_learned(chat: Any) -> None:
+    memory = chat.memory
     first = chat.remember("Louis lives in Graz.", key="home", value="Graz", tags=["place"])
     assert (first.subject, first.always) == ("user", True)
     again = chat.remember("His home is Graz.", key="home", value="graz")
     assert (again.memory_id, again.mentions, again.raw) == (first.memory_id, 2, first.raw)
     say(chat, "I live in Rome.", start=first.created_at + timedelta(seconds=1))
-    assert known(chat.memory) == {("user", "home"): "Rome"}
-
-
-def test_a_fact_that_is_revised_says_what_the_application_says(chat: Any) -> None:
-    say(chat, "I live in Graz.", "I live in Rome.")
-    [home] = chat.memory.records(user_id="louis")
+    [home] = memory.records(user_id="louis")
+    assert (home.value, home.key) == ("Rome", "home")
     changed = chat.revise(home.memory_id, "Louis lives in Linz.", value="Linz")
     assert (changed.memory_id, changed.version) == (home.memory_id, 2)
     say(chat, "I like tea.", start=changed.updated_at)
-    assert known(chat.memory) == {("user", "home"): "Linz", ("user", "likes"): "tea"}
+    assert known(memory) == {("user", "home"): "Linz", ("user", "likes"): "tea"}
     tagged = chat.revise(home.memory_id, tags=["checked"])
     assert (tagged.version, tagged.value) == (3, "Linz")
     say(chat, "I live in Oslo.", start=tagged.updated_at + timedelta(seconds=1))
-    assert known(chat.memory)[("user", "home")] == "Oslo"
+    assert known(memory)[("user", "home")] == "Oslo"
 
 
 @pytest.mark.each_database
-def test_records_are_listed_by_when_they_were_written_and_held(chat: Any) -> None:
+def test_records_are_listed_by_when_they_were_written_and_held_and_whole_without_a_limit(chat: Any) -> None:
     say(chat, "I live in Graz.")
-    [home] = chat.memory.records(user_id="louis")
-    assert chat.memory.records(user_id="louis", since=home.updated_at) == [home]
-    assert chat.memory.records(user_id="louis", until=home.updated_at) == []
+    memory = chat.memory
+    [home] = memory.records(user_id="louis")
+    assert memory.records(user_id="louis", since=home.updated_at) == [home]
+    assert memory.records(user_id="louis", until=home.updated_at) == []
     without_zone = (MAY + timedelta(hours=1)).replace(tzinfo=None)
-    assert chat.memory.records(user_id="louis", as_of=without_zone) == [home]
-    with pytest.raises(InvalidRecordError):
-        chat.memory.records(user_id="louis", as_of="May")
+    assert memory.records(user_id="louis", as_of=without_zone) == [home]
+    for wrong in ({"as_of": "May"}, {"about": 7}):
+        with pytest.raises(InvalidRecordError):
+            memory.records(user_id="louis", **wrong)
+    for number in range(110):
+        ada = memory.chat(user_id="ada", session_id=f"s{number}")
+        ada.remember(f"Number {number}.")
+        ada.add("user", f"Number {number}.")
+    for listed in (memory.records, memory.sessions):
+        assert len(listed(user_id="ada")) == len(listed(user_id="ada", limit=None)) == 110
+        assert len(listed(user_id="ada", limit=100, offset=100)) == 10
 
 
 def test_what_has_expired_is_in_conflict_with_nothing(chat: Any) -> None:
@@ -353,25 +318,25 @@ def test_what_was_imported_later_and_said_earlier_is_of_the_past(chat: Any) -> N
 
 
 @pytest.mark.each_database
-@pytest.mark.parametrize(
-    "more", [{}, {"always": True}, {"type": "profile"}, {"key": "home", "value": "Valencia"}]
-)
 @pytest.mark.parametrize("days", [(-90, -30), (30, 60), (-30, 30), (None, 30), (30, None)])
-def test_what_has_ended_or_not_begun_is_told_nowhere_and_what_holds_is(store: Memory, more, days) -> None:
+def test_what_has_ended_or_not_begun_is_told_nowhere_and_what_holds_is(store: Memory, days) -> None:
     now = store.runtime.now()
     start, end = (None if day is None else now + timedelta(days=day) for day in days)
     chat = store.chat(user_id="louis", session_id="s")
-    chat.remember("Ines lives in Valencia", valid_from=start, valid_until=end, **more)
+    said = {"Valencia": {}, "Porto": {"always": True}, "Faro": {"type": "profile"}, "Lyon": {"key": "home"}}
+    for place, more in said.items():
+        chat.remember(f"Ines lives in {place}", valid_from=start, valid_until=end, **more)
     store.flush()
     for ahead in (0, 45, 75):
         set_ahead(store, ahead)
         at = now + timedelta(days=ahead)
         holds = (start is None or start <= at) and (end is None or at < end)
-        assert ("Valencia" in prompt(store)) is holds, f"after {ahead} days"
+        told = prompt(store)
+        assert [place for place in said if place in told] == list(said) * holds, f"after {ahead} days"
         listed = store.records(user_id="louis")
-        assert [one.raw for one in listed] == ["Ines lives in Valencia"] * holds
+        assert len(listed) == len(said) * holds
         assert listed == store.records(user_id="louis", as_of=store.runtime.now())
-        assert ("home" in store.profile("louis")) is (holds and "key" in more)
+        assert ("home" in store.profile("louis")) is holds
     set_ahead(store, 0)
 
 
@@ -432,51 +397,38 @@ def test_others_and_denials_are_not_taken_for_the_users(store: Memory) -> None:
     assert set(store.records(user_id="louis", every=True)) == {nuts, diet, home, seems, hedge, note}
     assert store.records(user_id="louis", record_id=nuts.memory_id) == [nuts]
     assert "nuts" in prompt(store, "What is Anna allergic to?")
-    with pytest.raises(InvalidRecordError):
-        store.records(user_id="louis", about=7)
-
-
-def test_lists_are_whole_unless_a_limit_is_given(store: Memory) -> None:
-    for number in range(130):
-        chat = store.chat(user_id="louis", session_id=f"s{number}")
-        chat.remember(f"Number {number}.")
-        chat.add("user", f"Number {number}.")
-    for listed in (store.records, store.sessions):
-        assert len(listed(user_id="louis")) == len(listed(user_id="louis", limit=None)) == 130
-        assert len(listed(user_id="louis", limit=100, offset=100)) == 30
 
 
 # Who said it
 
 
 @pytest.mark.each_database
-@pytest.mark.parametrize(
-    ("user", "names", "known_as"),
-    [
-        ("u1", ("Ada", "Bob"), None),
-        ("Ada", ("Bob", "ADA"), None),
-        ("u1", ("Bob", "Ada"), "Ada"),
-        ("u1", ("Ada", "Bob", None), None),
-    ],
-)
-def test_what_somebody_else_says_is_of_that_person(store: Memory, user, names, known_as) -> None:
+def test_what_somebody_else_says_is_of_that_person(store: Memory) -> None:
     """In whatever order they speak: the user is who bears the id or the known name, or else the first who is named."""
-    chat = store.chat(user_id=user, session_id="s")
-    if known_as is not None:
-        chat.remember("The name is Ada.", key="name", value=known_as)
     says = {"Bob": "I live in Bern. I am allergic to nuts."}
-    for day, name in enumerate(names):
-        text = says.get(name, "I live in Oslo.")
-        chat.add("user", text, name=name, created_at=MAY + timedelta(days=day))
-    store.flush()
-    chat.add("user", "I no longer live in Oslo. I used to live in Rome.", name="Bob")
-    store.flush()
-    assert {key: one.value for key, one in store.profile(user).items() if key != "name"} == {"home": "Oslo"}
-    bobs = {(one.key, one.value) for one in store.records(user_id=user, about="Bob")}
-    assert bobs == {("home", "Bern"), ("allergy", "nuts")}
-    record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError)
-    said = {"text": "x", "key": "pet", "value": "Bern", "asserted_by": "user", "quote": "I live in Bern"}
-    assert "as your conclusion" in record("why", [said])
+    for tenant, user, names, known_as in (
+        ("first", "u1", ("Ada", "Bob"), None),
+        ("id", "Ada", ("Bob", "ADA"), None),
+        ("known", "u1", ("Bob", "Ada"), "Ada"),
+        ("unnamed", "u1", ("Ada", "Bob", None), None),
+    ):
+        whose = {"user_id": user, "tenant_id": tenant}
+        chat = store.chat(**whose, session_id="s")
+        if known_as is not None:
+            chat.remember("The name is Ada.", key="name", value=known_as)
+        for day, name in enumerate(names):
+            text = says.get(name, "I live in Oslo.")
+            chat.add("user", text, name=name, created_at=MAY + timedelta(days=day))
+        store.flush()
+        chat.add("user", "I no longer live in Oslo. I used to live in Rome.", name="Bob")
+        store.flush()
+        facts = store.profile(user, tenant_id=tenant)
+        assert {key: one.value for key, one in facts.items() if key != "name"} == {"home": "Oslo"}, tenant
+        bobs = {(one.key, one.value) for one in store.records(**whose, about="Bob")}
+        assert bobs == {("home", "Bern"), ("allergy", "nuts")}
+        record, _ = AGENT_TOOLS["record_to_memory"].functions(chat, None, ValueError)
+        said = {"text": "x", "key": "pet", "value": "Bern", "asserted_by": "user", "quote": "I live in Bern"}
+        assert "as your conclusion" in record("why", [said])
 
 
 PLACES = ("Graz", "Rome", "Oslo")
@@ -541,3 +493,22 @@ def test_a_turn_waits_for_nothing_that_is_learned_from_it(open_at: Callable[...,
     chat.memory.flush()
     assert known(chat.memory) == {("user", "home"): "Graz"}
     assert threading.current_thread() not in threads
+
+
+# What memory told is not learned again
+
+
+def test_a_block_that_memory_told_is_no_record_and_what_is_added_to_it_is_one_alone(store: Memory) -> None:
+    past, asked = (store.chat(user_id="louis", session_id=session) for session in ("past", "now"))
+    say(past, "My cousin sells red bicycles. I live in Graz.")
+    past.remember("The red bicycles are cheap in May")
+    context = asked.context("Are red bicycles cheap?")
+    for block in (context.recall, context.profile.text):
+        with pytest.raises(InvalidRecordError, match="memory itself told"):
+            asked.remember(block)
+    assert sorted(one.mentions for one in store.records(user_id="louis")) == [1, 1]
+    added = "The user wants a green one."
+    assert asked.remember(f"{context.recall}\n{added}").text == added
+    eve = store.chat(user_id="eve", session_id="s")
+    for who, text in ((asked, "- [2020-01-01 user] I never sold bicycles."), (eve, context.recall)):
+        assert who.remember(text).text == text, "a look-alike, and what somebody else was told, are just text"

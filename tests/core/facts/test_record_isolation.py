@@ -189,39 +189,30 @@ TestRecordIsolationOnPostgres.settings = hypothesis_settings(
 
 
 HIDDEN = 300
-COOK = {"user_id": "ada", "roles": ["cook"], "limit": 1}
-FEW = Tuned(index_delay=3600, durability="normal", exact_scan_limit=1)
 
 
 def nearness(texts: list[str]) -> list[list[float]]:
     """Return vectors: what is hidden is nearer to the question than what may be seen, and no word is needed for that."""
-    return [[1.0, 1.0 if "mango" in text else 0.5 if "plum" in text else 0.0] for text in texts]
+    return [[1.0, 0.5 if "plum" in text else 1.0 if "mango" in text else 0.0] for text in texts]
 
 
 @pytest.mark.parametrize("index", ["Chroma", "none", pytest.param("none", marks=pytest.mark.postgres)])
-def test_a_vector_that_a_reader_may_not_see_takes_nobodys_place(request, tmp_path, index) -> None:
+def test_what_a_reader_may_not_see_takes_nobodys_place(request, tmp_path, index) -> None:
+    """Neither its vector, nor its words."""
     at: dict[str, Any] = {"path": tmp_path}
     if request.node.get_closest_marker("postgres"):
         at = {"database_url": request.getfixturevalue("postgres_url")}
-    with Memory.open(**at, embedder=nearness, settings=FEW) as memory:
+    settings = Tuned(index_delay=3600, durability="normal", exact_scan_limit=1)
+    with Memory.open(**at, embedder=nearness, settings=settings) as memory:
         eve = memory.chat(user_id="eve")
         for number in range(HIDDEN):
-            eve.remember(f"plum {number}", visibility="share", allowed_users=["bob"])
+            eve.remember(f"plum mango {number}", visibility="share", allowed_users=["bob"])
         eve.remember("mango", visibility="share", allowed_roles=["cook"])
         memory.flush()
         if index == "none" and memory.runtime.index is not None:
             memory.runtime.index.close()
-        assert len(memory.search("what?", user_id="bob", limit=10)) == 10
-        assert [hit.text for hit in memory.search("what?", **COOK)] == ["mango"]
-        assert not memory.search("what?", user_id="ada", limit=10)
-
-
-def test_a_word_that_a_reader_may_not_see_takes_nobodys_place(store) -> None:
-    query = "apricot blackberry cranberry elderberry mango"
-    eve = store.chat(user_id="eve")
-    for number in range(HIDDEN):
-        eve.remember(f"{query} {number}", visibility="share", allowed_users=["bob"])
-    eve.remember("mango", visibility="share", allowed_roles=["cook"])
-    assert [hit.text for hit in store.search(query, **COOK)] == ["mango"]
-    assert not store.search(query, user_id="ada", limit=10)
-    assert len(store.search(query, user_id="bob", limit=10)) == 10
+        for asked in ("what?", "plum mango"):
+            assert len(memory.search(asked, user_id="bob", limit=10)) == 10
+            found = memory.search(asked, user_id="ada", roles=["cook"], limit=1)
+            assert [hit.text for hit in found] == ["mango"]
+            assert not memory.search(asked, user_id="ada", limit=10)

@@ -19,7 +19,6 @@ from tests.sql import postings
 
 KEY = "rumpelstiltskin"
 SAID = f"The key of the garage in Graz is {KEY}"
-NOW = Tuned(index_delay=0, durability="normal", job_backoff=0.01)
 
 
 class Fickle:
@@ -48,7 +47,8 @@ def embedder() -> FlakyEmbedder:
 
 @pytest.fixture
 def memory(open_at: Callable[..., Memory], redactor: Fickle, embedder: FlakyEmbedder) -> Memory:
-    return open_at(settings=NOW, redactor=redactor, embedder=embedder)
+    settings = Tuned(index_delay=0, durability="normal", job_backoff=0.01)
+    return open_at(settings=settings, redactor=redactor, embedder=embedder)
 
 
 def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
@@ -57,46 +57,33 @@ def words(memory: Memory, *wanted: str, user_id: str = "louis") -> set[str]:
     return {stems[stem] for stem in memory.runtime.db.read(postings, scope, list(stems))}
 
 
-def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, embedder) -> None:
-    chat = memory.chat(user_id="louis", session_id="past")
-    chat.add("user", SAID)
+def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, redactor, embedder) -> None:
+    chat = memory.chat(user_id="user-4711", session_id="session-4711")
+    call = ToolCall("call-4711", "tool_4711", json.dumps({"argument_4711": "value"}))
+    chat.add("user", SAID, id="message-4711", metadata={"trace-4711": "trace-4712"})
+    chat.add("assistant", "I will.", tool_calls=(call,))
+    chat.add("tool", "It is open.", tool_call_id="call-4711")
     notes = {"notes": [f"it is {KEY}"]}
     record = chat.remember(f"The door: {KEY}", tags=[KEY], structured=notes, key="door", value=KEY)
     memory.flush()
     assert chat.history()[0].text == SAID
     assert (record.text, record.tags, record.value) == ("The door: [secret]", ("[secret]",), "[secret]")
     assert record.structured == {"notes": ["it is [secret]"]}
-    assert KEY not in str(memory.records(user_id="louis", all_versions=True))
-    assert words(memory, KEY, "garage") == {"garage"}
-    told = memory.chat(user_id="louis", session_id="now").context("Where is the key of the garage?")
+    assert KEY not in str(memory.records(user_id="user-4711", all_versions=True))
+    for _ in range(2):
+        assert words(memory, KEY, "garage", user_id="user-4711") == {"garage"}
+        memory.runtime.db.write(lambda c: storage_words.delete(c, storage_words.keys(c)))
+        assert memory.admin.verify() == ["words"], "they are filed again"
+    told = memory.chat(user_id="user-4711", session_id="now").context("Where is the key of the garage?")
     assert "garage in Graz is [secret]" in told.recall
     assert KEY not in str(told.messages)
-    assert KEY not in str(memory.search("the key of the garage", user_id="louis"))
-    assert "[secret]" in " ".join(embedder.texts)
-    assert KEY not in " ".join(embedder.texts)
-
-
-def test_a_redactor_sees_texts_and_no_id_no_field_of_a_provider_and_no_name_of_an_argument(
-    memory: Memory, redactor: Fickle
-) -> None:
-    chat = memory.chat(user_id="user-4711", session_id="session-4711")
-    call = ToolCall("call-4711", "tool_4711", json.dumps({"argument_4711": "value"}))
-    chat.add("user", "Open the door.", id="message-4711", metadata={"trace-4711": "trace-4712"})
-    chat.add("assistant", "I will.", tool_calls=(call,))
-    chat.add("tool", "It is open.", tool_call_id="call-4711")
-    record = chat.remember("The door is open.", key="door", value="open")
-    memory.flush()
-    memory.chat(user_id="user-4711", session_id="other").context("Is the door open?")
+    assert KEY not in str(memory.search("the key of the garage", user_id="user-4711"))
     memory.why(record.memory_id, user_id="user-4711")
-    assert redactor.shown
-    assert "471" not in " ".join(redactor.shown)
-
-
-def test_words_that_are_repaired_are_redacted_too(memory: Memory) -> None:
-    memory.chat(user_id="louis").add("user", SAID)
-    memory.runtime.db.write(lambda c: storage_words.delete(c, storage_words.keys(c)))
-    assert memory.admin.verify() == ["words"]
-    assert words(memory, KEY, "garage") == {"garage"}
+    embedded = " ".join(embedder.texts)
+    assert ("[secret]" in embedded, KEY in embedded) == (True, False)
+    assert "471" not in " ".join(redactor.shown), (
+        "it is shown no id, no field of a provider, no argument's name"
+    )
 
 
 def test_an_import_and_a_revision_are_redacted(tmp_path: Any, open_at: Any, redactor: Fickle) -> None:
