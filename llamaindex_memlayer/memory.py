@@ -156,9 +156,14 @@ class MemlayerMemory(ChatState, MemoryComponent, BaseMemory):
             **kwargs: The attributes of a class that is made from this one; unknown names are refused.
 
         Raises:
-            ConfigurationError: Two arguments exclude each other, `memory` is not a `Memory` or has another model, or
-                `llm` is not a language model.
+            ConfigurationError: An argument is unknown, two exclude each other, `memory` is not a `Memory` or has
+                another model, or `llm` is not a language model.
         """
+        if unknown := {*kwargs} - {*cls.model_fields}:
+            raise ConfigurationError(
+                f"`from_defaults` does not know {', '.join(f'`{name}`' for name in sorted(unknown))}",
+                hint=f"It takes memory, chat_history, llm, embed_model, tokenizer_fn, {', '.join(cls.model_fields)}.",
+            )
         if llm is not None:
             if not isinstance(llm, LLM):
                 raise ConfigurationError(

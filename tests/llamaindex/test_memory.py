@@ -183,6 +183,8 @@ def test_the_mode_decides_who_looks_into_the_memory(memory):
     assert len(MemlayerToolSpec(session).to_tool_list()) == 5, "a spec of it has tools if no mode is given"
     with pytest.raises(ConfigurationError, match="unknown mode"):
         MemlayerMemory(memory, user_id="ada", mode="static")
+    with pytest.raises(ConfigurationError, match="does not know `token_limits`"):
+        MemlayerMemory.from_defaults(memory, user_id="ada", token_limits=100)
 
 
 # Limits, and what is not kept or not told
