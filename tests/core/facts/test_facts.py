@@ -82,6 +82,7 @@ def test_a_hedge_is_stored_with_less_confidence_and_not_told(chat: Any) -> None:
     say(chat, "I think I live in Graz.")
     [home] = chat.memory.records(user_id="louis")
     assert (home.value, home.confidence) == ("Graz", 0.4)
+    assert chat.memory.profile("louis") == {}
     assert chat.memory.chat(user_id="louis", session_id="later").context("Where do I live?").profile is None
     assert not any(hit.record for hit in chat.memory.search("Where do I live? In Graz?", user_id="louis"))
 
