@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import InvalidRecordError, ModelContextError, ModelError
-from memlayer_core.facts import reads, writes
+from memlayer_core.facts import operations, reads, writes
 from memlayer_core.facts.flow import announce, prepare_record, reader_of
 from memlayer_core.facts.model import (
     USER,
@@ -25,18 +25,6 @@ from memlayer_core.facts.model import (
     RefusedError,
     SideTask,
     session_of,
-)
-from memlayer_core.facts.operations import (
-    SIDE_TASK,
-    AnswerError,
-    check,
-    fact_schema,
-    facts_prompt,
-    operations_in,
-    prompt_of,
-    retry_prompt,
-    split_operations,
-    system_prompt,
 )
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
@@ -245,7 +233,7 @@ class _Batch:
         self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
         self._rt, self.usage, self._words = rt, usage, words
         self.jobs, self.rows, self.is_read = jobs, rows, False
-        self._schema = fact_schema(rt.fact_schema)
+        self._schema = operations.fact_schema(rt.fact_schema)
         self.statements: list[Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
@@ -272,19 +260,19 @@ class _Batch:
         lines, facts = self._lines(rows), self._facts(rows)
         instructions, count = self._instructions(), self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
-        asked = prompt = prompt_of(self._now(), facts, lines, room, count)
+        asked = prompt = operations.prompt_of(self._now(), facts, lines, room, count)
         problem = "it was too long"
         for _ in range(tries):
             try:
                 answer = self.usage.ask(prompt, instructions, Operations)
-                operations = operations_in(answer)
+                found = operations.operations_in(answer)
             except ModelContextError:
                 break
-            except AnswerError as fault:
+            except operations.AnswerError as fault:
                 problem = str(fault)
-                prompt = retry_prompt(asked, problem)
+                prompt = operations.retry_prompt(asked, problem)
                 continue
-            self._take(operations, lines, facts)
+            self._take(found, lines, facts)
             return
         if len(rows) == 1 or tries == 1:
             self.problem = f"the model's answer about {len(rows)} message(s) could not be read: {problem}"
@@ -297,19 +285,19 @@ class _Batch:
         lines, facts = self._lines(self.rows), self._facts(self.rows)
 
         def take(answer: str) -> str:
-            rest, operations = split_operations(answer)
-            with suppress(AnswerError):  # then they are read in a separate call
-                self._take(operations_in(operations), lines, facts)
+            rest, told = operations.split_operations(answer)
+            with suppress(operations.AnswerError):  # then they are read in a separate call
+                self._take(operations.operations_in(told), lines, facts)
                 self.is_read = True
             return rest
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        material = facts_prompt(self._now(), facts)
-        instructions = f"{SIDE_TASK}\n\n{self._instructions()}"
+        material = operations.facts_prompt(self._now(), facts)
+        instructions = f"{operations.SIDE_TASK}\n\n{self._instructions()}"
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def _instructions(self) -> str:
-        return system_prompt(None if self._schema is None else self._schema.keys)
+        return operations.system_prompt(None if self._schema is None else self._schema.keys)
 
     def _now(self) -> datetime:
         """Return the present, in the time zone of the newest message."""
@@ -342,15 +330,15 @@ class _Batch:
         return [self._known[place][0] for place in sorted(best)]
 
     def _take(
-        self, operations: Sequence[Operation | str], lines: Sequence[Line], facts: Sequence[Record]
+        self, answers: Sequence[Operation | str], lines: Sequence[Line], facts: Sequence[Record]
     ) -> None:
         """Take the part of the answer that the messages support."""
-        for operation in operations:
+        for operation in answers:
             if isinstance(operation, str):
                 self.refusals.append("its form is wrong")
                 continue
             try:
-                said = check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
+                said = operations.check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
                 if said is not None:
                     self.statements.append(replace(said, record=prepare_record(self._rt, said.record)))
             except (RefusedError, InvalidRecordError) as problem:
