@@ -660,9 +660,55 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@given(record=st.builds(Record, **FIELDS))
+records = st.builds(Record, **FIELDS)
+
+
+@given(record=records)
 def test_every_record_reads_back_equal_from_json(record) -> None:
     assert Record.from_json(json.dumps(record.to_json())) == record
+
+
+@given(record=records, again=records, now=moments)
+def test_saying_it_again_takes_nothing_away(record, again, now) -> None:
+    again = replace(again, source=record.source)  # what is inferred is another matter: tests of it are apart
+    most = check.INFERRED if record.is_inferred else 1
+    record, again = (replace(one, confidence=min(one.confidence, most)) for one in (record, again))
+    more = check.confirm(record, again, now)
+    assert more.mentions == record.mentions + 1
+    assert record.confidence <= more.confidence <= 1
+    assert more.importance == max(record.importance, again.importance)
+    if record.expires_at is None or record.expires_at > now:
+        assert more.expires_at is None or (record.expires_at and more.expires_at >= record.expires_at)
+    same = {name: getattr(record, name) for name in ("raw", "summary", "version", "access_control", "tags")}
+    assert {name: getattr(more, name) for name in same} == same
+
+
+@given(kept=records, others=st.lists(records, min_size=1, max_size=3), now=moments)
+def test_a_merge_keeps_the_words_and_who_may_see_them(kept, others, now) -> None:
+    whole = check.next_version(kept, others, None, {}, now)
+    assert (whole.text, whole.access_control) == (kept.text, kept.access_control)
+    assert whole.version == kept.version + 1
+    assert whole.mentions == kept.mentions + sum(one.mentions for one in others)
+    assert set(whole.tags) == set(kept.tags).union(*(one.tags for one in others))
+    assert not {tie.target_memory_id for tie in whole.relations} & {one.memory_id for one in others}
+
+
+def test_the_index_is_built_again_with_records_and_another_embedder_embeds_them_again(open_at) -> None:
+    def lengths(texts: list[str]) -> list[list[float]]:
+        return [[1.0, float(len(text))] for text in texts]
+
+    settings = Tuned(index_delay=0, durability="normal", exact_scan_limit=0)
+    with open_at("store", settings=settings) as store:
+        chat = store.chat(user_id="louis")
+        chat.remember("The office has moved to Kyoto.", visibility="public")
+        chat.remember(NUTS)
+        chat.add("user", "Hello.")
+        store.flush()
+        assert (store.admin.reindex(), store.admin.verify()) == (3, [])
+        assert store.search("Who may eat nuts?", user_id="louis")[0].text == NUTS
+    with Memory.open(store.path, embedder=lengths, reembed=True) as again:
+        again.flush()
+        assert [len(one.embedding.vector) for one in again.records(user_id="louis")] == [2, 2]
 
 
 # --- many at once
