@@ -300,7 +300,7 @@ class AgentThread(Chat):
         trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
             because a run that fails leaves no other trace.
         is_task: Whether a tool calls the agent: the question is then not from the user.
-        failed: What a run stored whose model did not answer, so that the snapshot calls it pending.
+        failure: What a run stored whose model did not answer, so that the snapshot calls it pending.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class AgentThread(Chat):
         *,
         trims: bool = False,
         is_task: bool = False,
-        failed: str = "",
+        failure: str = "",
     ) -> None:
         super().__init__(chat.memory, chat.scope, chat.roles)
         self.snapshot = snapshot
@@ -321,7 +321,7 @@ class AgentThread(Chat):
         self._since: datetime | None = None
         self.stored = Counter[str]()  # as the snapshot says, by the checksums of ids
         if snapshot is not None:
-            pending = Counter(_cut(snapshot["pending"], _ID)) - Counter(_cut(failed, _ID))
+            pending = Counter(_cut(snapshot["pending"], _ID)) - Counter(_cut(failure, _ID))
             self.stored = Counter(_cut(snapshot["seen"], _WIDTH, _ID)) - pending
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
@@ -753,8 +753,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
         trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
-        failed = _failed.setdefault(self._memory, {}).get(chat.scope.session_bucket, "")
-        return AgentThread(chat, snapshot, trims=trims, is_task=is_task(runtime), failed=failed)
+        failure = _failed.setdefault(self._memory, {}).get(chat.scope.session_bucket, "")
+        return AgentThread(chat, snapshot, trims=trims, is_task=is_task(runtime), failure=failure)
 
     def _begin(
         self, thread: AgentThread, messages: Sequence[BaseMessage]
