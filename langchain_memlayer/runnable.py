@@ -26,12 +26,14 @@ from langchain_core.messages import (
     AIMessage,
     BaseMessage,
     HumanMessage,
+    MessageLikeRepresentation,
     convert_to_messages,
 )
 from langchain_core.prompt_values import PromptValue
 from langchain_core.runnables import ConfigurableFieldSpec, Runnable, RunnableConfig
 from langchain_core.runnables.base import RunnableLike, coerce_to_runnable
 from langchain_core.runnables.utils import get_unique_config_specs
+from langchain_core.utils.pydantic import TypeBaseModel, create_model_v2
 from pydantic_core import to_json
 
 from langchain_memlayer.history import (
@@ -330,6 +332,9 @@ async def finish(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.shield(task)
 
 
+MessageInput = str | BaseMessage | Sequence[MessageLikeRepresentation]
+
+
 class RunnableWithMemory(Runnable[Any, Any]):
     """A runnable that remembers its conversations. Made by `with_memory`."""
 
@@ -415,6 +420,30 @@ class RunnableWithMemory(Runnable[Any, Any]):
     def config_specs(self) -> list[ConfigurableFieldSpec]:
         """The fields of a config's `configurable`: those that name a conversation, and the runnable's own."""
         return get_unique_config_specs([*self.bound.config_specs, *self._histories.config_specs])
+
+    @property
+    def InputType(self) -> Any:  # noqa: N802  (LangChain's name)
+        """The user's message, or a dict with it."""
+        return MessageInput if self._keys.input is self._keys.history is None else dict[str, Any]
+
+    @property
+    def OutputType(self) -> Any:  # noqa: N802  (LangChain's name)
+        """The runnable's output."""
+        return self.bound.OutputType
+
+    def get_input_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
+        """Return the input as a pydantic model, without the history."""
+        if self._keys.input is None:
+            return super().get_input_schema(config)
+        return create_model_v2(
+            self.get_name("Input"),
+            field_definitions={self._keys.input: (MessageInput, ...)},
+            module_name=__name__,
+        )
+
+    def get_output_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
+        """Return the runnable's output as a pydantic model."""
+        return self.bound.get_output_schema(config)
 
     def _invoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
         call = self._open(value, config)
@@ -511,6 +540,9 @@ class RunnableWithMemory(Runnable[Any, Any]):
         if answer:
             last = replace(answer[-1], metadata={INTERRUPTED: True})
             store(call, [*answer[:-1], last])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.bound!r})"
 
 
 def _checked(history: Any) -> MemlayerChatMessageHistory:

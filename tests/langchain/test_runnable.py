@@ -26,6 +26,7 @@ from langchain_core.messages import (
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import (
+    ConfigurableField,
     ConfigurableFieldSpec,
     RunnableLambda,
     RunnablePassthrough,
@@ -678,3 +679,20 @@ def test_a_graph_that_is_streamed_by_its_states_is_kept(memory) -> None:
     for number, mode in enumerate(("values", "updates"), 1):
         list(chain.stream({"messages": [HumanMessage("why?")]}, at(), stream_mode=mode))
         assert contents(kept(memory)) == ["why?", "42"] * number
+
+
+def test_it_tells_its_schemas_its_fields_and_its_name(memory) -> None:
+    model = Scripted().configurable_fields(name=ConfigurableField(id="model_name"))
+    chain = with_memory(PROMPT | model | StrOutputParser(), memory, **KEYS)
+    configurable = chain.get_config_jsonschema()["$defs"]["Configurable"]["properties"]
+
+    assert [spec.id for spec in chain.config_specs] == ["model_name", "session_id", "user_id"]
+    assert set(chain.get_input_jsonschema()["properties"]) == {"question"}
+    assert chain.get_output_jsonschema()["type"] == "string"
+    assert chain.OutputType is str
+    assert {"session_id", "user_id"} < set(configurable)
+    assert with_memory(model, memory).get_input_jsonschema()["anyOf"][0] == {"type": "string"}
+
+    assert chain.get_name() == "RunnableWithMemory"
+    assert with_memory(model, memory, name="bot").get_name() == "bot"
+    assert repr(chain).startswith("RunnableWithMemory(")
