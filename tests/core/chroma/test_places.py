@@ -119,6 +119,8 @@ def test_close_leaves_no_open_file_but_a_seal_and_nobody_uses_what_is_not_held(i
 
 
 FORKS = """
+import time
+
 def ended(child):
     end = time.monotonic() + 15
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0):
