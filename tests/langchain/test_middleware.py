@@ -364,7 +364,8 @@ def test_the_memory_has_what_the_state_has_whatever_another_middleware_does(
     agent = saved_agent(memory, model, [weather], other, first=first)
     once(agent, "go")
     out = once(agent, "and?")["messages"]
-    assert ids(kept(memory)) == ids(out)
+    by_langchain, by_us = ([m for m in every if "be brief" not in m.text] for every in (out, kept(memory)))
+    assert ids(by_us) == ids(by_langchain)  # what is put in may get its id from LangChain behind us
     assert [message.text for message in kept(memory)] == texts(out) == said
     assert [text for text in model.shown if text != "Be brief."] == said[:-1]
 

@@ -91,14 +91,15 @@ async def test_calls_without_an_id_keep_their_results_and_come_back_without_an_i
     for asked in ("how is the weather?", "and now?"):
         await FunctionAgent(tools=[weather], llm=llm).run(user_msg=asked, memory=session)
 
-    both = ["3 degrees in Riga", "3 degrees in Oslo"]
+    both = ["3 degrees in Oslo", "3 degrees in Riga"]  # the agent runs them at once: either may end first
     first = [text for _, text in said(llm.last_chat_messages)]
-    assert first[2:4] == first[7:9] == both
+    assert sorted(first[2:4]) == sorted(first[7:9]) == both
     kept = await session.aget()
     assert kept == await session.aget_all()
     assert [block.tool_call_id for block in kept[1].blocks] == [None, None]
     told = [one for one in (await session.acontext()).to_openai() if one["role"] != "user"]
-    assert [one["content"] for one in told if one["role"] == "tool"] == 2 * both
+    results = [one["content"] for one in told if one["role"] == "tool"]
+    assert sorted(results[:2]) == sorted(results[2:]) == both
     assert [call["id"] for call in told[0]["tool_calls"]] == [one["tool_call_id"] for one in told[1:3]]
 
 
