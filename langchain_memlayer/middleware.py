@@ -19,7 +19,6 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
     AnyMessage,
@@ -85,9 +84,9 @@ _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from th
 _OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
-_RUNS = 1_000  # sessions whose last run failed, as below; beyond it, the oldest is forgotten
+_RUNS = 1_000  # sessions whose last run failed; beyond it, the oldest is dropped
 _failed: WeakKeyDictionary[Memory, dict[str, str]] = WeakKeyDictionary()
-"""Of each memory, by session, the pending messages that a run stored whose model did not answer: its state does not say it."""
+"""By memory and session: the messages that a run stored before its model failed. The agent's state calls them pending."""
 
 
 class ThreadSnapshot(TypedDict):
@@ -300,7 +299,7 @@ class AgentThread(Chat):
         trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
             because a run that fails leaves no other trace.
         is_task: Whether a tool calls the agent: the question is then not from the user.
-        failure: What a run stored whose model did not answer, so that the snapshot calls it pending.
+        failure: The messages that a failed run stored, as in `pending`: the snapshot does not know that they are stored.
     """
 
     def __init__(
@@ -565,13 +564,21 @@ def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
     try:
         yield
     except NotImplementedError as problem:
-        if not request.tools or type(request.model).bind_tools is not BaseChatModel.bind_tools:
+        if not request.tools or _binds_tools(request):
             raise
         raise ConfigurationError(
             f"the agent has tools, and {type(request.model).__name__} takes none: its `bind_tools` is not implemented",
             hint='Use a model that takes tools; or `MemlayerMiddleware(…, mode="STATIC")`, which adds no tools, and give '
             "the agent none of your own.",
         ) from problem
+
+
+def _binds_tools(request: ModelRequest[Any]) -> bool:
+    try:
+        request.model.bind_tools([])
+    except NotImplementedError:
+        return False
+    return True
 
 
 class MemlayerState(AgentState[Any]):

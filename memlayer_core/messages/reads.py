@@ -549,25 +549,32 @@ def list_users(connection: sa.Connection, text: str, limit: int | None, offset: 
         limit: Maximum number of them.
         offset: How many to skip.
     """
-
-    def of_user(what: Any, table: Any, *where: Any) -> Any:
-        whose = table.c.namespace == namespaces.c.namespace
-        return sa.select(what).where(whose, *where).scalar_subquery()
-
-    used = of_user(sa.func.max(sessions.c.updated_at), sessions)
+    of_user = sessions.c.namespace == namespaces.c.namespace
+    used = sa.select(sa.func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
     query = sa.select(
-        namespaces.c.user_id,
-        namespaces.c.tenant_id,
-        of_user(sa.func.count(), sessions).label("sessions"),
-        of_user(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0), sessions).label("messages"),
-        of_user(sa.func.count(), records, records.c.replaced_by.is_(None)).label("records"),
-        used.label("used"),
-    ).where(namespaces.c.user_id != "")
+        namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used")
+    )
+    query = query.where(namespaces.c.user_id != "")
     if text:
-        names = namespaces.c.user_id, namespaces.c.tenant_id
-        query = query.where(sa.or_(*(name.icontains(text, autoescape=True) for name in names)))
-    newest_first = used.desc().nulls_last(), namespaces.c.namespace
-    rows = connection.execute(query.order_by(*newest_first).limit(limit).offset(offset))
+        query = query.where(
+            namespaces.c.user_id.icontains(text, autoescape=True)
+            | namespaces.c.tenant_id.icontains(text, autoescape=True)
+        )
+    # Of the page alone, the rest is counted.
+    page = query.order_by(used.desc().nulls_last(), namespaces.c.namespace).limit(limit).offset(offset)
+    some = page.subquery()
+
+    def counted(what: Any, table: Any, *where: Any) -> Any:
+        return sa.select(what).where(table.c.namespace == some.c.namespace, *where).scalar_subquery()
+
+    rows = connection.execute(
+        sa.select(
+            some,
+            counted(sa.func.count(), sessions).label("sessions"),
+            counted(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0), sessions).label("messages"),
+            counted(sa.func.count(), records, records.c.replaced_by.is_(None)).label("records"),
+        ).order_by(some.c.used.desc().nulls_last(), some.c.namespace)
+    )
     return [
         User(
             row.user_id,
