@@ -99,7 +99,7 @@ class PostgresDatabase:
                     is_committed = getattr(problem, "statement", None) == "COMMIT"  # perhaps
                     if sqlstate_of(problem) == _DEADLOCK and deadlocks < _AGAIN:
                         deadlocks += 1
-                        time.sleep(random.uniform(0.05, 0.15))  # noqa: S311  (lets the other one end first)
+                        time.sleep(random.uniform(0.1, 0.3))  # noqa: S311  (lets the other one end first)
                     elif is_lost and not is_committed and not breaks:
                         breaks += 1
                         self._cut_at = time.monotonic()  # the others are probably as dead as this one
