@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import pairwise
 from typing import Any, Self, TypeVar, get_args
 
 import llama_index.core
@@ -32,7 +33,7 @@ from pydantic_core import to_jsonable_python
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError
 from memlayer_core.integration import Times, codec, dated, said_at, token_counter
-from memlayer_core.message import Block, Raw, Role
+from memlayer_core.message import TASK, Block, Raw, Role
 
 # Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps.
 
@@ -255,6 +256,7 @@ _ROLES: dict[MessageRole, Role] = {
 }
 _ESTIMATE = token_counter("estimate")
 _REACT = re.compile(r"(Thought: .*\n)Answer: (.*)", re.DOTALL)
+_CODE = re.compile(r"<execute>.*</execute>", re.DOTALL)  # what a `CodeActAgent` runs of its model's answer
 
 
 class Verbatim(ChatMessage):
@@ -343,6 +345,8 @@ def to_core(message: ChatMessage) -> Message:
 def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> list[Message]:
     """Return messages as the core stores them, with their times.
 
+    A `CodeActAgent` puts the result of its code into the list as a message of the user. It is stored as part of a task.
+
     Raises:
         MessageTypeError: `messages` is not a list of messages.
     """
@@ -351,7 +355,11 @@ def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> li
             f"expected a list of messages, got {type(messages).__name__}",
             hint="Wrap a single message in a list, or use `put`.",
         )
-    return list(dated([to_core(message) for message in messages], created_at))
+    said = [to_core(message) for message in messages]
+    for at, (before, one) in enumerate(pairwise(said), 1):
+        if one.role == "user" and before.role == "assistant" and _CODE.search(before.text):
+            said[at] = replace(one, metadata={**one.metadata, TASK: True})
+    return list(dated(said, created_at))
 
 
 def from_core(message: Message) -> ChatMessage:

@@ -357,6 +357,24 @@ def test_an_answer_is_kept_as_the_engine_hands_it_over(kind, session):
         assert first == answer.blocks
 
 
+async def test_the_result_of_an_agents_code_is_not_what_the_user_said(memory):
+    """A `CodeActAgent` writes it as a message of the user."""
+    replies = iter(["<execute>print(pet)</execute>", "It printed a pet."])
+    llm = speaking(lambda _: ChatMessage(next(replies), role="assistant"))
+
+    async def printed(code: str) -> str:
+        return "my pet is a ferret"
+
+    agent = CodeActAgent(printed, llm=llm, streaming=False)
+    session = MemlayerMemory(memory, user_id="ada", session_id="code")
+    await agent.run(user_msg="please print a pet", memory=session)
+
+    assert [one.role.value for one in await session.aget_all()] == ["user", "assistant", "user", "assistant"]
+    assert "ferret" in str(await session.aget()), "the same conversation goes on with it"
+    later = MemlayerMemory(memory, user_id="ada", session_id="later")
+    assert "ferret" not in (await later.acontext("what is my pet?")).recall
+
+
 # Both
 
 
