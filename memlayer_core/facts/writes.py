@@ -44,7 +44,7 @@ from memlayer_core.storage.jobs import Cost, Job, Stretch
 from memlayer_core.storage.statements import LAST, to_micros
 from memlayer_core.storage.tables import (
     IN_FORCE,
-    episodes,
+    IS_EPISODE,
     evidence,
     jobs as job_rows,
     messages,
@@ -52,6 +52,7 @@ from memlayer_core.storage.tables import (
     namespaces,
     records,
     sessions,
+    summaries,
 )
 
 # Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
@@ -373,8 +374,7 @@ def begin(
     told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
     if len(connection.scalars(told).all()) < min_messages:
         return
-    row = {"session": session.number, "first": first, "until": last}
-    connection.execute(sa.insert(episodes).values(row))
+    _add_part(connection, session.number, first, last)
 
 
 def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
@@ -418,15 +418,13 @@ def append_episode(
         begin(connection, row, 1, until + 1)
         return None
     record = remember(connection, _chained(connection, session, first, record), now, shards)
-    ordinal = ordinal_of(record.memory_id)[1]
-    part = {"session": session, "first": first, "until": until, "ordinal": ordinal}
-    connection.execute(sa.insert(episodes).values(part))
+    _add_part(connection, session, first, until, ordinal_of(record.memory_id)[1])
     return record
 
 
 def find_episode(connection: sa.Connection, number: int) -> Any | None:
     """Return the row of the episode with a number."""
-    return connection.execute(sa.select(episodes).where(episodes.c.number == number)).first()
+    return connection.execute(sa.select(summaries).where(summaries.c.number == number)).first()
 
 
 def store_episode(
@@ -458,7 +456,7 @@ def store_episode(
     if record is not None:
         record = remember(connection, _chained(connection, row.session, row.first, record), now, shards)
         ordinal = ordinal_of(record.memory_id)[1]
-    _set(connection, episodes, episodes.c.number == row.number, ordinal=ordinal)
+    _set(connection, summaries, summaries.c.number == row.number, ordinal=ordinal)
     return record
 
 
@@ -469,11 +467,11 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
     """
     if not numbers:
         return
-    hit = connection.execute(sa.select(episodes).where(episodes.c.number.in_(numbers))).all()
+    hit = connection.execute(sa.select(summaries).where(summaries.c.number.in_(numbers))).all()
     ordinals = {row.ordinal for row in hit} - {None}
     # Equal words of one session are one record, so several of its episodes may have the same record.
-    shared = sa.and_(episodes.c.session == hit[0].session, episodes.c.ordinal.in_(ordinals))
-    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(episodes).where(shared)))}
+    shared = sa.and_(_of(hit[0].session), summaries.c.ordinal.in_(ordinals))
+    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(summaries).where(shared)))}
     reach, these = scope.reach(), records.c.ordinal.in_(ordinals)
     there = set(
         connection.scalars(sa.select(records.c.ordinal).where(OWN, these), statements.reach_parameters(reach))
@@ -484,10 +482,10 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
         if forgotten:
             continue
         if not _tells(connection, row.session, row.first, row.until):
-            _drop(connection, episodes.c.number == row.number)
+            _drop(connection, summaries.c.number == row.number)
             continue
         changed = {"version": row.version + 1, "ordinal": None}
-        _set(connection, episodes, episodes.c.number == row.number, **changed)
+        _set(connection, summaries, summaries.c.number == row.number, **changed)
         waiting = sa.and_(job_rows.c.kind == "episode", job_rows.c.subject == row.number)
         anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
         _set(connection, job_rows, waiting, **anew)
@@ -497,44 +495,48 @@ def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: b
     """Note the part of its session that an episode is about, if it is in force and that is not known yet."""
     in_force = sa.and_(records.c.digest == digest, records.c.replaced_by.is_(None))
     ordinal = connection.scalar(sa.select(records.c.ordinal).where(in_force))
-    known = sa.exists().where(episodes.c.session == session, episodes.c.ordinal == ordinal)
+    known = sa.exists().where(_of(session), summaries.c.ordinal == ordinal)
     named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
     these = sa.select(messages.c.position).where(named, IN_FORCE)
     at = connection.scalars(these).all()
     if ordinal is None or not at or connection.scalar(sa.select(known)):
         return
-    part = {"session": session, "first": min(at), "until": max(at), "ordinal": ordinal}
-    connection.execute(sa.insert(episodes).values(part))
+    _add_part(connection, session, min(at), max(at), ordinal)
+
+
+def _add_part(
+    connection: sa.Connection, session: int, first: int, until: int, ordinal: int | None = None
+) -> None:
+    part = {"kind": "episode", "session": session, "first": first, "until": until, "ordinal": ordinal}
+    connection.execute(sa.insert(summaries).values(part))
 
 
 def _behind(connection: sa.Connection, session: Any) -> int:
     """Return the position after the session's episodes, in its active part."""
-    newest = sa.select(sa.func.coalesce(sa.func.max(episodes.c.until), -1)).where(
-        episodes.c.session == session.number
-    )
+    newest = sa.select(sa.func.coalesce(sa.func.max(summaries.c.until), -1)).where(_of(session.number))
     return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
 
 
 def _chained(connection: sa.Connection, session: int, first: int, record: Record) -> Record:
     """Return the record of an episode with its relation to the episode before it."""
-    before = sa.and_(
-        episodes.c.session == session,
-        episodes.c.until < first,
-        episodes.c.ordinal > 0,
-    )
-    newest = sa.select(episodes.c.ordinal).where(before).order_by(episodes.c.until.desc()).limit(1)
+    before = sa.and_(_of(session), summaries.c.until < first, summaries.c.ordinal > 0)
+    newest = sa.select(summaries.c.ordinal).where(before).order_by(summaries.c.until.desc()).limit(1)
     ordinal = connection.scalar(newest)
     if ordinal is None:
         return record
     return replace(record, relations=(Relation("related_to", memory_id(record.user_id, ordinal)),))
 
 
+def _of(session: int) -> sa.ColumnElement[bool]:
+    return sa.and_(summaries.c.session == session, IS_EPISODE)
+
+
 def _drop(connection: sa.Connection, condition: Any) -> None:
     """Delete episodes, and the jobs for them."""
-    these = sa.select(episodes.c.number).where(condition)
+    these = sa.select(summaries.c.number).where(condition)
     jobs_of_it = sa.delete(job_rows).where(job_rows.c.kind == "episode", job_rows.c.subject.in_(these))
     connection.execute(jobs_of_it)
-    connection.execute(sa.delete(episodes).where(condition))
+    connection.execute(sa.delete(summaries).where(condition))
 
 
 _TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
@@ -555,7 +557,7 @@ def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Take back episodes of messages that change, so that they are written again."""
     numbers: Sequence[int] = ()
     if change.positions:
-        parts = connection.execute(sa.select(episodes).where(episodes.c.session == change.session))
+        parts = connection.execute(sa.select(summaries).where(_of(change.session)))
         numbers = [
             row.number for row in parts if any(row.first <= one <= row.until for one in change.positions)
         ]
@@ -563,9 +565,7 @@ def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     withdraw(connection, change.scope, numbers, change.now)
 
 
-register(
-    Follower(_follow, lambda connection, session, _: _drop(connection, episodes.c.session == session), begin)
-)
+register(Follower(_follow, lambda connection, session, _: _drop(connection, _of(session)), begin))
 
 
 # Facts in SQL: carries out the decision about a statement. Each function runs in its caller's transaction.

@@ -24,7 +24,7 @@ from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
 from memlayer_core.storage.statements import AT_ONCE, EVERY, LAST, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
-    episodes,
+    IS_EPISODE,
     messages,
     namespaces,
     records,
@@ -222,7 +222,6 @@ def _gap(connection: sa.Connection, row: Any, front: int, count: int) -> tuple[i
 _NUMBERED: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
     (sessions.c.number, (sessions.c.summary_due, sessions.c.summary_asked), ()),
     (summaries.c.session, (summaries.c.first,), (summaries.c.until,)),
-    (episodes.c.session, (episodes.c.first,), (episodes.c.until,)),
 )
 """Columns with positions of a session's messages: the one with its number, those of a first message, those of a last one."""
 
@@ -255,7 +254,9 @@ def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
             this = [column == one[column.name] for column in table.primary_key]
             connection.execute(sa.update(table).where(*this).values(new))
     connection.execute(
-        sa.update(episodes).where(episodes.c.session == row.number).values(version=episodes.c.version + 1)
+        sa.update(summaries)
+        .where(summaries.c.session == row.number, IS_EPISODE)
+        .values(version=summaries.c.version + 1)
     )
     anew = {
         "next_position": step * (len(old) + 1),

@@ -64,7 +64,7 @@ def may_write(target: Path | str | None) -> bool:
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
 
-SCHEMA_VERSION = 27
+SCHEMA_VERSION = 28
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
 _SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query

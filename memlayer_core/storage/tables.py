@@ -159,39 +159,43 @@ jobs = sa.Table(
     sqlite_autoincrement=True,  # a worker whose job is gone must not end another one
 )
 
-# Summaries of a session's older turns. Versions that newer ones replaced stay.
+# Summaries of a session's turns from the position `first` to `until`, of two kinds. A "rolling" one stands for all turns before a
+# window; versions that newer ones replaced stay. An "episode" is a part of the session whose text is a record: `ordinal` is the
+# number of that record among the user's, None until there is one, 0 if there will be none, and `version` goes up when what was
+# said there is changed.
 summaries = sa.Table(
     "memlayer_summaries",
     tables,
-    sa.Column("session", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("first", sa.BigInteger, nullable=False),
-    sa.Column("until", sa.BigInteger, nullable=False),
-    sa.Column("rounds", sa.Integer, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("tokens", sa.Integer, nullable=False),
-    sa.Column("counter", sa.Text, nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("score", sa.Float, nullable=False),
-    sa.Column("faults", sa.Text, nullable=False, server_default=""),
-    sa.Column("created_at", sa.BigInteger, nullable=False),
-    sa.Column("replaced_by", sa.BigInteger),
-)
-
-# What makes an episode: the part of a session that ended with the position `until`. `ordinal` is the number of its record
-# among the user's, None until there is one, 0 if there will be none; `version` goes up when what was said there is changed.
-episodes = sa.Table(
-    "memlayer_episodes",
-    tables,
     sa.Column("number", _Serial, primary_key=True),
-    sa.Column("session", sa.BigInteger, nullable=False, index=True),
+    sa.Column("kind", sa.String(8), nullable=False),
+    sa.Column("session", sa.BigInteger, nullable=False),
+    sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("first", sa.BigInteger, nullable=False),
     sa.Column("until", sa.BigInteger, nullable=False),
-    sa.Column("version", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("ordinal", sa.BigInteger),
-    sqlite_autoincrement=True,
+    sa.Column("rounds", sa.Integer),
+    sa.Column("text", sa.Text),
+    sa.Column("tokens", sa.Integer),
+    sa.Column("counter", sa.Text),
+    sa.Column("model", sa.Text),
+    sa.Column("score", sa.Float),
+    sa.Column("faults", sa.Text),
+    sa.Column("created_at", sa.BigInteger),
+    sa.Column("replaced_by", sa.BigInteger),
+    sqlite_autoincrement=True,  # an episode's job names it by its number
 )
-sa.Index("memlayer_episodes_owed", episodes.c.number, sqlite_where=episodes.c.ordinal.is_(None))
+IS_ROLLING = summaries.c.kind == sa.literal_column("'rolling'")
+IS_EPISODE = summaries.c.kind == sa.literal_column("'episode'")
+sa.Index(
+    "memlayer_summaries_rolling",
+    summaries.c.session,
+    summaries.c.version,
+    unique=True,
+    sqlite_where=IS_ROLLING,
+)
+sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPISODE)
+EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
+sa.Index("memlayer_summaries_owed", summaries.c.number, sqlite_where=EPISODE_IS_OWED)
 
 costs = sa.Table(
     "memlayer_costs",

@@ -19,7 +19,14 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.writes import Change, Follower, register
 from memlayer_core.storage.jobs import Cost, Job, finish, spend
 from memlayer_core.storage.statements import Statement, from_micros, to_micros
-from memlayer_core.storage.tables import SUMMARY_IS_DUE, episodes, jobs, sessions, summaries
+from memlayer_core.storage.tables import (
+    EPISODE_IS_OWED,
+    IS_ROLLING,
+    SUMMARY_IS_DUE,
+    jobs,
+    sessions,
+    summaries,
+)
 from memlayer_core.summaries.model import Summary
 
 _KIND = "summarize"
@@ -43,19 +50,18 @@ _OWED = (
     _owed(_KIND, sessions.c.number, sessions, SUMMARY_IS_DUE, sessions.c.idle_since.is_not(None)),
     _owed(
         "episode",
-        episodes.c.number,
-        episodes.join(sessions, sessions.c.number == episodes.c.session),
-        episodes.c.ordinal.is_(None),
+        summaries.c.number,
+        summaries.join(sessions, sessions.c.number == summaries.c.session),
+        EPISODE_IS_OWED,
     ),
 )
-_IN_FORCE = Statement(
-    sa.select(summaries).where(summaries.c.session == sa.bindparam("of"), summaries.c.replaced_by.is_(None))
-)
-_DROP = Statement(sa.delete(summaries).where(summaries.c.session == sa.bindparam("of")))
+_HERE = sa.and_(summaries.c.session == sa.bindparam("of"), IS_ROLLING)
+_IN_FORCE = Statement(sa.select(summaries).where(_HERE, summaries.c.replaced_by.is_(None)))
+_DROP = Statement(sa.delete(summaries).where(_HERE))
 _DROP_JOBS = Statement(sa.delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == sa.bindparam("of")))
 _AS_OF = Statement(
     sa.select(summaries).where(
-        summaries.c.session == sa.bindparam("of"),
+        _HERE,
         summaries.c.version <= sa.bindparam("version"),
         sa.or_(summaries.c.replaced_by.is_(None), summaries.c.replaced_by > sa.bindparam("version")),
     )
@@ -74,10 +80,8 @@ def as_of(connection: sa.Connection, session: Session, version: int) -> Summary 
 
 def all_versions(connection: sa.Connection, session: int) -> list[Summary]:
     """Return all versions of the session's summaries, also replaced ones, in their order."""
-    rows = connection.execute(
-        sa.select(summaries).where(summaries.c.session == session).order_by(summaries.c.version)
-    )
-    return [_from(row) for row in rows]
+    rows = sa.select(summaries).where(_HERE).order_by(summaries.c.version)
+    return [_from(row) for row in connection.execute(rows, {"of": session})]
 
 
 def mark_due(connection: sa.Connection, session: int, position: int) -> None:
@@ -135,7 +139,7 @@ def commit(
         return False
     if is_same and summary is not None:
         version = session.summary_version + 1
-        old = summaries.c.session == session.number, summaries.c.replaced_by.is_(None)
+        old = summaries.c.session == session.number, IS_ROLLING, summaries.c.replaced_by.is_(None)
         connection.execute(sa.update(summaries).where(*old).values(replaced_by=version))
         connection.execute(
             sa.insert(summaries).values(_row(replace(summary, version=version), session.number, now))
@@ -160,7 +164,7 @@ def invalidate(connection: sa.Connection, session: int, position: int) -> None:
 
     What they stood for is due again. A summary that a worker writes at the moment will not be committed.
     """
-    this = summaries.c.session == session
+    this = sa.and_(summaries.c.session == session, IS_ROLLING)
     being_made = connection.scalar(
         sa.select(sa.exists().where(jobs.c.kind == _KIND, jobs.c.subject == session))
     )
@@ -187,7 +191,13 @@ _SAME = ("first", "until", "rounds", "text", "tokens", "counter", "model", "scor
 
 def _row(summary: Summary, session: int, now: datetime) -> dict[str, Any]:
     same = {name: getattr(summary, name) for name in _SAME}
-    return {**same, "session": session, "faults": ",".join(summary.faults), "created_at": to_micros(now)}
+    return {
+        **same,
+        "kind": "rolling",
+        "session": session,
+        "faults": ",".join(summary.faults),
+        "created_at": to_micros(now),
+    }
 
 
 def _of(session: Session, row: Any) -> Summary | None:

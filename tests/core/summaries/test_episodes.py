@@ -241,7 +241,7 @@ def test_a_session_that_stands_alone_and_an_agent_keep_their_episodes_to_themsel
 def test_where_they_are_turned_off_there_are_none_and_what_was_owed_is_struck_off(open_at) -> None:
     with open_at(settings=QUIET) as memory:
         ended(memory, session_id="before")
-        assert left(memory, "memlayer_episodes") == 1, "this process has no model"
+        assert left(memory, "memlayer_summaries WHERE kind = 'episode'") == 1, "this process has no model"
     model = Scripted()
     with open_at(settings=QUIET.replace(episodes=False), summarizer=model) as memory:
         ended(memory)
@@ -451,7 +451,7 @@ def test_an_episode_that_was_carried_elsewhere_is_not_told_again_and_goes_with_i
         set_ahead(memory, 30)
         memory.flush(30)
         assert episodes(memory) == episodes(there)
-        assert left(memory, "memlayer_episodes") == 1
+        assert left(memory, "memlayer_summaries WHERE kind = 'episode'") == 1
     assert model.prompts == []
     chat = idle(memory, MORE, 40)
     assert len(chat.context().window) == len(SAID) + len(MORE)

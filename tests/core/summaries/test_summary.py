@@ -390,7 +390,7 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened) -> No
         assert chat.context().summary is None
         assert not [one for one in memory.records(user_id="louis") if one.session_id == "s"]
         memory.flush(30)
-    assert left("summaries", "jobs", "episodes", "records") == 0
+    assert left("summaries", "jobs", "records") == 0
     assert memory.admin.costs() == spent
     assert memory.chat(user_id="nobody", session_id="s").summary() == []
 
