@@ -115,9 +115,9 @@ def _samples(file: Path) -> list[Any]:
             f"{str(file)!r} cannot be read: {problem.strerror or problem}", hint="Give the path of a file."
         ) from problem
     except (ValueError, RecursionError) as problem:
-        raise DataFormatError(f"{str(file)!r} is no JSON: {problem}", hint=_HINT) from problem
+        raise DataFormatError(f"{str(file)!r} is not JSON: {problem}", hint=_HINT) from problem
     if not isinstance(samples, list) or not samples:
-        raise DataFormatError(f"{str(file)!r} is no list of samples", hint=_HINT)
+        raise DataFormatError(f"{str(file)!r} is not a list of samples", hint=_HINT)
     return samples
 
 
@@ -186,5 +186,5 @@ def _turns(told: str) -> Iterator[str]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r:.60} is no text")
+        raise TypeError(f"{value!r:.60} is not a text")
     return value

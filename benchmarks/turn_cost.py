@@ -212,7 +212,7 @@ def traced(directory, turns):
         chat = memory.chat(user_id="u", session_id="s")
         chat.add_messages(Talk("history").messages(100))
         memory.flush()
-        time.sleep(1)  # the worker's checkpoint is no part of a turn
+        time.sleep(1)  # the worker's checkpoint is not part of a turn
         pairs = [Talk(f"turn {number}").pair() for number in range(turns)]
         for pair in pairs:
             mark()

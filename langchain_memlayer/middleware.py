@@ -888,9 +888,9 @@ def _compose_request(
     edits = {id: to_core(message) for id, message in incoming.edits.items()}
     window = tuple(edits.get(message.id, message) for message in context.window)
     tools = [tool if isinstance(tool, dict) else getattr(tool, "extras", None) for tool in request.tools]
-    beside = [message.content for message in (*incoming.prefix, *incoming.suffix)]
+    others = [message.content for message in (*incoming.prefix, *incoming.suffix)]
     whole = replace(context, system=system, window=window)
-    prompt: list[Any] = compose_messages(whole, [tools, beside, request.model_settings])
+    prompt: list[Any] = compose_messages(whole, [tools, others, request.model_settings])
     instructions = prompt.pop(0) if prompt and isinstance(prompt[0], SystemMessage) else None
     messages = [*incoming.prefix, *prompt, *incoming.suffix]
     return request.override(system_message=instructions, messages=messages)

@@ -289,7 +289,7 @@ def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
     try:
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
     except UnicodeDecodeError as problem:
-        raise error(f"{what} is no UTF-8: {problem}", hint="Write it again as UTF-8.") from None
+        raise error(f"{what} is not UTF-8: {problem}", hint="Write it again as UTF-8.") from None
     if not decoded.strip():
         raise error(f"{what} is empty", hint="It should contain JSON: get it from its source again.")
     try:
@@ -302,7 +302,7 @@ def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
                 hint="It was not written or copied completely: get it from its source again.",
             ) from None
         raise error(
-            f"{what} is no JSON: {problem.msg}, line {problem.lineno}, column {problem.colno}",
+            f"{what} is not JSON: {problem.msg}, line {problem.lineno}, column {problem.colno}",
             hint="Correct that place, or write the text with a JSON library.",
         ) from None
     except (ValueError, RecursionError) as problem:
@@ -349,7 +349,7 @@ def short_repr(value: object) -> str:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 # Turns frozen dataclasses into JSON objects and back, by the names and types of their fields.

@@ -531,7 +531,7 @@ def json_value(name: str, value: object, depth: int = 0) -> None:
                 json_value(name, inner, depth + 1)
         case _:
             raise InvalidMessageError(
-                f"`{name}` holds {type(value).__name__} {value!r:.80}, which is no JSON",
+                f"`{name}` holds {type(value).__name__} {value!r:.80}, which is not JSON",
                 hint="Keep strings, numbers, booleans, None, lists and dicts; encode anything else first.",
             )
 

@@ -5,7 +5,7 @@
 
 Ceilings are in `tests/budgets.toml`. A number there may only go down; what has a comment beside it stays as it is.
 
-A line of code is a line with a token that is no comment and no docstring, as the formatter writes it: a file with `;`, or with
+A line of code is a line with a token that is not a comment or a docstring, as the formatter writes it: a file with `;`, or with
 a line over the formatter's limit that has no string, is refused. A function counts with its nested ones.
 
 A number that was chosen on data (a threshold, a weight) says so beside its constant, with what it was chosen on:

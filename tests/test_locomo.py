@@ -102,9 +102,9 @@ def test_every_conversation_is_read_and_a_picture_is_written_as_wanted(tmp_path:
 
 
 WRONG = {
-    "no JSON": "{",
+    "not JSON": "{",
     "too deep": "[" * 100_000,
-    "no list": "{}",
+    "not a list": "{}",
     "nothing in it": "[]",
     "a sample that is none": "[1]",
     "no conversation": [{}],

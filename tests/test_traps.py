@@ -23,7 +23,7 @@ LANGCHAIN = {
     10: "an agent's output of text alone drops its tool messages",
     11: "an async method blocks its loop",
     12: "what every serialiser keeps: tool calls, usage, names, ids, blocks, chunks, artifacts, status",
-    13: "JSON lacks bytes, times, sets, objects, subclasses, and keys that are no text",
+    13: "JSON lacks bytes, times, sets, objects, subclasses, and keys that are not text",
     14: "constructors drop a call's extras, and bring cleared calls back from a message's other fields",
     15: "lone surrogates, NUL, NaN and infinity, in what is said and in what is looked for",
     16: "content that is a list: its text is what is found, counted and told",
@@ -85,7 +85,7 @@ LAYERED = {
     9: "messages are removed by their words, and equal ones elsewhere go with them",
     10: "a call and its result part; instructions alone are over the limit, silently",
     11: "two threads that look first and write then store a fact twice",
-    12: "an example that is no JSON teaches a model to answer with none",
+    12: "an example that is not JSON teaches a model to answer with none",
     13: "0.3 is no longer 0.3 in fewer bits, and a threshold decides otherwise",
 }
 

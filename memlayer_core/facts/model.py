@@ -256,7 +256,7 @@ class Record(Tabular):
         for name in (record.memory_id, record.replaced_by):
             if name is not None and ordinal_of(name)[0] != record.user_id:
                 raise InvalidRecordError(
-                    f"{name!r:.100} is no id of a record of {record.user_id!r:.100}",
+                    f"{name!r:.100} is not an id of a record of {record.user_id!r:.100}",
                     hint="A record's id is its user's id, `_mem_`, and a number.",
                 )
         return check_record(record)
@@ -364,7 +364,7 @@ def ordinal_of(record_id: object) -> tuple[str, int]:
     found = _ID.fullmatch(record_id) if isinstance(record_id, str) else None
     if found is None or memory_id(found[1], int(found[2])) != record_id:
         raise InvalidRecordError(
-            f"{record_id!r:.100} is no id of a record",
+            f"{record_id!r:.100} is not an id of a record",
             hint="A `memory_id` looks like `louis_mem_001`; `memory.records` returns them.",
         )
     return found[1], int(found[2])

@@ -100,7 +100,7 @@ def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Dec
 def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
     if all(new.confidence > one.confidence + TOLERANCE for one in old):
         return Decision("replace", "it is surer, and such a thing does not change", old)
-    return Decision("conflict", "such a thing does not change, and the new statement is no surer", old)
+    return Decision("conflict", "such a thing does not change, and the new statement is not surer", old)
 
 
 def _earlier(old: tuple[Record, ...], since: datetime) -> Decision:

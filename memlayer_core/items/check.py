@@ -213,7 +213,7 @@ def _matches(labels: Sequence[str], pattern: Pattern) -> bool:
 
 
 def _refuse(value: object) -> Any:
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, float]:

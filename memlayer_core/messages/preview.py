@@ -286,7 +286,7 @@ def key_of(preview_id: object) -> int:
     found = _ID.fullmatch(preview_id) if isinstance(preview_id, str) else None
     if found is None:
         raise InvalidMessageError(
-            f"{preview_id!r:.80} is no id of an offloaded message",
+            f"{preview_id!r:.80} is not an id of an offloaded message",
             hint='Use an id as a preview shows it, such as "msg-17".',
         )
     return int(found[1])

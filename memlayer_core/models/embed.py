@@ -211,7 +211,7 @@ class ForeignEmbedder(BlockingEmbedder):
         try:
             rows = [np.asarray(row, dtype=np.float64) for row in answer]
         except (TypeError, ValueError) as problem:
-            raise self._nonsense(f"{type(answer).__name__} that is no list of vectors") from problem
+            raise self._nonsense(f"{type(answer).__name__} that is not a list of vectors") from problem
         if len(rows) != len(texts):
             raise self._nonsense(f"{len(rows)} vectors for {len(texts)} texts")
         vectors = []

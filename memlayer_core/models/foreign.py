@@ -365,7 +365,7 @@ def resolve_reranker(choice: Any, seconds: float) -> Reranker | None:
     asks = None if isinstance(choice, type) else _asks(choice)
     if asks is None:
         raise errors.ConfigurationError(
-            f"reranker={choice!r:.100} is no reranker",
+            f"reranker={choice!r:.100} is not a reranker",
             hint="Pass a function of a query and a list of texts that returns a score for each, a LangChain "
             "`BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; an object, not its class.",
         )

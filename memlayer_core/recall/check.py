@@ -37,7 +37,7 @@ def check_filter(recall_filter: object) -> RecallFilter | None:
     for kind in lists["kinds"]:
         if kind not in KINDS:
             raise InvalidFilterError(
-                f"`kinds` has {kind!r:.80}, which is no kind", hint=f"There are {', '.join(KINDS)}."
+                f"`kinds` has {kind!r:.80}, which is not a kind", hint=f"There are {', '.join(KINDS)}."
             )
     try:
         since, until = with_offset(recall_filter.since, "since"), with_offset(recall_filter.until, "until")

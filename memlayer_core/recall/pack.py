@@ -116,8 +116,8 @@ def excerpt(
     taken = {best}
     around = [place for pair in zip_longest(behind, before) for place in pair if place is not None]
     for place in sorted(around, key=lambda place: near[place] != near[best]):  # the rest of its passage first
-        beside = not taken.isdisjoint((place - 1, place + 1))
-        if beside and _fits(f"{said[place]} ", left, cost):
+        is_next = not taken.isdisjoint((place - 1, place + 1))
+        if is_next and _fits(f"{said[place]} ", left, cost):
             taken.add(place)
             left -= cost(f"{said[place]} ")
     first, last = min(taken), max(taken)

@@ -45,7 +45,7 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
         named = ""
     if named != "postgresql":
         problem = (
-            f"names {named!r}, and only PostgreSQL is supported by URL" if named else "is no database URL"
+            f"names {named!r}, and only PostgreSQL is supported by URL" if named else "is not a database URL"
         )
         raise ConfigurationError(
             f"`database_url` {problem}",

@@ -355,7 +355,7 @@ class _Import:
         self._versions = [(one, at, before or named) for one, at, before in self._versions]
 
     def _keep(self, line: lines.UserLine | lines.RecordLine | lines.ItemLine) -> None:
-        """Count what is no message, and store it."""
+        """Count what is not a message, and store it."""
         rt, done = self._rt, self.done
         done.records += isinstance(line, lines.RecordLine)
         done.items += isinstance(line, lines.ItemLine)

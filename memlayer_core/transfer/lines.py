@@ -151,7 +151,7 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
     document = parse_json(text, what, InvalidStateError)
     if not isinstance(document, dict) or not isinstance(document.get("components"), dict):
         raise InvalidStateError(
-            f"{what} is no session file: it has no object `components`",
+            f"{what} is not a session file: it has no object `components`",
             hint="A session file is written by `save_session`.",
         )
     check_version(document.get("version", _VERSION), _VERSION, what, InvalidStateError)
@@ -487,7 +487,7 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
         case {"end": Mapping() as form} | {"user": Mapping() as form}:
             return _END.read(form) if "end" in fields else _user_line(_USER.read(form), tenant_id)
     raise ImportStoppedError(
-        f"it is no line of an export: {short_repr(fields)}",
+        f"it is not a line of an export: {short_repr(fields)}",
         hint="An export is written by `memory.export`; each message in it has an id.",
     )
 

@@ -275,7 +275,7 @@ def read_window(
     system = _instructions(connection, rt, session, limits.tokens, pending)
     new = _pending_parts(rt, session, pending)
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
-    beside, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
+    around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
     while True:
         chosen = fit.window(
             entries,
@@ -309,7 +309,7 @@ def read_window(
     seen = WindowView(
         begins, system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
     )
-    if seen.tokens + beside > limits.tokens:
+    if seen.tokens + around > limits.tokens:
         return seen
     # The newest turn, shortened, costs less than it was estimated to.
     return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))

@@ -664,7 +664,7 @@ def test_forget_without_anybody_to_answer_or_a_scope_with_a_user_deletes_nothing
     for scope in ([], ["--tenant", "other"], ["--agent", "bot"], ["--user", ""]):
         assert run("forget", of_ada, *scope, "--yes").exit_code == 2
     shown = run("forget", of_ada, "--session", "spring", "--yes")
-    assert shown.exit_code == 1, "it is no session without a user"
+    assert shown.exit_code == 1, "it is not a session without a user"
     assert content(of_ada) == before
 
 

@@ -184,7 +184,7 @@ def test_no_text_is_shown_with_signs_that_command_and_all_else_stays(text) -> No
 
 
 PLAIN = {"items", "listen", "load_state", "save_state", "open", "in_memory", "chat", "chat_of"}
-"""Verbs that return what is no value to look at; `chat` and `open` return what the classes below show."""
+"""Verbs that return what is not a value to look at; `chat` and `open` return what the classes below show."""
 
 
 def test_everything_that_a_verb_returns_to_people_is_shown_as_a_table() -> None:

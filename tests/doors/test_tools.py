@@ -142,7 +142,7 @@ def test_a_wrong_call_is_an_error_that_the_model_is_told_and_the_agent_goes_on(
         (
             RELOAD,
             {"id": f"msg-{BROKEN}"},
-            "is no id of an offloaded message. Use an id as a preview shows it",
+            "is not an id of an offloaded message. Use an id as a preview shows it",
         ),
         (RELOAD, {"id": "msg-1", "offset": 10**7}, "`offset` must be a whole number from 0 to"),
         (RELOAD, {"id": "msg-1", "offset": -1}, "`offset` must be a whole number from 0 to"),

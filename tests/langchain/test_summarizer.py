@@ -85,7 +85,7 @@ def test_older_messages_become_a_summary_and_a_model_that_is_away_loses_no_messa
     run(agent, {"messages": talk()})
     assert f"<summary_so_far>\n{TOLD}\n</summary_so_far>" in asked[-1]
     assert "summary_so_far" not in asked[1].split("<conversation>")[1]
-    assert all(PREFACE.strip() not in prompt for prompt in asked), "it is no words of the user"
+    assert all(PREFACE.strip() not in prompt for prompt in asked), "these are not words of the user"
 
 
 @pytest.mark.trap("langchain", 21)

@@ -395,7 +395,7 @@ async def test_what_has_no_words_is_never_quoted(memory):
 
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve(asked.content)
     assert {node.get_content() for node in nodes} == {"my parrot is called Coco", "my parrot is green"}
-    for told in (  # a tool's result is no memory of other sessions, but can be searched for
+    for told in (  # a tool's result is not a memory of other sessions, but can be searched for
         (await new.aget(asked))[0].content,
         await MemlayerMemoryBlock(memory, user_id="ada").aget([asked]),
         await MemlayerToolSpec(new).aretrieve_from_memory(keywords=["my parrot"]),

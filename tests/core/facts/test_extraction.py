@@ -185,7 +185,7 @@ def test_ten_turns_are_one_call_and_fewer_wait_until_their_user_begins_another_s
         chat.add("user", f"Yesterday I read page {number} of the book.")
         chat.add("assistant", "What was on it?")
     until_queued(memory, 9)
-    wait_for(lambda: memory.admin.status().problems == {})  # they are no backlog
+    wait_for(lambda: memory.admin.status().problems == {})  # they are not a backlog
     assert model.prompts == []
     chat.add("user", "And then I put it away.")
     wait_for(lambda: len(model.prompts) == 1)

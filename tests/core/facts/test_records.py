@@ -191,7 +191,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"structured": ["a"]}, "`structured` must be a mapping"),
     ({"structured": {"a": float("inf")}}, "which JSON does not have"),
     ({"relations": ["louis_mem_001"]}, "`relations` holds"),
-    ({"relations": [Relation("related_to", "nobody")]}, "no id of a record"),
+    ({"relations": [Relation("related_to", "nobody")]}, "not an id of a record"),
     ({"mentions": 3}, "no field 'mentions'"),
 ]
 
@@ -494,7 +494,7 @@ def test_records_are_listed_by_type_tag_and_page(clocked) -> None:
         assert texts(chat.memory, "louis", **asked) == list(numbers)
     assert texts(chat.memory, "eve") == []
     for user, seen in (("louis", ["3"]), ("t9", ["3"]), ("t", [])):
-        assert told(chat.memory, Scope(user), "t", words="3") == seen, "a tag is no permission"
+        assert told(chat.memory, Scope(user), "t", words="3") == seen, "a tag is not a permission"
 
 
 WRONG = {"type": "fact", "tags": [1], "limit": 0, "offset": -1, "record_id": "x"}

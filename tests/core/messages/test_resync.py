@@ -351,7 +351,7 @@ def test_people_repeat_themselves_and_what_could_be_chance_decides_over_nothing(
         ("u1 a1 u2 a2", "u2 a9", {"whole": False}, ("u1 a1 u2 a2 u2 a9", "")),
         ("u1 a1 u2 a2", "a1 u2 a9", {"whole": False}, ("u1 a1 u2 a9", "a2")),
         (f"u1 {long} u2", f"{long} u9", {"whole": False}, (f"u1 {long} u9", "u2")),
-        # what stands behind a message far back is no edit
+        # what stands behind a message far back is not an edit
         (f"u1 aone {BEFORE} {end}", f"u1 a7 {end}", {}, (f"u1 aone {BEFORE} a7 {end}", "")),
     ):
         found = resynced(store.chat(user_id="ada"), past, sent, **options)

@@ -488,8 +488,8 @@ class TestOthers:
             ([[0.0, 0.0]] * 2, "zeros"),
             ([[1.0], [1.0, 2.0]], "2 dimensions after ones of 1"),
             ([1.0, 2.0], "shape"),
-            ([["a"], ["b"]], "no list of vectors"),
-            (None, "no list of vectors"),
+            ([["a"], ["b"]], "not a list of vectors"),
+            (None, "not a list of vectors"),
         ):
             wrong = SimpleNamespace(identity="wrong-v1", embed=lambda _, given=answer: given, embed_query=len)
             with pytest.raises(EmbedderError, match=f"wrong-v1.*{said}") as caught:

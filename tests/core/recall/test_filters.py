@@ -183,7 +183,7 @@ def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(memory) -> None
     chat = memory.chat(user_id="ada")
     for wrong, named in (
         ({"kinds": ["record"]}, "`filter` must be a `RecallFilter`"),
-        (RecallFilter(kinds=["fact"]), "`kinds` has 'fact', which is no kind"),
+        (RecallFilter(kinds=["fact"]), "`kinds` has 'fact', which is not a kind"),
         (RecallFilter(tags="work"), "`tags` must be a list of texts"),
         (RecallFilter(sessions=[3]), "`sessions` has 3"),
         (RecallFilter(since="May"), "`since` must be a datetime"),

@@ -204,7 +204,7 @@ def test_whether_anything_is_told_the_ranking_decides_and_what_is_told_the_reran
 
 def test_what_is_no_reranker_is_refused_with_what_to_pass() -> None:
     for wrong in ("cohere", Judge, object()):
-        with pytest.raises(ConfigurationError, match="is no reranker") as refused:
+        with pytest.raises(ConfigurationError, match="is not a reranker") as refused:
             Memory.in_memory(reranker=wrong)
         assert "BaseDocumentCompressor" in refused.value.hint
 

@@ -92,7 +92,7 @@ def test_processes_killed_at_any_moment_one_after_the_other(where) -> None:
         time.sleep(chance.uniform(0.0, 2.0))
         child.kill()
         out, err = child.communicate(timeout=60)
-        assert "Traceback" not in err, err  # a warning that a shard was built again is no failure
+        assert "Traceback" not in err, err  # a warning that a shard was built again is not a failure
         acknowledged.extend(int(line) for line in out.split("\n")[:-1])
     with opened(where) as memory:
         assert_whole(memory, acknowledged)

@@ -77,7 +77,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
 
 URLS = {
     "mysql://root@127.0.0.1/test": "mysql",
-    "postgresql+psycopg://me@127.0.0.1:54x2/test": "no database URL",
+    "postgresql+psycopg://me@127.0.0.1:54x2/test": "not a database URL",
 }
 
 

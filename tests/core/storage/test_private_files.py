@@ -1,4 +1,4 @@
-"""What a memory writes is for nobody but its user, whatever directory it lies in; and a URL is no directory."""
+"""What a memory writes is for nobody but its user, whatever directory it lies in; and a URL is not a directory."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ class Moment(datetime):
 
 
 class Lossy(datetime):
-    """A date that is no datetime, though it derives from one."""
+    """A date that is not a datetime, though it derives from one."""
 
     __hash__ = None
 

@@ -159,7 +159,7 @@ def test_arguments_stay_json_of_the_same_structure_and_keep_the_limit_if_any_jso
 
 
 SHORTENED = [
-    # white space is no loss
+    # white space is not a loss
     (r'{"city": "\u6771\u4eac",  "days": 3 }', 28, '{"city": "東京", "days": 3}'),
     # the longest strings first, all to the same length
     (json.dumps({"old": "x" * 100, "new": "y" * 200}), 100, f'{{"old": "{"x" * 38}…", "new": "{"y" * 38}…"}}'),

@@ -348,7 +348,7 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
         2,
         2,
         1,
-    )  # what was withdrawn is no message any more
+    )  # what was withdrawn is not a message any more
     left = [
         one
         for session in store.sessions(user_id="ada")

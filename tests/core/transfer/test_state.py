@@ -24,10 +24,10 @@ MAY = datetime(2026, 5, 4, 12, tzinfo=UTC)
 FAULTS = [
     ('{"role": "user", "content": "a', "cut off"),
     ('{"role": {"content": 1}', "cut off"),
-    ('{"role": "user" "content"}', "no JSON"),
+    ('{"role": "user" "content"}', "not JSON"),
     ("", "empty"),
 ]
-"""Texts that are no JSON."""
+"""Texts that are not JSON."""
 
 
 def written_and_read(value: Any) -> Any:
@@ -67,7 +67,7 @@ REFUSED = [
     ('{"role": "user", "content": "", "tool_calls": [{"id": 1}]}', "`tool_calls` holds"),
     ('{"role": "user", "content": "", "metadata": NaN}', "NaN"),
     ('{"role": "user", "content": {"$memlayer": "json", "value": "?"}}', "encoded in a way"),
-    (b"\xff\xfe", "no UTF-8"),
+    (b"\xff\xfe", "not UTF-8"),
 ]
 
 
@@ -271,7 +271,7 @@ def test_each_session_id_has_a_file_of_its_own_below_the_directory(tmp_path: Pat
 
 BAD_FILES = [
     *FAULTS,
-    ('{"sessionId": "s", "components": []}', "is no session file"),
+    ('{"sessionId": "s", "components": []}', "is not a session file"),
     ('{"sessionId": "s", "components": {}, "version": 2}', "has version 2, .* reads version 1"),
     ('{"sessionId": "t", "components": {}, "version": 1}', "is of the session 't', and 's' is asked for"),
 ]

@@ -121,7 +121,7 @@ def test_what_is_no_id_of_the_session_or_no_part_of_its_text_is_refused(store, c
         for verb in (chat.reload, chat.reload_text):
             with pytest.raises(InvalidMessageError) as caught:
                 verb(wrong)
-            refused(caught, "is no id of an offloaded message")
+            refused(caught, "is not an id of an offloaded message")
             assert "msg-17" in caught.value.hint
     own = offload_id(chat, 1)
     for offset in (-1, 5, True, "0", None):

@@ -94,7 +94,7 @@ def test_what_was_recalled_stands_with_a_question_however_it_is_stored(chat, is_
 
     assert "Grillparzer" in told.messages[-1].text
     assert texts(later) == [*texts(told), "assistant: Grillparzer. []"], "it is told once"
-    assert later.recall == told.recall, "what only people see is no question"
+    assert later.recall == told.recall, "what only people see is not a question"
     assert [one.text for one in chat.history()] == [ASKED.text, "in a hurry", ANSWER.text]
 
 
