@@ -19,7 +19,7 @@ from memlayer_core.errors import ConfigurationError, ImportStoppedError
 from memlayer_core.items.model import PutItem
 from memlayer_core.message import Message, Raw, ToolCall, with_offset
 from memlayer_core.messages.check import moment_of, said_at
-from memlayer_core.transfer.formats.lists import role_of
+from memlayer_core.transfer.formats.lists import role_of, speaker_of
 from memlayer_core.transfer.model import Conversation, StoredItem
 
 # LangChain.
@@ -34,7 +34,8 @@ def langchain_message(form: Any) -> Message | str:
     if kind == "remove":
         return "an instruction to remove a message"
     content = data.get("content") or ""
-    role = role_of(data.get("role") if kind == "chat" else kind.removesuffix("MessageChunk"))
+    speaker = str(data.get("role")) if kind == "chat" else kind.removesuffix("MessageChunk")
+    role = role_of(speaker)
     extras, answer = (data.get(name) or {} for name in ("additional_kwargs", "response_metadata"))
     calls = [*(data.get("tool_calls") or ()), *(data.get("invalid_tool_calls") or ())]
     if isinstance(content, str):
@@ -43,7 +44,7 @@ def langchain_message(form: Any) -> Message | str:
         role,
         content if isinstance(content, str) else tuple(map(_block, content)),
         id=data.get("id") or None,
-        name=data.get("name") or None,
+        name=data.get("name") or (speaker_of(speaker) if kind == "chat" else None),
         tool_calls=tuple(_call(call, place) for place, call in enumerate(calls)),
         tool_call_id=data.get("tool_call_id") or data.get("name") if role == "tool" else None,
         created_at=said_at(extras, answer),

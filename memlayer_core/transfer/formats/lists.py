@@ -11,33 +11,20 @@ from memlayer_core.errors import InvalidMessageError
 from memlayer_core.message import ROLES, Message, Role, ToolCall
 from memlayer_core.messages.check import moment_of
 
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "role": ("role", "from", "sender", "author", "speaker", "type"),
-    "content": ("content", "text", "message", "body", "value"),
-    "time": (
-        "time",
-        "created_at",
-        "timestamp",
-        "created",
-        "create_time",
-        "date",
-        "datetime",
-        "sent_at",
-        "ts",
-    ),
-    "session": (
-        "session",
-        "session_id",
-        "conversation",
-        "conversation_id",
-        "thread",
-        "thread_id",
-        "chat",
-        "chat_id",
-        "channel",
+    "role": _names("role from sender author speaker type"),
+    "content": _names("content text message body value"),
+    "time": _names("time created_at timestamp created create_time date datetime sent_at ts"),
+    "session": _names(
+        "session session_id conversation conversation_id thread thread_id chat chat_id channel"
     ),
     "user": ("user", "user_id"),
-    "name": ("name", "username", "user_name", "author", "speaker", "sender", "from"),
+    "name": _names("name username user_name author speaker sender from"),
     "id": ("id", "message_id", "uuid"),
     "title": ("title", "session_title"),
 }
@@ -46,10 +33,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 _ROLES: Mapping[str, Role] = {
     **{role: role for role in ROLES},
     "human": "user",
-    **dict.fromkeys(
-        ("ai", "gpt", "chatgpt", "bot", "model", "chatbot", "agent", "bard", "bing", "claude"), "assistant"
-    ),
-    **dict.fromkeys(("function", "function_response", "tool_response", "observation"), "tool"),
+    **dict.fromkeys(_names("ai gpt chatgpt bot model chatbot agent bard bing claude"), "assistant"),
+    **dict.fromkeys(_names("function function_response tool_response observation"), "tool"),
 }
 _LISTS = ("messages", "conversations", "conversation", "input", "output", "items")
 """The fields of an object that may hold the messages of one conversation."""
@@ -58,6 +43,11 @@ _LISTS = ("messages", "conversations", "conversation", "input", "output", "items
 def role_of(name: object) -> Role:
     """Return the role that another program's name means. A speaker with any other name is a user."""
     return _ROLES.get(str(name).strip().lower(), "user")
+
+
+def speaker_of(name: str) -> str | None:
+    """Return a name that is not that of a role; None for a role's, and for an empty one."""
+    return None if name.strip().lower() in ("", *_ROLES) else name
 
 
 def rows_in(value: Mapping[str, Any]) -> Sequence[Any] | None:
@@ -85,7 +75,7 @@ def message_of(row: Any) -> Message | str:
         return item
     role = role_of(field_of(row, "role"))
     name, content = str(field_of(row, "name") or ""), field_of(row, "content")
-    form = {**row, "role": role, "name": None if name.strip().lower() in ("", *_ROLES) else name}
+    form = {**row, "role": role, "name": speaker_of(name)}
     form["content"] = json_text(content) if isinstance(content, Mapping) else content
     try:
         message = Message.from_openai(form)

@@ -129,6 +129,7 @@ DID = {"content": "Yo", "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "c1
 LANGCHAIN = [
     {"type": "human", "data": {"content": "Hi", "additional_kwargs": {"timestamp": AT}}},
     {"type": "ai", "data": DID},
+    {"type": "chat", "data": {"content": "Too short", "role": "critic"}},
     {"type": "remove", "data": {"content": "", "id": "x"}},
 ]
 STORE = {"store": {"s1": [{"role": "user", "blocks": [{"block_type": "text", "text": "Hi"}]}]}}
@@ -150,7 +151,7 @@ FILES: dict[str, tuple[Any, str, str]] = {
     "claude": ([CLAUDE], "k1", HAS_CAT),
     "openai": (OPENAI, "", KIND),
     "sharegpt": ([SHAREGPT], "x", "user: Hi|assistant: Yo"),
-    "langchain": (LANGCHAIN, "", "user: Hi|assistant: Yo"),
+    "langchain": (LANGCHAIN, "", "user: Hi|assistant: Yo|user: Too short"),
     "llamaindex": (STORE, "s1", "user: Hi"),
     "letta": (LETTA, "agent-0", JAZZ),
 }
@@ -189,6 +190,8 @@ def test_each_format_is_recognized_and_a_second_import_changes_nothing(store, wr
     assert (first.source_format, told(history(store, session))) == (name, said)
     assert first.stored == first.messages == again.unchanged > 0
     assert (again.stored, again.replaced, again.remembered) == (0, 0, 0)
+    names = {"chatgpt": {"browser"}, "langchain": {"critic"}}
+    assert {one.name for one in history(store, session)} - {None} == names.get(name, set())
 
 
 def test_a_file_may_have_any_shape(store, write, tmp_path) -> None:
