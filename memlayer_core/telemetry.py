@@ -171,6 +171,8 @@ class Telemetry:
 
     def hear(self, event: Event) -> None:
         """Count an event: this is the memory's own listener."""
+        if not self._instruments():
+            return
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
         attributes = {"memlayer.event": name}
         if isinstance(event, JobFailed | JobDead):

@@ -117,16 +117,6 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     Raises:
         InvalidMessageError: A field is not JSON, or the message is larger than the limit.
     """
-    written = _json_of(message).encode("utf-8", "surrogatepass")
-    if len(written) > bytes_limit:
-        raise InvalidMessageError(
-            f"a message of {len(written):,} bytes is larger than the limit of {bytes_limit:,}",
-            hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
-        )
-    return hashlib.blake2b(written, digest_size=16).digest()
-
-
-def _json_of(message: Message) -> str:
     content = message.content if isinstance(message.content, str) else [dict(b) for b in message.content]
     fields: dict[str, Any] = {
         "role": message.role,
@@ -140,12 +130,19 @@ def _json_of(message: Message) -> str:
     }
     fields = {name: value for name, value in fields.items() if value is not None}
     try:
-        return json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidMessageError(
             f"a message cannot be written as JSON: {problem}",
             hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
         ) from problem
+    written = text.encode("utf-8", "surrogatepass")
+    if len(written) > bytes_limit:
+        raise InvalidMessageError(
+            f"a message of {len(written):,} bytes is larger than the limit of {bytes_limit:,}",
+            hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
+        )
+    return hashlib.blake2b(written, digest_size=16).digest()
 
 
 def text_of(name: str, value: object) -> str:

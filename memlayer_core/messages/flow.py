@@ -164,12 +164,10 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
 
     In other places, or alone, somebody wrote them. Returns None if only one of our content blocks is left.
     """
-    if message.role not in {"user", *SYSTEM_ROLES}:
+    if message.role not in {"user", *SYSTEM_ROLES} or "</" not in message.text:
         return message
 
     def change(text: str) -> str:
-        if "</" not in text:
-            return text
         mark = next((one for one in _PRIVATE if one not in text), "")
         marked = rt.without_told(scope.namespace, text, mark) if mark else text
         ends = re.fullmatch(_ENDS.replace("%s", mark), marked) if marked != text else None

@@ -208,13 +208,7 @@ def read_question(
         before: The round before it.
         key: Key of the message that asks; 0: there is none.
     """
-    own = _asked(connection, storage_words.owner(statistics.number), query)
-    both = replace(own, query=f"{before} {own.query}", text=f"{before} {own.text}") if before else None
-    return Question(own, both, key, statistics)
-
-
-def _asked(connection: Connection, owner: str, query: str) -> Query:
-    query, spoken = readable(query), owner + SPOKEN
+    query, spoken = readable(query), storage_words.owner(statistics.number) + SPOKEN
     names = possible_names(query)
     here = storage_words.existing(connection, [spoken + part for part in names])
     named = {part: written for part, written in names.items() if spoken + part in here}
@@ -223,7 +217,9 @@ def _asked(connection: Connection, owner: str, query: str) -> Query:
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = _SPACE.sub(" ", bare).strip()
-    return Query(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
+    own = Query(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
+    both = replace(own, query=f"{before} {own.query}", text=f"{before} {own.text}") if before else None
+    return Question(own, both, key, statistics)
 
 
 def embed(rt: Runtime, reach: Scope, question: Question) -> Asking[Question]:
@@ -454,7 +450,7 @@ def read_lines(
         if visible is not None and session is not None:
             read = _without_visible_episodes(connection, read, session, first)
         every = read.values() if visible is not None else ()
-        older = sorted((_age(one.turn.message), fold(one.turn.message.text)) for one in every)
+        older = sorted((age_of(one.turn.message), fold(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
             if one is None or (stored := as_told(rt, one.turn)) is None:
@@ -507,11 +503,12 @@ def _repeats(message: Message, text: str, texts: Collection[str], older: Sequenc
     """
     if text in texts or message.role == "user":
         return text in texts
-    earlier = (one for _, one in older[: bisect_left(older, (_age(message), ""))])
+    earlier = (one for _, one in older[: bisect_left(older, (age_of(message), ""))])
     return says_again(text, [*texts, *earlier])
 
 
-def _age(message: Message) -> float:
+def age_of(message: Message) -> float:
+    """Return when a message was said, in seconds since 1970; 0 if it has no time."""
     return message.created_at.timestamp() if message.created_at is not None else 0.0
 
 

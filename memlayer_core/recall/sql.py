@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -99,7 +98,18 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     }
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
-    counted = {name: _statistics(row) for name, row in rows.items()}
+    counted = {
+        name: ScopeStatistics(
+            row.vectors,
+            row.shard,
+            row.vectors_version,
+            row.texts,
+            row.namespace_number,
+            sessions=row.used,
+            records=bool(row.held),
+        )
+        for name, row in rows.items()
+    }
     own, shared = (counted.get(one.namespace, ScopeStatistics()) for one in (reach, reach.commons))
     # Without any row, whether folders are the user's has to be looked up.
     has_folders = reach.session_id is None and all(row.declared for row in rows.values())
@@ -107,18 +117,6 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
         return Beginning(own=own, shared=shared, has_folders=has_folders)
     session = session_from(mine)
     return Beginning(session, session.windows.get(size, WindowStart()), own, shared, has_folders)
-
-
-def _statistics(row: Any) -> ScopeStatistics:
-    return ScopeStatistics(
-        row.vectors,
-        row.shard,
-        row.vectors_version,
-        row.texts,
-        row.namespace_number,
-        sessions=row.used,
-        records=bool(row.held),
-    )
 
 
 _SAMPLED = 200  # texts that are read for the languages of a user who has many texts

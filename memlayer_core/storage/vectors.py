@@ -259,16 +259,11 @@ class VectorCache:
         with self._lock:
             newest = self._blocks.get(namespace)
             if newest is None or newest.version <= overview.version:
-                self._keep(namespace, block)
+                self._blocks[namespace] = block
+                self._blocks.move_to_end(namespace)
+                while self._blocks and self.bytes > self._max_bytes:
+                    self._blocks.popitem(last=False)
         return block
-
-    def _keep(self, namespace: str, block: _Block) -> None:
-        self._blocks[namespace] = block
-        self._blocks.move_to_end(namespace)
-        total = self.bytes
-        while total > self._max_bytes and self._blocks:
-            _, oldest = self._blocks.popitem(last=False)
-            total -= oldest.bytes
 
 
 def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
@@ -291,7 +286,7 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
 
 def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     """Return a block of all rows of a namespace."""
-    size, vectors = max(1, int(len(rows) * _ROOM)), _vectors_in(rows)
+    size, vectors = max(1, int(len(rows) * _ROOM)), sum(row[-2] for row in rows)
     dimension = blobs.dimension_of(rows[0][-1]) if rows else 1
     empty = _Block(
         version,
@@ -309,11 +304,6 @@ def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     return _appended(empty, rows, version)
 
 
-def _vectors_in(rows: Sequence[tuple[Any, ...]]) -> int:
-    """Return how many vectors the texts of some rows have."""
-    return sum(row[-2] for row in rows)
-
-
 def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeStatistics) -> _Block | None:
     """Return the block with further rows; None if it must be read again.
 
@@ -321,7 +311,7 @@ def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeSta
     shares its arrays and was extended first.
     """
     is_tip = len(block.places) == block.texts
-    texts, vectors = block.texts + len(rows), block.vectors + _vectors_in(rows)
+    texts, vectors = block.texts + len(rows), block.vectors + sum(row[-2] for row in rows)
     fits = texts <= len(block.keys) and vectors <= len(block.matrix) and texts == overview.texts
     if not (block.texts and is_tip and fits) or any(row[0] in block.places for row in rows):
         return None

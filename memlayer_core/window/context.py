@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
@@ -19,7 +20,7 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
-from memlayer_core.recall.search import Line, Question, SearchResult, SearchScope
+from memlayer_core.recall.search import Line, Question, SearchResult, SearchScope, age_of
 from memlayer_core.recall.sql import Beginning, beginning
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope
@@ -30,7 +31,7 @@ from memlayer_core.storage.terms import passages
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window import view as window_view
-from memlayer_core.window.fit import Policies, default_limits, limits, placement_of, size_of
+from memlayer_core.window.fit import Policies, default_limits, first_page, limits, placement_of, size_of
 from memlayer_core.window.model import Context, Piece, Placement
 from memlayer_core.window.view import Page, Part, WindowView
 
@@ -196,30 +197,21 @@ def context(
 
     def look(connection: Connection) -> _Selection:
         known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
-
-        def view(reserve: int) -> WindowView:
-            return window_view.read_view(
-                connection,
-                rt,
-                known.begin,
-                waiting,
-                allowed,
-                reserve,
-                known.page,
-                known.pending,
-                known.profile,
-            )
-
-        kept = _kept(connection, rt, scope, known, how, allowed.tokens, view)
-        if kept is not None:
-            return kept
+        others = (known.begin, waiting, allowed, known.page, known.pending, known.profile)
+        view = partial(window_view.read_view, connection, rt, *others)
+        if newest.goes_on and newest.is_asked:
+            kept = _kept(connection, rt, scope, known, how, allowed.tokens, view)
+            if kept is not None:
+                return kept
         if question is None or not _may_recall(known, allowed):
             return _Selection(known, view(0))
         found = recall_search.find(connection, rt, known.search_scope, question, wanted)
         return _choose(connection, rt, scope, known, found, allowed.tokens, view)
 
     read = rt.db.read(look)
-    recall = yield from _reranked(rt, scope, read)
+    recall = read.recall
+    if rt.reranker is not None and read.lines:
+        recall = yield from _reranked(rt, scope, read)
     _note(rt, scope, read, recall, how, size_of(allowed.tokens))
     rt.temporaries.note_shown(scope, window_view.changed_texts(read.view))
     made = _context_of(scope, read, recall, placed, whole.tokens, told)
@@ -227,9 +219,7 @@ def context(
 
 
 def _reranked(rt: Runtime, scope: Scope, selection: _Selection) -> Asking[_Recall]:
-    """Return what is recalled: what was selected, or what a reranker chooses."""
-    if rt.reranker is None or not selection.lines:
-        return selection.recall
+    """Return what a reranker chooses of what was found."""
     state, earlier = selection.state, selection.recall
     every, notes = yield from recall_search.rerank(
         rt, state.search_scope, state.newest.query, list(selection.lines)
@@ -326,7 +316,7 @@ def _read_newest(
     page: Page = ()
     if session is not None:
         page = messages_reads.tail_messages(connection, session, None, _ROUND, session.memory_start)
-    new = _not_stored(connection, scope, session, drafts)
+    new = _not_stored(connection, scope, session, drafts) if drafts else ()
     newest_first = [*reversed(new), *(stored for _, stored in page)]
     spoken = (one.message.turn_role == "user" and one.message.is_told for one in newest_first)
     place = next((at for at, is_question in enumerate(spoken) if is_question), len(newest_first))
@@ -381,10 +371,11 @@ def _read_state(
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
     searched = recall_search.search_scope(connection, reader_of(rt, scope.reach(), roles), begin)
-    new = _not_stored(connection, scope, session, drafts)
+    new = _not_stored(connection, scope, session, drafts) if drafts else ()
     page: Page = ()
-    if session is not None:
-        page = window_view.last_page(connection, session, limits, begin.first, newest.last + 1)
+    if session is not None:  # so many that they are nearly always enough
+        size = first_page(session.messages, session.tokens, limits)
+        page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
     if newest.is_bare:
         return _State(begin, searched, page, newest, new)
     profile, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
@@ -454,8 +445,7 @@ def _kept(
     A model that calls tools sees the same in each call. What any process forgot, edited, archived or hid from the
     reader meanwhile is not shown again.
     """
-    asked = state.newest
-    before = rt.temporaries.recall_of(scope, "own") if asked.goes_on and asked.is_asked else None
+    asked, before = state.newest, rt.temporaries.recall_of(scope, "own")
     if before is None:
         return None
     *earlier, question_id, recall = before
@@ -501,7 +491,9 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
     chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
     kinds = list(_HEADINGS)
     while chosen:
-        in_order = sorted(chosen, key=lambda one: (kinds.index(one.kind), _when(one.turn)))
+        in_order = sorted(
+            chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
+        )
         text = block(_told(in_order), rt.sign(scope))
         tokens = rt.tokens.text(with_separator(text))
         if tokens <= budget:
@@ -520,11 +512,6 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
     prints = {one.turn.key: recall_search.print_of(one.turn) for one in lines if one.turn.key in shown}
     of_records = [one.turn.key for one in in_order if one.record is not None]
     return _Recall(text, tokens, pieces, prints, of_records)
-
-
-def _when(turn: StoredMessage) -> tuple[float, int]:
-    moment = turn.message.created_at
-    return (moment.timestamp() if moment else 0.0, turn.key)
 
 
 # Lets another service stand in for the recall of other sessions and of records, and sends it what was said.

@@ -135,15 +135,6 @@ Page = Sequence[tuple[Entry, StoredMessage]]
 """Messages of a session, the newest first."""
 
 
-def last_page(connection: Connection, session: Session, limits: Limits, first: int, until: int) -> Page:
-    """Return so many of the session's last messages from place `first` on that they are nearly always enough.
-
-    Those from place `until` on are left out.
-    """
-    page = fit.first_page(session.messages, session.tokens, limits)
-    return messages_reads.tail_messages(connection, session, until, page, first)
-
-
 def last_entries(
     connection: Connection,
     rt: Runtime,
@@ -273,7 +264,7 @@ def read_window(
             first, temporary=once, reasons=(*orphans, *fit.over_limit(_cost(once), limits.tokens))
         )
     system = _instructions(connection, rt, session, limits.tokens, pending)
-    new = _pending_parts(rt, session, pending)
+    new = _pending_parts(rt, session, pending) if pending else []
     entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
     around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
     while True:
@@ -470,10 +461,10 @@ def read_view(
     begin: Beginning,
     temporary: Sequence[StoredMessage],
     limits: Limits,
-    reserve: int,
     page: Page,
-    pending: Sequence[StoredMessage] = (),
-    profile: tuple[Part, ...] = (),
+    pending: Sequence[StoredMessage],
+    profile: tuple[Part, ...],
+    reserve: int,
 ) -> WindowView:
     """Read the newest turns and the summary of what lies before them.
 
@@ -483,10 +474,10 @@ def read_view(
         begin: The session, where its window begins, and the version of the summary before that.
         temporary: Temporary messages.
         limits: What the window keeps within.
-        reserve: Tokens that older turns leave free.
         page: The session's last page from there on.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
+        reserve: Tokens that older turns leave free.
     """
     session, first = begin.session, begin.first
     known = _summaries_of(connection, session, limits, begin.window_start)
