@@ -27,10 +27,10 @@ from memlayer_core.models.foreign import (
     CheckedRedactor,
     EmbedderLike,
     ForeignLongTermMemory,
+    ForeignReranker,
     LanguageModelLike,
     RerankerLike,
     TokenizerLike,
-    resolve_reranker,
 )
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
@@ -160,7 +160,8 @@ class Resources:
         self.directory = directory
         counter: TokenCounter = token_counter(tokenizer)
         writer, reader = _models(options, settings)
-        reorders = resolve_reranker(options.get("reranker"), settings.reranker_timeout)
+        judge = options.get("reranker")
+        reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
         db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings)
         self.store_id = layout.store_id
         self.questions = QueryCache(chosen, is_local=is_local(chosen))

@@ -24,7 +24,6 @@ from memlayer_core.seams import (
     FloatVector,
     LanguageModel,
     Neighbour,
-    Reranker,
     SimilarityScale,
     TokenCounter,
 )
@@ -506,7 +505,7 @@ class Runtime(Journal):
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
     fact_schema: type[BaseModel] | None
-    reranker: Reranker | None
+    reranker: Callable[[str, list[str]], Ask[list[float]]] | None
     long_term: LongTermService | None
     temporaries: Temporaries
     redact: Callable[[str], str]

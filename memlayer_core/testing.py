@@ -11,7 +11,6 @@ Subclass a suite in a test file, and give it a fixture of the name that it asks 
 from __future__ import annotations
 
 import asyncio
-import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import product
@@ -26,7 +25,6 @@ from memlayer_core.seams import (
     Policy,
     Portion,
     Redactor,
-    Reranker,
     TokenCounter,
 )
 
@@ -66,23 +64,6 @@ class EmbedderConformance:
         embedder.embed(_TEXTS)
         assert before == embedder.identity
         assert before.strip()
-
-
-class RerankerConformance:
-    """What memlayer expects of a `Reranker`. The fixture `reranker` returns it."""
-
-    def test_it_gives_one_finite_score_for_each_text(self, reranker: Reranker) -> None:
-        scores = reranker.scores("Where did I move?", _TEXTS)
-        assert len(scores) == len(_TEXTS)
-        assert all(map(math.isfinite, scores))
-
-    def test_the_async_method_returns_the_same(self, reranker: Reranker) -> None:
-        assert list(asyncio.run(reranker.ascores("Where did I move?", _TEXTS))) == list(
-            reranker.scores("Where did I move?", _TEXTS)
-        )
-
-    def test_it_has_a_name(self, reranker: Reranker) -> None:
-        assert reranker.name.strip()
 
 
 class TokenCounterConformance:

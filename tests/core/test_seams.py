@@ -8,18 +8,16 @@ import pytest
 from message_store import DictStore
 
 from memlayer_core import MaxMessages, MaxRounds
-from memlayer_core.models.foreign import resolve_reranker
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Redactor, Reranker, TokenCounter
+from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Redactor, TokenCounter
 from memlayer_core.testing import (
     EmbedderConformance,
     LanguageModelConformance,
     MessageStoreConformance,
     PolicyConformance,
     RedactorConformance,
-    RerankerConformance,
     TokenCounterConformance,
 )
 
@@ -28,18 +26,6 @@ class TestHashing(EmbedderConformance):
     @pytest.fixture
     def embedder(self) -> Embedder:
         return HashingEmbedder()
-
-
-class TestRerankers(RerankerConformance):
-    @pytest.fixture(params=["blocking", "async"])
-    def reranker(self, request: pytest.FixtureRequest) -> Reranker | None:
-        def judge(query: str, texts: list[str]) -> list[float]:
-            return [float(len(text)) for text in texts]
-
-        async def ajudge(query: str, texts: list[str]) -> list[float]:
-            return judge(query, texts)
-
-        return resolve_reranker(judge if request.param == "blocking" else ajudge, 5)
 
 
 class TestCounters(TokenCounterConformance):

@@ -64,16 +64,6 @@ async def rank_later(query: str, texts: list[str]) -> list[float]:
     return rank(query, texts)
 
 
-class Judge:
-    name = "judge"
-
-    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        return rank(query, list(texts))
-
-    async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
-        return rank(query, list(texts))
-
-
 def redact(text: str) -> str:
     return text.replace("secret", "[redacted]")
 
@@ -135,7 +125,7 @@ class InADict:
 Memory.open(
     "./memory", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact
 )
-Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model(), reranker=Judge())
+Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model())
 Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5", fact_schema=Facts)
 Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=Counter())
 memory = Memory.in_memory(
