@@ -189,13 +189,12 @@ class ForeignEmbedder(BlockingEmbedder):
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
-        return self._check_vectors(self._deadline.wait(partial(self._ask, text)), [text])[0]
+        return self._check_vectors(self._deadline.wait(self._ask, text), [text])[0]
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
         aquery = self._calls.aquery
-        awaiting = None if aquery is None else partial(aquery, text)
-        answer = await self._deadline.await_for(partial(self._ask, text), awaiting)
+        answer = await self._deadline.await_for(aquery or self._ask, text)
         return self._check_vectors(answer if aquery is None else [answer], [text])[0]
 
     def _ask(self, text: str) -> Any:

@@ -8,8 +8,9 @@ import contextvars
 import inspect
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
@@ -132,48 +133,42 @@ class Deadline:
         self._who, self._seconds, self._error, self._late_until = who, seconds, error, 0.0
         self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
 
-    def wait(self, work: Callable[[], T]) -> T:
-        """Do work that calls it, and wait for it.
+    def wait(self, call: Callable[..., Any], *args: object) -> Any:
+        """Call it, and wait for its answer, which may be a coroutine's.
 
         Raises:
             MemlayerError: It failed, did not answer in time, or was late a moment ago.
         """
-        self._check()
 
-        def guarded() -> T:
+        def answer() -> Any:
             with errors.foreign_errors_as(self._error, self._who):
-                return work()
+                return finish(call(*args))
 
-        try:
-            return in_thread(guarded).result(self._seconds)
-        except TimeoutError:
-            raise self._late() from None
+        with self._limit():
+            return in_thread(answer).result(self._seconds)
 
-    async def await_for(self, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None) -> T:
-        """Do the same without blocking the event loop: await `awork` in it if there is one."""
-        self._check()
+    async def await_for(self, call: Callable[..., Any], *args: object) -> Any:
+        """Do the same without blocking the event loop: call it in a thread; a coroutine's answer is awaited here."""
+        with self._limit():
+            async with asyncio.timeout(self._seconds):
+                with errors.foreign_errors_as(self._error, self._who):
+                    answer = await asyncio.wrap_future(in_thread(partial(call, *args)))
+                    return await answer if inspect.isawaitable(answer) else answer
 
-        async def guarded() -> T:
-            with errors.foreign_errors_as(self._error, self._who):
-                return await (asyncio.wrap_future(in_thread(work)) if awork is None else awork())
-
-        try:
-            return await asyncio.wait_for(guarded(), self._seconds)
-        except TimeoutError:
-            raise self._late() from None
-
-    def _check(self) -> None:
+    @contextmanager
+    def _limit(self) -> Iterator[None]:
         left = self._late_until - time.monotonic()
         if left > 0:
             raise self._error(
                 f"{self._who} was late, and is asked again in {left:.1f} seconds", hint=self._hint
             )
-
-    def _late(self) -> errors.MemlayerError:
-        self._late_until = time.monotonic() + self._seconds
-        return self._error(
-            f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
-        )
+        try:
+            yield
+        except TimeoutError:
+            self._late_until = time.monotonic() + self._seconds
+            raise self._error(
+                f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
+            ) from None
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
@@ -291,13 +286,10 @@ class ForeignReranker:
         return ask(self._scores, self._ascores, query, texts)
 
     def _scores(self, query: str, texts: list[str]) -> list[float]:
-        return self._check(self._deadline.wait(partial(self._ask, query, texts)), len(texts))
+        return self._check(self._deadline.wait(self._function, query, texts), len(texts))
 
     async def _ascores(self, query: str, texts: list[str]) -> list[float]:
-        return self._check(await self._deadline.await_for(partial(self._ask, query, texts)), len(texts))
-
-    def _ask(self, query: str, texts: list[str]) -> Any:
-        return finish(self._function(query, texts))
+        return self._check(await self._deadline.await_for(self._function, query, texts), len(texts))
 
     def _check(self, answer: Any, count: int) -> list[float]:
         with errors.foreign_errors_as(errors.RerankerError, self._name):
@@ -333,16 +325,11 @@ class ForeignLongTermMemory:
         Raises:
             LongTermMemoryError: The service failed, was late, or returned no text.
         """
-        return _text(self._deadline.wait(partial(self._retrieve, scope, message)))
+        return _text(self._deadline.wait(self._retrieve, scope, message))
 
     async def aretrieve(self, scope: Scope, message: Message) -> str:
         """Do the same without blocking the event loop."""
-        with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
-            service = self._open(scope)
-        awaiting = (
-            partial(service.retrieve, message) if inspect.iscoroutinefunction(service.retrieve) else None
-        )
-        return _text(await self._deadline.await_for(partial(self._retrieve, scope, message), awaiting))
+        return _text(await self._deadline.await_for(self._retrieve, scope, message))
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
         """Record messages, without a time limit: it is done in the background.
@@ -354,7 +341,7 @@ class ForeignLongTermMemory:
             finish(self._open(scope).record(list(messages)))
 
     def _retrieve(self, scope: Scope, message: Message) -> Any:
-        return finish(self._open(scope).retrieve(message))
+        return self._open(scope).retrieve(message)
 
 
 def _text(answer: object) -> str:
