@@ -170,8 +170,7 @@ class ForeignEmbedder(BlockingEmbedder):
         self._calls = calls
         self._name = f"the embedder {calls.identity}"
         self._deadline = Deadline(self._name, seconds, errors.EmbedderError, "embedder_timeout")
-        self._of_store = dimension
-        self._known: dict[str, int] = {}
+        self._dimension = dimension
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text.
@@ -208,37 +207,26 @@ class ForeignEmbedder(BlockingEmbedder):
         vector is used instead.
         """
         try:
-            rows = [np.asarray(row, dtype=np.float64) for row in answer]
+            rows = np.asarray([*answer], dtype=np.float64)
         except (TypeError, ValueError) as problem:
-            raise self._nonsense(f"{type(answer).__name__} that is not a list of vectors") from problem
-        if len(rows) != len(texts):
-            raise self._nonsense(f"{len(rows)} vectors for {len(texts)} texts")
-        vectors = []
-        for row, text in zip(rows, texts, strict=True):
-            if row.ndim != 1 or not row.size:
-                raise self._nonsense(f"something of shape {row.shape} in place of a vector")
-            if not np.isfinite(row).all():
-                raise self._nonsense("a vector with NaN or infinity in it")
-            self._measure(row.size)
-            largest = float(np.abs(row).max())
-            if largest == 0:
-                if text.strip():
-                    raise self._nonsense("a vector of zeros")
-                row, largest = np.eye(1, row.size)[0], 1.0  # noqa: PLW2901
-            scaled = row / largest  # so that squares neither overflow nor vanish
-            vectors.append((scaled / np.linalg.norm(scaled)).astype(np.float32))
-        return vectors
-
-    def _measure(self, size: int) -> None:
-        if self._of_store not in {None, size}:
+            raise self._nonsense("what is not a list of vectors of one length") from problem
+        if rows.ndim != 2 or len(rows) != len(texts) or not rows.size:  # noqa: PLR2004
+            raise self._nonsense(f"something of shape {rows.shape} for {len(texts)} texts")
+        if not np.isfinite(rows).all():
+            raise self._nonsense("a vector with NaN or infinity in it")
+        size = rows.shape[1]
+        if self._dimension not in {None, size}:
             raise errors.EmbedderMismatchError(
-                f"the store's vectors have {self._of_store} dimensions, and those of {self.identity} have {size}",
+                f"the store's vectors have {self._dimension} dimensions, and those of {self.identity} have {size}",
                 hint="It is another embedder under the same name. Open the store with the one that made its vectors, give "
                 "this one an `identity` of its own, or embed everything again: `Memory.open(…, reembed=True)`.",
             )
-        known = self._known.setdefault("dimension", size)  # atomic: several threads may embed at once
-        if size != known:
-            raise self._nonsense(f"a vector of {size} dimensions after ones of {known}")
+        is_blank = np.array([not text.strip() for text in texts])
+        rows[is_blank & ~rows.any(axis=1)] = np.eye(1, size)
+        if not rows.any(axis=1).all():
+            raise self._nonsense("a vector of zeros")
+        scaled = rows / np.abs(rows).max(axis=1, keepdims=True)  # so that squares neither overflow nor vanish
+        return [*(scaled / np.linalg.norm(scaled, axis=1, keepdims=True)).astype(np.float32)]
 
     def _nonsense(self, text: str) -> errors.EmbedderError:
         return errors.EmbedderError(

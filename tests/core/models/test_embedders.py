@@ -483,10 +483,10 @@ class TestOthers:
 
         assert resolve(Own()).identity == "mine-v1"
         for answer, said in (
-            ([[1.0]], "1 vectors for 2 texts"),
+            ([[1.0]], r"shape \(1, 1\) for 2 texts"),
             ([[1.0, math.nan]] * 2, "NaN"),
             ([[0.0, 0.0]] * 2, "zeros"),
-            ([[1.0], [1.0, 2.0]], "2 dimensions after ones of 1"),
+            ([[1.0], [1.0, 2.0]], "not a list of vectors of one length"),
             ([1.0, 2.0], "shape"),
             ([["a"], ["b"]], "not a list of vectors"),
             (None, "not a list of vectors"),
