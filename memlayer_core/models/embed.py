@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import inspect
 import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -144,14 +143,14 @@ class _Calls(NamedTuple):
     Attributes:
         identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
-        query: Embeds one question; None: `texts` does.
-        aquery: The async form of `query`; None if it would only call the blocking one.
+        query: Embeds one question.
+        aquery: Embeds one question for async callers: blocking, or a coroutine function.
     """
 
     identity: str
     texts: Callable[[list[str]], Any]
-    query: Callable[[str], Any] | None = None
-    aquery: Callable[[str], Awaitable[Any]] | None = None
+    query: Callable[[str], Any]
+    aquery: Callable[[str], Any]
 
 
 class ForeignEmbedder(BlockingEmbedder):
@@ -188,17 +187,11 @@ class ForeignEmbedder(BlockingEmbedder):
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
-        return self._check_vectors(self._deadline.wait(self._ask, text), [text])[0]
+        return self._check_vectors([self._deadline.wait(self._calls.query, text)], [text])[0]
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        aquery = self._calls.aquery
-        answer = await self._deadline.await_for(aquery or self._ask, text)
-        return self._check_vectors(answer if aquery is None else [answer], [text])[0]
-
-    def _ask(self, text: str) -> Any:
-        query = self._calls.query
-        return self._calls.texts([text]) if query is None else [query(text)]
+        return self._check_vectors([await self._deadline.await_for(self._calls.aquery, text)], [text])[0]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.
@@ -245,64 +238,51 @@ def _calls_of(choice: Any) -> _Calls:
     def has(*methods: str) -> bool:
         return all(callable(getattr(choice, method, None)) for method in methods)
 
-    def async_method(method: str, doer: str = "") -> Any:
-        """Return an async method if it, or what does its work, awaits something; a thread is better if not."""
-        awaits = _awaits(getattr(type(choice), doer if has(doer) else method, None))
-        return getattr(choice, method, None) if awaits else None
-
     if isinstance(choice, type):
-        raise errors.ConfigurationError(
-            f"embedder={choice.__qualname__} is a class",
-            hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
-        )
+        raise _no_embedder(choice)
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
-        return _Calls(choice.identity, choice.embed, choice.embed_query, async_method("aembed_query"))
+        aquery = getattr(choice, "aembed_query", choice.embed_query)
+        return _Calls(choice.identity, choice.embed, choice.embed_query, aquery)
     if has("embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
-        return _Calls(identity, choice.embed_documents, choice.embed_query, async_method("aembed_query"))
+        aquery = getattr(choice, "aembed_query", choice.embed_query)
+        return _Calls(identity, choice.embed_documents, choice.embed_query, aquery)
     if has("get_text_embedding_batch", "get_query_embedding"):
         name = choice.class_name() if has("class_name") else type(choice).__name__
-        return _Calls(
-            _identity("llamaindex", name, lambda name: getattr(choice, name, None)),
-            choice.get_text_embedding_batch,
-            choice.get_query_embedding,
-            async_method("aget_query_embedding", "_aget_query_embedding"),
-        )
+        identity = _identity("llamaindex", name, lambda name: getattr(choice, name, None))
+        query = choice.get_query_embedding
+        return _Calls(identity, choice.get_text_embedding_batch, query, query)
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
-        raise errors.ConfigurationError(
-            f"embedder={choice!r:.100} is not an embedder",
-            hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
-            "Chroma embedding function, or a blocking function from a list of texts to their vectors.",
-        )
-    if has("name") or has("get_config"):
-        query = (lambda text: choice.embed_query(input=[text])[0]) if has("embed_query") else None
-        return _Calls(_chroma_identity(choice), choice, query)
-    named = choice
-    while isinstance(named, partial):
-        named = named.func
-    return _Calls(f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}", choice)
+        raise _no_embedder(choice)
+    if has("name", "get_config"):
+        query = partial(_ask_chroma, choice)
+        return _Calls(_chroma_identity(choice), choice, query, query)
+    named = choice.func if isinstance(choice, partial) else choice
+    identity = f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}"
+    return _Calls(identity, choice, lambda text: choice([text])[0], lambda text: choice([text])[0])
 
 
-def _awaits(method: Any) -> bool:
-    """Return whether an async method awaits anything. Many only call the blocking method."""
-    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    waits = {"GET_AWAITABLE", "GET_ANEXT"}
-    return code is not None and any(step.opname in waits for step in dis.get_instructions(code))
+def _no_embedder(choice: object) -> errors.ConfigurationError:
+    return errors.ConfigurationError(
+        f"embedder={choice!r:.100} is not an embedder",
+        hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma '
+        "embedding function, or a blocking function from a list of texts to their vectors; an object, not its class.",
+    )
 
 
-def _chroma_identity(choice: Any) -> str:
-    def call_own(method: str) -> Any:
-        """Call a method, unless it is the base class's, which only warns that it is missing."""
-        found = getattr(choice, method, None)
-        own = callable(found) and getattr(found, "__module__", "") != "chromadb.api.types"
-        return found() if own and found is not None else None
+def _ask_chroma(function: Any, text: str) -> Any:
+    return getattr(function, "embed_query", function)(input=[text])[0]
 
-    # Chroma's default function lives in the base class's module, and its name is its own.
-    name = call_own("name") or ("default" if type(choice).__name__ == "DefaultEmbeddingFunction" else None)
-    config = call_own("get_config")
-    values = config.get if isinstance(config, dict) else {}.get
-    return _identity("chroma", name if isinstance(name, str) else _path(type(choice)), values)
+
+def _chroma_identity(function: Any) -> str:
+    """Return an identity. A function from before Chroma 1.0 has the base class's name, which only warns: its class is its name."""
+    bases: list[Any] = [one for one in type(function).__mro__ if one.__name__ == "EmbeddingFunction"]
+    if any(function.name is base.name for base in bases):
+        return f"chroma:{_path(type(function))}"
+    config = function.get_config()
+    values: Mapping[str, Any] = config if isinstance(config, dict) else {}
+    return _identity("chroma", function.name(), values.get)
 
 
 def _identity(framework: str, name: str, value: Callable[[str], Any]) -> str:
