@@ -25,7 +25,6 @@ from memlayer_core.seams import (
     Policy,
     Portion,
     Redactor,
-    TokenCounter,
 )
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -64,28 +63,6 @@ class EmbedderConformance:
         embedder.embed(_TEXTS)
         assert before == embedder.identity
         assert before.strip()
-
-
-class TokenCounterConformance:
-    """What memlayer expects of a `TokenCounter`. The fixture `counter` returns it."""
-
-    def test_longer_texts_cost_more(self, counter: TokenCounter) -> None:
-        assert counter.text("") == 0
-        assert 0 < counter.text("hello") < counter.text("hello " * 50)
-
-    def test_a_message_costs_at_least_its_text_its_name_and_its_calls(self, counter: TokenCounter) -> None:
-        plain = counter.message(Message("user", "hello " * 20))
-        assert plain >= counter.text("hello " * 20)
-        assert counter.message(Message("user", "hello " * 20, name="Ada")) > plain
-        call = ToolCall("c1", "weather", '{"city": "Tokyo"}')
-        asking = Message("assistant", "hello " * 20, tool_calls=(call,))
-        assert counter.message(asking) > counter.message(Message("assistant", "hello " * 20))
-
-    def test_it_counts_the_same_again_under_the_same_name(self, counter: TokenCounter) -> None:
-        name, counts = counter.name, [counter.text(text) for text in _TEXTS]
-        assert [counter.text(text) for text in _TEXTS] == counts
-        assert name.strip()
-        assert counter.name == name
 
 
 class LanguageModelConformance:

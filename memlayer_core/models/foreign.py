@@ -25,7 +25,6 @@ from memlayer_core.seams import (
     LanguageModel,
     LongTermMemory,
     Redactor,
-    TokenCounter,
 )
 
 # Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
@@ -93,8 +92,8 @@ EmbedderLike: TypeAlias = (
 )
 """What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts."""
 
-TokenizerLike: TypeAlias = str | TokenCounter | Callable[[str], int | Sized]
-"""A model's or an encoding's name, a counter, or a function from a text to its number of tokens or to the tokens."""
+TokenizerLike: TypeAlias = str | Callable[[str], int | Sized]
+"""A model's or an encoding's name, or a function from a text to its number of tokens or to the tokens."""
 
 LanguageModelLike: TypeAlias = (
     LanguageModel

@@ -72,16 +72,6 @@ def count(text: str) -> int:
     return len(text.split())
 
 
-class Counter:
-    name = "words"
-
-    def text(self, text: str) -> int:
-        return count(text)
-
-    def message(self, message: Message) -> int:
-        return count(message.text) + 3
-
-
 class Elsewhere:
     """Another service's memory of one user."""
 
@@ -127,7 +117,7 @@ Memory.open(
 )
 Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model())
 Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5", fact_schema=Facts)
-Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=Counter())
+Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=str.split)
 memory = Memory.in_memory(
     embedder=embed_to_array,
     tokenizer=count,
