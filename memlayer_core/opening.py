@@ -152,7 +152,7 @@ class Resources:
     ) -> None:
         settings = options.get("settings")
         settings = Settings() if settings is None else settings
-        redactor = options.get("redactor")
+        redactor, judge = options.get("redactor"), options.get("reranker")
         service = options.get("long_term_memory")
         _check(settings, options)
 
@@ -161,7 +161,6 @@ class Resources:
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
-        judge = options.get("reranker")
         reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
         db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings)
         self.store_id = layout.store_id

@@ -19,14 +19,7 @@ from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import Scope
-from memlayer_core.seams import (
-    Embedder,
-    FloatVector,
-    LanguageModel,
-    Neighbour,
-    SimilarityScale,
-    TokenCounter,
-)
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, Neighbour, SimilarityScale, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
 

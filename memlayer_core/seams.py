@@ -1,6 +1,6 @@
 """What a user may bring: models, a redactor, a window policy, stores, another memory.
 
-`memlayer_core.testing` has suites of claims for what is more than a function.
+`memlayer_core.testing` has suites of claims for most of them.
 """
 
 from __future__ import annotations

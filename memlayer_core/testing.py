@@ -17,15 +17,7 @@ from itertools import product
 from typing import Any
 
 from memlayer_core.message import Message, ToolCall
-from memlayer_core.seams import (
-    Embedder,
-    LanguageModel,
-    MessageList,
-    MessageStore,
-    Policy,
-    Portion,
-    Redactor,
-)
+from memlayer_core.seams import Embedder, LanguageModel, MessageList, MessageStore, Policy, Portion, Redactor
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 """A fixed time to use as the present."""

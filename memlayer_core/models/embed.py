@@ -18,7 +18,7 @@ import numpy as np
 from memlayer_core import errors
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import BlockingEmbedder, Deadline, EmbedderLike, EmbedderName
+from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
 
 
-class QueryCache(BlockingEmbedder):
+class QueryCache:
     """An embedder with a cache for questions.
 
     A vector is made of a text alone: whose question it was does not matter. Once the embedder fails, all are
@@ -44,20 +44,17 @@ class QueryCache(BlockingEmbedder):
         embedder: The embedder that does the work.
 
     Attributes:
+        identity: Name of the model, the same in every process.
         is_local: Whether it runs in this process and waits for nothing: the built-in ones do.
     """
 
     def __init__(self, embedder: Embedder) -> None:
+        self.identity = embedder.identity
         self._embedder = embedder
         self.is_local = isinstance(embedder, _OWN)
         self._known: OrderedDict[bytes, FloatVector] = OrderedDict()
         self._lock = threading.Lock()
         self._warming = False
-
-    @property
-    def identity(self) -> str:
-        """Name of the model, the same in every process."""
-        return self._embedder.identity
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text."""
@@ -154,7 +151,7 @@ class _Calls(NamedTuple):
     aquery: Callable[[str], Any]
 
 
-class ForeignEmbedder(BlockingEmbedder):
+class ForeignEmbedder:
     """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
 
     Questions have a time limit. Texts are embedded in the background, without one.

@@ -19,13 +19,7 @@ from memlayer_core.events import Health
 from memlayer_core.message import Message
 from memlayer_core.runtime import Ask, ask
 from memlayer_core.scope import Scope
-from memlayer_core.seams import (
-    Embedder,
-    FloatVector,
-    LanguageModel,
-    LongTermMemory,
-    Redactor,
-)
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, LongTermMemory, Redactor
 
 # Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
 #
