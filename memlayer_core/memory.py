@@ -385,11 +385,10 @@ class Memory(Viewable):
             fact_schema: A Pydantic model, the class. Its fields are the keys of the facts that the extractor reads; a field that
                 is a list has several values at a time. None: the model's own.
             reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query
-                and a list of texts that returns a score for each, blocking or async, larger ones for better texts; a
-                LangChain `BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; what these leave out comes
-                last. The ranking alone decides whether anything is relevant to a question, and how much of it a prompt
-                gets. If it fails, or takes longer than 5 seconds, the order stays, and `memory.admin.status()` names
-                the problem.
+                and a list of texts that returns a score for each, blocking or async, larger ones for better texts.
+                The ranking alone decides whether anything is relevant to a question, and how much of it a prompt gets.
+                If it fails, or takes longer than 5 seconds, the order stays, and `memory.admin.status()` names the
+                problem.
             redactor: A function from a text to the text as it may be remembered (see `seams.Redactor`), for records,
                 the index and contexts. Without it, all texts are used as they are. If it raises, `remember` raises a
                 `RedactorError`; a message is stored, and indexed when the function works again; `memory.admin.status()`

@@ -22,19 +22,19 @@ from memlayer_core.events import EventBus, Health
 from memlayer_core.facts.operations import fact_schema
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
-from memlayer_core.models.embed import QueryCache, is_local, resolve_embedder, scales_of
+from memlayer_core.models.embed import QueryCache, resolve_embedder, scales_of
 from memlayer_core.models.foreign import (
     CheckedRedactor,
     EmbedderLike,
     ForeignLongTermMemory,
+    ForeignReranker,
     LanguageModelLike,
     RerankerLike,
     TokenizerLike,
-    resolve_reranker,
 )
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
-from memlayer_core.models.tokens import FallbackCounter, token_counter
+from memlayer_core.models.tokens import token_counter
 from memlayer_core.runtime import Runtime, Threads, VectorIndex
 from memlayer_core.scope import Scope
 from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
@@ -46,7 +46,7 @@ from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
-    from memlayer_core.seams import Embedder, LanguageModel, TokenCounter
+    from memlayer_core.seams import Embedder, LanguageModel
     from memlayer_core.storage.database import Connection, Database
     from memlayer_core.storage.vectors import Layout
 
@@ -152,19 +152,19 @@ class Resources:
     ) -> None:
         settings = options.get("settings")
         settings = Settings() if settings is None else settings
-        tokenizer, redactor = options.get("tokenizer", "auto"), options.get("redactor")
+        redactor, judge = options.get("redactor"), options.get("reranker")
         service = options.get("long_term_memory")
         _check(settings, options)
 
         self.pid = os.getpid()
         self.directory = directory
-        counter: TokenCounter = token_counter(tokenizer)
+        health = Health(bus.emit)
+        counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
-        reorders = resolve_reranker(options.get("reranker"), settings.reranker_timeout)
+        reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
         db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings)
         self.store_id = layout.store_id
-        self.questions = QueryCache(chosen, is_local=is_local(chosen))
-        health = Health(bus.emit)
+        self.questions = QueryCache(chosen)
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
@@ -172,10 +172,10 @@ class Resources:
             shards=layout.shards,
             index=index,
             embedder=self.questions,
-            embeds_here=is_local(chosen),
+            embeds_here=self.questions.is_local,
             embeds_at_once=isinstance(chosen, HashingEmbedder),
             vector_at_once=self.questions.at_once,
-            tokens=counter if isinstance(tokenizer, str) else FallbackCounter(counter, health),
+            tokens=counter,
             settings=settings,
             emit=bus.emit,
             health=health,

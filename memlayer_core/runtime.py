@@ -19,15 +19,7 @@ from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import Scope
-from memlayer_core.seams import (
-    Embedder,
-    FloatVector,
-    LanguageModel,
-    Neighbour,
-    Reranker,
-    SimilarityScale,
-    TokenCounter,
-)
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, Neighbour, SimilarityScale, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
 
@@ -506,7 +498,7 @@ class Runtime(Journal):
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
     fact_schema: type[BaseModel] | None
-    reranker: Reranker | None
+    reranker: Callable[[str, list[str]], Ask[list[float]]] | None
     long_term: LongTermService | None
     temporaries: Temporaries
     redact: Callable[[str], str]

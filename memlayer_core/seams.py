@@ -1,6 +1,6 @@
-"""What a user may bring: models, a reranker, a redactor, a window policy, stores, another memory.
+"""What a user may bring: models, a redactor, a window policy, stores, another memory.
 
-`memlayer_core.testing` has a suite of claims for each but the long-term memory.
+`memlayer_core.testing` has suites of claims for most of them.
 """
 
 from __future__ import annotations
@@ -282,31 +282,6 @@ class LanguageModel(Protocol):
             ModelContextError: The prompt is longer than the model can read.
             ModelError: It did not answer.
         """
-        ...
-
-
-class Reranker(Protocol):
-    """Judges how well texts answer a question: a cross-encoder, or a service. It is asked for the best hits of a search.
-
-    Attributes:
-        name: Name of the model, for errors.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name of the model, for errors."""
-        ...
-
-    def scores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """Return a score for each text, in the order of the texts; a larger one is better, on any scale.
-
-        Raises:
-            RerankerError: The model failed, or returned something that is not a score.
-        """
-        ...
-
-    async def ascores(self, query: str, texts: Sequence[str]) -> Sequence[float]:
-        """Do the same without blocking the event loop."""
         ...
 
 

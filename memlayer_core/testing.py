@@ -11,24 +11,13 @@ Subclass a suite in a test file, and give it a fixture of the name that it asks 
 from __future__ import annotations
 
 import asyncio
-import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
 from memlayer_core.message import Message, ToolCall
-from memlayer_core.seams import (
-    Embedder,
-    LanguageModel,
-    MessageList,
-    MessageStore,
-    Policy,
-    Portion,
-    Redactor,
-    Reranker,
-    TokenCounter,
-)
+from memlayer_core.seams import Embedder, LanguageModel, MessageList, MessageStore, Policy, Portion, Redactor
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 """A fixed time to use as the present."""
@@ -66,45 +55,6 @@ class EmbedderConformance:
         embedder.embed(_TEXTS)
         assert before == embedder.identity
         assert before.strip()
-
-
-class RerankerConformance:
-    """What memlayer expects of a `Reranker`. The fixture `reranker` returns it."""
-
-    def test_it_gives_one_finite_score_for_each_text(self, reranker: Reranker) -> None:
-        scores = reranker.scores("Where did I move?", _TEXTS)
-        assert len(scores) == len(_TEXTS)
-        assert all(map(math.isfinite, scores))
-
-    def test_the_async_method_returns_the_same(self, reranker: Reranker) -> None:
-        assert list(asyncio.run(reranker.ascores("Where did I move?", _TEXTS))) == list(
-            reranker.scores("Where did I move?", _TEXTS)
-        )
-
-    def test_it_has_a_name(self, reranker: Reranker) -> None:
-        assert reranker.name.strip()
-
-
-class TokenCounterConformance:
-    """What memlayer expects of a `TokenCounter`. The fixture `counter` returns it."""
-
-    def test_longer_texts_cost_more(self, counter: TokenCounter) -> None:
-        assert counter.text("") == 0
-        assert 0 < counter.text("hello") < counter.text("hello " * 50)
-
-    def test_a_message_costs_at_least_its_text_its_name_and_its_calls(self, counter: TokenCounter) -> None:
-        plain = counter.message(Message("user", "hello " * 20))
-        assert plain >= counter.text("hello " * 20)
-        assert counter.message(Message("user", "hello " * 20, name="Ada")) > plain
-        call = ToolCall("c1", "weather", '{"city": "Tokyo"}')
-        asking = Message("assistant", "hello " * 20, tool_calls=(call,))
-        assert counter.message(asking) > counter.message(Message("assistant", "hello " * 20))
-
-    def test_it_counts_the_same_again_under_the_same_name(self, counter: TokenCounter) -> None:
-        name, counts = counter.name, [counter.text(text) for text in _TEXTS]
-        assert [counter.text(text) for text in _TEXTS] == counts
-        assert name.strip()
-        assert counter.name == name
 
 
 class LanguageModelConformance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -109,7 +110,27 @@ def adapters_page(names: dict[str, Any]) -> None:
     assert "Hello" in str(names["answer"])  # this model repeats what it is given
 
 
-CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {"README.md": readme, "docs/adapters.md": adapters_page}
+def search_page(names: dict[str, Any]) -> None:
+    """Both frameworks' rerankers put their best first, and what they leave out comes last."""
+    from langchain_core.documents import BaseDocumentCompressor
+    from llama_index.core.postprocessor import SimilarityPostprocessor
+
+    class LikesRed(BaseDocumentCompressor):
+        def compress_documents(self, documents: Any, query: str, callbacks: Any = None) -> Any:
+            liked = [one.model_copy(deep=True) for one in documents if query in one.page_content]
+            return sorted(liked, key=lambda one: one.page_content)
+
+    keeps, texts = LikesRed(), ["blue", "red", "green", "dark red"]
+    assert asyncio.run(names["with_compressor"](keeps)("red", texts)) == [0, 3, 0, 4]
+    cut = SimilarityPostprocessor(similarity_cutoff=0.6)
+    assert asyncio.run(names["with_postprocessor"](cut)("red", texts)) == [4, 3, 0, 0]
+
+
+CLAIMS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "README.md": readme,
+    "docs/adapters.md": adapters_page,
+    "docs/search.md": search_page,
+}
 """What is true after a page's examples, besides what they assert themselves."""
 
 

@@ -148,10 +148,7 @@ def _embedder(identity: str | None) -> Finding:
     """Look whether the embedder of a store is at hand, and ask it; without one, what a new store would get."""
     is_new = identity is None and not multilingual.is_present()
     if (is_new or "minilm" in (identity or "")) and not minilm.is_present(minilm.folder()):
-        mend = (
-            f"Go online once (it is fetched when a store is opened), or put {minilm.ARCHIVE} from {minilm.URL} into "
-            f"~/.cache/chroma/onnx_models/all-MiniLM-L6-v2. With nothing to fetch: {multilingual.EXTRA}"
-        )
+        mend = f"To have it, {minilm.WAY}. With nothing to fetch: `{multilingual.EXTRA}`."
         what = "MiniLM (80 MB) is not on this machine"
         what += "; a new store without it finds common words, not meanings"
         return "note" if is_new else "wrong", what, mend

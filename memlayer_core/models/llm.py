@@ -205,6 +205,8 @@ class LanguageModel:
         try:
             reply = answer.result(self._seconds)
             return replace(reply, text=searchable(_THOUGHTS.sub("", reply.text)[:_LONGEST]))
+        except ModelError:
+            raise
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
                 answer.cancel()
@@ -230,30 +232,34 @@ def language_model(model: Any, seconds: float | None = None, task: str = "`model
     """Return the language model for a memory's `model`, `summarizer` or `extractor`.
 
     Args:
-        model: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; or a function of a prompt, blocking
-            or async, that returns a text. A function of two arguments gets the instructions and the text separately.
+        model: None for no model; a LangChain chat model or LLM; a LlamaIndex LLM; a `seams.LanguageModel`; or a function of
+            a prompt, blocking or async, that returns a text. A function of two arguments gets the instructions and the
+            text separately.
         seconds: How long a call may take; None: as long as it likes.
         task: What it is for, for the error.
 
     Raises:
         ConfigurationError: It is none of these.
     """
+
+    def has(*methods: str) -> bool:
+        return all(callable(getattr(model, method, None)) for method in methods)
+
     if model is None or isinstance(model, LanguageModel):
         return model
-    if isinstance(model, type | str):
-        raise ConfigurationError(
-            f"{task} must be a model, not {model!r}",
-            hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function.',
-        )
-    if hasattr(model, "invoke") and hasattr(model, "ainvoke"):
-        return LanguageModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
-    if hasattr(model, "complete") and hasattr(model, "acomplete"):
-        return LanguageModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
-    if callable(model):
-        return LanguageModel(_name(model), _function(model), seconds=seconds)
+    if not isinstance(model, type):
+        if has("ask") and isinstance(getattr(model, "name", None), str):
+            return LanguageModel(model.name, model.ask, seconds=seconds)
+        if has("invoke", "ainvoke"):
+            return LanguageModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
+        if has("complete", "acomplete"):
+            return LanguageModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
+        if callable(model):
+            return LanguageModel(_name(model), _function(model), seconds=seconds)
     raise ConfigurationError(
-        f"{task} must be a model or a function, got {type(model).__name__}",
-        hint="A LangChain chat model, a LlamaIndex `LLM`, or a function of a prompt that returns a text.",
+        f"{task} must be a model or a function, not {model!r:.100}",
+        hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function of a prompt '
+        "that returns a text.",
     )
 
 

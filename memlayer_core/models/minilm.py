@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 IDENTITY = "minilm-l6-v2"
 URL = "https://chroma-onnx-models.s3.amazonaws.com/all-MiniLM-L6-v2/onnx.tar.gz"
-ARCHIVE = "onnx.tar.gz"
+WAY = f"go online once, or put `onnx.tar.gz` from {URL} into `~/.cache/chroma/onnx_models/all-MiniLM-L6-v2`"
+"""How it gets onto a machine."""
 _FILES = (
     "model.onnx",
     "tokenizer.json",
@@ -196,6 +197,28 @@ class MiniLM(BlockingEmbedder):
 
     def __init__(self, directory: Path) -> None:
         self._where = directory
+
+    @classmethod
+    def at_hand(cls, seconds: float) -> MiniLM:
+        """Return the model of this machine. It is fetched if it is missing.
+
+        Args:
+            seconds: How long that may take.
+
+        Raises:
+            EmbedderError: It is missing and cannot be fetched.
+        """
+        try:
+            where = folder()
+            if not is_present(where):
+                fetch(where, seconds)
+        except Exception as problem:
+            raise EmbedderError(
+                f"MiniLM is not at hand and cannot be fetched: {type(problem).__name__}: {problem}",
+                hint=f'To have it, {WAY}. To go without: `embedder="hashing"`; a store that has its vectors needs '
+                "`memlayer reindex --embedder hashing` first.",
+            ) from problem
+        return cls(where)
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text: float32, shape (384,).

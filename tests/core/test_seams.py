@@ -8,19 +8,15 @@ import pytest
 from message_store import DictStore
 
 from memlayer_core import MaxMessages, MaxRounds
-from memlayer_core.models.foreign import resolve_reranker
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
-from memlayer_core.models.tokens import token_counter
-from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Redactor, Reranker, TokenCounter
+from memlayer_core.seams import Embedder, LanguageModel, Policy, Portion, Redactor
 from memlayer_core.testing import (
     EmbedderConformance,
     LanguageModelConformance,
     MessageStoreConformance,
     PolicyConformance,
     RedactorConformance,
-    RerankerConformance,
-    TokenCounterConformance,
 )
 
 
@@ -28,24 +24,6 @@ class TestHashing(EmbedderConformance):
     @pytest.fixture
     def embedder(self) -> Embedder:
         return HashingEmbedder()
-
-
-class TestRerankers(RerankerConformance):
-    @pytest.fixture(params=["blocking", "async"])
-    def reranker(self, request: pytest.FixtureRequest) -> Reranker | None:
-        def judge(query: str, texts: list[str]) -> list[float]:
-            return [float(len(text)) for text in texts]
-
-        async def ajudge(query: str, texts: list[str]) -> list[float]:
-            return judge(query, texts)
-
-        return resolve_reranker(judge if request.param == "blocking" else ajudge, 5)
-
-
-class TestCounters(TokenCounterConformance):
-    @pytest.fixture(params=["estimate", "gpt-4o", len])
-    def counter(self, request: pytest.FixtureRequest) -> TokenCounter:
-        return token_counter(request.param)
 
 
 class TestRedactor(RedactorConformance):
@@ -75,16 +53,6 @@ class AtLeast:
         return portion.messages >= 3
 
 
-class Backwards:
-    name = "backwards"
-
-    def text(self, text: str) -> int:
-        return 1000 - len(text)
-
-    def message(self, message: Any) -> int:
-        return self.text(message.text)
-
-
 class Long(HashingEmbedder):
     def embed(self, texts: Any) -> Any:
         return [2 * vector for vector in super().embed(texts)]
@@ -100,8 +68,6 @@ class LastWins(DictStore):
 def test_what_breaks_a_claim_is_noticed() -> None:
     with pytest.raises(AssertionError):
         PolicyConformance().test_what_allows_a_portion_allows_every_smaller_one(AtLeast())
-    with pytest.raises(AssertionError):
-        TokenCounterConformance().test_longer_texts_cost_more(Backwards())
     with pytest.raises(AssertionError):
         EmbedderConformance().test_it_returns_one_unit_vector_for_each_text(Long())
     with pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""The memory's search, as the retriever of either framework, and the frameworks' rerankers in ours."""
+"""The memory's search, as the retriever of either framework."""
 
 from __future__ import annotations
 
@@ -7,16 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers.document_compressors import CrossEncoderReranker
-from langchain_core.cross_encoders import BaseCrossEncoder
-from langchain_core.documents import BaseDocumentCompressor, Document
-from llama_index.core.postprocessor import SimilarityPostprocessor
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from tuned import Tuned
 
 from memlayer_core import Memory, Message, RecallFilter, errors
 from memlayer_core.scope import Scope
-from tests.conftest import Colour
 
 WHERE = "Which fruit grows in Lisbon?"
 ALONE = {"user_id": None, "session_id": "s0"}
@@ -127,101 +120,3 @@ def test_what_makes_no_sense_is_refused(do, kit, full) -> None:
     full.close()
     with pytest.raises(errors.StoreClosedError):
         kit.search(do, full, WHERE, user_id="ada")
-
-
-# Rerankers
-
-
-KAYAKS = [f"The kayak with number {number} is red." for number in range(12)]
-QUESTION = "Which kayak is red?"
-
-
-class CrossEncoder(BaseCrossEncoder):
-    """Likes the numbers 3 and 7."""
-
-    def score(self, text_pairs: list[tuple[str, str]]) -> list[float]:
-        return [1.0 * ("number 3 " in text) + 0.5 * ("number 7 " in text) for _, text in text_pairs]
-
-
-class Compresses(BaseDocumentCompressor):
-    """Has the async half alone, and returns copies of what has the number 3."""
-
-    def compress_documents(self, documents: Any, query: str, callbacks: Any = None) -> Any:
-        raise NotImplementedError
-
-    async def acompress_documents(self, documents: Any, query: str, callbacks: Any = None) -> Any:
-        return [one.model_copy(deep=True) for one in documents if "number 3 " in one.page_content]
-
-
-class Invents(Compresses):
-    """Returns a document that nobody gave."""
-
-    def compress_documents(self, documents: Any, query: str, callbacks: Any = None) -> Any:
-        return [Document("something else", metadata={"memlayer_place": 99})]
-
-    async def acompress_documents(self, documents: Any, query: str, callbacks: Any = None) -> Any:
-        return self.compress_documents(documents, query)
-
-
-class Judge(BaseNodePostprocessor):
-    """Likes the number 3."""
-
-    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
-        assert query_bundle.query_str == QUESTION
-        assert all("memlayer_place" not in one.node.get_content("llm") for one in nodes)
-        return sorted(nodes, key=lambda one: "number 3 " not in one.get_content())
-
-
-class AwaitsJudge(Judge):
-    """Has the async half alone."""
-
-    async def _apostprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
-        return super()._postprocess_nodes(nodes, query_bundle)
-
-    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
-        raise NotImplementedError
-
-
-class Broken(Judge):
-    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
-        raise ValueError("no scores")
-
-
-def searched(do: Any, reranker: Any) -> tuple[list[str], dict[str, str]]:
-    settings = Tuned(index_delay=3600, durability="normal", episodes=False)
-    with Memory.in_memory(reranker=reranker, settings=settings) as memory:
-        memory.chat(user_id="ada").add_messages([Message("user", text) for text in KAYAKS])
-        memory.flush()
-        hits = do(memory, "search", QUESTION, user_id="ada", limit=12)
-        return [hit.text for hit in hits], dict(memory.admin.status().problems)
-
-
-@pytest.fixture(scope="module")
-def plain() -> list[str]:
-    return searched(Colour(awaits=False), None)[0]
-
-
-AWAITS = (Compresses, AwaitsJudge)
-
-
-@pytest.mark.parametrize(
-    ("reranker", "first"),
-    [
-        (CrossEncoderReranker(model=CrossEncoder(), top_n=2), [KAYAKS[3], KAYAKS[7]]),
-        (Compresses(), [KAYAKS[3]]),
-        (Judge(), [KAYAKS[3]]),
-        (AwaitsJudge(), [KAYAKS[3]]),
-        (SimilarityPostprocessor(similarity_cutoff=0.99), []),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-def test_a_reranker_puts_its_best_first_and_what_it_leaves_out_comes_last(do, plain, reranker, first) -> None:
-    do = Colour(awaits=True) if isinstance(reranker, AWAITS) else do
-    assert searched(do, reranker) == ([*first, *(text for text in plain if text not in first)], {})
-
-
-@pytest.mark.parametrize("reranker", [Invents(), Broken()], ids=lambda one: type(one).__name__)
-def test_one_that_cannot_work_leaves_the_order_with_a_problem(do, plain, reranker) -> None:
-    found, problems = searched(do, reranker)
-    assert found == plain
-    assert "raised ValueError" in problems["reranker"]

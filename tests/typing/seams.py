@@ -64,32 +64,12 @@ async def rank_later(query: str, texts: list[str]) -> list[float]:
     return rank(query, texts)
 
 
-class Judge:
-    name = "judge"
-
-    def scores(self, query: str, texts: Sequence[str]) -> list[float]:
-        return rank(query, list(texts))
-
-    async def ascores(self, query: str, texts: Sequence[str]) -> list[float]:
-        return rank(query, list(texts))
-
-
 def redact(text: str) -> str:
     return text.replace("secret", "[redacted]")
 
 
 def count(text: str) -> int:
     return len(text.split())
-
-
-class Counter:
-    name = "words"
-
-    def text(self, text: str) -> int:
-        return count(text)
-
-    def message(self, message: Message) -> int:
-        return count(message.text) + 3
 
 
 class Elsewhere:
@@ -135,9 +115,9 @@ class InADict:
 Memory.open(
     "./memory", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact
 )
-Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model(), reranker=Judge())
+Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model())
 Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5", fact_schema=Facts)
-Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=Counter())
+Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=str.split)
 memory = Memory.in_memory(
     embedder=embed_to_array,
     tokenizer=count,

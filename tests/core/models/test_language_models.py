@@ -25,6 +25,7 @@ from memlayer_core.errors import (
 from memlayer_core.events import ContextOverflowed, Event
 from memlayer_core.models.llm import is_overflow, language_model, retry_limit
 from memlayer_core.scope import Scope
+from memlayer_core.seams import Reply
 from tests.conftest import PROMPT
 
 TOLD = "The user told of Anna0 and Bela1 and of the cats that they took to the old quarter of Lisbon."
@@ -109,6 +110,20 @@ def test_errors_are_ours_and_tell_no_secret_and_what_is_no_model_is_refused() ->
         assert refused.value.hint
     with pytest.raises(ModelError, match="int"):
         asked(lambda prompt: 42)
+
+
+class Mine:
+    """A model of our own seam."""
+
+    name = "mine"
+
+    def ask(self, instructions: str, text: str, schema: Any = None) -> Reply:
+        raise ModelContextError("it is too long", hint="Say less.")
+
+
+def test_a_model_of_the_seam_is_asked_and_its_own_errors_pass() -> None:
+    with pytest.raises(ModelContextError, match="it is too long"):
+        asked(Mine())
 
 
 THOUGHT = [
