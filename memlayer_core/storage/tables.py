@@ -195,7 +195,7 @@ sa.Index(
 )
 sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPISODE)
 EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
-sa.Index("memlayer_summaries_owed", summaries.c.number, sqlite_where=EPISODE_IS_OWED)
+sa.Index("memlayer_summaries_owed", summaries.c.ordinal, sqlite_where=EPISODE_IS_OWED)
 
 costs = sa.Table(
     "memlayer_costs",
