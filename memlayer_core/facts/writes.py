@@ -377,45 +377,35 @@ def begin(
     _add_part(connection, session.number, first, last)
 
 
-def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
-    """Queue an episode about the turns before a position that were just summed up, as `begin` does."""
-    begin(
-        connection,
-        connection.execute(sa.select(sessions).where(sessions.c.number == session)).one(),
-        min_messages,
-        until,
-    )
-
-
 def append_episode(
     connection: sa.Connection,
     session: int,
     first: int,
     until: int,
-    record: Record,
+    record: Record | None,
+    min_messages: int | None,
     now: datetime,
     shards: int,
 ) -> Record | None:
     """Store the episode of turns that were just summarized. Returns its record.
 
-    If earlier turns are in no episode, an episode about all of them is queued instead. If these turns are in an episode
-    already, nothing is done. In both cases None is returned.
+    Without a record, or if earlier turns are in no episode, an episode about all of them is queued instead, as `begin`
+    does. If these turns are in an episode already, nothing is done. In all these cases None is returned.
 
     Args:
         connection: In the transaction that puts the summary in force.
         session: Number of the session.
         first: Position of the first message.
         until: Position of the last message.
-        record: The record to store.
+        record: The record to store; None: the model gave none that is good.
+        min_messages: As for `begin`.
         now: The present.
         shards: Number of shards of the index.
     """
     row = connection.execute(sa.select(sessions).where(sessions.c.number == session)).one()
     behind = _behind(connection, row)
-    if behind > until:
-        return None
-    if behind != first and (behind > first or _tells(connection, session, behind, first - 1)):
-        begin(connection, row, 1, until + 1)
+    if record is None or behind > first or _tells(connection, session, behind, first - 1):
+        begin(connection, row, min_messages, until + 1)
         return None
     record = remember(connection, _chained(connection, session, first, record), now, shards)
     _add_part(connection, session, first, until, ordinal_of(record.memory_id)[1])
@@ -444,13 +434,9 @@ def store_episode(
     this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
     storage_jobs.spend(connection, model_costs, namespace or "")
-    row = find_episode(connection, episode.number)
-    if row is not None and row.version != episode.version:
-        again = {"attempts": 0, "due": to_micros(now), "owner": None}
-        _set(connection, job_rows, job_rows.c.id == job.id, **again)
-        return None
     storage_jobs.finish(connection, [job])
-    if row is None or row.ordinal is not None:  # the session is deleted, or another process was faster
+    row = find_episode(connection, episode.number)
+    if row is None or row.ordinal is not None:  # its messages were changed, or another process was faster
         return None
     ordinal = 0
     if record is not None:
@@ -481,14 +467,9 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
         forgotten = row.ordinal is not None and row.ordinal not in there  # it is not written again
         if forgotten:
             continue
-        if not _tells(connection, row.session, row.first, row.until):
-            _drop(connection, summaries.c.number == row.number)
-            continue
-        changed = {"version": row.version + 1, "ordinal": None}
-        _set(connection, summaries, summaries.c.number == row.number, **changed)
-        waiting = sa.and_(job_rows.c.kind == "episode", job_rows.c.subject == row.number)
-        anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
-        _set(connection, job_rows, waiting, **anew)
+        _drop(connection, summaries.c.number == row.number)
+        if _tells(connection, row.session, row.first, row.until):
+            _add_part(connection, row.session, row.first, row.until)
 
 
 def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:

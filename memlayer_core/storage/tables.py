@@ -161,8 +161,8 @@ jobs = sa.Table(
 
 # Summaries of a session's turns from the position `first` to `until`, of two kinds. A "rolling" one stands for all turns before a
 # window; versions that newer ones replaced stay. An "episode" is a part of the session whose text is a record: `ordinal` is the
-# number of that record among the user's, None until there is one, 0 if there will be none, and `version` goes up when what was
-# said there is changed.
+# number of that record among the user's, None until there is one, 0 if there will be none. When what was said there is changed, its
+# row leaves, and a new one is owed.
 summaries = sa.Table(
     "memlayer_summaries",
     tables,

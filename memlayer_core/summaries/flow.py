@@ -208,15 +208,11 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
-        first = task.messages[0].position
-        if draft is not None:
-            stored.append(
-                records_writes.append_episode(
-                    connection, session.number, first, task.until, draft, now, rt.shards
-                )
-            )
-        elif rt.episode_minimum is not None:  # it is asked for by itself
-            records_writes.owe(connection, session.number, rt.episode_minimum, task.until + 1)
+        first, least = task.messages[0].position, rt.episode_minimum
+        record = records_writes.append_episode(
+            connection, session.number, first, task.until, draft, least, now, rt.shards
+        )
+        stored.append(record)
 
     is_kept = rt.db.write(summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode)
     if result.text is None:
