@@ -449,8 +449,8 @@ def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> As
     record = check.new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
     valid_from = assertion.valid_from or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    statement = Claim(record=prepare_record(rt, record), quotes=((message.key, quote.start, quote.end),))
-    found = rt.db.write(_enter, rt, statement, bytes(message.digest))
+    statement = Claim(record=prepare_record(rt, record), quote=(message.key, quote.start, quote.end))
+    found = rt.db.write(_enter, rt, statement, message)
     rt.wake()
     if isinstance(found, str):
         _note(rt, scope, "record", "refused", found)
@@ -459,11 +459,11 @@ def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> As
     return AssertionReport(found.memory_id, True)
 
 
-def _enter(connection: Connection, rt: Runtime, statement: Claim, digest: bytes) -> Record | str:
+def _enter(connection: Connection, rt: Runtime, statement: Claim, message: Any) -> Record | str:
     """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
-    keys = [key for key, _, _ in statement.quotes]
-    lock_messages(connection, keys)
-    if [bytes(row.digest) for row in reads.from_users(connection, keys)] != [digest]:
+    lock_messages(connection, [message.key])
+    here = reads.from_users(connection, [message.key])
+    if [bytes(row.digest) for row in here] != [bytes(message.digest)]:
         return "the message was changed meanwhile"
     decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
     return record if record is not None else decision.reason

@@ -719,14 +719,15 @@ class Claim:
 
     Attributes:
         record: The record that it would make; it has no id yet.
-        quotes: The words that say it: the key of the message, the place of the first character, and the place after the last.
+        quote: The words that say it: the key of the message, the place of the first character, and the place after the last;
+            None: the application says it.
         ends: Whether it says that something is no longer true.
         targets: Ids of the records that it ends or replaces, if it names them.
         is_correction: Whether it says that these were never true.
     """
 
     record: Record
-    quotes: tuple[tuple[int, int, int], ...] = ()
+    quote: tuple[int, int, int] | None = None
     ends: bool = False
     targets: tuple[str, ...] = ()
     is_correction: bool = False

@@ -603,21 +603,15 @@ def add_evidence(
     statement: Claim,
     kind: EvidenceKind,
     model: str | None,
-) -> int:
-    """Let a record rest on the words of a statement. Returns how many messages were added."""
-    keys = [key for key, _, _ in statement.quotes]
-    these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
-    here = set(connection.scalars(sa.select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
+) -> None:
+    """Let a record rest on the words of a statement, if it has any."""
+    if statement.quote is None:
+        return
+    key, start, until = statement.quote
     said_at = statements.to_micros(statement.record.first_observed)
-    same: Any = {"ordinal": ordinal, "model": model, "text": statement.record.raw}
-    rows = [
-        _evidence_row(owner, key, kind, said_at, start=start, until=until, **same)
-        for key, start, until in statement.quotes
-        if key not in here
-    ]
-    if rows:
-        connection.execute(sa.insert(evidence), rows)
-    return len(rows)
+    row = _evidence_row(owner, key, kind, said_at, ordinal=ordinal, start=start, until=until)
+    row |= {"model": model, "text": statement.record.raw}
+    connection.execute(sa.insert(evidence).values(row))
 
 
 def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: Any) -> dict[str, Any]:
@@ -626,9 +620,9 @@ def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: A
     return {**nothing, **whose, "kind": kind, "said_at": said_at, **more}
 
 
-def rests_on(connection: sa.Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
-    """Return whether a record rests on one of some messages already, or on a copy of it in a fork."""
-    ids = sa.select(messages.c.id).where(messages.c.key.in_(keys))
+def rests_on(connection: sa.Connection, namespace: str, ordinal: int, key: int) -> bool:
+    """Return whether a record rests on a message already, or on a copy of it in a fork."""
+    ids = sa.select(messages.c.id).where(messages.c.key == key)
     these = evidence.c.namespace == namespace, evidence.c.ordinal == ordinal, messages.c.id.in_(ids)
     found = sa.select(evidence.c.number).join(messages, messages.c.key == evidence.c.message).where(*these)
     return connection.scalar(found.limit(1)) is not None
@@ -755,7 +749,7 @@ def restore_evidence(
         numbers = connection.scalars(sa.select(sessions.c.number).where(*named)).all()
         digests = [statements.id_digest(number, quote.message_id) for number in numbers]
         key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests), IN_FORCE))
-        if key is None or rests_on(connection, owner.namespace, ordinal, [key]):
+        if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
         said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)
         row = _evidence_row(

@@ -579,7 +579,7 @@ def store_fact(
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
-    if same is not None and not statement.quotes:
+    if same is not None and statement.quote is None:
         return Decision("confirm", "it says the same"), remember(connection, record, now, shards, narrow)
     known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, statement)}
     if same is not None and not statement.ends:
@@ -606,7 +606,7 @@ def store_fact(
     if decision.kind == "add" and decision.until is not None:
         until = decision.until
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
-    is_filed = not statement.quotes and record.replaced_by is None
+    is_filed = statement.quote is None and record.replaced_by is None
     made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
     reads.add_evidence(connection, owner, ordinal, statement, "said", model)
     return decision, made
@@ -637,13 +637,13 @@ def _confirm(
 ) -> Record:
     """Store that a fact was said again; nothing if it rests on these words already."""
     known = reads.record_of(row)
-    keys = [key for key, _, _ in statement.quotes]
-    if keys and reads.rests_on(connection, row.namespace, row.ordinal, keys):
+    said = statement.quote
+    if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
     record = confirm(known, statement.record, now)
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
-    if not statement.quotes and not texts.existing_keys(connection, [row.number]):
+    if said is None and not texts.existing_keys(connection, [row.number]):
         _file(connection, row.number, record, now)
     return record
 
