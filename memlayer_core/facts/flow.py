@@ -20,6 +20,7 @@ from memlayer_core.facts.model import (
     Record,
     RecordFields,
     RecordFilter,
+    RefusedError,
     Task,
     Why,
     ordinal_of,
@@ -290,33 +291,11 @@ class AssertionReport:
 
     Attributes:
         record_id: The record that it made or confirmed; None: there is none.
-        by_user: Whether it is remembered as said by the user.
         reason: Why it is not remembered so although the agent asked for it, or why there is no record; empty otherwise.
     """
 
     record_id: str | None
-    by_user: bool
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Quote:
-    """Words of the user.
-
-    Attributes:
-        message: The row of their message.
-        start: Place of their first character in the message.
-        end: Place after the last one.
-    """
-
-    message: Any
-    start: int
-    end: int
-
-    @property
-    def text(self) -> str:
-        """The words."""
-        return str(self.message.text[self.start : self.end])
 
 
 def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionReport:
@@ -327,12 +306,14 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
     """
     reason = ""
     if assertion.quote is not None:
-        found = _quoted(rt, scope, assertion.quote, assertion.value)
-        if isinstance(found, _Quote) and scope.reach().session_id is not None:
-            found = "this conversation has no user"
-        if isinstance(found, _Quote):
-            return _store(rt, scope, found, assertion)
-        reason = found
+        try:
+            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value)
+        except RefusedError as problem:
+            reason = str(problem)
+        else:
+            if scope.reach().session_id is None:
+                return _store(rt, scope, message, start, end, assertion)
+            reason = "this conversation has no user"
     fields: RecordFields = {"source": "implicit_inference"}
     if assertion.valid_from is not None:
         fields["valid_from"] = assertion.valid_from
@@ -340,7 +321,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
     record = remember(rt, scope, assertion.text, fields)
     _note(rt, scope, "record", "stored", reason, record.memory_id)
-    return AssertionReport(record.memory_id, not record.is_inferred, reason)
+    return AssertionReport(record.memory_id, reason)
 
 
 def correct(
@@ -365,13 +346,14 @@ def correct(
     correction = {"by": "agent", "reason": reason}
     fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     if quote is not None or not record.is_inferred:
-        found = _quoted(rt, scope, quote, value if record.key is not None else None)
-        if isinstance(found, _Quote):
-            text, correction["message_id"] = found.text, found.message.id
+        try:
+            message, start, end = _quoted(rt, scope, quote, value if record.key is not None else None)
+        except RefusedError as problem:
+            if not record.is_inferred:
+                raise _refused(rt, scope, "correct", record_id, problem) from problem
+        else:
+            text, correction["message_id"] = message.text[start:end], message.id
             fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
-        elif not record.is_inferred:
-            _note(rt, scope, "correct", "refused", found, record_id)
-            raise _refused(record_id, "correct", found)
     if record.key is not None and value is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
@@ -390,10 +372,10 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
     records = [_record(rt, scope, record_id) for record_id in dict.fromkeys(record_ids)]
     by_user = next((record for record in records if not record.is_inferred), None)
     if by_user is not None:
-        found = _quoted(rt, scope, quote, None)
-        if not isinstance(found, _Quote):
-            _note(rt, scope, "forget", "refused", found, by_user.memory_id)
-            raise _refused(by_user.memory_id, "forget", found)
+        try:
+            _quoted(rt, scope, quote, None)
+        except RefusedError as problem:
+            raise _refused(rt, scope, "forget", by_user.memory_id, problem) from problem
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
     _note(rt, scope, "forget", "deleted", "", *(record.memory_id for record in records))
@@ -412,61 +394,75 @@ def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
     return found[0]
 
 
-def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> _Quote | str:
-    """Return words of the user in this session that contain a value; if there are none, the reason."""
+def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> tuple[Any, int, int]:
+    """Return the row of a message of the user in this session, and the place of words in it that contain a value.
+
+    Raises:
+        RefusedError: There are none.
+    """
     if quote is None or not quote.strip():
-        return _MISSING
+        raise RefusedError("no words of the user are quoted")
     most = rt.settings.indexed_characters
     for message in rt.db.read(reads.last_spoken, scope, _SEARCHED):
         place = check.place_of(quote, rt.without_told(scope.namespace, message.text[:most], " "))
         if place is None:
             continue
         if value is not None and check.place_of(value, message.text[slice(*place)]) is None:
-            return "the words that are quoted do not name the value"
+            raise RefusedError("the words that are quoted do not name the value")
         if rt.redact(message.text) != message.text:
-            return "the message with these words is redacted"
-        return _Quote(message, *place)
-    return "the user has not said these words in this conversation"
+            raise RefusedError("the message with these words is redacted")
+        return message, *place
+    raise RefusedError("the user has not said these words in this conversation")
 
 
-_MISSING = "no words of the user are quoted"
-
-
-def _refused(record_id: str, verb: str, reason: str) -> InvalidRecordError:
+def _refused(
+    rt: Runtime, scope: Scope, verb: Task, record_id: str, problem: RefusedError
+) -> InvalidRecordError:
+    """Note in the ledger that an agent may not change what the user said. Returns the error that says so."""
+    _note(rt, scope, verb, "refused", str(problem), record_id)
     return InvalidRecordError(
-        f"{record_id!r:.100} is what the user said, and you may not {verb} it: {reason}",
+        f"{record_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
         hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
     )
 
 
-def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> AssertionReport:
+def _store(
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, assertion: Assertion
+) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
-    message = quote.message
+    words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
     fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
     if assertion.key is not None:
-        fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}
-    record = check.new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
+        fields |= {"key": assertion.key, "value": assertion.value or words, "category": "state"}
+    record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
     valid_from = assertion.valid_from or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    statement = Claim(record=prepare_record(rt, record), quote=(message.key, quote.start, quote.end))
-    found = rt.db.write(_enter, rt, statement, message)
+    statement = Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
+    try:
+        stored = rt.db.write(_enter, rt, statement, message)
+    except RefusedError as problem:
+        _note(rt, scope, "record", "refused", str(problem))
+        return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
-    if isinstance(found, str):
-        _note(rt, scope, "record", "refused", found)
-        return AssertionReport(None, True, f"no record was made of it: {found}")
-    _note(rt, scope, "record", "stored", "", found.memory_id)
-    return AssertionReport(found.memory_id, True)
+    _note(rt, scope, "record", "stored", "", stored.memory_id)
+    return AssertionReport(stored.memory_id)
 
 
-def _enter(connection: Connection, rt: Runtime, statement: Claim, message: Any) -> Record | str:
-    """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
+def _enter(connection: Connection, rt: Runtime, statement: Claim, message: Any) -> Record:
+    """Store a statement. Returns its record.
+
+    Raises:
+        RefusedError: It makes no record, or its message was changed meanwhile.
+    """
     lock_messages(connection, [message.key])
     here = reads.from_users(connection, [message.key])
     if [bytes(row.digest) for row in here] != [bytes(message.digest)]:
-        return "the message was changed meanwhile"
+        raise RefusedError("the message was changed meanwhile")
     decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
-    return record if record is not None else decision.reason
+    if record is None:
+        raise RefusedError(decision.reason)
+    return record
 
 
 def _note(

@@ -849,7 +849,7 @@ class Operations(BaseModel):
 
 
 class RefusedError(Exception):
-    """An operation makes no fact. The error's text is the reason; it quotes nobody."""
+    """A statement makes or changes no record. The error's text is the reason; it quotes nobody."""
 
 
 @dataclass(frozen=True, slots=True)
