@@ -237,7 +237,7 @@ class _Batch:
         self.statements: list[Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
-        reader = reader_of(rt, self._owner.reach(), (), for_recall=False)
+        reader = reader_of(rt, self._owner.reach(), ())
         self._known = reads.known_facts(connection, reader)
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
         self._before: dict[int, Line] = {}

@@ -129,7 +129,7 @@ def revise(
 
 def records(rt: Journal, reach: Scope, record_filter: RecordFilter, roles: object) -> list[Record]:
     """Return a user's records, the last written first."""
-    reader = reader_of(rt, reach, roles, for_recall=False)
+    reader = reader_of(rt, reach, roles)
     check_page(record_filter.limit, record_filter.offset)
     check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
     with errors_as(InvalidRecordError):
@@ -143,7 +143,7 @@ def profile(rt: Journal, reach: Scope) -> dict[str, Record]:
     reader = reader_of(rt, reach, ())
     found = rt.db.read(reads.list_records, reader, RecordFilter(about=USER))
     facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
-    least = (reader.min_confidence or 0.0) - check.TOLERANCE
+    least = rt.settings.recall_confidence - check.TOLERANCE
     return {key: one for key, one in facts.items() if key is not None and one.confidence >= least}
 
 
@@ -161,7 +161,7 @@ def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
 def why(rt: Runtime, reach: Scope, record_id: str) -> Why:
     """Return the evidence of a record, and the records before and after it."""
     ordinal_of(record_id)
-    found = rt.db.read(_why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
+    found = rt.db.read(_why, rt, reader_of(rt, reach, ()), record_id)
     if found is None:
         raise UnknownRecordError(
             f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
@@ -197,18 +197,9 @@ def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) ->
     )
 
 
-def reader_of(rt: Journal, reach: Scope, roles: object, *, for_recall: bool = True) -> Reader:
-    """Return the reader; for a recall, with the thresholds of importance and confidence."""
-    settings = rt.settings
-    return Reader(
-        reach,
-        rt.now(),
-        check.roles_of(roles),
-        settings.recall_importance if for_recall else None,
-        settings.recall_confidence if for_recall else None,
-        settings.archive_importance,
-        settings.archive_decay_score,
-    )
+def reader_of(rt: Journal, reach: Scope, roles: object) -> Reader:
+    """Return the reader, with the thresholds that the settings give."""
+    return Reader(reach, rt.now(), check.roles_of(roles), reads.limits_of(rt.settings))
 
 
 def prepare_record(rt: Runtime, record: Record) -> Record:
@@ -384,7 +375,7 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
 
 def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
     ordinal_of(record_id)
-    reader = reader_of(rt, scope.reach(), (), for_recall=False)
+    reader = reader_of(rt, scope.reach(), ())
     found = rt.db.read(reads.list_records, reader, RecordFilter(record_id, limit=1))
     if not found:
         raise UnknownRecordError(

@@ -513,19 +513,13 @@ class Reader:
         reach: Scope of the user who asks, with the agent if one is named.
         now: The present; records that have expired are left out.
         roles: Roles in which the user asks.
-        above_importance: Episodes must have a greater importance than this; None: any.
-        min_confidence: All other records must have at least this confidence; None: any.
-        archive_importance: Records whose importance has faded below this are left out; None: none.
-        archive_decay_score: Records whose decay score has faded below this are left out; None: none.
+        limits: The thresholds of importance, confidence and decay, as `reads.limits_of` gives them.
     """
 
     reach: Scope
     now: datetime
-    roles: tuple[str, ...] = ()
-    above_importance: float | None = None
-    min_confidence: float | None = None
-    archive_importance: float | None = None
-    archive_decay_score: float | None = None
+    roles: tuple[str, ...]
+    limits: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)

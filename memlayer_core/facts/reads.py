@@ -35,6 +35,7 @@ from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.reads import inside
 from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.settings import Settings
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
@@ -100,18 +101,27 @@ WORTH = sa.case(
     ),
     else_=records.c.confidence >= sa.bindparam("least", type_=sa.Float),
 )
-"""The condition that records are important or certain enough for a reader; `_parameters` gives its values."""
+"""The condition that records are important or certain enough for a reader; `limits_of` gives its values."""
 
 
-def kept_values(importance: float | None, decay_score: float | None) -> dict[str, float]:
-    """Return the values of `KEPT` for thresholds of importance and decay score; None: no threshold."""
-    given = {"kept_importance": importance, "kept_decay_score": decay_score}
-    return {name: _limit(None if one is None else one - TOLERANCE) for name, one in given.items()}
+def limits_of(settings: Settings) -> dict[str, float]:
+    """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
+    above = settings.recall_importance + TOLERANCE
+    least = settings.recall_confidence - TOLERANCE
+    return {**kept_values(settings), "above": above, "above_faded": _limit(above), "least": least}
 
 
-def _limit(threshold: float | None) -> float:
+def kept_values(settings: Settings) -> dict[str, float]:
+    """Return the values of `KEPT` for the thresholds of the settings."""
+    return {
+        "kept_importance": _limit(settings.archive_importance - TOLERANCE),
+        "kept_decay_score": _limit(settings.archive_decay_score - TOLERANCE),
+    }
+
+
+def _limit(threshold: float) -> float:
     """Return the microseconds in which a value of one fades to a threshold."""
-    if threshold is None or threshold <= 0:
+    if threshold <= 0:
         return _ALWAYS
     return check.halvings(threshold) * statements.micros_of(HALF_LIFE)
 
@@ -498,19 +508,14 @@ def pages(
 
 
 def _parameters(reader: Reader) -> dict[str, Any]:
-    """Return who asks, when, and the thresholds. A number close to a threshold is on it."""
-    above = None if reader.above_importance is None else reader.above_importance + TOLERANCE
-    least = None if reader.min_confidence is None else reader.min_confidence - TOLERANCE
+    """Return who asks, when, and the thresholds."""
     labels = grantees(reader.reach, reader.roles)
     return {
         **statements.reach_parameters(reader.reach),
         "commons": reader.reach.commons.namespace,
         "now": statements.to_micros(reader.now),
         **{f"label_{place}": label for place, label in enumerate(labels)},
-        "above": -1.0 if above is None else above,
-        "above_faded": _limit(above),
-        "least": -1.0 if least is None else least,
-        **kept_values(reader.archive_importance, reader.archive_decay_score),
+        **reader.limits,
     }
 
 

@@ -1007,7 +1007,7 @@ def _reason(row: Any, now: datetime) -> str:
 
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
-    kept = reads.kept_values(settings.archive_importance, settings.archive_decay_score)
+    kept = reads.kept_values(settings)
     return {**kept, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
 
 
