@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from memlayer_core.codec import json_text, plain, restore
 from memlayer_core.facts import check
@@ -781,19 +782,16 @@ def _evidence(row: Any) -> Evidence:
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
 
 
+_ENTRY = TypeAdapter(LedgerEntry)
+
+
 def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) -> None:
     """Store what a call did."""
-    body = {"records": [ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
         "bucket": scope.session_bucket if scope.session_id is not None else None,
-        "session_id": entry.session_id,
-        "task": entry.task,
-        "outcome": entry.outcome,
-        "reason": entry.reason,
-        "body": json_text({name: value for name, value in body.items() if value}),
-        "model": entry.model,
+        "body": _ENTRY.dump_json(entry, exclude_defaults=True).decode(),
         "at": statements.to_micros(entry.at),
     }
     connection.execute(sa.insert(outcomes).values(row))
@@ -804,13 +802,13 @@ def newest_outcomes(
 ) -> list[LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
     page = (
-        sa.select(outcomes)
+        sa.select(outcomes.c.body)
         .where(_whose(reach))
         .order_by(outcomes.c.number.desc())
         .limit(limit)
         .offset(offset)
     )
-    return [_entry(row, reach.user_id) for row in connection.execute(page)]
+    return [_ENTRY.validate_json(body) for body in connection.scalars(page)]
 
 
 def forget_outcomes(connection: sa.Connection, reach: Scope, buckets: Iterable[str]) -> None:
@@ -830,20 +828,6 @@ def _whose(reach: Scope) -> Any:
     if reach.session_id is not None:
         return sa.and_(whose, outcomes.c.bucket == reach.session_bucket)
     return whose if reach.agent_id is None else sa.and_(whose, outcomes.c.agent_id == reach.agent_id)
-
-
-def _entry(row: Any, user_id: str) -> LedgerEntry:
-    body: dict[str, Sequence[Any]] = json.loads(row.body)
-    return LedgerEntry(
-        task=row.task,
-        outcome=row.outcome,
-        at=statements.from_micros(row.at),
-        reason=row.reason,
-        session_id=row.session_id,
-        record_ids=tuple(memory_id(user_id, one) for one in body.get("records", ())),
-        refusals=tuple(body.get("refused", ())),
-        model=row.model,
-    )
 
 
 # What a model is shown of a conversation.

@@ -287,7 +287,7 @@ evidence = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# What each call of a model or of an agent's tool did. No words of anybody are in it.
+# What each call of a model or of an agent's tool did: `body` is the entry as JSON. No words of anybody are in it.
 outcomes = sa.Table(
     "memlayer_outcomes",
     tables,
@@ -295,12 +295,7 @@ outcomes = sa.Table(
     sa.Column("namespace", sa.String(32), nullable=False),
     sa.Column("agent_id", sa.Text),
     sa.Column("bucket", sa.String(33)),
-    sa.Column("session_id", sa.Text),
-    sa.Column("task", sa.String(12), nullable=False),
-    sa.Column("outcome", sa.String(12), nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
-    sa.Column("model", sa.Text),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Index("memlayer_outcomes_newest", "namespace", "number"),
     sa.Index("memlayer_outcomes_at", "at"),
