@@ -313,7 +313,10 @@ def narrow_access(record: Record, access: Access) -> Record:
 
 # Finds quoted words in a text.
 
-_QUOTES = dict.fromkeys("“”„«»", '"') | dict.fromkeys("\u2018\u2019\u0060\u00b4", "'")
+_QUOTES = '"“”„«»', "'\u2018\u2019\u0060\u00b4"
+"""Quotation marks; those of one text are alike."""
+_EDGE = "(?:(?<![0-9A-Za-z])|(?![0-9A-Za-z]))"
+"""Matches a place that is not inside a word, in a script that has spaces between words."""
 _ENDS = " \t\n\"'“”\u2018\u2019….。"
 
 
@@ -326,36 +329,25 @@ def place_of(quote: str, text: str) -> tuple[int, int] | None:
 
     Parts of words do not count, nor do blocks of code and lines that begin with `>`, since they are pasted.
     """
-    wanted = _folded(quote.strip(_ENDS))[0].strip()
-    folded, places = _folded(_PASTED.sub(lambda piece: " " * len(piece[0]), text))
-    at = folded.find(wanted) if wanted else -1
-    while at >= 0:
-        end = at + len(wanted)
-        if not (_joins(folded, at) or _joins(folded, end)):
-            return places[at], places[end - 1] + 1
-        at = folded.find(wanted, at + 1)
-    return None
+    words = [_pattern_of(word) for word in _of_one_width(quote.strip(_ENDS)).split()]
+    if not words:
+        return None
+    own = _PASTED.sub(lambda piece: " " * len(piece[0]), text)
+    pattern = _EDGE + r"\s+".join(words) + _EDGE
+    found = re.search(pattern, _of_one_width(own), re.IGNORECASE)
+    return None if found is None else found.span()
 
 
-def _joins(text: str, place: int) -> bool:
-    """Return whether a place is inside a word, in a script that has spaces between words."""
-    if not 0 < place < len(text):
-        return False
-    before, after = text[place - 1], text[place]
-    return before.isalnum() and after.isalnum() and before.isascii() and after.isascii()
+def _pattern_of(word: str) -> str:
+    """Return a pattern that matches a word with any quotation marks."""
+    alike = {mark: f"[{marks}]" for marks in _QUOTES for mark in marks}
+    return "".join(alike.get(one, re.escape(one)) for one in word)
 
 
-def _folded(text: str) -> tuple[str, list[int]]:
-    """Return a text without differences of case, width and spaces, and the place of each character in the original."""
-    folded, places = list[str](), list[int]()
-    for place, character in enumerate(text):
-        for one in unicodedata.normalize("NFKC", _QUOTES.get(character, character)).casefold():
-            letter = " " if one.isspace() else one
-            if letter == " " and folded and folded[-1] == " ":
-                continue
-            folded.append(letter)
-            places.append(place)
-    return "".join(folded), places
+def _of_one_width(text: str) -> str:
+    """Return a text in which wide and narrow characters are the same; each stays in its place."""
+    normal = [(one, unicodedata.normalize("NFKC", one)) for one in text]
+    return "".join(new if len(new) == 1 else old for old, new in normal)
 
 
 # Lets a redactor see every text of a record, and nothing else.

@@ -166,7 +166,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
     refusals = list(batch.refusals)
     new = 0
     for said in batch.statements:
-        if not {key for key, _, _ in said.quotes} <= there:
+        if said.quote is None or said.quote[0] not in there:
             continue
         decision, record = writes.store_fact(connection, said, now, rt.shards, model=model)
         if record is None:
@@ -237,7 +237,7 @@ class _Batch:
         self.statements: list[Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
-        reader = reader_of(rt, self._owner.reach(), (), for_recall=False)
+        reader = reader_of(rt, self._owner.reach(), ())
         self._known = reads.known_facts(connection, reader)
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
         self._before: dict[int, Line] = {}

@@ -20,6 +20,7 @@ from memlayer_core.facts.model import (
     Record,
     RecordFields,
     RecordFilter,
+    RefusedError,
     Task,
     Why,
     ordinal_of,
@@ -128,7 +129,7 @@ def revise(
 
 def records(rt: Journal, reach: Scope, record_filter: RecordFilter, roles: object) -> list[Record]:
     """Return a user's records, the last written first."""
-    reader = reader_of(rt, reach, roles, for_recall=False)
+    reader = reader_of(rt, reach, roles)
     check_page(record_filter.limit, record_filter.offset)
     check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
     with errors_as(InvalidRecordError):
@@ -142,7 +143,7 @@ def profile(rt: Journal, reach: Scope) -> dict[str, Record]:
     reader = reader_of(rt, reach, ())
     found = rt.db.read(reads.list_records, reader, RecordFilter(about=USER))
     facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
-    least = (reader.min_confidence or 0.0) - check.TOLERANCE
+    least = rt.settings.recall_confidence - check.TOLERANCE
     return {key: one for key, one in facts.items() if key is not None and one.confidence >= least}
 
 
@@ -160,7 +161,7 @@ def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
 def why(rt: Runtime, reach: Scope, record_id: str) -> Why:
     """Return the evidence of a record, and the records before and after it."""
     ordinal_of(record_id)
-    found = rt.db.read(_why, rt, reader_of(rt, reach, (), for_recall=False), record_id)
+    found = rt.db.read(_why, rt, reader_of(rt, reach, ()), record_id)
     if found is None:
         raise UnknownRecordError(
             f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
@@ -196,18 +197,9 @@ def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) ->
     )
 
 
-def reader_of(rt: Journal, reach: Scope, roles: object, *, for_recall: bool = True) -> Reader:
-    """Return the reader; for a recall, with the thresholds of importance and confidence."""
-    settings = rt.settings
-    return Reader(
-        reach,
-        rt.now(),
-        check.roles_of(roles),
-        settings.recall_importance if for_recall else None,
-        settings.recall_confidence if for_recall else None,
-        settings.archive_importance,
-        settings.archive_decay_score,
-    )
+def reader_of(rt: Journal, reach: Scope, roles: object) -> Reader:
+    """Return the reader, with the thresholds that the settings give."""
+    return Reader(reach, rt.now(), check.roles_of(roles), reads.limits_of(rt.settings))
 
 
 def prepare_record(rt: Runtime, record: Record) -> Record:
@@ -290,33 +282,11 @@ class AssertionReport:
 
     Attributes:
         record_id: The record that it made or confirmed; None: there is none.
-        by_user: Whether it is remembered as said by the user.
         reason: Why it is not remembered so although the agent asked for it, or why there is no record; empty otherwise.
     """
 
     record_id: str | None
-    by_user: bool
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Quote:
-    """Words of the user.
-
-    Attributes:
-        message: The row of their message.
-        start: Place of their first character in the message.
-        end: Place after the last one.
-    """
-
-    message: Any
-    start: int
-    end: int
-
-    @property
-    def text(self) -> str:
-        """The words."""
-        return str(self.message.text[self.start : self.end])
 
 
 def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionReport:
@@ -327,12 +297,14 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
     """
     reason = ""
     if assertion.quote is not None:
-        found = _quoted(rt, scope, assertion.quote, assertion.value)
-        if isinstance(found, _Quote) and scope.reach().session_id is not None:
-            found = "this conversation has no user"
-        if isinstance(found, _Quote):
-            return _store(rt, scope, found, assertion)
-        reason = found
+        try:
+            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value)
+        except RefusedError as problem:
+            reason = str(problem)
+        else:
+            if scope.reach().session_id is None:
+                return _store(rt, scope, message, start, end, assertion)
+            reason = "this conversation has no user"
     fields: RecordFields = {"source": "implicit_inference"}
     if assertion.valid_from is not None:
         fields["valid_from"] = assertion.valid_from
@@ -340,7 +312,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
     record = remember(rt, scope, assertion.text, fields)
     _note(rt, scope, "record", "stored", reason, record.memory_id)
-    return AssertionReport(record.memory_id, not record.is_inferred, reason)
+    return AssertionReport(record.memory_id, reason)
 
 
 def correct(
@@ -365,13 +337,14 @@ def correct(
     correction = {"by": "agent", "reason": reason}
     fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     if quote is not None or not record.is_inferred:
-        found = _quoted(rt, scope, quote, value if record.key is not None else None)
-        if isinstance(found, _Quote):
-            text, correction["message_id"] = found.text, found.message.id
+        try:
+            message, start, end = _quoted(rt, scope, quote, value if record.key is not None else None)
+        except RefusedError as problem:
+            if not record.is_inferred:
+                raise _refused(rt, scope, "correct", record_id, problem) from problem
+        else:
+            text, correction["message_id"] = message.text[start:end], message.id
             fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
-        elif not record.is_inferred:
-            _note(rt, scope, "correct", "refused", found, record_id)
-            raise _refused(record_id, "correct", found)
     if record.key is not None and value is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
@@ -390,10 +363,10 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
     records = [_record(rt, scope, record_id) for record_id in dict.fromkeys(record_ids)]
     by_user = next((record for record in records if not record.is_inferred), None)
     if by_user is not None:
-        found = _quoted(rt, scope, quote, None)
-        if not isinstance(found, _Quote):
-            _note(rt, scope, "forget", "refused", found, by_user.memory_id)
-            raise _refused(by_user.memory_id, "forget", found)
+        try:
+            _quoted(rt, scope, quote, None)
+        except RefusedError as problem:
+            raise _refused(rt, scope, "forget", by_user.memory_id, problem) from problem
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
     _note(rt, scope, "forget", "deleted", "", *(record.memory_id for record in records))
@@ -402,7 +375,7 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
 
 def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
     ordinal_of(record_id)
-    reader = reader_of(rt, scope.reach(), (), for_recall=False)
+    reader = reader_of(rt, scope.reach(), ())
     found = rt.db.read(reads.list_records, reader, RecordFilter(record_id, limit=1))
     if not found:
         raise UnknownRecordError(
@@ -412,61 +385,75 @@ def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
     return found[0]
 
 
-def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> _Quote | str:
-    """Return words of the user in this session that contain a value; if there are none, the reason."""
+def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> tuple[Any, int, int]:
+    """Return the row of a message of the user in this session, and the place of words in it that contain a value.
+
+    Raises:
+        RefusedError: There are none.
+    """
     if quote is None or not quote.strip():
-        return _MISSING
+        raise RefusedError("no words of the user are quoted")
     most = rt.settings.indexed_characters
     for message in rt.db.read(reads.last_spoken, scope, _SEARCHED):
         place = check.place_of(quote, rt.without_told(scope.namespace, message.text[:most], " "))
         if place is None:
             continue
         if value is not None and check.place_of(value, message.text[slice(*place)]) is None:
-            return "the words that are quoted do not name the value"
+            raise RefusedError("the words that are quoted do not name the value")
         if rt.redact(message.text) != message.text:
-            return "the message with these words is redacted"
-        return _Quote(message, *place)
-    return "the user has not said these words in this conversation"
+            raise RefusedError("the message with these words is redacted")
+        return message, *place
+    raise RefusedError("the user has not said these words in this conversation")
 
 
-_MISSING = "no words of the user are quoted"
-
-
-def _refused(record_id: str, verb: str, reason: str) -> InvalidRecordError:
+def _refused(
+    rt: Runtime, scope: Scope, verb: Task, record_id: str, problem: RefusedError
+) -> InvalidRecordError:
+    """Note in the ledger that an agent may not change what the user said. Returns the error that says so."""
+    _note(rt, scope, verb, "refused", str(problem), record_id)
     return InvalidRecordError(
-        f"{record_id!r:.100} is what the user said, and you may not {verb} it: {reason}",
+        f"{record_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
         hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
     )
 
 
-def _store(rt: Runtime, scope: Scope, quote: _Quote, assertion: Assertion) -> AssertionReport:
+def _store(
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, assertion: Assertion
+) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
-    message = quote.message
+    words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
     fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
     if assertion.key is not None:
-        fields |= {"key": assertion.key, "value": assertion.value or quote.text, "category": "state"}
-    record = check.new_record(replace(scope, session_id=None), quote.text, fields, rt.now())
+        fields |= {"key": assertion.key, "value": assertion.value or words, "category": "state"}
+    record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
     valid_from = assertion.valid_from or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    statement = Claim(record=prepare_record(rt, record), quotes=((message.key, quote.start, quote.end),))
-    found = rt.db.write(_enter, rt, statement, bytes(message.digest))
+    statement = Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
+    try:
+        stored = rt.db.write(_enter, rt, statement, message)
+    except RefusedError as problem:
+        _note(rt, scope, "record", "refused", str(problem))
+        return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
-    if isinstance(found, str):
-        _note(rt, scope, "record", "refused", found)
-        return AssertionReport(None, True, f"no record was made of it: {found}")
-    _note(rt, scope, "record", "stored", "", found.memory_id)
-    return AssertionReport(found.memory_id, True)
+    _note(rt, scope, "record", "stored", "", stored.memory_id)
+    return AssertionReport(stored.memory_id)
 
 
-def _enter(connection: Connection, rt: Runtime, statement: Claim, digest: bytes) -> Record | str:
-    """Store a statement, unless its message was changed meanwhile. Returns its record, or why there is none."""
-    keys = [key for key, _, _ in statement.quotes]
-    lock_messages(connection, keys)
-    if [bytes(row.digest) for row in reads.from_users(connection, keys)] != [digest]:
-        return "the message was changed meanwhile"
+def _enter(connection: Connection, rt: Runtime, statement: Claim, message: Any) -> Record:
+    """Store a statement. Returns its record.
+
+    Raises:
+        RefusedError: It makes no record, or its message was changed meanwhile.
+    """
+    lock_messages(connection, [message.key])
+    here = reads.from_users(connection, [message.key])
+    if [bytes(row.digest) for row in here] != [bytes(message.digest)]:
+        raise RefusedError("the message was changed meanwhile")
     decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
-    return record if record is not None else decision.reason
+    if record is None:
+        raise RefusedError(decision.reason)
+    return record
 
 
 def _note(

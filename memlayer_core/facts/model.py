@@ -513,19 +513,13 @@ class Reader:
         reach: Scope of the user who asks, with the agent if one is named.
         now: The present; records that have expired are left out.
         roles: Roles in which the user asks.
-        above_importance: Episodes must have a greater importance than this; None: any.
-        min_confidence: All other records must have at least this confidence; None: any.
-        archive_importance: Records whose importance has faded below this are left out; None: none.
-        archive_decay_score: Records whose decay score has faded below this are left out; None: none.
+        limits: The thresholds of importance, confidence and decay, as `reads.limits_of` gives them.
     """
 
     reach: Scope
     now: datetime
-    roles: tuple[str, ...] = ()
-    above_importance: float | None = None
-    min_confidence: float | None = None
-    archive_importance: float | None = None
-    archive_decay_score: float | None = None
+    roles: tuple[str, ...]
+    limits: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -719,14 +713,15 @@ class Claim:
 
     Attributes:
         record: The record that it would make; it has no id yet.
-        quotes: The words that say it: the key of the message, the place of the first character, and the place after the last.
+        quote: The words that say it: the key of the message, the place of the first character, and the place after the last;
+            None: the application says it.
         ends: Whether it says that something is no longer true.
         targets: Ids of the records that it ends or replaces, if it names them.
         is_correction: Whether it says that these were never true.
     """
 
     record: Record
-    quotes: tuple[tuple[int, int, int], ...] = ()
+    quote: tuple[int, int, int] | None = None
     ends: bool = False
     targets: tuple[str, ...] = ()
     is_correction: bool = False
@@ -848,7 +843,7 @@ class Operations(BaseModel):
 
 
 class RefusedError(Exception):
-    """An operation makes no fact. The error's text is the reason; it quotes nobody."""
+    """A statement makes or changes no record. The error's text is the reason; it quotes nobody."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -323,7 +323,7 @@ def check(
     closes = target is not None and operation.op in {"update", "end"} and not is_foreign
     return Claim(
         record=said,
-        quotes=((line.key, *_place(line, start, end)),),
+        quote=(line.key, *_place(line, start, end)),
         ends=operation.op == "end" or operation.modality == "used_to",
         targets=(target.memory_id,) if target is not None and closes else (),
         is_correction=operation.correction and closes,

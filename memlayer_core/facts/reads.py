@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from memlayer_core.codec import json_text, plain, restore
 from memlayer_core.facts import check
@@ -35,6 +36,7 @@ from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.reads import inside
 from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.settings import Settings
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
@@ -100,18 +102,27 @@ WORTH = sa.case(
     ),
     else_=records.c.confidence >= sa.bindparam("least", type_=sa.Float),
 )
-"""The condition that records are important or certain enough for a reader; `_parameters` gives its values."""
+"""The condition that records are important or certain enough for a reader; `limits_of` gives its values."""
 
 
-def kept_values(importance: float | None, decay_score: float | None) -> dict[str, float]:
-    """Return the values of `KEPT` for thresholds of importance and decay score; None: no threshold."""
-    given = {"kept_importance": importance, "kept_decay_score": decay_score}
-    return {name: _limit(None if one is None else one - TOLERANCE) for name, one in given.items()}
+def limits_of(settings: Settings) -> dict[str, float]:
+    """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
+    above = settings.recall_importance + TOLERANCE
+    least = settings.recall_confidence - TOLERANCE
+    return {**kept_values(settings), "above": above, "above_faded": _limit(above), "least": least}
 
 
-def _limit(threshold: float | None) -> float:
+def kept_values(settings: Settings) -> dict[str, float]:
+    """Return the values of `KEPT` for the thresholds of the settings."""
+    return {
+        "kept_importance": _limit(settings.archive_importance - TOLERANCE),
+        "kept_decay_score": _limit(settings.archive_decay_score - TOLERANCE),
+    }
+
+
+def _limit(threshold: float) -> float:
     """Return the microseconds in which a value of one fades to a threshold."""
-    if threshold is None or threshold <= 0:
+    if threshold <= 0:
         return _ALWAYS
     return check.halvings(threshold) * statements.micros_of(HALF_LIFE)
 
@@ -498,19 +509,14 @@ def pages(
 
 
 def _parameters(reader: Reader) -> dict[str, Any]:
-    """Return who asks, when, and the thresholds. A number close to a threshold is on it."""
-    above = None if reader.above_importance is None else reader.above_importance + TOLERANCE
-    least = None if reader.min_confidence is None else reader.min_confidence - TOLERANCE
+    """Return who asks, when, and the thresholds."""
     labels = grantees(reader.reach, reader.roles)
     return {
         **statements.reach_parameters(reader.reach),
         "commons": reader.reach.commons.namespace,
         "now": statements.to_micros(reader.now),
         **{f"label_{place}": label for place, label in enumerate(labels)},
-        "above": -1.0 if above is None else above,
-        "above_faded": _limit(above),
-        "least": -1.0 if least is None else least,
-        **kept_values(reader.archive_importance, reader.archive_decay_score),
+        **reader.limits,
     }
 
 
@@ -603,21 +609,15 @@ def add_evidence(
     statement: Claim,
     kind: EvidenceKind,
     model: str | None,
-) -> int:
-    """Let a record rest on the words of a statement. Returns how many messages were added."""
-    keys = [key for key, _, _ in statement.quotes]
-    these = evidence.c.namespace == owner.namespace, evidence.c.ordinal == ordinal, evidence.c.kind == kind
-    here = set(connection.scalars(sa.select(evidence.c.message).where(*these, evidence.c.message.in_(keys))))
+) -> None:
+    """Let a record rest on the words of a statement, if it has any."""
+    if statement.quote is None:
+        return
+    key, start, until = statement.quote
     said_at = statements.to_micros(statement.record.first_observed)
-    same: Any = {"ordinal": ordinal, "model": model, "text": statement.record.raw}
-    rows = [
-        _evidence_row(owner, key, kind, said_at, start=start, until=until, **same)
-        for key, start, until in statement.quotes
-        if key not in here
-    ]
-    if rows:
-        connection.execute(sa.insert(evidence), rows)
-    return len(rows)
+    row = _evidence_row(owner, key, kind, said_at, ordinal=ordinal, start=start, until=until)
+    row |= {"model": model, "text": statement.record.raw}
+    connection.execute(sa.insert(evidence).values(row))
 
 
 def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: Any) -> dict[str, Any]:
@@ -626,9 +626,9 @@ def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: A
     return {**nothing, **whose, "kind": kind, "said_at": said_at, **more}
 
 
-def rests_on(connection: sa.Connection, namespace: str, ordinal: int, keys: Collection[int]) -> bool:
-    """Return whether a record rests on one of some messages already, or on a copy of it in a fork."""
-    ids = sa.select(messages.c.id).where(messages.c.key.in_(keys))
+def rests_on(connection: sa.Connection, namespace: str, ordinal: int, key: int) -> bool:
+    """Return whether a record rests on a message already, or on a copy of it in a fork."""
+    ids = sa.select(messages.c.id).where(messages.c.key == key)
     these = evidence.c.namespace == namespace, evidence.c.ordinal == ordinal, messages.c.id.in_(ids)
     found = sa.select(evidence.c.number).join(messages, messages.c.key == evidence.c.message).where(*these)
     return connection.scalar(found.limit(1)) is not None
@@ -755,7 +755,7 @@ def restore_evidence(
         numbers = connection.scalars(sa.select(sessions.c.number).where(*named)).all()
         digests = [statements.id_digest(number, quote.message_id) for number in numbers]
         key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests), IN_FORCE))
-        if key is None or rests_on(connection, owner.namespace, ordinal, [key]):
+        if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
         said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)
         row = _evidence_row(
@@ -782,19 +782,16 @@ def _evidence(row: Any) -> Evidence:
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
 
 
+_ENTRY = TypeAdapter(LedgerEntry)
+
+
 def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) -> None:
     """Store what a call did."""
-    body = {"records": [ordinal_of(one)[1] for one in entry.record_ids], "refused": entry.refusals}
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
         "bucket": scope.session_bucket if scope.session_id is not None else None,
-        "session_id": entry.session_id,
-        "task": entry.task,
-        "outcome": entry.outcome,
-        "reason": entry.reason,
-        "body": json_text({name: value for name, value in body.items() if value}),
-        "model": entry.model,
+        "body": _ENTRY.dump_json(entry, exclude_defaults=True).decode(),
         "at": statements.to_micros(entry.at),
     }
     connection.execute(sa.insert(outcomes).values(row))
@@ -805,13 +802,13 @@ def newest_outcomes(
 ) -> list[LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
     page = (
-        sa.select(outcomes)
+        sa.select(outcomes.c.body)
         .where(_whose(reach))
         .order_by(outcomes.c.number.desc())
         .limit(limit)
         .offset(offset)
     )
-    return [_entry(row, reach.user_id) for row in connection.execute(page)]
+    return [_ENTRY.validate_json(body) for body in connection.scalars(page)]
 
 
 def forget_outcomes(connection: sa.Connection, reach: Scope, buckets: Iterable[str]) -> None:
@@ -831,20 +828,6 @@ def _whose(reach: Scope) -> Any:
     if reach.session_id is not None:
         return sa.and_(whose, outcomes.c.bucket == reach.session_bucket)
     return whose if reach.agent_id is None else sa.and_(whose, outcomes.c.agent_id == reach.agent_id)
-
-
-def _entry(row: Any, user_id: str) -> LedgerEntry:
-    body: dict[str, Sequence[Any]] = json.loads(row.body)
-    return LedgerEntry(
-        task=row.task,
-        outcome=row.outcome,
-        at=statements.from_micros(row.at),
-        reason=row.reason,
-        session_id=row.session_id,
-        record_ids=tuple(memory_id(user_id, one) for one in body.get("records", ())),
-        refusals=tuple(body.get("refused", ())),
-        model=row.model,
-    )
 
 
 # What a model is shown of a conversation.

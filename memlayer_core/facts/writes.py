@@ -377,45 +377,35 @@ def begin(
     _add_part(connection, session.number, first, last)
 
 
-def owe(connection: sa.Connection, session: int, min_messages: int, until: int) -> None:
-    """Queue an episode about the turns before a position that were just summed up, as `begin` does."""
-    begin(
-        connection,
-        connection.execute(sa.select(sessions).where(sessions.c.number == session)).one(),
-        min_messages,
-        until,
-    )
-
-
 def append_episode(
     connection: sa.Connection,
     session: int,
     first: int,
     until: int,
-    record: Record,
+    record: Record | None,
+    min_messages: int | None,
     now: datetime,
     shards: int,
 ) -> Record | None:
     """Store the episode of turns that were just summarized. Returns its record.
 
-    If earlier turns are in no episode, an episode about all of them is queued instead. If these turns are in an episode
-    already, nothing is done. In both cases None is returned.
+    Without a record, or if earlier turns are in no episode, an episode about all of them is queued instead, as `begin`
+    does. If these turns are in an episode already, nothing is done. In all these cases None is returned.
 
     Args:
         connection: In the transaction that puts the summary in force.
         session: Number of the session.
         first: Position of the first message.
         until: Position of the last message.
-        record: The record to store.
+        record: The record to store; None: the model gave none that is good.
+        min_messages: As for `begin`.
         now: The present.
         shards: Number of shards of the index.
     """
     row = connection.execute(sa.select(sessions).where(sessions.c.number == session)).one()
     behind = _behind(connection, row)
-    if behind > until:
-        return None
-    if behind != first and (behind > first or _tells(connection, session, behind, first - 1)):
-        begin(connection, row, 1, until + 1)
+    if record is None or behind > first or _tells(connection, session, behind, first - 1):
+        begin(connection, row, min_messages, until + 1)
         return None
     record = remember(connection, _chained(connection, session, first, record), now, shards)
     _add_part(connection, session, first, until, ordinal_of(record.memory_id)[1])
@@ -444,13 +434,9 @@ def store_episode(
     this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
     namespace = connection.scalar(this_one.with_for_update())
     storage_jobs.spend(connection, model_costs, namespace or "")
-    row = find_episode(connection, episode.number)
-    if row is not None and row.version != episode.version:
-        again = {"attempts": 0, "due": to_micros(now), "owner": None}
-        _set(connection, job_rows, job_rows.c.id == job.id, **again)
-        return None
     storage_jobs.finish(connection, [job])
-    if row is None or row.ordinal is not None:  # the session is deleted, or another process was faster
+    row = find_episode(connection, episode.number)
+    if row is None or row.ordinal is not None:  # its messages were changed, or another process was faster
         return None
     ordinal = 0
     if record is not None:
@@ -481,14 +467,9 @@ def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], no
         forgotten = row.ordinal is not None and row.ordinal not in there  # it is not written again
         if forgotten:
             continue
-        if not _tells(connection, row.session, row.first, row.until):
-            _drop(connection, summaries.c.number == row.number)
-            continue
-        changed = {"version": row.version + 1, "ordinal": None}
-        _set(connection, summaries, summaries.c.number == row.number, **changed)
-        waiting = sa.and_(job_rows.c.kind == "episode", job_rows.c.subject == row.number)
-        anew = {"dead": 0, "attempts": 0, "due": to_micros(now), "owner": None, "error": None}
-        _set(connection, job_rows, waiting, **anew)
+        _drop(connection, summaries.c.number == row.number)
+        if _tells(connection, row.session, row.first, row.until):
+            _add_part(connection, row.session, row.first, row.until)
 
 
 def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
@@ -598,7 +579,7 @@ def store_fact(
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
-    if same is not None and not statement.quotes:
+    if same is not None and statement.quote is None:
         return Decision("confirm", "it says the same"), remember(connection, record, now, shards, narrow)
     known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, statement)}
     if same is not None and not statement.ends:
@@ -625,7 +606,7 @@ def store_fact(
     if decision.kind == "add" and decision.until is not None:
         until = decision.until
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
-    is_filed = not statement.quotes and record.replaced_by is None
+    is_filed = statement.quote is None and record.replaced_by is None
     made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
     reads.add_evidence(connection, owner, ordinal, statement, "said", model)
     return decision, made
@@ -656,13 +637,13 @@ def _confirm(
 ) -> Record:
     """Store that a fact was said again; nothing if it rests on these words already."""
     known = reads.record_of(row)
-    keys = [key for key, _, _ in statement.quotes]
-    if keys and reads.rests_on(connection, row.namespace, row.ordinal, keys):
+    said = statement.quote
+    if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
     record = confirm(known, statement.record, now)
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
-    if not statement.quotes and not texts.existing_keys(connection, [row.number]):
+    if said is None and not texts.existing_keys(connection, [row.number]):
         _file(connection, row.number, record, now)
     return record
 
@@ -1026,7 +1007,7 @@ def _reason(row: Any, now: datetime) -> str:
 
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
-    kept = reads.kept_values(settings.archive_importance, settings.archive_decay_score)
+    kept = reads.kept_values(settings)
     return {**kept, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
 
 

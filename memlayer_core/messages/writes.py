@@ -24,7 +24,6 @@ from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
 from memlayer_core.storage.statements import AT_ONCE, EVERY, LAST, ListStatement, Statement
 from memlayer_core.storage.tables import (
     IN_FORCE,
-    IS_EPISODE,
     messages,
     namespaces,
     records,
@@ -253,11 +252,6 @@ def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
             new |= {column.name: ends(one[column.name]) for column in lasts}
             this = [column == one[column.name] for column in table.primary_key]
             connection.execute(sa.update(table).where(*this).values(new))
-    connection.execute(
-        sa.update(summaries)
-        .where(summaries.c.session == row.number, IS_EPISODE)
-        .values(version=summaries.c.version + 1)
-    )
     anew = {
         "next_position": step * (len(old) + 1),
         "memory_start": ends(row.memory_start - 1) + 1 if row.memory_start else 0,

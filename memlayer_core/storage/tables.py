@@ -161,8 +161,8 @@ jobs = sa.Table(
 
 # Summaries of a session's turns from the position `first` to `until`, of two kinds. A "rolling" one stands for all turns before a
 # window; versions that newer ones replaced stay. An "episode" is a part of the session whose text is a record: `ordinal` is the
-# number of that record among the user's, None until there is one, 0 if there will be none, and `version` goes up when what was
-# said there is changed.
+# number of that record among the user's, None until there is one, 0 if there will be none. When what was said there is changed, its
+# row leaves, and a new one is owed.
 summaries = sa.Table(
     "memlayer_summaries",
     tables,
@@ -195,7 +195,7 @@ sa.Index(
 )
 sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPISODE)
 EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
-sa.Index("memlayer_summaries_owed", summaries.c.number, sqlite_where=EPISODE_IS_OWED)
+sa.Index("memlayer_summaries_owed", summaries.c.ordinal, sqlite_where=EPISODE_IS_OWED)
 
 costs = sa.Table(
     "memlayer_costs",
@@ -287,7 +287,7 @@ evidence = sa.Table(
     sqlite_autoincrement=True,
 )
 
-# What each call of a model or of an agent's tool did. No words of anybody are in it.
+# What each call of a model or of an agent's tool did: `body` is the entry as JSON. No words of anybody are in it.
 outcomes = sa.Table(
     "memlayer_outcomes",
     tables,
@@ -295,12 +295,7 @@ outcomes = sa.Table(
     sa.Column("namespace", sa.String(32), nullable=False),
     sa.Column("agent_id", sa.Text),
     sa.Column("bucket", sa.String(33)),
-    sa.Column("session_id", sa.Text),
-    sa.Column("task", sa.String(12), nullable=False),
-    sa.Column("outcome", sa.String(12), nullable=False),
-    sa.Column("reason", sa.Text, nullable=False),
     sa.Column("body", sa.Text, nullable=False),
-    sa.Column("model", sa.Text),
     sa.Column("at", sa.BigInteger, nullable=False),
     sa.Index("memlayer_outcomes_newest", "namespace", "number"),
     sa.Index("memlayer_outcomes_at", "at"),

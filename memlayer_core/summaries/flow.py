@@ -208,15 +208,11 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: J
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
-        first = task.messages[0].position
-        if draft is not None:
-            stored.append(
-                records_writes.append_episode(
-                    connection, session.number, first, task.until, draft, now, rt.shards
-                )
-            )
-        elif rt.episode_minimum is not None:  # it is asked for by itself
-            records_writes.owe(connection, session.number, rt.episode_minimum, task.until + 1)
+        first, least = task.messages[0].position, rt.episode_minimum
+        record = records_writes.append_episode(
+            connection, session.number, first, task.until, draft, least, now, rt.shards
+        )
+        stored.append(record)
 
     is_kept = rt.db.write(summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode)
     if result.text is None:
@@ -269,7 +265,7 @@ def _condense(
     """Sum up lines together with the summary of what came before them.
 
     A long text is summed up part by part, each part with the summary of those before it; a part that is too long for the
-    model is halved. An episode and a side task are asked for only if the text has one part.
+    model is split. An episode and a side task are asked for only if the text has one part.
 
     Raises:
         ModelError: The model did not answer.
@@ -286,10 +282,11 @@ def _condense(
                 rt, usage, previous, part, limit, scripts, with_episode=whole and with_episode, side_task=task
             )
         except ModelContextError:
-            halves = summaries_prompt.halve(part)
-            if halves is None:
+            room = sum(map(rt.tokens.text, part)) // 2
+            shorter = summaries_prompt.parts(part, room, rt.tokens.text)
+            if len(shorter) == 1:
                 raise
-            waiting.extendleft(reversed(halves))
+            waiting.extendleft(reversed(shorter))
             whole = False
             continue
         if made.text is None:

@@ -175,17 +175,6 @@ def parts(lines: Iterable[str], limit: int, cost: Callable[[str], int]) -> list[
     return [part for part in found if part]
 
 
-def halve(part: Sequence[str]) -> tuple[list[str], list[str]] | None:
-    """Return the two halves of a part; None if it is too short."""
-    if len(part) > 1:
-        middle = len(part) // 2
-        return list(part[:middle]), list(part[middle:])
-    if not part or len(part[0]) <= _LEAST:
-        return None
-    first, second = _cut(part[0])
-    return [first], [second]
-
-
 def _cut(line: str) -> tuple[str, str]:
     """Cut a line in two near its middle, between words if possible."""
     middle = len(line) // 2

@@ -22,7 +22,7 @@ from memlayer_core.storage.tables import tables
 pytestmark = pytest.mark.each_database
 
 Where = dict[str, Any]
-TABLES = {28: "6c2ae68377b91ac0"}
+TABLES = {28: "773b3a224bd1b647"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
