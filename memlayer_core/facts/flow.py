@@ -198,8 +198,8 @@ def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) ->
 
 
 def reader_of(rt: Journal, reach: Scope, roles: object) -> Reader:
-    """Return the reader, with the thresholds that the settings give."""
-    return Reader(reach, rt.now(), check.roles_of(roles), reads.limits_of(rt.settings))
+    """Return the reader, for whom the thresholds of the settings count."""
+    return Reader(reach, rt.now(), check.roles_of(roles), rt.settings)
 
 
 def prepare_record(rt: Runtime, record: Record) -> Record:

@@ -27,6 +27,7 @@ from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.message import JSON, Role, identifier, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
+from memlayer_core.settings import Settings
 from memlayer_core.show import Cell, Colour, Mark, Tabular, View, Viewable, ViewList, line_of
 
 # Records: what is remembered of a user beyond one session, and who may see it.
@@ -513,13 +514,13 @@ class Reader:
         reach: Scope of the user who asks, with the agent if one is named.
         now: The present; records that have expired are left out.
         roles: Roles in which the user asks.
-        limits: The thresholds of importance, confidence and decay, as `reads.limits_of` gives them.
+        settings: Their thresholds of importance, confidence and decay count.
     """
 
     reach: Scope
     now: datetime
     roles: tuple[str, ...]
-    limits: Mapping[str, float]
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)

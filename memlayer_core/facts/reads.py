@@ -516,7 +516,7 @@ def _parameters(reader: Reader) -> dict[str, Any]:
         "commons": reader.reach.commons.namespace,
         "now": statements.to_micros(reader.now),
         **{f"label_{place}": label for place, label in enumerate(labels)},
-        **reader.limits,
+        **limits_of(reader.settings),
     }
 
 
