@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import hashlib
+import json
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast
@@ -300,19 +301,19 @@ class Temporaries:
                 self._waiting[scope.session_bucket] = [(message, True) for message in waiting]
             return waiting
 
-    def note_shown(self, scope: Scope, texts: Iterable[tuple[str, int]]) -> None:
-        """Note texts of messages as a context showed them, smaller or with escapes, and their keys. Only digests are stored."""
-        named = [(_digest(scope, text), key) for text, key in texts]
+    def note_shown(self, scope: Scope, texts: Iterable[tuple[Message, int]]) -> None:
+        """Note messages as a context showed them, smaller or with escapes, and their keys. Only digests are stored."""
         with self._lock:
-            for one, key in named:
-                self._shown[one] = key
-                self._shown.move_to_end(one)
+            for message, key in texts:
+                for one in {_digest(scope, message), _digest(scope, replace(message, id=None))}:
+                    self._shown[one] = key
+                    self._shown.move_to_end(one)
             while len(self._shown) > _SHOWN:
                 self._shown.popitem(last=False)
 
-    def key_shown(self, scope: Scope, text: str) -> int | None:
-        """Return the key of the message that a context of this user showed in this form; 0: several joined ones; None: none."""
-        return self._shown.get(_digest(scope, text))
+    def key_shown(self, scope: Scope, message: Message) -> int | None:
+        """Return the key of the message that a context of this user showed in this form; None: none, or several joined ones."""
+        return self._shown.get(_digest(scope, message)) if self._shown else None
 
     def keep_recall(self, scope: Scope, kind: str, recall: Any) -> None:
         """Keep what was recalled for a session's newest question, in place of what was kept before.
@@ -363,9 +364,18 @@ class Temporaries:
                 del self._recalls[key]
 
 
-def _digest(scope: Scope, text: str) -> bytes:
-    named = f"{scope.namespace}:{text}".encode("utf-8", "surrogatepass")
+def _digest(scope: Scope, message: Message) -> bytes:
+    """Return a digest of a message as a model sees it, in whatever way its arguments are written as JSON."""
+    said = [message.text, *(f"{one.name}({_json_of(one.arguments)})" for one in message.tool_calls)]
+    named = f"{scope.namespace}:{message.id}:{message.role}:{said}".encode("utf-8", "surrogatepass")
     return hashlib.blake2b(named, digest_size=16).digest()
+
+
+def _json_of(arguments: str) -> Any:
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 # Everything that a flow works with.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,7 +31,7 @@ from memlayer_core.message import (
 )
 from memlayer_core.messages import check, preview, reads, writes
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
-from memlayer_core.messages.render import as_prompt, change_text, has_escapes
+from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -53,7 +53,6 @@ _UNDATED = (
     "before now. Pass `created_at=…` if they are older"
 )
 _MANY = 8  # messages of a user without a time that are more than a single turn
-_LOOKED_AT = 400  # newest messages that are searched for the original of a message without an id
 
 
 def restore_originals(
@@ -74,84 +73,21 @@ def restore_originals(
         one_is_new: Whether a message that comes alone and without an id was said just now, whatever it looks like.
     """
     checked = check.check_messages(messages)
-    if one_is_new and len(checked) == 1 and checked[0].id is None and checked[0].tool_call_id is None:
-        left = _without_our_blocks(rt, scope, checked[0])
-        return checked if left is None else [left]
-    plain = [left for message in checked if (left := _without_our_blocks(rt, scope, message)) is not None]
-    previews = {
-        at: found
-        for at, message in enumerate(plain)
-        if (found := _preview_of(rt, scope, message)) is not None
-    }
-    escaped = [
-        at
-        for at, message in enumerate(plain)
-        if at not in previews and has_escapes(message) and _may_be_copy(rt, scope, message)
-    ]
-    if not previews and not escaped:
+    plain = [_without_our_blocks(rt, scope, message) for message in checked]
+    if one_is_new and len(plain) == 1 and plain[0].id is None and plain[0].tool_call_id is None:
         return plain
-    keys = [key for key, _ in previews.values()]
-    ids = [message.id for at in escaped if (message := plain[at]).id is not None]
-    originals = rt.db.read(_originals, scope, keys, ids if escaped else None)
+    shown = {at: rt.temporaries.key_shown(scope, message) for at, message in enumerate(plain)}
+    keys = [key for key in shown.values() if key]
+    originals = rt.db.read(_originals, scope, keys) if keys else {}
     named = {message.id for message in plain}  # each original is in a list once
-    for at, (key, length) in previews.items():
-        original = originals.get(key)
-        if original is None or not _is_of(plain[at], original, named):
-            continue  # somebody wrote what looks like a preview
-        whole_one = preview.unpack(as_prompt(original))
-        exact = length in {None, f"{len(preview.full_text(whole_one)):,}"} or rt.settings.truncate_messages
-        if exact and whole_one.text.startswith(plain[at].text.partition(preview.ELLIPSIS)[0]):
+    for at, key in shown.items():
+        original, copy = originals.get(key or 0), plain[at]
+        if original is None or (copy.role, copy.tool_call_id) != (original.role, original.tool_call_id):
+            continue
+        if copy.id == original.id or (copy.id is None and original.id not in named):
             plain[at] = original
             named.add(original.id)
-    if escaped:
-        _unescape(plain, escaped, originals, named)
     return plain
-
-
-def _may_be_copy(rt: Runtime, scope: Scope, message: Message) -> bool:
-    """Return whether a message can be compared with an original: by its id, its call, or since we showed its text."""
-    named = message.id is not None or message.tool_call_id is not None
-    return named or rt.temporaries.key_shown(scope, preview.shown_text(message)) is not None
-
-
-def _preview_of(rt: Runtime, scope: Scope, message: Message) -> tuple[int, str | None] | None:
-    """Return the key of the message that one may be a preview of, and the length that it states; None: it is not a preview.
-
-    An assistant's preview states nothing, and is known by its text.
-    """
-    text = preview.shown_text(message)
-    key = rt.temporaries.key_shown(scope, text) if preview.ELLIPSIS in text else None
-    if key:
-        return key, None
-    return (
-        preview.parse_preview(message) if message.id is not None or message.tool_call_id is not None else None
-    )
-
-
-def _unescape(
-    messages: list[Message], places: Sequence[int], originals: Mapping[int, Message], ids: set[str | None]
-) -> None:
-    """Put originals in the places of their escaped copies."""
-    by_words: dict[tuple[object, ...], list[Message]] = {}
-    for original in originals.values():
-        shown = as_prompt(original)
-        if shown is not original:
-            by_words.setdefault(_words(shown), []).append(original)
-    for at in places:
-        same = by_words.get(_words(messages[at]), ())
-        found = next((original for original in same if _is_of(messages[at], original, ids)), None)
-        if found is not None:
-            messages[at] = found
-            ids.add(found.id)
-
-
-def _is_of(copy: Message, original: Message, ids: set[str | None]) -> bool:
-    """Return whether a message may be a copy of another.
-
-    Role and call are equal, and so is the id. A copy without an id has an original that is not in the list by its id.
-    """
-    same = (copy.role, copy.tool_call_id) == (original.role, original.tool_call_id)
-    return same and (copy.id == original.id or (copy.id is None and original.id not in ids))
 
 
 # Private characters: one that a text lacks stands for each character of our blocks.
@@ -159,10 +95,10 @@ _PRIVATE = [chr(code) for code in range(0xE000, 0xE100)]
 _ENDS = "%s+|(?:%s+\n\n)*([^%s]*)(?:\n\n%s+)*"  # a message's own text, with such blocks before and behind it
 
 
-def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message | None:
+def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message:
     """Return a message of a user or a system without our blocks at its ends, where a context puts them.
 
-    In other places, or alone, somebody wrote them. Returns None if only one of our content blocks is left.
+    In other places, or alone, somebody wrote them.
     """
     if message.role not in {"user", *SYSTEM_ROLES} or "</" not in message.text:
         return message
@@ -177,22 +113,11 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message 
     return message if left is None else left
 
 
-def _originals(
-    connection: Connection, scope: Scope, keys: Sequence[int], ids: Sequence[str] | None
-) -> dict[int, Message]:
-    """Return messages by key, in order: those of the keys and, if ids are given, those of the ids and the newest."""
+def _originals(connection: Connection, scope: Scope, keys: Sequence[int]) -> dict[int, Message]:
+    """Return messages of a session by their keys."""
     session = reads.find(connection, scope)
-    if session is None:
-        return {}
-    found = reads.read_keys(connection, session, keys)
-    if ids is not None:
-        found += reads.list_by_id(connection, scope, session.number, ids)
-        found += [one for _, one in reads.tail_messages(connection, session, None, _LOOKED_AT)]
-    return {one.key: one.message for one in sorted(found, key=lambda one: one.position)}
-
-
-def _words(message: Message) -> tuple[object, ...]:
-    return message.role, message.text, tuple(call.arguments for call in message.tool_calls)
+    found = reads.read_keys(connection, session, keys) if session is not None else []
+    return {one.key: one.message for one in found}
 
 
 # Reads of a session: the whole message behind a preview, and what a person sees of a session.

@@ -18,7 +18,7 @@ import regex
 
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import RELOAD_TOOL, Block, Message, ToolCall
-from memlayer_core.messages.render import escape, reword, texts_of, value_of
+from memlayer_core.messages.render import escape, reword, texts_of
 from memlayer_core.models.tokens import is_document, parts_of
 
 # Truncates copies of messages that are too long.
@@ -269,9 +269,6 @@ def _literal(text: str) -> str:
 
 # Writes previews of large messages, and the parts in which a model reads the whole.
 
-_NOTED = re.compile(
-    r"\[([0-9,]{1,20}) characters in all(?: of|: call \w+ with id) '(msg-[0-9]{1,18})'(?: to read them)?\]"
-)
 _CUT = re.compile(rf'({ELLIPSIS}(?: [0-9]+ more)?)"')
 _ID = re.compile(r"msg-([0-9]{1,18})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
@@ -317,13 +314,6 @@ def _unpack(block: Block, characters: int) -> list[Block]:
     if len(text) <= characters or any(isinstance(part, int) for part in parts):
         return [block]
     return [{"type": "text", "text": escape(text)}, *(part for part in parts if isinstance(part, Mapping))]
-
-
-def shown_text(message: Message) -> str:
-    """Return all that a message says, equal for arguments that frameworks write in different ways."""
-    return "\n".join(
-        [message.text, *(f"{one.name}({value_of(one.arguments)})" for one in message.tool_calls)]
-    )
 
 
 def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Callable[[str], int]) -> str:
@@ -381,12 +371,6 @@ def preview(
         if cost <= tokens or not characters:
             return small
         characters = min(characters * 7 // 8, characters * tokens // cost)
-
-
-def parse_preview(message: Message) -> tuple[int, str] | None:
-    """Return the key that a preview names, and its stated length; None for a message without a note."""
-    found = _NOTED.fullmatch(message.text.rpartition("\n")[2])
-    return None if found is None else (key_of(found[2]), found[1])
 
 
 def shown_characters(text: str, previews: Sequence[str]) -> int:
