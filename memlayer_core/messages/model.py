@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from memlayer_core.message import Message
 from memlayer_core.scope import ALONE, Scope
@@ -34,18 +34,6 @@ def beginning(text: str, limit: int = _LABEL) -> str:
     head = line[: limit - 1]
     whole = head if line[limit - 1] == " " else head.rpartition(" ")[0]
     return (whole if 2 * len(whole) > limit else head).rstrip() + "…"
-
-
-class WindowStart(NamedTuple):
-    """Where the window begins, for one token limit. The next prompt begins there, too.
-
-    Attributes:
-        first: Position of the window's first message; 0 if no start is stored.
-        version: Version of the summaries that are in front of the window.
-    """
-
-    first: int = 0
-    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +76,7 @@ class Session(Tabular):
     summary_due: int = 0
     summary_tries: int = 0
     next_position: int = 0
-    windows: Mapping[int, WindowStart] = field(default_factory=dict, repr=False)
+    windows: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     @property
     def newest(self) -> int:

@@ -16,7 +16,7 @@ from memlayer_core.codec import exact_text, parse_exact
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
-from memlayer_core.messages.model import STEP, PreparedMessage, Session, User, WindowStart
+from memlayer_core.messages.model import STEP, PreparedMessage, Session, User
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
@@ -597,21 +597,21 @@ _UNMARK = Statement(
 )
 
 
-def move_window_start(connection: sa.Connection, row: Any, size: int, start: WindowStart) -> None:
-    """Store where a window of a session begins, and the version of the summary before it.
+def move_window_start(connection: sa.Connection, row: Any, size: int, start: int) -> None:
+    """Store where a window of a session begins.
 
     A start only moves forward, and only to a message that exists. The row of the session is locked.
     """
     known = _windows_in(row)
-    there = inside(row.number), messages.c.position == start.first
-    if start > known.get(size, WindowStart()) and connection.scalar(sa.select(sa.exists().where(*there))):
+    there = inside(row.number), messages.c.position == start
+    if start > known.get(size, 0) and connection.scalar(sa.select(sa.exists().where(*there))):
         windows = json.dumps({**known, size: start})
         connection.execute(sa.update(sessions).where(sessions.c.number == row.number).values(windows=windows))
 
 
-def _windows_in(row: Any) -> dict[int, WindowStart]:
+def _windows_in(row: Any) -> dict[int, int]:
     stored = json.loads(row.windows) if row.windows else {}
-    return {int(size): WindowStart(*start) for size, start in stored.items()}
+    return {int(size): start for size, start in stored.items()}
 
 
 def unmark(connection: sa.Connection, session: int) -> None:

@@ -12,7 +12,7 @@ from memlayer_core.codec import parse_exact
 from memlayer_core.items.check import passes
 from memlayer_core.items.model import Condition
 from memlayer_core.items.sql import DECLARED, declared_names
-from memlayer_core.messages.model import Session, WindowStart
+from memlayer_core.messages.model import Session
 from memlayer_core.messages.reads import session_from
 from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
@@ -62,14 +62,14 @@ class Beginning:
 
     Attributes:
         session: The session; None before its first message.
-        window_start: Where its window begins.
+        start: Where its window begins.
         own: Statistics of the user's own data.
         shared: Statistics of the records that users of the tenant share.
         has_folders: Whether folders with items may be the user's.
     """
 
     session: Session | None = None
-    window_start: WindowStart = field(default_factory=WindowStart)
+    start: int = 0
     own: ScopeStatistics = field(default_factory=ScopeStatistics)
     shared: ScopeStatistics = field(default_factory=ScopeStatistics)
     has_folders: bool = False
@@ -77,7 +77,7 @@ class Beginning:
     @property
     def first(self) -> int:
         """Where the window begins: behind an ended part, and behind turns left out before."""
-        return max(self.window_start.first, self.session.memory_start) if self.session is not None else 0
+        return max(self.start, self.session.memory_start) if self.session is not None else 0
 
 
 def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginning:
@@ -116,7 +116,7 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     if mine is None or mine.number is None:
         return Beginning(own=own, shared=shared, has_folders=has_folders)
     session = session_from(mine)
-    return Beginning(session, session.windows.get(size, WindowStart()), own, shared, has_folders)
+    return Beginning(session, session.windows.get(size, 0), own, shared, has_folders)
 
 
 _SAMPLED = 200  # texts that are read for the languages of a user who has many texts

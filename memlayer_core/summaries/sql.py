@@ -59,12 +59,11 @@ _HERE = sa.and_(summaries.c.session == sa.bindparam("of"), IS_ROLLING)
 _IN_FORCE = Statement(sa.select(summaries).where(_HERE, summaries.c.replaced_by.is_(None)))
 _DROP = Statement(sa.delete(summaries).where(_HERE))
 _DROP_JOBS = Statement(sa.delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == sa.bindparam("of")))
-_AS_OF = Statement(
-    sa.select(summaries).where(
-        _HERE,
-        summaries.c.version <= sa.bindparam("version"),
-        sa.or_(summaries.c.replaced_by.is_(None), summaries.c.replaced_by > sa.bindparam("version")),
-    )
+_UP_TO = Statement(
+    sa.select(summaries)
+    .where(_HERE, summaries.c.until >= sa.bindparam("last"))
+    .order_by(summaries.c.version)
+    .limit(1)
 )
 
 
@@ -73,9 +72,10 @@ def in_force(connection: sa.Connection, session: Session) -> Summary | None:
     return _of(session, _IN_FORCE.first(connection, {"of": session.number}))
 
 
-def as_of(connection: sa.Connection, session: Session, version: int) -> Summary | None:
-    """Return the summary that was in force when `version` was the newest; None if it was deleted since then."""
-    return _of(session, _AS_OF.first(connection, {"of": session.number, "version": version}))
+def up_to(connection: sa.Connection, session: Session, first: int) -> Summary | None:
+    """Return the first summary that reaches up to a window; if none does, the newest. So it changes when the window moves."""
+    row = _UP_TO.first(connection, {"of": session.number, "last": first - 1})
+    return _of(session, row) or in_force(connection, session)
 
 
 def all_versions(connection: sa.Connection, session: int) -> list[Summary]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
@@ -14,14 +13,14 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
 from memlayer_core.messages.check import text_of
 from memlayer_core.messages.flow import drafts_of, message_of_draft
-from memlayer_core.messages.model import PreparedMessage, Session, WindowStart
+from memlayer_core.messages.model import PreparedMessage, Session
 from memlayer_core.messages.render import block, line, lines_inside, quote_line, with_separator
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
 from memlayer_core.recall.search import Line, Question, SearchResult, SearchScope, age_of
-from memlayer_core.recall.sql import Beginning, beginning
+from memlayer_core.recall.sql import beginning
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
@@ -33,7 +32,7 @@ from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window import view as window_view
 from memlayer_core.window.fit import Policies, default_limits, first_page, limits, placement_of, size_of
 from memlayer_core.window.model import Context, Piece, Placement
-from memlayer_core.window.view import Page, Part, WindowView
+from memlayer_core.window.view import Page, Part, Snapshot, WindowView, read_view
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -67,21 +66,15 @@ class _State:
     """What decides whether and how to recall.
 
     Attributes:
-        begin: The session, and where its window begins.
+        seen: What the window is made of.
         search_scope: Who asks, and what is searched.
-        page: The session's last messages.
         newest: What to recall for.
-        pending: Messages that are not stored yet.
-        profile: The profile.
         notes: What is true of the profile.
     """
 
-    begin: Beginning
+    seen: Snapshot
     search_scope: SearchScope
-    page: Page
     newest: _Newest
-    pending: Sequence[StoredMessage] = ()
-    profile: tuple[Part, ...] = ()
     notes: tuple[Reason, ...] = ()
 
 
@@ -196,24 +189,20 @@ def context(
     how = tuple(roles), recall_filter
 
     def look(connection: Connection) -> _Selection:
-        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts)
-        others = (known.begin, waiting, allowed, known.page, known.pending, known.profile)
-        view = partial(window_view.read_view, connection, rt, *others)
-        if newest.goes_on and newest.is_asked:
-            kept = _kept(connection, rt, scope, known, how, allowed.tokens, view)
-            if kept is not None:
-                return kept
-        if question is None or not _may_recall(known, allowed):
-            return _Selection(known, view(0))
-        found = recall_search.find(connection, rt, known.search_scope, question, wanted)
-        return _choose(connection, rt, scope, known, found, allowed.tokens, view)
+        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts, waiting)
+        kept = _kept(known, how) if newest.goes_on and newest.is_asked else None
+        if kept is not None:
+            return kept
+        if question is None or not _may_recall(known):
+            return _Selection(known, read_view(known.seen, 0))
+        return _choose(known, recall_search.find(connection, rt, known.search_scope, question, wanted))
 
     read = rt.db.read(look)
     recall = read.recall
     if rt.reranker is not None and read.lines:
         recall = yield from _reranked(rt, scope, read)
     _note(rt, scope, read, recall, how, size_of(allowed.tokens))
-    rt.temporaries.note_shown(scope, window_view.changed_texts(read.view))
+    rt.temporaries.note_shown(scope, window_view.changed(read.view))
     made = _context_of(scope, read, recall, placed, whole.tokens, told)
     return _with_quotes(rt, scope, made, quotes) if quotes else made
 
@@ -260,16 +249,16 @@ def _context_of(
 def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, how: object, size: int) -> None:
     """Note where the window begins and what is to be summed up, what was recalled, and for which question."""
     known, seen = read_state.state, read_state.view
-    session = known.begin.session
+    session = known.seen.begin.session
     if session is not None:
         due = window_view.due_position(
             session,
             seen,
-            known.begin.first,
+            known.seen.begin.first,
             lambda first, end: rt.db.read(messages_reads.count_between, session, first, end),
         )
-        if seen.start is not None or due is not None:
-            rt.db.write(_move, session, size, seen.start, due)
+        if seen.new_first is not None or due is not None:
+            rt.db.write(_move, session, size, seen.new_first, due)
             rt.wake()
     if read_state.is_searched:
         rt.note_recall(recall.records)
@@ -278,9 +267,7 @@ def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, ho
             rt.temporaries.keep_recall(scope, "own", noted)
 
 
-def _move(
-    connection: Connection, session: Session, size: int, start: WindowStart | None, due: int | None
-) -> None:
+def _move(connection: Connection, session: Session, size: int, start: int | None, due: int | None) -> None:
     """Note where a window begins, and what is to be summed up, unless the session changed meanwhile."""
     row = messages_reads.lock_session(connection, session.scope)
     if row is None or row.summary_version != session.summary_version:
@@ -366,6 +353,7 @@ def _read_state(
     limits: Limits,
     roles: Sequence[str],
     drafts: Sequence[PreparedMessage],
+    waiting: Sequence[StoredMessage],
 ) -> _State:
     """Read the session, the search scope and the profile."""
     begin = beginning(connection, scope, size_of(limits.tokens))
@@ -376,76 +364,66 @@ def _read_state(
     if session is not None:  # so many that they are nearly always enough
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
+    seen = Snapshot(connection, rt, scope, begin, limits, page, waiting, new)
     if newest.is_bare:
-        return _State(begin, searched, page, newest, new)
+        return _State(seen, searched, newest)
     profile, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
-    return _State(begin, searched, page, newest, new, profile, notes)
+    return _State(replace(seen, profile=profile), searched, newest, notes)
 
 
-def _may_recall(state: _State, limits: Limits) -> bool:
+def _may_recall(state: _State) -> bool:
     """Return whether there may be messages or records outside the window."""
-    session, covered = state.begin.session, state.search_scope
+    seen, covered = state.seen, state.search_scope
+    session, limits = seen.begin.session, seen.limits
     if session is None or not session.messages:
         return not covered.is_empty
     elsewhere = covered.own.sessions > 1 or covered.has_records or covered.folders
-    if elsewhere or state.begin.first or limits.slides:
+    if elsewhere or seen.begin.first or limits.slides:
         return True
     # Half of the limit, because another token counter may have counted the stored messages.
-    return session.tokens + sum(one.tokens for one in state.pending) > limits.tokens // 2
+    return session.tokens + sum(one.tokens for one in seen.pending) > limits.tokens // 2
 
 
-def _choose(
-    connection: Connection,
-    rt: Runtime,
-    scope: Scope,
-    state: _State,
-    result: SearchResult,
-    token_limit: int,
-    view_with: Callable[[int], WindowView],
-) -> _Selection:
+def _choose(state: _State, result: SearchResult) -> _Selection:
     """Return the window, and what is recalled besides."""
+    seen = state.seen
+    rt, token_limit = seen.rt, seen.limits.tokens
     most = recall_budget(token_limit, rt.settings.recall_tokens)
 
     def selection(view: WindowView, budget: int, reserve: int) -> _Selection:
         lines, line_limit = recall_search.choose(
-            connection,
+            seen.connection,
             rt,
             result,
             view.keys,
-            state.begin.session,
+            seen.begin.session,
             view.first if view.summary_first is None else view.summary_first,
             [part.message for part in view.window],
             rt.settings.recall_lines,
         )
         recall = replace(
-            _recalled(rt, scope, lines[:line_limit], budget), notes=result.notes, reserve=reserve
+            _recalled(rt, seen.scope, lines[:line_limit], budget), notes=result.notes, reserve=reserve
         )
         return _Selection(state, view, recall, lines, line_limit, budget, is_searched=True)
 
-    view = view_with(0)
+    view = read_view(seen, 0)
     made = selection(view, most, 0)
     if made.recall.tokens <= token_limit - view.tokens:
         return made
     # Older turns leave the window for the recall, and may then be recalled themselves.
-    view = view_with(made.recall.tokens)
+    view = read_view(seen, made.recall.tokens)
     return selection(view, min(most, token_limit - view.tokens), made.recall.tokens)
 
 
-def _kept(
-    connection: Connection,
-    rt: Runtime,
-    scope: Scope,
-    state: _State,
-    how: object,
-    token_limit: int,
-    view_with: Callable[[int], WindowView],
-) -> _Selection | None:
+def _kept(state: _State, how: object) -> _Selection | None:
     """Return what was recalled before in the run of this question, if all that it quotes is unchanged, and it fits.
 
     A model that calls tools sees the same in each call. What any process forgot, edited, archived or hid from the
     reader meanwhile is not shown again.
     """
-    asked, before = state.newest, rt.temporaries.recall_of(scope, "own")
+    seen, asked = state.seen, state.newest
+    rt, token_limit = seen.rt, seen.limits.tokens
+    before = rt.temporaries.recall_of(seen.scope, "own")
     if before is None:
         return None
     *earlier, question_id, recall = before
@@ -453,10 +431,10 @@ def _kept(
         return None
     if recall.tokens > recall_budget(token_limit, rt.settings.recall_tokens):
         return None
-    if recall_search.prints_now(connection, rt, state.search_scope, recall.prints) != recall.prints:
+    if recall_search.prints_now(seen.connection, rt, state.search_scope, recall.prints) != recall.prints:
         return None
     for reserve in (recall.reserve, recall.tokens):  # as before, or more, since the run has grown
-        view = view_with(reserve)
+        view = read_view(seen, reserve)
         if view.tokens + recall.tokens <= token_limit and view.keys.isdisjoint(recall.prints):
             return _Selection(state, view, recall)
     return None

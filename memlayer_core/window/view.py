@@ -14,13 +14,14 @@ from memlayer_core.facts.model import Record
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads, render
 from memlayer_core.messages.align import in_force
-from memlayer_core.messages.model import Session, WindowStart, beginning
-from memlayer_core.messages.preview import full_text, merge_messages, preview, shown_text
+from memlayer_core.messages.model import Session, beginning
+from memlayer_core.messages.preview import full_text, merge_messages, preview
 from memlayer_core.recall.model import Reason
 from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Runtime
+from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
@@ -83,7 +84,6 @@ class WindowView:
         summary_first: Position where it begins; None: there is none.
         summary_end: The position behind the last message that is summed up.
         next_start: Position where the window will begin when it has to move; None while that is far off.
-        start: The new window start to store, if it changed.
         profile: The user's profile.
         compaction: What became of the window, if turns had to be left out.
     """
@@ -98,7 +98,6 @@ class WindowView:
     summary_first: int | None = None
     summary_end: int = 0
     next_start: int | None = None
-    start: WindowStart | None = None
     profile: tuple[Part, ...] = ()
     compaction: Compaction | None = None
 
@@ -135,40 +134,53 @@ Page = Sequence[tuple[Entry, StoredMessage]]
 """Messages of a session, the newest first."""
 
 
-def last_entries(
-    connection: Connection,
-    rt: Runtime,
-    session: Session | None,
-    limits: Limits,
-    first: int,
-    page: Page,
-    pending: Sequence[Entry] = (),
-) -> tuple[list[Entry], dict[int, StoredMessage]]:
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a window is made of, on one snapshot.
+
+    Attributes:
+        connection: In a transaction that reads.
+        rt: What the memory works with.
+        scope: The session.
+        begin: The session, and where its window begins.
+        limits: What the window keeps within.
+        page: The session's last page from there on.
+        temporary: Temporary messages.
+        pending: Messages that are not stored yet.
+        profile: The profile; left out if the newest turn needs the tokens.
+    """
+
+    connection: Connection
+    rt: Runtime
+    scope: Scope
+    begin: Beginning
+    limits: Limits
+    page: Page = ()
+    temporary: Sequence[StoredMessage] = ()
+    pending: Sequence[StoredMessage] = ()
+    profile: tuple[Part, ...] = ()
+
+
+def last_entries(known: Snapshot, pending: Sequence[Entry]) -> tuple[list[Entry], dict[int, StoredMessage]]:
     """Return the session's last visible entries, as many as a window can need, and their messages by place.
 
-    Args:
-        connection: On one snapshot.
-        rt: What the memory works with.
-        session: None before the first message.
-        limits: What the window keeps within.
-        first: Nothing before this place is read.
-        page: The last page; further ones are read as needed.
-        pending: Messages that are not stored yet; they follow the session's.
+    The pending ones follow. Further pages are read as needed.
     """
+    rt, session, page = known.rt, known.begin.session, known.page
     newest = list(pending[::-1])
     read: dict[int, StoredMessage] = {}
     if session is None:
         return newest[::-1], read
-    size = fit.first_page(session.messages, session.tokens, limits)
+    size = fit.first_page(session.messages, session.tokens, known.limits)
     while True:
         read |= {entry.position: stored for entry, stored in page}
         told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
         told = _recount(rt, read, told, newest)
         newest.extend(told)
-        if len(page) < size or fit.enough(newest, limits, shape_of(rt)):
+        if len(page) < size or fit.enough(newest, known.limits, shape_of(rt)):
             return newest[::-1], read
         before, size = page[-1][0].position, size * 2
-        page = messages_reads.tail_messages(connection, session, before, size, first)
+        page = messages_reads.tail_messages(known.connection, session, before, size, known.begin.first)
 
 
 def shape_of(rt: Runtime) -> Shape | None:
@@ -208,11 +220,11 @@ def _recount(
     return [entry._replace(tokens=counts.get(entry.position, entry.tokens)) for entry in entries]
 
 
-def changed_texts(view: WindowView) -> Iterator[tuple[str, int]]:
-    """Yield the texts of messages that are shown in another form than they are stored (shorter, or with escapes), and their keys."""
+def changed(view: WindowView) -> Iterator[tuple[Message, int]]:
+    """Yield messages that are shown in another form than they are stored (shorter, or with escapes), and their keys."""
     for part in (*view.system, *view.window):
         if part.is_shorter or render.has_escapes(part.message):
-            yield shown_text(part.message), part.keys[0] if len(part.keys) == 1 else 0
+            yield part.message, part.keys[0] if len(part.keys) == 1 else 0
 
 
 # Reads a session's window: its instructions, its newest turns, and its temporary messages.
@@ -225,47 +237,23 @@ _MERGED = Reason("merged", "shown as one with what the same speaker said next")
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
 
 
-def read_window(
-    connection: Connection,
-    rt: Runtime,
-    session: Session | None,
-    temporary: Sequence[StoredMessage],
-    limits: Limits,
-    reserve: int,
-    first: int,
-    page: Page,
-    *,
-    overhead: int = 0,
-    stops: Collection[int] = (),
-    pending: Sequence[StoredMessage] = (),
-) -> WindowView:
+def read_window(known: Snapshot, reserve: int, overhead: int, stops: Collection[int]) -> WindowView:
     """Read as much of the session's end as fits.
 
     Args:
-        connection: On one snapshot.
-        rt: What the memory works with.
-        session: None before the first message.
-        temporary: Temporary messages.
-        limits: What the window keeps within.
+        known: What it is made of.
         reserve: Tokens that older turns leave free.
-        first: Where the window begins; nothing before it is read.
-        page: The session's last page from there on.
         overhead: Tokens of the other parts of the context.
         stops: Places where the window should begin if it has to move, such as ends of summaries.
-        pending: Messages that are not stored yet.
 
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
     """
-    once = tuple(_part(rt, stored, _ONCE) for stored in temporary if stored.message.is_told)
-    if not pending and (session is None or not session.messages):
-        _, once, orphans = _without_orphans(rt, (), once)
-        return WindowView(
-            first, temporary=once, reasons=(*orphans, *fit.over_limit(_cost(once), limits.tokens))
-        )
-    system = _instructions(connection, rt, session, limits.tokens, pending)
+    rt, session, limits, pending = known.rt, known.begin.session, known.limits, known.pending
+    once = tuple(_part(rt, stored, _ONCE) for stored in known.temporary if stored.message.is_told)
+    system = _instructions(known)
     new = _pending_parts(rt, session, pending) if pending else []
-    entries, stored = last_entries(connection, rt, session, limits, first, page, [entry for entry, _ in new])
+    entries, stored = last_entries(known, [entry for entry, _ in new])
     around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
     while True:
         chosen = fit.window(
@@ -296,7 +284,9 @@ def read_window(
     moved_to = chosen.entries[0].position if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
     at = {one.key: position for position, one in stored.items()}
-    begins = next((at[part.keys[0]] for part in parts if part.keys), first if moved_to is None else moved_to)
+    begins = next(
+        (at[part.keys[0]] for part in parts if part.keys), known.begin.first if moved_to is None else moved_to
+    )
     seen = WindowView(
         begins, system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
     )
@@ -306,16 +296,14 @@ def read_window(
     return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))
 
 
-def _instructions(
-    connection: Connection, rt: Runtime, session: Session | None, limit: int, pending: Sequence[StoredMessage]
-) -> tuple[Part, ...]:
-    scope = pending[0].scope if session is None else session.scope
-    stored, begins = messages_reads.instructions(connection, scope, session)
+def _instructions(known: Snapshot) -> tuple[Part, ...]:
+    rt, pending = known.rt, known.pending
+    stored, begins = messages_reads.instructions(known.connection, known.scope, known.begin.session)
     if new := [pending[at] for at in in_force([one.message for one in pending])]:
-        known = [one.digest for one in stored] if begins else []
-        stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
+        told = [one.digest for one in stored] if begins else []
+        stored = [*(stored if begins else []), *(one for one in new if one.digest not in told)]
     system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored if one.message.is_told)
-    fit.check_instructions(_cost(system), limit)
+    fit.check_instructions(_cost(system), known.limits.tokens)
     return system
 
 
@@ -423,8 +411,6 @@ def _part(rt: Runtime, original: StoredMessage, reasons: tuple[Reason, ...]) -> 
 # A provider caches a prompt that begins like the one before. So the window and the summary before it change together:
 # turns are summed up while they are still in the window, and the summary is used only when they leave it.
 
-_LOOKED_AT = 400  # messages between the summaries and the window that are checked for a gap
-
 
 @dataclass(frozen=True, slots=True)
 class _SummaryPart:
@@ -435,93 +421,44 @@ class _SummaryPart:
     notes: tuple[Reason, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Summaries:
-    """The summaries of a session's older turns.
-
-    Attributes:
-        now: The summary in force.
-        before_window: The one that belongs to the present window start.
-        overdue: Whether `now` replaces it because it does not reach the window.
-    """
-
-    now: Summary | None = None
-    before_window: Summary | None = None
-    overdue: bool = False
-
-    @property
-    def behind(self) -> int:
-        """The place behind the last message that is summed up."""
-        return _behind(self.now)
-
-
-def read_view(
-    connection: Connection,
-    rt: Runtime,
-    begin: Beginning,
-    temporary: Sequence[StoredMessage],
-    limits: Limits,
-    page: Page,
-    pending: Sequence[StoredMessage],
-    profile: tuple[Part, ...],
-    reserve: int,
-) -> WindowView:
-    """Read the newest turns and the summary of what lies before them.
-
-    Args:
-        connection: On one snapshot.
-        rt: What the memory works with.
-        begin: The session, where its window begins, and the version of the summary before that.
-        temporary: Temporary messages.
-        limits: What the window keeps within.
-        page: The session's last page from there on.
-        pending: Messages that are not stored yet.
-        profile: The profile; left out if the newest turn needs the tokens.
-        reserve: Tokens that older turns leave free.
-    """
-    session, first = begin.session, begin.first
-    known = _summaries_of(connection, session, limits, begin.window_start)
-    left, view = known, known.before_window
+def read_view(known: Snapshot, reserve: int) -> WindowView:
+    """Read the newest turns and the summary of what lies before them; older turns leave `reserve` tokens free."""
+    connection, rt, limits, profile = known.connection, known.rt, known.limits, known.profile
+    session, first = known.begin.session, known.begin.first
+    now = None
+    if session is not None and session.summary_version:
+        now = summaries_sql.in_force(connection, session)
+    behind = now.until + 1 if now is not None else 0
     outranked: tuple[Reason, ...] = ()
-    shown = _before(rt, session, view, first, limits)
+
+    def before(begins: int) -> _SummaryPart:
+        if session is None or now is None:
+            return _SummaryPart()
+        return _before(rt, session, summaries_sql.up_to(connection, session, begins), begins, limits)
+
+    shown = before(first)
     while True:
-        seen = read_window(
-            connection,
-            rt,
-            session,
-            temporary,
-            limits,
-            reserve,
-            first,
-            page,
-            overhead=_cost((*shown.parts, *profile)),
-            stops=(left.behind,) if left.now is not None else (),
-            pending=pending,
-        )
-        if seen.new_first is not None:
-            view = left.now
-        wanted = _before(rt, session, view, seen.first, limits)
+        others = _cost((*shown.parts, *profile))
+        seen = read_window(known, reserve, others, (behind,) if now is not None else ())
+        wanted = before(seen.first)
         grows = wanted.parts != shown.parts
-        if (shown.parts or profile) and seen.tokens + _cost((*shown.parts, *profile)) > limits.tokens:
+        if (shown.parts or profile) and seen.tokens + others > limits.tokens:
             # The newest turn has precedence over everything.
             said = "left out: the newest turn needs the room"
             outranked += tuple(Reason("summary_left_out", f"the summary {said}") for _ in shown.parts)
             records = [f"{len(part.keys)} record(s) of the profile {said}" for part in profile]
             outranked += tuple(Reason("profile_left_out", text) for text in records)
-            left, view, wanted, profile = _Summaries(), None, _SummaryPart(), ()
+            now, wanted, profile = None, _SummaryPart(), ()
         elif not grows or seen.tokens + reserve + _cost((*wanted.parts, *profile)) <= limits.tokens:
             break
         shown = wanted
-    moves = seen.new_first is not None or known.overdue
-    begins = first if seen.new_first is None else seen.new_first
     return replace(
         seen,
         reasons=(*seen.reasons, *wanted.notes, *outranked),
         profile=profile,
         summary=wanted.parts,
         summary_first=wanted.first,
-        summary_end=known.behind,
-        start=WindowStart(begins, known.now.version if known.now is not None else 0) if moves else None,
+        summary_end=behind,
     )
 
 
@@ -545,41 +482,11 @@ def due_position(
     return begins if begins > known and stepped else None
 
 
-def _summaries_of(
-    connection: Connection, session: Session | None, limits: Limits, window_start: WindowStart
-) -> _Summaries:
-    """Return the summary in force now, and the one in force when the window got its start.
-
-    The newer one is used if the window slides from turn to turn, or if it moved before that was ready.
-    """
-    if session is None or not session.summary_version:
-        return _Summaries()
-    now = summaries_sql.in_force(connection, session)
-    if now is None or limits.slides or now.version <= window_start.version:
-        return _Summaries(now, now)
-    then = summaries_sql.as_of(connection, session, window_start.version)
-    behind = max(_behind(then), session.memory_start)
-    late = behind < _behind(now) and _has_gap(connection, session, behind, window_start.first)
-    return _Summaries(now, now if late else then, late)
-
-
-def _behind(summary: Summary | None) -> int:
-    return summary.until + 1 if summary is not None else 0
-
-
-def _has_gap(connection: Connection, session: Session, behind: int, first: int) -> bool:
-    """Return whether visible messages lie between the summary and the window."""
-    if behind >= first:
-        return False
-    between = messages_reads.tail_messages(connection, session, first, _LOOKED_AT, behind)
-    return any(entry.role not in SYSTEM_ROLES and not entry.hidden for entry, _ in between)
-
-
 def _before(
-    rt: Runtime, session: Session | None, summary: Summary | None, begins: int, limits: Limits
+    rt: Runtime, session: Session, summary: Summary | None, begins: int, limits: Limits
 ) -> _SummaryPart:
     """Return the summary before the window; its beginning, if all of it does not fit."""
-    if session is None or summary is None or summary.first >= begins:
+    if summary is None or summary.first >= begins:
         return _SummaryPart()
     sign = rt.sign(session.scope)
     room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)

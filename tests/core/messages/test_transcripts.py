@@ -24,7 +24,6 @@ from memlayer_core.errors import (
     MessageTypeError,
 )
 from memlayer_core.messages import reads, writes
-from memlayer_core.messages.model import WindowStart
 from memlayer_core.session_files import Transcripts
 from memlayer_core.testing import NOON
 from tests.conftest import PROMPT, taken_out
@@ -409,8 +408,7 @@ def test_a_mark_moves_forward_only_and_goes_with_its_message_and_where_working_m
     db, chat = store.runtime.db, chat_of(lists)
 
     def move(position: int, version: int) -> None:
-        start = WindowStart(position, version)
-        db.write(lambda on: reads.move_window_start(on, reads.lock_session(on, chat.scope), 30, start))
+        db.write(lambda on: reads.move_window_start(on, reads.lock_session(on, chat.scope), 30, position))
 
     for change, left in (
         (lambda: lists.archive("k", 1), ["b", "c", "d"]),
@@ -422,7 +420,7 @@ def test_a_mark_moves_forward_only_and_goes_with_its_message_and_where_working_m
         *_, before, last = [one.position for one in db.read(reads.history, session, 0, None)]
         for position, version in ((last, 1), (before, 5), (last, 3), (last, 2)):
             move(position, version)
-        assert db.read(reads.find, chat.scope).windows == {30: WindowStart(last, 3)}
+        assert db.read(reads.find, chat.scope).windows == {30: last}
         change()
         move(last + 1, 9)
         assert db.read(reads.find, chat.scope).windows == {}, "no message has that position"
