@@ -30,7 +30,7 @@ from locomo import read
 
 from memlayer_core import Memory, Message, Settings
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.storage.terms import content_words
+from memlayer_core.storage.terms import index_terms
 
 COUNT = token_counter("estimate")
 LIMITS = (3000, 4000, 8000)
@@ -119,7 +119,7 @@ def without_recall(turns, limit, ledger):
 def with_a_model(turns, limit, ledger):
     def summarise(instructions, prompt):
         ledger.calls += 1
-        told = Counter(content_words(prompt.partition("<conversation>")[2])).most_common(50)
+        told = Counter(index_terms(prompt.partition("<conversation>")[2])).most_common(50)
         summary = f"They talked about {', '.join(word for word, _ in told)}."
         ledger.spent += COUNT.text(instructions + prompt) + COUNT.text(summary)
         return summary
