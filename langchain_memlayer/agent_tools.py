@@ -241,6 +241,6 @@ def agent_tools(
             answer: str = await functions(config, runtime)[1](**arguments)
             return answer
 
-        return build_tool(tool.name, tool.description, tool.arguments, call, acall)
+        return build_tool(tool, call, acall)
 
     return [build(tool) for tool in AGENT_TOOLS.values()]

@@ -12,7 +12,6 @@ from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
-from pydantic import BaseModel
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message, Scope
@@ -31,8 +30,8 @@ from memlayer_core.integration import (
     memory_of,
     roles_of,
 )
-from memlayer_core.message import RELOAD, RELOAD_TOOL
-from memlayer_core.tools import AGENT_TOOLS, ReloadArguments, wrong_call
+from memlayer_core.message import RELOAD_TOOL
+from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
 # Makes the history of a chain's call: the call's config names the ids.
 
@@ -488,45 +487,25 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     if token_limit is None and not isinstance(source, Chat):
         token_limit = source.token_limit
     return build_tool(
-        RELOAD_TOOL,
-        RELOAD,
-        ReloadArguments,
-        *AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ToolException),
+        AGENT_TOOLS[RELOAD_TOOL], *AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ToolException)
     )
 
 
-class _Tool(StructuredTool):
-    """A tool whose schema is as short for a model as memlayer wrote it."""
-
-    @property
-    def tool_call_schema(self) -> dict[str, Any]:
-        """The arguments as a model sees them."""
-        schema: Any = self.args_schema
-        return dict(schema.shown())
-
-
 def build_tool(
-    name: str,
-    description: str,
-    arguments: type[BaseModel],
-    function: Callable[..., str],
-    coroutine: Callable[..., Awaitable[str]],
+    tool: AgentTool[Any], function: Callable[..., str], coroutine: Callable[..., Awaitable[str]]
 ) -> BaseTool:
     """Make a tool that answers a wrong call with an error text, so that the agent continues.
 
     Args:
-        name: The tool's name for the model.
-        description: The tool's description for the model.
-        arguments: The schema of the tool's arguments.
+        tool: The tool.
         function: The tool's function; it raises `ToolException` with a text for the model.
         coroutine: The async twin of `function`.
     """
-    return _Tool.from_function(
-        function,
-        coroutine,
-        name=name,
-        description=description,
-        args_schema=arguments,
+    return StructuredTool(
+        name=tool.name,
+        description=tool.description,
+        args_schema=tool.arguments.shown(),
+        func=function,
+        coroutine=coroutine,
         handle_tool_error=True,
-        handle_validation_error=partial(wrong_call, name),
     )

@@ -415,9 +415,8 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     """Store messages that the history does not have. Returns the newest message that a model may see.
 
     Usually everything up to a model's last answer is stored. So only the messages from the last answer but one on are
-    compared, and a call costs the same at any length of the thread. If the history ends with the first ones of them,
-    the others are added. Otherwise they are synced, and the whole thread is if the history does not end with them, as
-    after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
+    synced, and a call costs the same at any length of the thread. The whole thread is if the history does not end with
+    them, as after a return to an earlier checkpoint. LangChain's summaries of stored messages are left out.
     """
     answers = (
         at
@@ -431,12 +430,6 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     if newest or chat.stored:
         messages = [message for message in messages if not is_summary(message)]
     incoming = chat.translate(messages, newest, {message.id for message in thread})
-    known = _overlap(newest, incoming)
-    if known and all(message.role in {"user", "tool"} for message in incoming[known:]):
-        receipt = chat.add_messages(incoming[known:], verbatim=True)
-        if receipt.stored == len(incoming) - known:
-            ids = [*(message.id or "" for message in newest[-known:]), *receipt.ids]
-            return _newest(incoming, ids, receipt.stored)
     report = chat.resync(incoming, replaceable=chat.replaceable)
     return _newest(incoming, report.ids, report.stored)
 
@@ -450,13 +443,6 @@ def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newes
     )
     newest, before = next(talk, None), next(talk, None)
     return None if newest is None else Newest(*newest, is_alone=before is None or before[2])
-
-
-def _overlap(history: Sequence[Message], messages: Sequence[Message]) -> int:
-    """Return how many of the first messages are the last ones of a history."""
-    old, new = [*map(_compared, history)], [*map(_compared, messages)]
-    lengths = range(min(len(old), len(new)), 0, -1)
-    return next((count for count in lengths if old[-count:] == new[:count]), 0)
 
 
 def _compared(message: Message) -> tuple[object, ...]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-from llama_index.core.bridge.pydantic import BaseModel
 from llama_index.core.tools import FunctionTool
 from llama_index.core.tools.tool_spec.base import SPEC_FUNCTION_TYPE, BaseToolSpec
 from llama_index.core.tools.types import ToolMetadata
@@ -14,26 +13,10 @@ from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.integration import at_least_one, memory_of, roles_of
-from memlayer_core.message import JSON, RELOAD, RELOAD_TOOL
-from memlayer_core.tools import AGENT_TOOLS, AgentTool, ReloadArguments
+from memlayer_core.message import RELOAD_TOOL
+from memlayer_core.tools import AGENT_TOOLS
 
 # The tool with which an agent reloads previews. Its session is fixed: no model can choose another one.
-
-
-def conversation(source: object, token_limit: int | None) -> tuple[Chat, int | None]:
-    """Return the conversation of the tools, and the token limit of the agent's context.
-
-    Raises:
-        ConfigurationError: `source` is not a conversation.
-    """
-    if isinstance(source, MemlayerMemory):
-        return source.chat, source.limit if token_limit is None else token_limit
-    if isinstance(source, Chat):
-        return source, token_limit
-    raise ConfigurationError(
-        f"these tools are for one conversation, got {source!r:.80}",
-        hint='Pass a `MemlayerMemory`, or `memory.chat(user_id="…", session_id="…")`.',
-    )
 
 
 def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None) -> FunctionTool:
@@ -48,13 +31,10 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
             quarter of it; longer messages come in parts.
 
     Raises:
-        ConfigurationError: `source` is not a conversation.
+        InvalidScopeError: `source` is not a conversation.
     """
-    chat, token_limit = conversation(source, token_limit)
-    read, aread = AGENT_TOOLS[RELOAD_TOOL].functions(chat, token_limit, ValueError)
-    return FunctionTool.from_defaults(
-        read, async_fn=aread, name=RELOAD_TOOL, description=RELOAD, fn_schema=ReloadArguments
-    )
+    pair = (RELOAD_TOOL, f"a{RELOAD_TOOL}")
+    return MemlayerToolSpec(source, token_limit=token_limit).to_tool_list([pair])[0]
 
 
 class _Metadata(ToolMetadata):
@@ -108,11 +88,6 @@ class MemlayerToolSpec(BaseToolSpec):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> None:
-        self._is_static = (
-            isinstance(memory, MemlayerMemory)
-            and memory.mode == "STATIC"
-            and "mode" in memory.model_fields_set
-        )
         if token_limit is not None:
             at_least_one("token_limit", token_limit)
         if not isinstance(memory, Chat | MemlayerMemory):
@@ -125,19 +100,14 @@ class MemlayerToolSpec(BaseToolSpec):
                 "a conversation has its own ids, and others are given with it",
                 hint="Pass the `Memory` with the ids, or the conversation alone.",
             )
+        elif isinstance(memory, Chat):
+            chat = memory
         else:
-            chat, token_limit = conversation(memory, token_limit)
-        self._functions = {
-            name: tool.functions(chat, token_limit, ValueError, filter) for name, tool in AGENT_TOOLS.items()
-        }
-
-    def to_tool_list(
-        self,
-        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
-        func_to_metadata_mapping: dict[str, ToolMetadata] | None = None,
-    ) -> list[FunctionTool]:
-        """Return the tools; none for a `MemlayerMemory` that was given the mode `"STATIC"`."""
-        return [] if self._is_static else super().to_tool_list(spec_functions, func_to_metadata_mapping)
+            chat, token_limit = memory.chat, memory.limit if token_limit is None else token_limit
+        for name, tool in AGENT_TOOLS.items():
+            run, arun = tool.functions(chat, token_limit, ValueError, filter)
+            setattr(self, name, run)
+            setattr(self, f"a{name}", arun)
 
     def get_metadata_from_fn_name(
         self,
@@ -145,31 +115,5 @@ class MemlayerToolSpec(BaseToolSpec):
         spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
     ) -> ToolMetadata | None:
         """Return the name, the description and the schema of a tool, as the model sees them."""
-        tool = _tool_of(fn_name)
+        tool = AGENT_TOOLS[fn_name if fn_name in AGENT_TOOLS else fn_name.removeprefix("a")]
         return _Metadata(name=tool.name, description=tool.description, fn_schema=tool.arguments)
-
-    def __getattr__(self, fn_name: str) -> Callable[..., Any]:
-        """Return a tool's function, such as `record_to_memory`, or its coroutine function, `arecord_to_memory`."""
-        if not any(fn_name in names for names in self.spec_functions):
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {fn_name!r}")
-        tool = _tool_of(fn_name)
-        function, coroutine = self._functions[tool.name]
-
-        def call(**arguments: JSON) -> str:
-            return function(**_checked(tool.arguments, arguments))
-
-        async def acall(**arguments: JSON) -> str:
-            return await coroutine(**_checked(tool.arguments, arguments))
-
-        made = call if fn_name == tool.name else acall
-        made.__name__ = fn_name
-        return made
-
-
-def _tool_of(fn_name: str) -> AgentTool[Any]:
-    return AGENT_TOOLS[fn_name if fn_name in AGENT_TOOLS else fn_name.removeprefix("a")]
-
-
-def _checked(schema: type[BaseModel], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Check a model's arguments. LlamaIndex does not, and a text instead of a list would be read by characters."""
-    return schema.model_validate(arguments).model_dump()

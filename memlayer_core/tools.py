@@ -189,6 +189,7 @@ class AgentTool(Generic[A]):
         async def arun(*values: Any, **more: Any) -> str:
             return await chat.memory.runtime.threads.drive(flow(values, more), writes=self.writes)
 
+        run.__name__, arun.__name__ = self.name, f"a{self.name}"
         return run, arun
 
 
