@@ -225,6 +225,10 @@ class EmbeddedChroma(ChromaIndex):
         client, self._client, self._owned = self._client, None, None
         if client is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+        shared = sys.modules.get("chromadb.api.shared_system_client")
+        if shared is not None:  # its table of open directories would hand the parent's client to the child
+            for table in ("_identifier_to_system", "_identifier_to_refcount"):
+                getattr(shared.SharedSystemClient, table, {}).pop(str(self.directory), None)
 
 
 def _segments(directory: Path) -> Iterator[Path]:

@@ -388,7 +388,7 @@ def _translation(problem: Exception, action: str) -> MemlayerError:
     elif isinstance(problem, errors.ChromaError):
         return _corrupt(problem, action)
     else:
-        hint = "Check that Chroma is running, its URL and the headers; recall goes on without it."
+        hint = "Start it with `chroma run`, or correct its URL or the headers; recall goes on without it."
     return IndexUnavailableError(said, hint=hint)
 
 

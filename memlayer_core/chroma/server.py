@@ -51,7 +51,8 @@ class ChromaServer(ChromaIndex):
                 "the Chroma server's URL cannot be used",
                 hint="Write http://host:port or https://host:port; credentials go into `headers`.",
             )
-        self.url = url.rstrip("/")
+        parts = urlsplit(url)  # the log names the host in small letters
+        self.url = f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
 
     def close(self) -> None:
         """Close the connections, also those that Chroma's own client leaves open."""

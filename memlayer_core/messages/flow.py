@@ -11,12 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from memlayer_core.errors import (
-    InputError,
-    InvalidMessageError,
-    MessageChangedError,
-    RedactorError,
-)
+from memlayer_core.errors import InputError, InvalidMessageError, MessageChangedError, RedactorError
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.index.flow import embedding_of
 from memlayer_core.message import (

@@ -21,14 +21,7 @@ from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
 from memlayer_core.storage.statements import EVERY, LAST, WITHIN, ListStatement, Statement
-from memlayer_core.storage.tables import (
-    IN_FORCE,
-    IN_FORCE_BY_KEY,
-    messages,
-    namespaces,
-    records,
-    sessions,
-)
+from memlayer_core.storage.tables import IN_FORCE, IN_FORCE_BY_KEY, messages, namespaces, records, sessions
 from memlayer_core.storage.terms import index_terms, searchable
 
 # How a message becomes a row, and a row a message.

@@ -22,14 +22,7 @@ from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
 from memlayer_core.storage.statements import AT_ONCE, EVERY, LAST, ListStatement, Statement
-from memlayer_core.storage.tables import (
-    IN_FORCE,
-    messages,
-    namespaces,
-    records,
-    sessions,
-    summaries,
-)
+from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, summaries
 from memlayer_core.storage.terms import searchable
 
 # What follows from a change of messages. Rooms above register it, and it happens in the same transaction.

@@ -19,14 +19,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
-from memlayer_core.storage.tables import (
-    IN_FORCE,
-    messages,
-    namespaces,
-    records,
-    sessions,
-    texts,
-)
+from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, texts
 from memlayer_core.storage.vectors import ScopeStatistics
 
 _HELD = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))

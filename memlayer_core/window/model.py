@@ -10,13 +10,7 @@ from datetime import datetime
 from typing import Literal, TypeVar
 
 from memlayer_core.message import JSON, Entry, Link, Message, ids_in
-from memlayer_core.messages.render import (
-    CACHE_MARKS,
-    count_marks,
-    keep_marks,
-    openai_message,
-    plain_messages,
-)
+from memlayer_core.messages.render import CACHE_MARKS, count_marks, keep_marks, openai_message, plain_messages
 from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.show import Bar, Colour, Mark, View, Viewable
