@@ -175,7 +175,7 @@ def context(
     whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
     share = recall_budget(whole.tokens, settings.recall_tokens)
     drafts = drafts_of(rt, scope, pending) if pending else []
-    waiting = rt.temporaries.show(scope)
+    temporary = rt.temporaries.show(scope)
     newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
     quotes, told = list[str](), tuple[Reason, ...]()
     if rt.long_term is not None:
@@ -189,7 +189,7 @@ def context(
     how = tuple(roles), recall_filter
 
     def look(connection: Connection) -> _Selection:
-        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts, waiting)
+        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts, temporary)
         kept = _kept(known, how) if newest.goes_on and newest.is_asked else None
         if kept is not None:
             return kept
@@ -353,7 +353,7 @@ def _read_state(
     limits: Limits,
     roles: Sequence[str],
     drafts: Sequence[PreparedMessage],
-    waiting: Sequence[StoredMessage],
+    temporary: Sequence[StoredMessage],
 ) -> _State:
     """Read the session, the search scope and the profile."""
     begin = beginning(connection, scope, size_of(limits.tokens))
@@ -364,7 +364,7 @@ def _read_state(
     if session is not None:  # so many that they are nearly always enough
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
-    seen = Snapshot(connection, rt, scope, begin, limits, page, waiting, new)
+    seen = Snapshot(connection, rt, scope, begin, limits, page, temporary, new)
     if newest.is_bare:
         return _State(seen, searched, newest)
     profile, notes = window_view.profile(connection, rt, searched, limits.tokens, page)

@@ -161,26 +161,28 @@ class Snapshot:
     profile: tuple[Part, ...] = ()
 
 
-def last_entries(known: Snapshot, pending: Sequence[Entry]) -> tuple[list[Entry], dict[int, StoredMessage]]:
+def last_entries(
+    snapshot: Snapshot, pending: Sequence[Entry]
+) -> tuple[list[Entry], dict[int, StoredMessage]]:
     """Return the session's last visible entries, as many as a window can need, and their messages by place.
 
     The pending ones follow. Further pages are read as needed.
     """
-    rt, session, page = known.rt, known.begin.session, known.page
+    rt, session, page = snapshot.rt, snapshot.begin.session, snapshot.page
     newest = list(pending[::-1])
     read: dict[int, StoredMessage] = {}
     if session is None:
         return newest[::-1], read
-    size = fit.first_page(session.messages, session.tokens, known.limits)
+    size = fit.first_page(session.messages, session.tokens, snapshot.limits)
     while True:
         read |= {entry.position: stored for entry, stored in page}
         told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
         told = _recount(rt, read, told, newest)
         newest.extend(told)
-        if len(page) < size or fit.enough(newest, known.limits, shape_of(rt)):
+        if len(page) < size or fit.enough(newest, snapshot.limits, shape_of(rt)):
             return newest[::-1], read
         before, size = page[-1][0].position, size * 2
-        page = messages_reads.tail_messages(known.connection, session, before, size, known.begin.first)
+        page = messages_reads.tail_messages(snapshot.connection, session, before, size, snapshot.begin.first)
 
 
 def shape_of(rt: Runtime) -> Shape | None:
@@ -237,11 +239,11 @@ _MERGED = Reason("merged", "shown as one with what the same speaker said next")
 _ONCE = (Reason("temporary", "shown until a model has answered to it"),)
 
 
-def read_window(known: Snapshot, reserve: int, overhead: int, stops: Collection[int]) -> WindowView:
+def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collection[int]) -> WindowView:
     """Read as much of the session's end as fits.
 
     Args:
-        known: What it is made of.
+        snapshot: What it is made of.
         reserve: Tokens that older turns leave free.
         overhead: Tokens of the other parts of the context.
         stops: Places where the window should begin if it has to move, such as ends of summaries.
@@ -249,11 +251,11 @@ def read_window(known: Snapshot, reserve: int, overhead: int, stops: Collection[
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
     """
-    rt, session, limits, pending = known.rt, known.begin.session, known.limits, known.pending
-    once = tuple(_part(rt, stored, _ONCE) for stored in known.temporary if stored.message.is_told)
-    system = _instructions(known)
+    rt, session, limits, pending = snapshot.rt, snapshot.begin.session, snapshot.limits, snapshot.pending
+    once = tuple(_part(rt, stored, _ONCE) for stored in snapshot.temporary if stored.message.is_told)
+    system = _instructions(snapshot)
     new = _pending_parts(rt, session, pending) if pending else []
-    entries, stored = last_entries(known, [entry for entry, _ in new])
+    entries, stored = last_entries(snapshot, [entry for entry, _ in new])
     around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
     while True:
         chosen = fit.window(
@@ -285,7 +287,8 @@ def read_window(known: Snapshot, reserve: int, overhead: int, stops: Collection[
     ahead = chosen.next_start if not once and not limits.slides else None
     at = {one.key: position for position, one in stored.items()}
     begins = next(
-        (at[part.keys[0]] for part in parts if part.keys), known.begin.first if moved_to is None else moved_to
+        (at[part.keys[0]] for part in parts if part.keys),
+        snapshot.begin.first if moved_to is None else moved_to,
     )
     seen = WindowView(
         begins, system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
@@ -296,14 +299,14 @@ def read_window(known: Snapshot, reserve: int, overhead: int, stops: Collection[
     return replace(seen, reasons=tuple(one for one in reasons if one.code != "newest_turn_over_limit"))
 
 
-def _instructions(known: Snapshot) -> tuple[Part, ...]:
-    rt, pending = known.rt, known.pending
-    stored, begins = messages_reads.instructions(known.connection, known.scope, known.begin.session)
+def _instructions(snapshot: Snapshot) -> tuple[Part, ...]:
+    rt, pending = snapshot.rt, snapshot.pending
+    stored, begins = messages_reads.instructions(snapshot.connection, snapshot.scope, snapshot.begin.session)
     if new := [pending[at] for at in in_force([one.message for one in pending])]:
         told = [one.digest for one in stored] if begins else []
         stored = [*(stored if begins else []), *(one for one in new if one.digest not in told)]
     system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored if one.message.is_told)
-    fit.check_instructions(_cost(system), known.limits.tokens)
+    fit.check_instructions(_cost(system), snapshot.limits.tokens)
     return system
 
 
@@ -421,10 +424,10 @@ class _SummaryPart:
     notes: tuple[Reason, ...] = ()
 
 
-def read_view(known: Snapshot, reserve: int) -> WindowView:
+def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
     """Read the newest turns and the summary of what lies before them; older turns leave `reserve` tokens free."""
-    connection, rt, limits, profile = known.connection, known.rt, known.limits, known.profile
-    session, first = known.begin.session, known.begin.first
+    connection, rt, limits, profile = snapshot.connection, snapshot.rt, snapshot.limits, snapshot.profile
+    session, first = snapshot.begin.session, snapshot.begin.first
     now = None
     if session is not None and session.summary_version:
         now = summaries_sql.in_force(connection, session)
@@ -439,7 +442,7 @@ def read_view(known: Snapshot, reserve: int) -> WindowView:
     shown = before(first)
     while True:
         others = _cost((*shown.parts, *profile))
-        seen = read_window(known, reserve, others, (behind,) if now is not None else ())
+        seen = read_window(snapshot, reserve, others, (behind,) if now is not None else ())
         wanted = before(seen.first)
         grows = wanted.parts != shown.parts
         if (shown.parts or profile) and seen.tokens + others > limits.tokens:
