@@ -43,6 +43,11 @@ from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMess
 
 # Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
 
+_PATIENCE = 100_000
+"""The most pairs of values that are compared in stretches where no value occurs once in both sequences."""
+
+_Chain = tuple[int, int, "_Chain | None"]
+
 
 def in_common(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
     """Return a dict from places in `after` to the places of equal values in `before`. Both rise.
@@ -65,14 +70,55 @@ def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
 
 
 def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
-    """Align longer runs first, and of equally long runs the newest."""
-    first = sum(1 for _ in takewhile(bool, map(eq, before, after))) if prefix else 0
-    pairs = {at: at for at in range(first)}
-    matcher = SequenceMatcher(None, before[first:][::-1], after[first:][::-1])
-    for run in matcher.get_matching_blocks():
-        for step in range(1, run.size + 1):
-            pairs[len(after) - run.b - step] = len(before) - run.a - step
+    """Align values that occur once in both sequences, then the equal neighbours of these, then runs between them.
+
+    Longer runs are aligned first, and of equally long runs the newest.
+    """
+    first = _alike(before, after) if prefix else 0
+    single = [(at + first, to + first) for at, to in _unique_pairs(before[first:], after[first:])]
+    pairs = {**{at: at for at in range(first)}, **dict(single)}
+    stop, end, patience = len(after), len(before), _PATIENCE
+    for at, to in reversed([(first - 1, first - 1), *single]):
+        ours, theirs = before[to + 1 : end], after[at + 1 : stop]
+        front = _alike(ours, theirs) if at >= first else 0
+        back = _alike(ours[front:][::-1], theirs[front:][::-1]) if stop < len(after) else 0
+        pairs.update((at + step, to + step) for step in range(1, front + 1))
+        pairs.update((stop - step, end - step) for step in range(1, back + 1))
+        ours, theirs = ours[front : len(ours) - back], theirs[front : len(theirs) - back]
+        if len(ours) * len(theirs) <= patience:
+            patience -= len(ours) * len(theirs)
+            matcher = SequenceMatcher(None, ours[::-1], theirs[::-1], autojunk=False)
+            for run in matcher.get_matching_blocks():
+                for step in range(1 + back, run.size + 1 + back):
+                    pairs[stop - run.b - step] = end - run.a - step
+        stop, end = at, to
     return pairs
+
+
+def _alike(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    """Return how many values are equal at the beginning of both."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
+
+
+def _unique_pairs(before: Sequence[bytes], after: Sequence[bytes]) -> list[tuple[int, int]]:
+    """Return pairs of places of values that occur once in each sequence, in the same order in both.
+
+    There are as many pairs as possible; of several ways the newest is taken.
+    """
+    times, again = Counter(before), Counter(after)
+    places = {value: to for to, value in enumerate(before) if times[value] == 1}
+    both = [(at, places[value]) for at, value in enumerate(after) if again[value] == 1 and value in places]
+    chains: list[_Chain] = []  # of each length, from the end on, the one that leaves most room in front
+    for at, to in reversed(both):
+        length = bisect_left(chains, -to, key=lambda chain: -chain[1])
+        chains[length : length + 1] = [(at, to, chains[length - 1] if length else None)]
+    longest: list[tuple[int, int]] = []
+    chain = chains[-1] if chains else None
+    while chain is not None:
+        longest.append(chain[:2])
+        chain = chain[2]
+    return longest
 
 
 # Compares a list that a framework sends again with the history: what is new, and what it replaces.
@@ -185,8 +231,8 @@ def align(
         sparse: How many messages at the beginning of `past` may have gaps between them.
         final: Whether the conversation ends where the list ends.
     """
-    places = {one.id: to for to, one in enumerate(past) if one.id is not None}
-    named = {at: places[one.id] for at, one in enumerate(incoming) if one.id in places}
+    named = _matches_by_id(past, incoming)
+    line = _in_rising_order(named, incoming)
     with_tools = any(one.tools for one in incoming)  # else the tool messages were filtered out
     heard = [
         to for to, one in enumerate(past) if one.talk and not one.permanent and (with_tools or not one.tools)
@@ -194,16 +240,13 @@ def align(
     said = [at for at, one in enumerate(incoming) if one.talk]
     rest = _Rest(past, incoming, _without(heard, named.values()), _without(said, named), complete)
 
-    ours, by_id = sorted({*heard, *(to for to in named.values() if past[to].talk)}), {*named.values()}
-    before = [b"%d" % to if to in by_id else past[to].words for to in ours]
-    after = [b"%d" % named[at] if at in named else incoming[at].words for at in said]
-    same = {said[at]: ours[to] for at, to in in_common(before, after, prefix=complete).items()}
-    line = {at: to for at, to in same.items() if at in named}
+    same = rest.in_common(line)
     if final and complete and not line and rest.repeats():
         same = dict(zip(rest.theirs, rest.ours, strict=False))
     sure = bool(line) or rest.are_sure(same)
     if not sure and not rest.are_likely(same):
         same = {}
+    same = dict(sorted({**line, **same}.items()))
     edited = {at: to for at, to in named.items() if past[to].words != incoming[at].words}
     exchanged: dict[int, int] = {}
     if sure:
@@ -248,6 +291,25 @@ def _without(places: Places, others: Collection[int]) -> list[int]:
     return [place for place in places if place not in left_out]
 
 
+def _matches_by_id(past: Digests, incoming: Digests) -> dict[int, int]:
+    """Return places in the list with the places in the past that have the same id."""
+    places = {one.id: to for to, one in enumerate(past) if one.id is not None}
+    return {at: places[one.id] for at, one in enumerate(incoming) if one.id in places}
+
+
+def _in_rising_order(by_id: Mapping[int, int], incoming: Digests) -> dict[int, int]:
+    """Return the matches by id that are in the same order in the list and in the past.
+
+    New messages come between or behind them, so that the same ones are in order when the list is sent again.
+    """
+    line: dict[int, int] = {}
+    highest = -1
+    for at, to in by_id.items():
+        if incoming[at].talk and to > highest:
+            line[at] = highest = to
+    return line
+
+
 @dataclass(frozen=True, slots=True)
 class _Rest:
     """The messages of both lists that no id matches.
@@ -265,6 +327,16 @@ class _Rest:
     ours: Places
     theirs: Places
     complete: bool
+
+    def in_common(self, line: Mapping[int, int]) -> dict[int, int]:
+        """Return matches by words, in rising order, between the matches by id."""
+        same: dict[int, int] = {}
+        ends = [*line.items(), (len(self.incoming), len(self.past))]
+        for number, (theirs, ours) in enumerate(_stretches(self.theirs, self.ours, ends)):
+            before, after = [self.past[to].words for to in ours], [self.incoming[at].words for at in theirs]
+            pairs = in_common(before, after, prefix=self.complete and not number)
+            same.update((theirs[at], ours[to]) for at, to in pairs.items())
+        return dict(sorted(same.items()))
 
     def are_sure(self, same: Mapping[int, int]) -> bool:
         """Return whether the matches cannot be chance."""

@@ -358,6 +358,16 @@ def test_people_repeat_themselves_and_what_could_be_chance_decides_over_nothing(
         assert found == then, (past, sent)
 
 
+@pytest.mark.requirement("L09")
+def test_the_end_of_a_long_talk_in_few_words_is_known_again(chat):
+    """Words that are said often are no reason to store a talk once more."""
+    chat.add_messages([Message("assistant" if at % 2 else "user", f"move {at % 14}") for at in range(300)])
+    end = [Message(one.role, one.text) for one in chat.history(-200)]
+
+    assert chat.resync([*end, Message("user", "I give up.")]).stored == 1
+    assert len(chat.history()) == 301
+
+
 def test_the_spelling_of_arguments_and_blocks_and_the_signature_of_a_thought_say_nothing():
     def words(message: Message) -> bytes:
         return digest_of(message, with_id=False).words
