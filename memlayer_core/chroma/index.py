@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from memlayer_core.errors import IndexCorruptError, IndexUnavailableError, MemlayerError
+from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, MemlayerError
 from memlayer_core.seams import Neighbour
 from memlayer_core.storage.terms import MOST_PASSAGES
 
@@ -58,7 +58,12 @@ class ChromaIndex(ABC):
     sync_threshold: int  # vectors after which Chroma writes a collection's graph to the disk
 
     def __init__(self, store_id: str) -> None:
-        self._prefix = f"memlayer-{UUID(store_id).hex[:12]}"
+        try:
+            self._prefix = f"memlayer-{UUID(store_id).hex[:12]}"
+        except (ValueError, AttributeError, TypeError) as problem:
+            raise ConfigurationError(
+                f"`store_id` must be a UUID, got {store_id!r}", hint="Pass the id in the journal's layout."
+            ) from problem
         self.is_held = False
         self.capacity = 1 << 20
         self._client: ClientAPI | None = None
@@ -327,12 +332,22 @@ def load_chromadb() -> ModuleType:
     try:
         import chromadb  # takes a second, so only if it is needed
     except Exception as problem:
+        named = ", ".join(_rejected(problem)) or "a variable"
         raise IndexUnavailableError(
             f"chromadb cannot be imported: {problem}",
-            hint="Chroma reads unprefixed environment variables and the file .env of the working directory: "
-            "check the variables that are named, or start the process in another directory.",
+            hint=f"Chroma reads unprefixed environment variables and the file .env of the working "
+            f"directory: check {named} there, or start the process in another directory.",
         ) from problem
     return chromadb
+
+
+def _rejected(problem: Exception) -> list[str]:
+    """Return the variables that a pydantic error complains about."""
+    from pydantic import ValidationError  # only a failure needs it
+
+    if not isinstance(problem, ValidationError):
+        return []
+    return ["_".join(map(str, error["loc"])).upper() for error in problem.errors()]
 
 
 def chroma_settings(**values: Any) -> Any:
@@ -388,7 +403,7 @@ def _translation(problem: Exception, action: str) -> MemlayerError:
     elif isinstance(problem, errors.ChromaError):
         return _corrupt(problem, action)
     else:
-        hint = "Start it with `chroma run`, or correct its URL or the headers; recall goes on without it."
+        hint = "Check that Chroma is running and reachable; recall goes on without it."
     return IndexUnavailableError(said, hint=hint)
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from memlayer_core.chroma.index import ChromaIndex, chroma_settings, load_chromadb, translate_errors
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, IndexUnavailableError
 
 if TYPE_CHECKING:
     from chromadb.api import ClientAPI
-
-# A name or an address in brackets, a port and a path.
-_URL = re.compile(r"https?://(\[[^]\s/@?#]+]|[^]\s/@?#:[]+)(:\d{1,5})?(/[^\s?#]*)?", re.IGNORECASE)
 
 
 class ChromaServer(ChromaIndex):
@@ -46,13 +42,17 @@ class ChromaServer(ChromaIndex):
     ) -> None:
         super().__init__(store_id)
         self._headers, self._timeout = dict(headers or {}), timeout
-        if not _URL.fullmatch(str(url)):
-            raise ConfigurationError(
-                "the Chroma server's URL cannot be used",
-                hint="Write http://host:port or https://host:port; credentials go into `headers`.",
-            )
-        parts = urlsplit(url)  # the log names the host in small letters
-        self.url = f"{parts.scheme}://{parts.netloc.lower()}{parts.path.rstrip('/')}"
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except (ValueError, TypeError, AttributeError) as problem:
+            raise _no_url("it cannot be parsed") from problem
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _no_url(f"got scheme {parts.scheme!r} and host {parts.hostname!r}")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise _no_url("credentials go into `headers`, and nothing may follow the path")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.url = f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
 
     def close(self) -> None:
         """Close the connections, also those that Chroma's own client leaves open."""
@@ -73,9 +73,18 @@ class ChromaServer(ChromaIndex):
         chromadb = load_chromadb()
         patience = httpx.Timeout(self._timeout, connect=min(5.0, self._timeout))
         logging.getLogger("httpx").addFilter(self._is_not_ours)
-        with translate_errors(f"reach {self.url}"):
+        try:
             answer = httpx.get(f"{self.url}/api/v2/heartbeat", headers=self._headers, timeout=patience)
-            answer.raise_for_status()
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+            raise IndexUnavailableError(
+                f"no Chroma server answers at {self.url}: {type(problem).__name__}: {problem}",
+                hint="Start it with `chroma run`, or correct the URL and its port.",
+            ) from problem
+        if not answer.is_success:
+            raise IndexUnavailableError(
+                f"what answers at {self.url} is not a Chroma server that lets us in: HTTP {answer.status_code}",
+                hint="Check the URL and its port, and the headers.",
+            )
         with translate_errors(f"connect to {self.url}"):
             settings = chroma_settings(
                 chroma_api_impl="chromadb.api.fastapi.FastAPI",
@@ -100,3 +109,10 @@ class ChromaServer(ChromaIndex):
     def _forget_parent(self) -> None:
         super()._forget_parent()
         self._client = None
+
+
+def _no_url(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the Chroma server's URL cannot be used: {text}",
+        hint="Write http://host:port or https://host:port.",
+    )

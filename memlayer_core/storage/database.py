@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -15,7 +16,7 @@ from memlayer_core.errors import ConfigurationError, NewerSchemaError, OlderSche
 from memlayer_core.settings import Settings
 from memlayer_core.storage import words
 from memlayer_core.storage.sqlite import SqliteDatabase, journal_file
-from memlayer_core.storage.tables import meta, tables
+from memlayer_core.storage.tables import meta, namespaces, tables
 
 if TYPE_CHECKING:
     from memlayer_core.storage.postgres import PostgresDatabase
@@ -66,8 +67,8 @@ def may_write(target: Path | str | None) -> bool:
 SCHEMA_VERSION = 28
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
-_WAY_OVER = """Run `memlayer export FILE … --tenant TENANT` for each tenant with the memlayer that wrote the \
-store, then `memlayer import FILE …` into a new store with this one: docs/migration.md. Nothing was changed."""
+_SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query
+_NAMED = 20  # tenants in a hint
 
 
 def ensure_tables(connection: Connection, *, shards: int) -> None:
@@ -105,7 +106,7 @@ def check_version(connection: Connection) -> None:
     if version < SCHEMA_VERSION:
         raise OlderSchemaError(
             f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
-            hint=_WAY_OVER,
+            hint=_way_over(connection),
         )
 
 
@@ -128,3 +129,32 @@ def _create(connection: Connection, shards: int) -> None:
             {"name": "schema_version", "value": str(SCHEMA_VERSION)},
         ],
     )
+
+
+def _way_over(connection: Connection) -> str:
+    """Name the two commands that carry a store over, for each of its tenants."""
+    tenants = connection.scalars(
+        sa.select(namespaces.c.tenant_id).distinct().order_by(namespaces.c.tenant_id)
+    ).all()
+    here, there, condition = _places(connection.engine.url)
+    tenant = shlex.quote(tenants[0] if tenants else "default")
+    hint = (
+        f"Run `memlayer export memory.jsonl {here} --tenant {tenant}` with the memlayer that wrote the store, "
+        f"then `memlayer import memory.jsonl {there}` with this one{condition}. Nothing was changed."
+    )
+    if len(tenants) > 1:
+        more = ", …" if len(tenants) > _NAMED else ""
+        hint += f" Do both for each of its {len(tenants)} tenants: {', '.join(tenants[:_NAMED])}{more}."
+    return hint
+
+
+def _places(url: sa.URL) -> tuple[str, str, str]:
+    """Return the arguments that name the store, those that name a new one, and what must be done before."""
+    if url.get_backend_name() == "sqlite":
+        directory = Path(url.database or "").parent
+        return shlex.quote(str(directory)), shlex.quote(f"{directory}-new"), ""
+    old = url.difference_update_query(_SECRETS)
+    new = old.set(database=f"{url.database}_new")
+    here, there = (shlex.quote(one.render_as_string(hide_password=True)) for one in (old, new))
+    secret = " and the password in the place of ***" if url.password else ""
+    return f"--database-url {here}", f"--database-url {there}", f" and a new database of that name{secret}"

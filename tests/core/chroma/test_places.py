@@ -198,7 +198,7 @@ try:
     index.acquire()
     write(index, 1)
 except IndexUnavailableError as problem:
-    print("migrations" in str(problem), ".env" in problem.hint)
+    print("MIGRATIONS" in problem.hint, ".env" in problem.hint)
 else:
     print("opened", index._client.get_settings().anonymized_telemetry)
 """
@@ -223,12 +223,14 @@ def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_
 # --- servers
 
 
-def test_what_is_no_url_is_refused_without_telling_secrets():
+def test_what_is_no_url_or_no_uuid_is_refused_without_telling_secrets(tmp_path):
     wrong = "localhost:8000 ftp://host:1 http:// http://host:notaport http://me:secret@host:1 chroma"
     for url in (*wrong.split(), ""):
         with pytest.raises(ConfigurationError) as caught:
             ChromaServer(url, store_id=STORE)
         assert "secret" not in str(caught.value)
+    with pytest.raises(ConfigurationError, match="UUID"):
+        EmbeddedChroma(tmp_path, store_id="mine")
 
 
 def test_a_server_that_does_not_answer_is_given_up():
@@ -239,7 +241,7 @@ def test_a_server_that_does_not_answer_is_given_up():
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
             index = ChromaServer(url, store_id=STORE, timeout=0.3)
             assert index.acquire()
-            with pytest.raises(IndexUnavailableError, match="Chroma could not reach") as caught:
+            with pytest.raises(IndexUnavailableError, match="no Chroma server answers") as caught:
                 write(index, 1)
             assert caught.value.retryable
 
