@@ -31,8 +31,13 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
             quarter of it; longer messages come in parts.
 
     Raises:
-        InvalidScopeError: `source` is not a conversation.
+        ConfigurationError: `source` is not a conversation.
     """
+    if not isinstance(source, Chat | MemlayerMemory):
+        raise ConfigurationError(
+            f"these tools are for one conversation, got {source!r:.80}",
+            hint='Pass a `MemlayerMemory`, or `memory.chat(user_id="…", session_id="…")`.',
+        )
     pair = (RELOAD_TOOL, f"a{RELOAD_TOOL}")
     return MemlayerToolSpec(source, token_limit=token_limit).to_tool_list([pair])[0]
 
