@@ -183,114 +183,6 @@ def _start_of(pid: int) -> str:
     return "gone" if known[0] in "ZX" else known[19]
 
 
-# Leases jobs and does them. A job that fails is tried again later, and given up after too many attempts.
-
-logger = logging.getLogger("memlayer")
-
-_CAUSES: dict[type[errors.MemlayerError], tuple[Source, int]] = {
-    errors.IndexUnavailableError: ("index", 1),
-    errors.IndexCorruptError: ("index", 1),
-    errors.EmbedderMismatchError: ("embedder", 1),
-    ErasureDelayError: ("erasure", 10),  # much later, since writers wait while it runs
-}
-"""What holds up a job that did not cause the problem, and how many times longer than usual it waits."""
-
-
-class JobRunner:
-    """Leases jobs and does them, for one thread of the worker or several.
-
-    Args:
-        owner: The worker's name, for its leases.
-        step: Does jobs of one kind.
-
-    Attributes:
-        last_error: Why the last attempt failed; None if it did not.
-    """
-
-    def __init__(self, owner: str, step: Callable[[Runtime, JobKind, list[Job]], None]) -> None:
-        self._owner, self._step = owner, step
-        self.last_error: str | None = None
-
-    def lease(
-        self,
-        rt: Runtime,
-        kinds: Sequence[JobKind],
-        limit: int,
-        seconds: float = 0.0,
-        stretch: Stretch | None = None,
-        is_ready: Callable[[Runtime], bool] = lambda _: True,
-    ) -> list[Job]:
-        """Lease the oldest jobs that are due, if they can be done. The lease is longer than usual by `seconds`."""
-        now = rt.now()
-        until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
-        if not rt.db.read(storage_jobs.is_due, kinds, now, until) or not is_ready(rt):
-            return []
-        return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
-
-    def do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
-        """Do jobs, those of one kind together. If they fail together, each is tried alone."""
-        lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
-        for job in lost:  # each attempt ended with its process
-            self._give_up(rt, job, self.last_error or "every attempt ended with its process")
-        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
-        for kind, some in groupby(left, key=lambda job: job.kind):
-            self._attempt(rt, kind, list(some))
-
-    def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
-        try:
-            with rt.telemetry.job(kind, len(jobs)):
-                self._step(rt, kind, jobs)
-            self.last_error = None
-        except tuple(_CAUSES) as problem:
-            self._postpone(rt, jobs, problem)
-        except Exception as problem:
-            if isinstance(problem, errors.StoreUnavailableError):
-                raise
-            if len(jobs) > 1 and not isinstance(problem, errors.ModelError):
-                for job in jobs:  # one of them may be the cause: try each alone
-                    self._attempt(rt, kind, [job])
-                return
-            self.last_error = errors.in_short(problem)
-            if isinstance(problem, errors.EmbedderError):
-                rt.health.down("embedder", self.last_error)
-            elif not isinstance(problem, errors.MemlayerError):
-                log_error("a background job raised", problem)
-            for job in jobs:
-                self._try_later(rt, job, errors.in_short(problem))
-
-    def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: errors.MemlayerError) -> None:
-        """Try jobs again later whose failure had another cause."""
-        if not threading.main_thread().is_alive():
-            return  # the interpreter ends: the next process does the jobs
-        source, times = _CAUSES[type(problem)]
-        self.note(rt, source, problem)
-        later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
-        rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
-
-    def note(self, rt: Runtime, source: Source, problem: Exception) -> None:
-        """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
-        self.last_error = errors.in_short(problem)
-        rt.health.down(source, self.last_error)
-
-    def _try_later(self, rt: Runtime, job: Job, reason: str) -> None:
-        if job.attempts >= rt.settings.job_attempts:
-            self._give_up(rt, job, reason)
-            return
-        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, job.attempts))
-        rt.db.write(storage_jobs.fail, [job], reason, later)
-        rt.emit(JobFailed(job.kind, job.subject, job.attempts, reason))
-
-    def _give_up(self, rt: Runtime, job: Job, error: str) -> None:
-        rt.db.write(storage_jobs.fail, [job], error, None)
-        rt.emit(JobDead(job.kind, job.subject, error))
-
-
-def log_error(text: str, problem: Exception) -> None:
-    """Log an error of another library with its traceback, but without its text, which may quote a message."""
-    trace = "".join(traceback.format_tb(problem.__traceback__))
-    logger.error("%s: %s\n%s", text, errors.in_short(problem), trace)
-
-
 # The daily maintenance: reports what is archived, and deletes what the settings say.
 
 _TOLD = timedelta(days=90)  # how long `memory.ledger` shows a call
@@ -343,122 +235,34 @@ def _prune_outcomes(rt: Runtime, moment: datetime) -> int:
     return gone
 
 
-# Does the jobs that call language models, in separate threads: nothing else waits for a model.
-
-
-class ModelThreads:
-    """The threads that call language models: at most `Settings.model_concurrency`.
-
-    A thread starts when a job is due, and ends when none is.
-
-    Args:
-        owner: The worker's name, for its leases.
-        stop: Is set when the worker stops.
-        notify: Is called after each job.
-    """
-
-    def __init__(self, owner: str, stop: threading.Event, notify: Callable[[], None]) -> None:
-        self._jobs = JobRunner(owner, self._step)
-        self._stop, self._notify = stop, notify
-        self._threads: set[threading.Thread] = set()
-        self._rests_until = 0.0
-
-    @property
-    def last_error(self) -> str | None:
-        """Why the last attempt failed; None if it did not."""
-        return self._jobs.last_error
-
-    def start(self, rt: Runtime) -> None:
-        """Start threads while jobs are due. Only the worker's own thread calls it."""
-        while len(self._threads) < rt.settings.model_concurrency and time.monotonic() >= self._rests_until:
-            jobs = self._lease(rt)
-            if not jobs or self._stop.is_set():
-                return
-            thread = threading.Thread(target=self._run, args=(rt, jobs), name="memlayer-models", daemon=True)
-            self._threads.add(thread)
-            thread.start()
-
-    def join(self, until: float) -> None:
-        """Wait for the threads until a moment of `time.monotonic()`."""
-        for thread in list(self._threads):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, until - time.monotonic()))
-
-    def _run(self, rt: Runtime, jobs: Sequence[Job]) -> None:
-        try:
-            while jobs and not self._stop.is_set():
-                self._jobs.do(rt, jobs)
-                self._notify()
-                jobs = self._lease(rt)
-        except errors.StoreUnavailableError as problem:
-            self._jobs.last_error = errors.in_short(problem)
-            self._rests_until = time.monotonic() + _RECOVERY
-        except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
-            self._jobs.note(rt, "worker", problem)
-            log_error("work with models cannot go on", problem)
-            self._rests_until = time.monotonic() + _RECOVERY
-        finally:
-            self._threads.discard(threading.current_thread())
-            rt.wake()  # a job may have come since the last look
-
-    def _lease(self, rt: Runtime) -> list[Job]:
-        """Lease a job; for one of kind "learn", also the others of its session that are due."""
-        seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
-        kinds = [kind for kind, doer in _doers(rt).items() if doer is not None and kind not in _OF_INDEX]
-        jobs = self._jobs.lease(rt, kinds, 1, seconds)
-        if jobs and jobs[0].kind == "learn" and most > 1:
-            whole = rt.db.read(storage_jobs.stretch_of, [jobs[0].subject])._replace(first=0, last=LAST)
-            jobs += self._jobs.lease(rt, ["learn"], most - 1, seconds, whole)
-        return jobs
-
-    def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
-        if kind == "learn":
-            with rt.health.watch("learning", rt.settings.lease_seconds):
-                extract(rt, jobs)
-            return
-        write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
-        source: Source = "long-term memory" if kind == "record" else "summarizer"
-        for job in jobs:
-            with rt.health.watch(source, rt.settings.lease_seconds):
-                write(rt, job)
-
-    def _summarize(self, rt: Runtime, job: Job) -> None:
-        if not rt.settings.extraction_with_summaries:
-            summarize(rt, job)
-            return
-        facts = FactTask(rt, lambda keys: self._lease_all(rt, keys))
-        try:
-            summarize(rt, job, facts.ask)
-        finally:
-            facts.finish()
-
-    def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
-        """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""
-        stretch, now = rt.db.read(storage_jobs.stretch_of, keys), rt.now()
-        rt.db.write(storage_jobs.gather, "learn", stretch, lambda _: now)
-        return self._jobs.lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, stretch)
-
-
 # The worker: it leases jobs in the background and does them. A restart loses no job and repeats no effect.
 
+logger = logging.getLogger("memlayer")
+
 _OF_INDEX: tuple[JobKind, ...] = ("audit", "compact", "copy")
+_CAUSES: dict[type[errors.MemlayerError], tuple[Source, int]] = {
+    errors.IndexUnavailableError: ("index", 1),
+    errors.IndexCorruptError: ("index", 1),
+    errors.EmbedderMismatchError: ("embedder", 1),
+    ErasureDelayError: ("erasure", 10),  # much later, since writers wait while it runs
+}
+"""What holds up a job that did not cause the problem, and how many times longer than usual it waits."""
 _COPIES = 60.0  # seconds that vectors wait for others, since one write of many costs Chroma little more
 _COMPACTED = 256  # collections in one batch
-_ERASURE_SHARE = (
-    100  # after erasing the journal's files, the worker waits this many times as long as that took
-)
+_ERASURE_SHARE = 100  # after erasing the journal's files, the worker waits as many times as long as that took
 _IDLE = 1.0  # seconds between two checks for jobs of other processes
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
 _CLOSING = 5.0  # seconds that `close` waits for the current batch; then its leases are given back
+_MODELS = "memlayer-models"  # the name of the threads that call language models
 
 
 class Worker:
-    """Runs background jobs for one memory.
+    """Runs background jobs for one memory. A job that fails is tried again later, and given up after too many attempts.
 
     The thread starts at the first job. Only the process that holds the vector index writes to it; it finds jobs of
     other processes within a second. If it ends, another process takes the index. Every process embeds texts, erases
-    deleted data, and maintains the store once a day. Jobs that call language models have separate threads: nothing else
-    waits for a model.
+    deleted data, and maintains the store once a day. Jobs that call language models have threads of their own, at most
+    `Settings.model_concurrency`, which start when such a job is due: nothing else waits for a model.
 
     Args:
         owner: Name for this worker's leases, unique among all processes.
@@ -468,18 +272,17 @@ class Worker:
         self._owner = owner
         self._rt: Runtime | None = None
         self._thread: threading.Thread | None = None
+        self._model_threads: set[threading.Thread] = set()
         self._starting = threading.Lock()
         self._wake = Bell()
         self._hurry = Bell()
         self._stopping = threading.Event()
         self._flushing: set[Bell] = set()
-        self._jobs = JobRunner(owner, self._step)
-        self._models = ModelThreads(owner, self._stopping, self._done)
+        self._failures: dict[str, str] = {}  # why the last attempt of a thread failed, by its name
         self._rebuilt: list[IndexRebuilt] = []
-        self._copies_at = time.monotonic() + _COPIES
         self._accessed: set[int] = set()
-        self._erasures_rest_until = 0.0
-        self._takes_over_at = 0.0
+        self._copies_at = time.monotonic() + _COPIES
+        self._models_rest_until = self._erasures_rest_until = self._takes_over_at = 0.0
         self._looked_at: datetime | None = None
         self._begins = False  # until it has looked for work once
 
@@ -493,19 +296,6 @@ class Worker:
             rt.db.write(outbox.check, rt.now())
         if rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
             self.wake()
-
-    def _look_at_clock(self, rt: Runtime) -> None:
-        """Queue the daily job if a day is over. This is checked once an hour, and when the clock was set."""
-        now = rt.now()
-        if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
-            self._looked_at = now
-            enqueue_daily(rt)
-
-    def _look_at_outbox(self, rt: Runtime) -> None:
-        """Queue, once a minute, the changes that are not in the index yet."""
-        if rt.index is not None and time.monotonic() >= self._copies_at:
-            self._copies_at = time.monotonic() + _COPIES
-            rt.db.write(outbox.owe, rt.now())
 
     def begin(self) -> None:
         """Start the thread if it does not run yet: sooner or later there will be something to do."""
@@ -550,41 +340,37 @@ class Worker:
         pause = Bell()
         self._flushing.add(pause)
         try:
-            return self._wait(self._rt, timeout, pause)
+            with _progress() as show:
+                return self._wait(self._rt, timeout, pause, show)
         finally:
             self._flushing.discard(pause)
 
-    def _wait(self, rt: Runtime, timeout: float | None, pause: Bell) -> Backlog:
+    def _wait(self, rt: Runtime, timeout: float | None, pause: Bell, show: Callable[[int], None]) -> Backlog:
         others = [kind for kind, doer in _doers(rt).items() if doer is None]
         patience = _PATIENCE if timeout is None else timeout
         deadline = time.monotonic() + patience
-        fewest: int | None = None
-        marked: int | None = None  # texts that are missing in the index: one job writes all of them
-        with _progress() as show:
-            while True:
-                # Notes are read first: those that become jobs now are in the backlog.
-                is_noted = self._begins or self._accessed or self._owes_summaries
-                backlog = rt.db.read(storage_jobs.backlog, others, rt.now())
-                if not is_noted and not backlog.queued and not _owes_index(rt):
-                    return backlog
-                if timeout is None and (fewest is None or backlog.queued < fewest):
-                    fewest, marked, deadline = backlog.queued, None, time.monotonic() + patience
-                left = deadline - time.monotonic()
-                if left <= 0 and timeout is None:
-                    still = rt.db.read(outbox.count)
-                    if still and (marked is None or still < marked):
-                        marked, left, deadline = still, patience, time.monotonic() + patience
-                if left <= 0:
-                    last_error = self._models.last_error or self._jobs.last_error
-                    raise _timeout_error(rt, backlog, patience, last_error, in_all=timeout is not None)
-                show(backlog.queued)
-                rt.db.check_file()
-                now = rt.now()
-                if not rt.db.read(storage_jobs.is_hurried, now):
-                    rt.db.write(storage_jobs.hurry, now)
-                self._hurry.ring()
-                self.wake()
-                pause.wait(min(left, _LOOK))
+        fewest: tuple[int, int] | None = None
+        while True:
+            # Notes are read first: those that become jobs now are in the backlog.
+            is_noted = self._begins or self._accessed or self._owes_summaries
+            now = rt.now()
+            backlog = rt.db.read(storage_jobs.backlog, others, now)
+            if not is_noted and not backlog.queued and not _owes_index(rt):
+                return backlog
+            left = backlog.queued, rt.db.read(outbox.count)  # one job copies all texts that the index lacks
+            if timeout is None and (fewest is None or left < fewest):
+                fewest, deadline = left, time.monotonic() + patience
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                failure = self._failures.get(_MODELS) or next(iter(self._failures.values()), None)
+                raise _timeout_error(rt, backlog, patience, failure, in_all=timeout is not None)
+            show(backlog.queued)
+            rt.db.check_file()
+            if not rt.db.read(storage_jobs.is_hurried, now):
+                rt.db.write(storage_jobs.hurry, now)
+            self._hurry.ring()
+            self.wake()
+            pause.wait(min(seconds, _LOOK))
 
     def audit(self, *, anew: bool) -> list[IndexRebuilt]:
         """Compare the index with the journal, or build all of it again, and wait until it is complete. Returns what was rebuilt.
@@ -600,25 +386,22 @@ class Worker:
         self.flush(None)
         return self._rebuilt
 
-    @property
-    def _owes_summaries(self) -> bool:
-        rt = self._rt
-        return rt is not None and rt.summarizer is not None and rt.db.read(summaries.is_owed)
-
     def close(self) -> None:
         """Finish the current batch, give back the leases, and stop."""
         with self._starting:
             self._stopping.set()
-            thread = self._thread if self._started else None
+            threads = [self._thread] if self._thread is not None and self._started else []
         self._wake.ring()
         self._hurry.ring()
         until = time.monotonic() + _CLOSING
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(_CLOSING)
-        self._models.join(until)
-        if self._rt is not None and thread is not None:
+        for thread in (*threads, *self._model_threads.copy()):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+        if self._rt is not None and threads:
             with suppress(errors.StoreUnavailableError):  # then the leases expire
                 self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), discount=1)
+
+    # The worker's own thread.
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -631,30 +414,48 @@ class Worker:
                 rt.db.check_file()
             except errors.StoreUnavailableError as problem:
                 # The files at the store's path do not belong to this store any more.
-                self._jobs.note(rt, "journal", problem)
+                self._note(rt, "journal", problem)
                 if rt.index is not None:
                     rt.index.close()
                 self._begins = False
                 return
             try:
-                self._watch(rt)
-                self._take_over(rt)
-                self._write_down(rt)
-                end_idle(rt)
-                self._look_at_clock(rt)
-                self._look_at_outbox(rt)
+                self._look(rt)
                 self._work_off(rt)
                 rt.health.up("worker")
-            except errors.StoreUnavailableError as problem:
-                self._jobs.note(rt, "worker", problem)
-                self._stopping.wait(_IDLE)
             except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
-                self._jobs.note(rt, "worker", problem)
-                log_error("background work cannot go on", problem)
-                self._stopping.wait(_RECOVERY)
+                self._stopping.wait(self._excuse(rt, "background work cannot go on", problem))
             if self._begins:
                 self._begins = False
                 self._done()
+
+    def _excuse(self, rt: Runtime, text: str, problem: Exception) -> float:
+        """Note why a thread cannot go on. Returns the seconds after which it tries again."""
+        self._note(rt, "worker", problem)
+        if isinstance(problem, errors.StoreUnavailableError):
+            return _IDLE
+        log_error(text, problem)
+        return _RECOVERY
+
+    def _look(self, rt: Runtime) -> None:
+        """Look at what brings work without a job, and queue it."""
+        if (
+            rt.index is not None and not rt.index.still_there()
+        ):  # it is acquired and filled again at the same place
+            rt.health.down("index", "its files were removed or replaced while they were open")
+            rt.index.close()
+            rt.db.write(outbox.check, rt.now())
+        self._take_over(rt)
+        if self._owes_summaries:
+            rt.db.write(summaries.enqueue_owed, rt.now())
+        if recalled := list(self._accessed):
+            rt.db.write(records_writes.note_recall, recalled, rt.now())
+            self._accessed.difference_update(recalled)
+        end_idle(rt)
+        self._look_at_clock(rt)
+        if rt.index is not None and time.monotonic() >= self._copies_at:
+            self._copies_at = time.monotonic() + _COPIES
+            rt.db.write(outbox.owe, rt.now())
 
     def _take_over(self, rt: Runtime) -> None:
         """End the leases of processes of this machine that died. This is checked once a second."""
@@ -664,12 +465,17 @@ class Worker:
         if dead := list(filter(is_dead, rt.db.read(storage_jobs.owners, rt.now()))):
             rt.db.write(storage_jobs.release, dead, rt.now())
 
-    def _watch(self, rt: Runtime) -> None:
-        """Close an index whose files were removed. It is then acquired and filled again at the same place."""
-        if rt.index is not None and not rt.index.still_there():
-            rt.health.down("index", "its files were removed or replaced while they were open")
-            rt.index.close()
-            rt.db.write(outbox.check, rt.now())
+    def _look_at_clock(self, rt: Runtime) -> None:
+        """Queue the daily job if a day is over. This is checked once an hour, and when the clock was set."""
+        now = rt.now()
+        if self._looked_at is None or abs(now - self._looked_at) >= timedelta(hours=1):
+            self._looked_at = now
+            enqueue_daily(rt)
+
+    @property
+    def _owes_summaries(self) -> bool:
+        rt = self._rt
+        return rt is not None and rt.summarizer is not None and rt.db.read(summaries.is_owed)
 
     def _work_off(self, rt: Runtime) -> None:
         """Do jobs until none is ready.
@@ -677,20 +483,20 @@ class Worker:
         If a batch is not full, texts that come while it is done wait for the next batch: many small batches cost more.
         """
         worked = rested = False
-        self._models.start(rt)
+        self._start_models(rt)
         looked = time.monotonic()
         while not self._stopping.is_set() and (rested or rt.db.read(storage_jobs.has_jobs)):
             most = rt.settings.index_batch
-            jobs = [] if rested else self._jobs.lease(rt, ["index"], most, is_ready=self._has_embedder)
+            jobs = [] if rested else self._lease(rt, ["index"], most, is_ready=self._has_embedder)
             if not (jobs := jobs or self._upkeep(rt)):
                 break
             if jobs[0].kind == "index" and len(jobs) < most and not self._flushing:
                 rested = True
-            self._jobs.do(rt, jobs)
+            self._do(rt, jobs)
             worked = True
             self._done()
             if time.monotonic() - looked >= _IDLE:
-                self._models.start(rt)
+                self._start_models(rt)
                 looked = time.monotonic()
         if worked:
             rt.db.tidy()
@@ -705,9 +511,9 @@ class Worker:
         kinds: list[JobKind] = ["maintain"]
         if self._flushing or time.monotonic() >= self._erasures_rest_until:
             kinds.append("erase")
-        jobs = self._jobs.lease(rt, kinds, 1) or self._jobs.lease(rt, _OF_INDEX, 1, is_ready=self._has_index)
+        jobs = self._lease(rt, kinds, 1) or self._lease(rt, _OF_INDEX, 1, is_ready=self._has_index)
         if jobs and jobs[0].kind == "compact":
-            jobs += self._jobs.lease(rt, ["compact"], _COMPACTED - 1)
+            jobs += self._lease(rt, ["compact"], _COMPACTED - 1)
         return jobs
 
     def _has_embedder(self, rt: Runtime) -> bool:
@@ -715,7 +521,7 @@ class Worker:
         try:
             index_flow.check_embedder(rt.db.read(layout), rt.embedder.identity)
         except errors.EmbedderMismatchError as problem:
-            self._jobs.note(rt, "embedder", problem)
+            self._note(rt, "embedder", problem)
             return False
         return True
 
@@ -726,24 +532,115 @@ class Worker:
         try:
             return rt.index.acquire()
         except errors.IndexUnavailableError as problem:
-            self._jobs.note(rt, "index", problem)
+            self._note(rt, "index", problem)
             self._stopping.wait(_IDLE)
             return False
 
-    def _write_down(self, rt: Runtime) -> None:
-        """Write notes of recalls to the journal, and queue what sessions owe."""
-        if self._owes_summaries:
-            rt.db.write(summaries.enqueue_owed, rt.now())
-        if recalled := list(self._accessed):
-            rt.db.write(records_writes.note_recall, recalled, rt.now())
-            self._accessed.difference_update(recalled)
+    # The threads that call language models.
+
+    def _start_models(self, rt: Runtime) -> None:
+        """Start threads while jobs for models are due."""
+        most = rt.settings.model_concurrency
+        while len(self._model_threads) < most and time.monotonic() >= self._models_rest_until:
+            jobs = self._lease_for_models(rt)
+            if not jobs or self._stopping.is_set():
+                return
+            thread = threading.Thread(target=self._ask_models, args=(rt, jobs), name=_MODELS, daemon=True)
+            self._model_threads.add(thread)
+            thread.start()
+
+    def _ask_models(self, rt: Runtime, jobs: list[Job]) -> None:
+        try:
+            while jobs and not self._stopping.is_set():
+                self._do(rt, jobs)
+                self._done()
+                jobs = self._lease_for_models(rt)
+        except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
+            self._excuse(rt, "work with models cannot go on", problem)
+            self._models_rest_until = time.monotonic() + _RECOVERY
+        finally:
+            self._model_threads.discard(threading.current_thread())
+            rt.wake()  # a job may have come since the last look
+
+    def _lease_for_models(self, rt: Runtime) -> list[Job]:
+        """Lease a job; for one of kind "learn", also the others of its session that are due."""
+        seconds, most = rt.settings.model_timeout, rt.settings.extraction_turns
+        kinds = [kind for kind, doer in _doers(rt).items() if doer is not None and kind not in _OF_INDEX]
+        jobs = self._lease(rt, kinds, 1, seconds)
+        if jobs and jobs[0].kind == "learn" and most > 1:
+            whole = rt.db.read(storage_jobs.stretch_of, [jobs[0].subject])._replace(first=0, last=LAST)
+            jobs += self._lease(rt, ["learn"], most - 1, seconds, whole)
+        return jobs
+
+    def _summarize(self, rt: Runtime, job: Job) -> None:
+        if not rt.settings.extraction_with_summaries:
+            summarize(rt, job)
+            return
+        facts = FactTask(rt, lambda keys: self._lease_all(rt, keys))
+        try:
+            summarize(rt, job, facts.ask)
+        finally:
+            facts.finish()
+
+    def _lease_all(self, rt: Runtime, keys: Sequence[int]) -> list[Job]:
+        """Lease the jobs of kind "learn" that wait for messages from the first to the last key, due or not."""
+        stretch, now = rt.db.read(storage_jobs.stretch_of, keys), rt.now()
+        rt.db.write(storage_jobs.gather, "learn", stretch, lambda _: now)
+        return self._lease(rt, ["learn"], AT_ONCE, rt.settings.model_timeout, stretch)
+
+    # One job, or several of one kind, in any of these threads.
+
+    def _lease(
+        self,
+        rt: Runtime,
+        kinds: Sequence[JobKind],
+        limit: int,
+        seconds: float = 0.0,
+        stretch: Stretch | None = None,
+        is_ready: Callable[[Runtime], bool] = lambda _: True,
+    ) -> list[Job]:
+        """Lease the oldest jobs that are due, if they can be done. The lease is longer than usual by `seconds`."""
+        now = rt.now()
+        until = now + timedelta(seconds=rt.settings.lease_seconds + seconds)
+        if not rt.db.read(storage_jobs.is_due, kinds, now, until) or not is_ready(rt):
+            return []
+        return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
+
+    def _do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
+        """Do jobs, those of one kind together. If they fail together, each is tried alone."""
+        lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
+        for job in lost:  # each attempt ended with its process
+            self._give_up(rt, job, "every attempt ended with its process")
+        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
+        for kind, some in groupby(left, key=lambda job: job.kind):
+            self._attempt(rt, kind, list(some))
+
+    def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        try:
+            with rt.telemetry.job(kind, len(jobs)):
+                self._step(rt, kind, jobs)
+            self._failures.pop(threading.current_thread().name, None)
+        except tuple(_CAUSES) as problem:
+            self._postpone(rt, jobs, problem)
+        except Exception as problem:
+            if isinstance(problem, errors.StoreUnavailableError):
+                raise
+            if len(jobs) > 1 and not isinstance(problem, errors.ModelError):
+                for job in jobs:  # one of them may be the cause: try each alone
+                    self._attempt(rt, kind, [job])
+                return
+            reason = self._fail(problem)
+            if isinstance(problem, errors.EmbedderError):
+                rt.health.down("embedder", reason)
+            elif not isinstance(problem, errors.MemlayerError):
+                log_error("a background job raised", problem)
+            for job in jobs:
+                self._try_later(rt, job, reason)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
-        began = time.monotonic()
         match kind:
             case "index":
-                keys = [job.subject for job in jobs]
-                queue(rt, keys)
+                queue(rt, [job.subject for job in jobs])
                 index_flow.index(rt, jobs)
             case "copy":
                 index_flow.copy(rt, jobs[0], self._stopping.is_set)
@@ -756,8 +653,56 @@ class Worker:
                 maintain(rt)
                 rt.db.write(storage_jobs.finish, jobs)
             case "erase":
+                began = time.monotonic()
                 for job in jobs:
                     erase(rt, job, self._stopping.wait)
                 self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
-            case "summarize" | "episode" | "learn" | "record":
-                raise AssertionError(f"{kind} is a job of the model threads")
+            case _:
+                self._step_with_model(rt, kind, jobs)
+
+    def _step_with_model(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+        if kind == "learn":
+            with rt.health.watch("learning", rt.settings.lease_seconds):
+                extract(rt, jobs)
+            return
+        write = {"summarize": self._summarize, "episode": write_episode, "record": record}[kind]
+        source: Source = "long-term memory" if kind == "record" else "summarizer"
+        for job in jobs:
+            with rt.health.watch(source, rt.settings.lease_seconds):
+                write(rt, job)
+
+    def _postpone(self, rt: Runtime, jobs: Sequence[Job], problem: errors.MemlayerError) -> None:
+        """Try jobs again later whose failure had another cause."""
+        if not threading.main_thread().is_alive():
+            return  # the interpreter ends: the next process does the jobs
+        source, times = _CAUSES[type(problem)]
+        self._note(rt, source, problem)
+        later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
+        rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
+
+    def _note(self, rt: Runtime, source: Source, problem: Exception) -> None:
+        """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
+        rt.health.down(source, self._fail(problem))
+
+    def _fail(self, problem: Exception) -> str:
+        """Remember, for `flush`, why the last attempt of this thread failed. Returns it in short."""
+        reason = self._failures[threading.current_thread().name] = errors.in_short(problem)
+        return reason
+
+    def _try_later(self, rt: Runtime, job: Job, reason: str) -> None:
+        if job.attempts >= rt.settings.job_attempts:
+            self._give_up(rt, job, reason)
+            return
+        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, job.attempts))
+        rt.db.write(storage_jobs.fail, [job], reason, later)
+        rt.emit(JobFailed(job.kind, job.subject, job.attempts, reason))
+
+    def _give_up(self, rt: Runtime, job: Job, error: str) -> None:
+        rt.db.write(storage_jobs.fail, [job], error, None)
+        rt.emit(JobDead(job.kind, job.subject, error))
+
+
+def log_error(text: str, problem: Exception) -> None:
+    """Log an error of another library with its traceback, but without its text, which may quote a message."""
+    trace = "".join(traceback.format_tb(problem.__traceback__))
+    logger.error("%s: %s\n%s", text, errors.in_short(problem), trace)

@@ -182,7 +182,7 @@ def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever(memory
         assert len(db.write(jobs.lease, ["index"], 1, f"dead {attempt}", now, now + wait * 0.6)) == 1
     memory._resources.worker._stopping.clear()
     (job,) = db.write(jobs.lease, ["index"], 1, "me", now + wait, now)
-    memory._resources.worker._jobs.do(memory.runtime, [job])
+    memory._resources.worker._do(memory.runtime, [job])
     assert [event.subject for event in dead] == [job.subject]
     assert db.read(jobs.backlog).dead == 1
 
