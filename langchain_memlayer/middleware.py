@@ -45,7 +45,6 @@ from memlayer_core.integration import (
     memory_of,
     registry,
     retry_limit,
-    sign_of,
 )
 from memlayer_core.message import SYSTEM_ROLES, TASK
 from memlayer_core.seams import TokenCounter
@@ -217,7 +216,9 @@ def _cut(text: str, width: int, size: int | None = None) -> list[str]:
 
 def owner_of(chat: Chat) -> str:
     """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
-    return chat.scope.other_session("any").namespace + sign_of(chat)(chat.scope.session_bucket)
+    return chat.scope.other_session("any").namespace + chat.memory.runtime.sign(chat.scope)(
+        chat.scope.session_bucket
+    )
 
 
 def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:

@@ -15,7 +15,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import block, quote_line, shorten_block, sign_of
+from memlayer_core.integration import recall_text, shorten_block
 from memlayer_core.message import SYSTEM_ROLES
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
@@ -88,8 +88,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         hits = await chat.arecall(
             question, exclude=queue, limit=self.similarity_top_k, token_limit=self.token_limit
         )
-        lines = [quote_line(hit.created_at, hit.speaker, hit.text, hit.role) for hit in hits]
-        return block(list(map(_escape_variables, lines)), sign_of(chat))
+        return recall_text(chat, hits, _escape_variables)
 
     async def aput(
         self,
@@ -124,7 +123,8 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
 
     def _shorten(self, content: str, excess: int) -> str:
         tokens = self.tokenizer_fn or get_tokenizer()
-        sign = sign_of(self._chat(self.session_id))
+        chat = self._chat(self.session_id)
+        sign = chat.memory.runtime.sign(chat.scope)
         return shorten_block(content, excess, lambda text: len(tokens(text)), sign)
 
     def _chat(self, session_id: str) -> Chat:

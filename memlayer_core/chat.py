@@ -11,7 +11,7 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import Times, check_messages, dated, new_message
 from memlayer_core.messages.flow import session_view
 from memlayer_core.messages.model import Replace, SyncReport
-from memlayer_core.messages.render import Sign, block, quote_line
+from memlayer_core.messages.render import block, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive, flow_of
@@ -611,12 +611,12 @@ class UserMemory:
             message: The message, or its text. It need not be recorded.
         """
         said = Message("user", message) if isinstance(message, str) else message
-        return _text(self.chat, self.chat.recall(said.text, exclude=[said]))
+        return recall_text(self.chat, self.chat.recall(said.text, exclude=[said]))
 
     async def aretrieve(self, message: Message | str) -> str:
         """Do `retrieve` without blocking the event loop."""
         said = Message("user", message) if isinstance(message, str) else message
-        return _text(self.chat, await self.chat.arecall(said.text, exclude=[said]))
+        return recall_text(self.chat, await self.chat.arecall(said.text, exclude=[said]))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.chat!r})"
@@ -633,11 +633,13 @@ def _spoken(messages: Iterable[Message]) -> list[Message]:
     ]
 
 
-def _text(chat: Chat, hits: Hits) -> str:
-    lines = [quote_line(hit.created_at, hit.speaker, hit.text, hit.role) for hit in hits]
-    return block(lines, sign_of(chat))
+def recall_text(chat: Chat, hits: Hits, change: Callable[[str], str] = str) -> str:
+    """Return hits as a block of text for a model, which the memory recognizes when it comes back; empty without hits.
 
-
-def sign_of(chat: Chat) -> Sign:
-    """Return the function that signs a block for a model of this conversation; the memory recognizes such a block later."""
-    return chat.memory.runtime.sign(chat.scope)
+    Args:
+        chat: A conversation of the user.
+        hits: What was recalled.
+        change: Changes each line before the block is signed.
+    """
+    lines = [change(quote_line(hit.created_at, hit.speaker, hit.text, hit.role)) for hit in hits]
+    return block(lines, chat.memory.runtime.sign(chat.scope))

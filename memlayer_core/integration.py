@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from memlayer_core import codec, memory as registry
-from memlayer_core.chat import context_flow, sign_of
+from memlayer_core.chat import context_flow, recall_text
 from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
 from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
-from memlayer_core.messages.render import as_prompt, block, quote_line, shorten_block
+from memlayer_core.messages.render import as_prompt, shorten_block
 from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
@@ -38,7 +38,6 @@ __all__ = [
     "Transcripts",
     "as_prompt",
     "at_least_one",
-    "block",
     "check_whole_number",
     "codec",
     "context_flow",
@@ -49,14 +48,13 @@ __all__ = [
     "limits",
     "memory_of",
     "policy_json",
-    "quote_line",
+    "recall_text",
     "registry",
     "retry_limit",
     "roles_of",
     "said_at",
     "search_wider",
     "shorten_block",
-    "sign_of",
     "token_counter",
     "whole_text",
     "write_whole",
