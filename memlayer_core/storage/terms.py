@@ -93,10 +93,10 @@ def _owners(languages: tuple[str, ...]) -> Mapping[str, list[str]]:
 # Decides under which terms a text is indexed, and with which terms a question searches.
 
 TERMS_LIMIT = 5000
-"""Different words of one message that are indexed. PostgreSQL keeps at most 1 MB of them in one row."""
+"""Different words of one message that are indexed."""
 
 SPOKEN = "\ue000"
-"""The first character of a speaker's name in the index: no word has it, and FTS5 treats it as part of a word."""
+"""The first character of a speaker's name in the index: no word has it."""
 
 _LONGEST = 64  # characters of one word; hashes and base64 are cut there
 _CJK = (
