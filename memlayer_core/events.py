@@ -187,7 +187,7 @@ class ErasureDelayed:
 
 @dataclass(frozen=True, slots=True)
 class WordsRepaired:
-    """The journal's word index differed from its texts, and was built again from them."""
+    """The journal's word index lacked texts or had too many, and was repaired."""
 
 
 @dataclass(frozen=True, slots=True)

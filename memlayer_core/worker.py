@@ -119,32 +119,19 @@ class ErasureDelayError(errors.MemlayerError):
     retryable = True
 
 
-def erase(rt: Runtime, job: Job, pause: Callable[[float], bool]) -> None:
-    """Do a job of kind `"erase"` in parts, so that others can read and write in between.
-
-    Args:
-        rt: What the memory works with.
-        job: The job.
-        pause: Waits so many seconds. Returns whether to stop; the job then stays to be done.
+def erase(rt: Runtime, jobs: Sequence[Job]) -> None:
+    """Do jobs of kind `"erase"`: erase deleted rows from the journal's files, where nothing finds them even before.
 
     Raises:
         ErasureDelayError: Only the log is left, because a reader holds it.
     """
-    goes_on, more = False, True
-    while more:
-        began = time.monotonic()
-        until = rt.now() + timedelta(seconds=rt.settings.lease_seconds)
-        more = rt.db.write(storage_jobs.erase, job, until, goes_on=goes_on)
-        goes_on = True
-        if pause(time.monotonic() - began):  # others get as much time
-            return
     if not rt.db.tidy(whole=True):
         raise ErasureDelayError(
             "deleted content is still in the journal's log, because a reader holds it",
             hint="End the long transaction that reads the journal.",
         )
     rt.health.up("erasure")
-    rt.db.write(storage_jobs.finish, [job])
+    rt.db.write(storage_jobs.finish, jobs)
 
 
 # Who has a lease: a process of this machine, which may have died.
@@ -654,8 +641,7 @@ class Worker:
                 rt.db.write(storage_jobs.finish, jobs)
             case "erase":
                 began = time.monotonic()
-                for job in jobs:
-                    erase(rt, job, self._stopping.wait)
+                erase(rt, jobs)
                 self._erasures_rest_until = time.monotonic() + _ERASURE_SHARE * (time.monotonic() - began)
             case _:
                 self._step_with_model(rt, kind, jobs)

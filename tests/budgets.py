@@ -124,7 +124,7 @@ def numbers() -> dict[str, float]:
     parameters = inspect.signature(Memory.open).parameters.values()
     return {
         **counts,
-        "tables": len(tables.tables),
+        "tables": len(tables.tables) - 1,  # that of words is an index
         "settings": len(Settings.model_fields),
         "keyword parameters of Memory.open": sum(one.kind is one.KEYWORD_ONLY for one in parameters)
         + len(Options.__annotations__),

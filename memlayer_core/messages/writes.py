@@ -316,7 +316,7 @@ def _make_findable(
         ready = {}
     else:
         filed = [(key, found[key].terms or ()) for key in ready]
-        words.insert(connection, [words.owner(number)], texts.buckets_of(scope)[1:], filed)
+        words.insert(connection, [words.owner(number)], filed)
     others = [(key, one.terms) for key, one in found.items() if key not in ready]
     texts.add(connection, "message", scope, others, now, owner=row.number)
 

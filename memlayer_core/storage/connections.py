@@ -204,11 +204,6 @@ def _ours(problem: Exception) -> StoreError:
             "If there is none, call it by `await asyncio.to_thread(…)`.",
         )
     code, state = getattr(driven, "sqlite_errorcode", 0), sqlstate_of(problem)
-    if code == sqlite3.SQLITE_CORRUPT_VTAB:
-        return JournalCorruptError(
-            f"the index of words is damaged: {_short(problem)}",
-            hint="Run `memlayer verify DIRECTORY`: it builds the index again. No message is lost.",
-        )
     if code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or state in _CORRUPTED:
         return damage_error(_short(problem))
     if code == sqlite3.SQLITE_FULL or state == _FULL:

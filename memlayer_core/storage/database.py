@@ -14,7 +14,6 @@ from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import
 
 from memlayer_core.errors import ConfigurationError, NewerSchemaError, OlderSchemaError
 from memlayer_core.settings import Settings
-from memlayer_core.storage import words
 from memlayer_core.storage.sqlite import SqliteDatabase, journal_file
 from memlayer_core.storage.tables import meta, namespaces, tables
 
@@ -64,7 +63,7 @@ def may_write(target: Path | str | None) -> bool:
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
 
-SCHEMA_VERSION = 28
+SCHEMA_VERSION = 29
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
 _SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query
@@ -119,7 +118,6 @@ def _version(connection: Connection) -> int:
 
 def _create(connection: Connection, shards: int) -> None:
     tables.create_all(connection, checkfirst=False)
-    words.create(connection)
     connection.execute(
         sa.insert(meta),
         [

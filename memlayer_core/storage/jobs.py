@@ -10,7 +10,6 @@ from typing import Any, Literal, NamedTuple, Self
 import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular, View
-from memlayer_core.storage import words
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, to_micros
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
@@ -393,21 +392,6 @@ def is_due(connection: sa.Connection, kinds: Sequence[JobKind], now: datetime, u
 
 def _moments(now: datetime, until: datetime) -> dict[str, int]:
     return {"now": to_micros(now), "latest": to_micros(latest(now, until))}
-
-
-def erase(connection: sa.Connection, job: Job, until: datetime, *, goes_on: bool) -> bool:
-    """Do a part of an erasure, and extend its lease until `until`. Returns whether there is more to do.
-
-    Nothing finds deleted data even before. After the last part, `tidy(whole=True)` erases it from the log, too.
-
-    Args:
-        connection: In a transaction that writes.
-        job: The job of kind `"erase"`.
-        until: When it becomes due again, unless it is done by then.
-        goes_on: Whether this is not the first part.
-    """
-    connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(due=to_micros(until)))
-    return words.erase(connection, goes_on=goes_on)
 
 
 def finish(connection: sa.Connection, batch: Sequence[Job]) -> None:

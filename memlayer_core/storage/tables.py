@@ -133,6 +133,18 @@ texts = sa.Table(
     sa.Index("memlayer_texts_item", "owner", sqlite_where=OF_ITEM),
 )
 
+# The words of texts, each under its owner: "12xtokyo" is a word of the namespace 12. A deletion finds those of a text by the
+# second index.
+words = sa.Table(
+    "memlayer_words",
+    tables,
+    sa.Column("word", sa.Text().with_variant(sa.Text(collation="C"), "postgresql"), primary_key=True),
+    sa.Column("text", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("count", sa.Integer, nullable=False),
+    sa.Index("memlayer_words_text", "text"),
+    sqlite_with_rowid=False,
+)
+
 # Texts of which Chroma's collection `shard` may lack something, or have something too much: see `storage.outbox`.
 outbox = sa.Table(
     "memlayer_outbox",

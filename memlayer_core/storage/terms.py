@@ -93,10 +93,10 @@ def _owners(languages: tuple[str, ...]) -> Mapping[str, list[str]]:
 # Decides under which terms a text is indexed, and with which terms a question searches.
 
 TERMS_LIMIT = 5000
-"""Different words of one message that are indexed. PostgreSQL keeps at most 1 MB of them in one row."""
+"""Different words of one message that are indexed."""
 
 SPOKEN = "\ue000"
-"""The first character of a speaker's name in the index: no word has it, and FTS5 treats it as part of a word."""
+"""The first character of a speaker's name in the index: no word has it."""
 
 _LONGEST = 64  # characters of one word; hashes and base64 are cut there
 _CJK = (
@@ -178,7 +178,7 @@ def index_terms(text: str, name: str | None = None, created_at: datetime | None 
 
 def name_parts(name: str) -> list[str]:
     """Return the parts of a speaker's name, normalised: of "Dr. Lee Sun" each one."""
-    return _RUNS.findall(_plain(name))
+    return [part[:_LONGEST] for part in _RUNS.findall(_plain(name))]
 
 
 def readable(query: str) -> str:
@@ -201,7 +201,7 @@ def possible_names(text: str) -> dict[str, str]:
     """Return the parts of a question that may be names, by their form in the index, each as it is written."""
     parts: dict[str, str] = {}
     for written in _possible_parts(unicodedata.normalize("NFKC", text)):
-        parts.setdefault(_plain(written), written)
+        parts.setdefault(_plain(written)[:_LONGEST], written)
         if len(parts) == _NAMES:
             break
     return parts

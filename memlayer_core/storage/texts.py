@@ -123,7 +123,7 @@ def add(
     if ready:
         if not owners:
             owners = [words.owner(_NUMBER.tuples(connection, {"of": scope.namespace})[0][0])]
-        words.insert(connection, owners, buckets_of(scope)[1:], ready)
+        words.insert(connection, owners, ready)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 
 
@@ -241,22 +241,19 @@ def _add_statement(dialect: str) -> Statement:
 
 def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
     """Index the words of these texts, as far as that is not done."""
-    columns = (texts.c.key, texts.c.kind, texts.c.namespace, texts.c.agent_bucket, texts.c.session_bucket)
-    rows_of = sa.select(*columns, namespaces.c.number).select_from(outbox.OWNED)
+    columns = (texts.c.key, texts.c.kind, texts.c.namespace, namespaces.c.number)
+    rows_of = sa.select(*columns).select_from(outbox.OWNED)
     for some in statements.chunks(without_words(connection, keys)):
         rows = connection.execute(rows_of.where(texts.c.key.in_(some)))
         for row, source, found in contents(connection, rows):
             filed = [(row.key, source.terms(found, partial(own_words, row.namespace)))]
             owners = source.owners(found) or [words.owner(row.number)]
-            words.insert(connection, owners, buckets_of_row(row)[1:], filed)
+            words.insert(connection, owners, filed)
 
 
 def repair_words(connection: sa.Connection, own_words: OwnWords) -> bool:
     """Make the word index contain every text, and nothing else. Returns whether anything was wrong."""
-    sound = words.is_sound(connection)
-    if not sound:
-        words.rebuild(connection)
     every, here = set(connection.scalars(sa.select(texts.c.key))), set(words.keys(connection))
     words.delete(connection, sorted(here - every))
     add_words(connection, sorted(every - here), own_words)
-    return not sound or here != every
+    return here != every

@@ -320,7 +320,7 @@ def test_verify_mends_what_it_finds_and_says_so_with_1_and_reindex_asks_no_model
         patch.setattr(HashingEmbedder, "embed", lambda *_: pytest.fail("a model was asked"))
         assert "built again: 4 vectors" in prints(0, "reindex", kept)
     assert is_whole(kept)
-    change(kept, "DELETE FROM memlayer_lexical_data WHERE id > 10")
+    change(kept, "DELETE FROM memlayer_words")
     assert in_json("verify", kept)["words"] is False
     assert "Words\tagree with the journal" in prints(0, "verify", kept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -12,7 +13,7 @@ from sql import EVE, LOUIS, SHARDS, filed_under, filing, stored_vectors
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Scope
+from memlayer_core import Message, Scope
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs, tables, vectors
@@ -162,6 +163,18 @@ def test_words_are_found_only_within_reach_and_hostile_ones_are_words(db):
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "buckets : *", "NOT"):
         filed_under(db, EVE.reach(), query)
     assert len(filed_under(db, EVE.reach(), "quoted")) == 1
+
+
+def test_a_speaker_whose_name_is_one_endless_word_is_found_by_it(open_with):
+    memory = open_with(PROMPT)
+    letters = list(filter(str.isalpha, map(chr, range(0x1200, 0x1350))))
+    name = "".join(random.Random(1).choices(letters, k=1_500))
+    memory.chat(user_id="ada", session_id="s").add_messages(
+        [Message("user", "We won the cup.", name=name), Message("user", "We lost the cup.", name="Lee")]
+    )
+    memory.flush()
+    best, _ = memory.search(f"Which cup did {name} see?", user_id="ada")
+    assert best.text == "We won the cup."
 
 
 def test_a_vector_is_kept_for_the_same_text_alone_and_as_long_as_that_is_there(db):
