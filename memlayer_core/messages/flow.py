@@ -353,7 +353,7 @@ def keys_of_lists(rt: Runtime, tenant_id: str, user_id: str | None, agent_id: st
 
 
 def list_messages(
-    rt: Runtime, scope: Scope, part: Part | None, limit: int | None, offset: int
+    rt: Runtime, scope: Scope, part: Part | None = None, limit: int | None = None, offset: int = 0
 ) -> list[Message]:
     """Return a session's messages, or those of a part of it."""
     if limit is not None:
@@ -363,12 +363,12 @@ def list_messages(
     return _messages(rt.db.read(writes.list_messages, scope, part, limit, offset))
 
 
-def count_list(rt: Runtime, scope: Scope, part: Part | None) -> int:
+def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:
     """Return how many messages a session has, or a part of it."""
     return rt.db.read(writes.count_list, scope, part)
 
 
-def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
+def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
     """Store messages at the end of a part."""
     if part == "archived":
         return insert_into_list(rt, scope, messages, None)
@@ -384,7 +384,7 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
-def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
+def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
     """Make a session exactly these messages; the others become versions."""
     receipt = _store(rt, scope, messages, writes.replace_list, part, is_list=True, may_be_empty=True)
     rt.wake()  # the old messages have to leave the index
@@ -393,7 +393,7 @@ def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Rec
 
 @traced("delete_memory", "take", lambda messages, *_: Outcome(len(messages)))
 def take_from_list(
-    rt: Runtime, scope: Scope, part: Part | None, first: int, limit: int | None
+    rt: Runtime, scope: Scope, first: int = 0, limit: int | None = None, part: Part | None = None
 ) -> list[Message]:
     """Delete up to `limit` messages from a place on; None: all of them. Returns them."""
     check.index("first", first)

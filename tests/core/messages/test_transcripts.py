@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,15 +15,14 @@ from sql import LOUIS, SHARDS, texts
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Chat, MaxRounds, Memory, Message
+from memlayer_core import Chat, MaxRounds, Memory, Message, Scope
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
     InvalidScopeError,
     MessageTypeError,
 )
-from memlayer_core.messages import reads, writes
-from memlayer_core.session_files import Transcripts
+from memlayer_core.messages import flow, reads, writes
 from memlayer_core.testing import NOON
 from tests.conftest import PROMPT, taken_out
 from tests.drafts import drafts
@@ -32,9 +30,37 @@ from tests.drafts import drafts
 pytestmark = pytest.mark.each_database
 
 
+class Lists:
+    """A user's conversations as lists under keys, as the chat stores of the adapters keep them."""
+
+    def __init__(self, memory: Memory, **ids: str | None) -> None:
+        self.memory, self.ids = memory, ids
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(flow, FLOWS[name])
+        return lambda key, *args, **options: verb(
+            self.memory.runtime, Scope.of_session(key, **self.ids), *args, **options
+        )
+
+    def keys(self) -> list[str]:
+        owner = Scope.of_session("k", **self.ids)
+        return flow.keys_of_lists(self.memory.runtime, owner.tenant_id, self.ids["user_id"], owner.agent_id)
+
+
+FLOWS = {
+    "add": "add_to_list",
+    "archive": "archive_list",
+    "count": "count_list",
+    "insert": "insert_into_list",
+    "messages": "list_messages",
+    "set": "replace_list",
+    "take": "take_from_list",
+}
+
+
 @pytest.fixture
-def lists(store: Memory) -> Transcripts:
-    return Transcripts(store, user_id="ada")
+def lists(store: Memory) -> Lists:
+    return Lists(store, user_id="ada")
 
 
 def talk(words: str) -> list[Message]:
@@ -68,7 +94,7 @@ def test_whatever_is_done_to_a_list_it_says_what_a_list_of_python_says(steps, ch
     numbers = itertools.count()
     archived, active = list[str](), list[str]()
     with Memory.in_memory(settings=Tuned(index_delay=3600)) as memory:
-        lists = Transcripts(memory, user_id="ada")
+        lists = Lists(memory, user_id="ada")
         for verb, place, count, part in steps:
             whole, some = [*archived, *active], count or 0
             words = [f"w{next(numbers)}" for _ in range(1 if verb == "insert" else some)]
@@ -76,7 +102,7 @@ def test_whatever_is_done_to_a_list_it_says_what_a_list_of_python_says(steps, ch
                 lists.add("k", talk(" ".join(words)), part=part or "active")
                 (archived if part == "archived" else active).extend(words)
             elif verb == "insert":
-                lists.insert("k", place, talk(*words))
+                lists.insert("k", talk(*words), place)
                 whole.insert(place, *words)
                 border = len(archived) + (whole.index(*words) < len(archived))
                 archived, active = whole[:border], whole[border:]
@@ -107,7 +133,7 @@ def test_a_message_of_a_known_id_is_not_put_a_second_time_and_a_set_is_whole_or_
 ) -> None:
     lists.add("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
     known = [Message("user", "else", id="m2")]
-    for put in (lambda: lists.insert("k", 0, known), lambda: lists.add("k", known, part="archived")):
+    for put in (lambda: lists.insert("k", known, 0), lambda: lists.add("k", known, part="archived")):
         with pytest.raises(InvalidMessageError, match="already"):
             put()
     with pytest.raises(MessageTypeError):
@@ -145,7 +171,7 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_i
         return json.dumps({"summary": f"The user visited towns in Latvia: {towns}."})
 
     store = open_with(Tuned(index_delay=3600, durability="normal"), model=model)
-    lists = Transcripts(store, user_id="ada")
+    lists = Lists(store, user_id="ada")
     for key, archived in (("k", 5), ("short", 3)):
         lists.add(key, [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
         lists.archive(key, archived)
@@ -188,12 +214,12 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
 
 @pytest.mark.parametrize("user_id", ["ada", None])
 def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
-    mine = Transcripts(store, user_id=user_id)
+    mine = Lists(store, user_id=user_id)
     others = [
-        Transcripts(store, user_id="bob"),
-        Transcripts(store, user_id=user_id, tenant_id="other"),
-        Transcripts(store, user_id=user_id, agent_id="clerk"),
-        Transcripts(store, user_id=None if user_id else "ada"),
+        Lists(store, user_id="bob"),
+        Lists(store, user_id=user_id, tenant_id="other"),
+        Lists(store, user_id=user_id, agent_id="clerk"),
+        Lists(store, user_id=None if user_id else "ada"),
     ]
     for number, lists in enumerate([mine, *others]):
         lists.add("k", talk(f"word{number}"))
@@ -214,13 +240,15 @@ def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists
         with pytest.raises(InvalidScopeError):
             lists.add(key, a)
     for wrong in (True, "0", 1.0, 2**40, -(2**40)):
-        for refused in (lists.archive, lists.take, partial(lists.insert, messages=a)):
+        for refused in (lists.archive, lists.take):
             with pytest.raises(InvalidLimitError):
                 refused("k", wrong)
         with pytest.raises(InvalidLimitError):
+            lists.insert("k", a, wrong)
+        with pytest.raises(InvalidLimitError):
             lists.messages("k", limit=wrong)
     with pytest.raises(InvalidScopeError):
-        Transcripts(store, agent_id="")
+        Lists(store, user_id=None, agent_id="").add("k", a)
     assert lists.keys() == []
 
 
@@ -229,19 +257,19 @@ def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists
 
 async def test_archives_deletions_and_inserts_at_once_keep_every_message_once(open_at) -> None:
     memory = await asyncio.to_thread(open_at)
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     added, inserted = [f"w{n}" for n in range(12)], [f"i{n}" for n in range(3)]
-    await asyncio.gather(*(lists.aadd("k", talk(word)) for word in added))
+    await asyncio.gather(*(asyncio.to_thread(lists.add, "k", talk(word)) for word in added))
 
     done = await asyncio.gather(
-        *(lists.aarchive("k", 2) for _ in range(3)),
-        *(lists.atake("k", 0, 1, part="active") for _ in range(3)),
-        *(lists.ainsert("k", 0, talk(word)) for word in inserted),
+        *(asyncio.to_thread(lists.archive, "k", 2) for _ in range(3)),
+        *(asyncio.to_thread(lists.take, "k", 0, 1, part="active") for _ in range(3)),
+        *(asyncio.to_thread(lists.insert, "k", talk(word), 0) for word in inserted),
     )
 
     moved = [message.text for part in done[:6] for message in part]
     assert len(moved) == len({*moved}) == 9
-    left = said(await lists.amessages("k")).split()
+    left = said(await asyncio.to_thread(lists.messages, "k")).split()
     taken = [message.text for part in done[3:6] for message in part]
     assert sorted([*left, *taken]) == sorted([*added, *inserted])
 
@@ -252,18 +280,18 @@ WHO = ("user", "assistant")
 BETWEEN = 50  # a gap has room for twenty, when each new message halves it
 
 
-def words(lists: Transcripts, part: str | None = None) -> list[str]:
+def words(lists: Lists, part: str | None = None) -> list[str]:
     return [message.text for message in lists.messages("k", part=part)]
 
 
-def insert(lists: Transcripts, place: int) -> None:
+def insert(lists: Lists, place: int) -> None:
     """Put more messages in front of one place than a gap has room for."""
     for number in range(BETWEEN):
-        lists.insert("k", place, [Message("user", f"between {number}")])
+        lists.insert("k", [Message("user", f"between {number}")], place)
 
 
-def chat_of(lists: Transcripts) -> Chat:
-    return lists.memory.chat_of(lists.scope_of("k"))
+def chat_of(lists: Lists) -> Chat:
+    return lists.memory.chat(session_id="k", **lists.ids)
 
 
 @pytest.mark.requirement("L02")
@@ -288,7 +316,7 @@ def test_a_gap_is_filled_more_often_than_it_has_room_and_all_else_stays_what_it_
     assert {"between 7", "edited"} <= found
     assert "old 1" not in found
     chat.end()
-    lists.insert("k", 1, [Message("user", "late")])
+    lists.insert("k", [Message("user", "late")], 1)
     assert chat.context().window == ()
     assert store.admin.verify() == []
 
@@ -299,7 +327,7 @@ def test_at_one_place_at_the_same_time_everybody_comes_in_once(store, lists) -> 
     def insert_pairs(writer: int) -> None:
         for number in range(12):
             pair = [Message("user", f"{writer} {number}"), Message("user", f"{writer} {number}!")]
-            lists.insert("k", 1, pair)
+            lists.insert("k", pair, 1)
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(insert_pairs, range(6)))
@@ -317,7 +345,7 @@ def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with
         return "The user spoke of the boats and of the weather in the harbour, day after day. " * 3
 
     memory = open_with(PROMPT.replace(max_tokens=400, episodes=False), model=model)
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     chat = chat_of(lists)
     chat.add_messages([Message("system", f"Rule {at}", id=f"s{at}") for at in range(3)])
     for at in range(40):
@@ -346,7 +374,7 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
         return json.dumps({"summary": "The user spoke of boats and harbours, and of the weather there."})
 
     memory = open_with(PROMPT, model=model)
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     chat = chat_of(lists)
     for part in ("first", "second"):
         for at in range(6):
@@ -367,7 +395,7 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
 def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
     """Each statement on messages is asked how the database finds its rows: in no case by reading all."""
     memory = open_at()
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     lists.set("k", [Message(WHO[at % 2], f"turn {at}", id=f"m{at}") for at in range(8)])
     chat, ran = chat_of(lists), set[str]()
 
@@ -376,7 +404,7 @@ def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
         driver.set_trace_callback(ran.add if on else None)
 
     memory.runtime.db.write(watch, True)
-    lists.insert("k", 3, [Message("user", "between")])
+    lists.insert("k", [Message("user", "between")], 3)
     lists.archive("k", 2)
     chat.edit("m5", "edited")
     chat.withdraw(["m6"])
