@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 from memlayer_core.codec import Codec, Form, plain, restore
 from memlayer_core.errors import InvalidMessageError, MessageTypeError
 from memlayer_core.scope import Scope
-from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
+from memlayer_core.show import Mark, Report, Tabular, View, line_of
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -383,7 +383,7 @@ class StoredMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt(Viewable):
+class Receipt(Report):
     """The result of adding messages. They are committed.
 
     Attributes:
@@ -401,20 +401,6 @@ class Receipt(Viewable):
     answered: bool = False
 
     __repr__ = line_of
-
-    def _view(self) -> View:
-        counts = (("stored", self.stored), ("unchanged", self.unchanged), ("replaced", self.replaced))
-        told = ", ".join(f"{count:,} {what}" for what, count in counts if count)
-        more = len(self.ids) - _SHOWN
-        return View(
-            told or "nothing stored",
-            columns=("id",),
-            rows=tuple((one,) for one in self.ids[:_SHOWN]),
-            notes=(f"and {more:,} more",) if more > 0 else (),
-        )
-
-
-_SHOWN = 10  # ids in the view of a receipt
 
 
 # Checks a message before anything is written, and what its fields are made of.
