@@ -25,7 +25,7 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, Messag
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
-from memlayer_core.errors import InvalidStateError, StoreUnavailableError
+from memlayer_core.errors import InvalidStateError, StoreUnavailableError, short_repr
 from memlayer_core.integration import Part, Times, codec, lists, write_whole
 from memlayer_core.message import Raw
 
@@ -97,7 +97,7 @@ def _dump(message: ChatMessage) -> Mapping[str, Any]:
 def _message(form: object, what: str) -> ChatMessage:
     """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
     if not isinstance(form, Mapping):
-        raise InvalidStateError(f"{what} is not an object, but {codec.short_repr(form)}", hint=_HINT)
+        raise InvalidStateError(f"{what} is not an object, but {short_repr(form)}", hint=_HINT)
     try:
         if "blocks" not in form:  # before messages had them
             return ChatMessage.model_validate(form)

@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from memlayer_core.errors import InvalidMessageError, MemlayerError
+from memlayer_core.errors import InvalidMessageError, MemlayerError, short_repr
 
 # JSON, written and read without loss: as text, and of values that JSON does not have.
 
@@ -341,11 +341,6 @@ def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False
     except UnicodeEncodeError:
         return json_text(value, indent=indent, ascii_only=True)
     return text.translate(_BREAKS)
-
-
-def short_repr(value: object) -> str:
-    """Return a value's type and short representation, for errors."""
-    return f"{type(value).__name__} {value!r:.80}"
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -17,8 +17,7 @@ from typing import Protocol, Self
 from urllib.parse import quote
 
 from memlayer_core.chat import Chat
-from memlayer_core.codec import short_repr
-from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError
+from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError, short_repr
 from memlayer_core.message import JSON
 from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
 from memlayer_core.scope import Scope

@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from memlayer_core.errors import InputError, InvalidMessageError, MessageChangedError, RedactorError
+from memlayer_core.errors import (
+    InputError,
+    InvalidMessageError,
+    MessageChangedError,
+    RedactorError,
+    require_list,
+)
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.index.flow import embedding_of
 from memlayer_core.message import (
@@ -509,12 +515,8 @@ def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
 
 def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
     """Remove messages from a session, and keep them as versions."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise InvalidMessageError(
-            f"`ids` must be a list of ids, got {type(ids).__name__}",
-            hint="`chat.history()` has the ids; put a single one in a list.",
-        )
-    named = list(ids)
+    hint = "`chat.history()` has the ids; put a single one in a list."
+    named = require_list("ids", ids, "a list of ids", hint, InvalidMessageError)
     for one in named:
         identifier("id", one)
     if not named:
