@@ -217,6 +217,15 @@ def short_repr(value: object) -> str:
     return f"{type(value).__name__} {value!r:.80}"
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can encode a text: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def require(
     holds: object, name: str, what: str, value: object, hint: str, error: type[MemlayerError]
 ) -> None:
@@ -265,13 +274,11 @@ def require_text(
             f"{short_repr(value)}",
             hint=f"Pass a plain string with a visible character as `{name}`, or leave it out if it is optional.",
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
+    if not is_utf8(value):
         raise error(
             f"`{name}` holds a lone surrogate, which no database can store: {short_repr(value)}",
             hint=f"Decode `{name}` with the right codec, or replace its broken characters.",
-        ) from None
+        )
     return value
 
 
