@@ -25,7 +25,7 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, Messag
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
-from memlayer_core.errors import InvalidStateError, StoreUnavailableError, short_repr
+from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
 from memlayer_core.integration import Part, Times, codec, lists, write_whole
 from memlayer_core.message import Raw
 
@@ -44,18 +44,14 @@ def write_file(
     """
     store = {key: [_dump(message) for message in messages] for key, messages in conversations.items()}
     text = codec.json_text({"store": store, "class_name": "MemlayerChatStore"})
-    try:
+    hint = "Give a path that this process may write."
+    with os_errors_as(StoreUnavailableError, f"the chat store's file {path!r} cannot be written", hint):
         if fs is None:
             write_whole(Path(path), text)
         else:
             fs.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH120  (a path of whatever file system)
             with fs.open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-    except OSError as problem:
-        raise StoreUnavailableError(
-            f"the chat store's file {path!r} cannot be written: {problem.strerror or problem}",
-            hint="Give a path that this process may write.",
-        ) from problem
 
 
 def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[ChatMessage]]:
@@ -66,16 +62,12 @@ def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list
         StoreUnavailableError: The file cannot be read.
     """
     files = fs if fs is not None else fsspec.filesystem("file")
-    try:
+    what = f"the chat store's file {path!r}"
+    hint = "Give a path that this process may read."
+    with os_errors_as(StoreUnavailableError, f"{what} cannot be read", hint):
         if not files.exists(path):
             return {}
         text = files.cat_file(path)
-    except OSError as problem:
-        raise StoreUnavailableError(
-            f"the chat store's file {path!r} cannot be read: {problem.strerror or problem}",
-            hint="Give a path that this process may read.",
-        ) from problem
-    what = f"the chat store's file {path!r}"
     document = codec.parse_json(text, what, InvalidStateError)
     if isinstance(document, str):  # as some versions of the framework wrote it
         document = codec.parse_json(document, what, InvalidStateError)

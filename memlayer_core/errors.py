@@ -297,6 +297,21 @@ def errors_as(error: type[MemlayerError], place: str = "") -> Iterator[None]:
 
 
 @contextmanager
+def os_errors_as(error: type[MemlayerError], problem: str, hint: str) -> Iterator[None]:
+    """Raise an `OSError` of the block as an error of another type, with the reason that the system gives.
+
+    Args:
+        error: The type.
+        problem: What cannot be done, such as `"the file 'x.json' cannot be read"`.
+        hint: What to do about it.
+    """
+    try:
+        yield
+    except OSError as raised:
+        raise error(f"{problem}: {raised.strerror or raised}", hint=hint) from raised
+
+
+@contextmanager
 def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
     """Raise an error of a user's model in the block as one of our error types. Our own errors pass.
 

@@ -17,7 +17,13 @@ from typing import Protocol, Self
 from urllib.parse import quote
 
 from memlayer_core.chat import Chat
-from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError, short_repr
+from memlayer_core.errors import (
+    InputError,
+    InvalidStateError,
+    StoreUnavailableError,
+    os_errors_as,
+    short_repr,
+)
 from memlayer_core.message import JSON
 from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
 from memlayer_core.scope import Scope
@@ -89,16 +95,11 @@ class JsonSession:
             StoreUnavailableError: The file cannot be read.
         """
         file = self.file_of(session_id)
-        try:
-            text = file.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            raise StoreUnavailableError(
-                f"the session file {str(file)!r} cannot be read: {problem.strerror or problem}",
-                hint="Give a path that this process may read.",
-            ) from problem
-        return components_of(text, f"the session file {str(file)!r}", session_id)
+        what = f"the session file {str(file)!r}"
+        hint = "Give a path that this process may read."
+        with os_errors_as(StoreUnavailableError, f"{what} cannot be read", hint):
+            text = file.read_bytes() if file.exists() else None
+        return None if text is None else components_of(text, what, session_id)
 
 
 class SessionManager:
