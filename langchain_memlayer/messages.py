@@ -37,7 +37,7 @@ from langchain_core.version import VERSION
 from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, is_utf8
 from memlayer_core.integration import codec, said_at
 from memlayer_core.message import ROLES, Block, Raw, Role
 
@@ -355,13 +355,7 @@ def _call_id(value: object, place: int = 0) -> str:
 
 def _storable(value: object) -> str | None:
     """Return an id or a name if it can be stored; otherwise None, and only the dump has it."""
-    if not isinstance(value, str) or not value or "\0" in value:
-        return None
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return None
-    return value
+    return value if isinstance(value, str) and value and "\0" not in value and is_utf8(value) else None
 
 
 def _from_dump(dump: Mapping[str, Any], original: Message) -> BaseMessage:

@@ -10,9 +10,9 @@ Nothing here opens files or URLs in a message.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import fsspec
 import llama_index.core
@@ -24,9 +24,9 @@ from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, Messag
 
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
-from memlayer_core import Memory, Message
-from memlayer_core.errors import InvalidStateError, StoreUnavailableError
-from memlayer_core.integration import Part, Times, Transcripts, codec, write_whole
+from memlayer_core import Memory, Message, Scope
+from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
+from memlayer_core.integration import Part, Times, codec, lists, write_whole
 from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
@@ -44,18 +44,14 @@ def write_file(
     """
     store = {key: [_dump(message) for message in messages] for key, messages in conversations.items()}
     text = codec.json_text({"store": store, "class_name": "MemlayerChatStore"})
-    try:
+    hint = "Give a path that this process may write."
+    with os_errors_as(StoreUnavailableError, f"the chat store's file {path!r} cannot be written", hint):
         if fs is None:
             write_whole(Path(path), text)
         else:
             fs.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH120  (a path of whatever file system)
             with fs.open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-    except OSError as problem:
-        raise StoreUnavailableError(
-            f"the chat store's file {path!r} cannot be written: {problem.strerror or problem}",
-            hint="Give a path that this process may write.",
-        ) from problem
 
 
 def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[ChatMessage]]:
@@ -66,16 +62,12 @@ def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list
         StoreUnavailableError: The file cannot be read.
     """
     files = fs if fs is not None else fsspec.filesystem("file")
-    try:
+    what = f"the chat store's file {path!r}"
+    hint = "Give a path that this process may read."
+    with os_errors_as(StoreUnavailableError, f"{what} cannot be read", hint):
         if not files.exists(path):
             return {}
         text = files.cat_file(path)
-    except OSError as problem:
-        raise StoreUnavailableError(
-            f"the chat store's file {path!r} cannot be read: {problem.strerror or problem}",
-            hint="Give a path that this process may read.",
-        ) from problem
-    what = f"the chat store's file {path!r}"
     document = codec.parse_json(text, what, InvalidStateError)
     if isinstance(document, str):  # as some versions of the framework wrote it
         document = codec.parse_json(document, what, InvalidStateError)
@@ -97,7 +89,7 @@ def _dump(message: ChatMessage) -> Mapping[str, Any]:
 def _message(form: object, what: str) -> ChatMessage:
     """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
     if not isinstance(form, Mapping):
-        raise InvalidStateError(f"{what} is not an object, but {codec.short_repr(form)}", hint=_HINT)
+        raise InvalidStateError(f"{what} is not an object, but {short_repr(form)}", hint=_HINT)
     try:
         if "blocks" not in form:  # before messages had them
             return ChatMessage.model_validate(form)
@@ -110,16 +102,24 @@ def _message(form: object, what: str) -> ChatMessage:
 # `MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and for everything that accepts a `BaseChatStore`.
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
 class StoreComponent(MemoryComponent):
     """A store of one user's conversations. Each has a key, its session id."""
 
     model_config = ConfigDict(frozen=True)
 
-    @property
-    def _lists(self) -> Transcripts:
-        return Transcripts(
-            self._memory, user_id=self.user_id, tenant_id=self.tenant_id, agent_id=self.agent_id
-        )
+    def _do(
+        self, verb: Callable[Concatenate[Any, Scope, P], T], key: str, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do one of the verbs of lists with the conversation under a key."""
+        scope = Scope.of_session(key, user_id=self.user_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
+        return verb(self.memory.runtime, scope, *args, **kwargs)
+
+    def _keys(self) -> list[str]:
+        return lists.keys_of_lists(self.memory.runtime, self.tenant_id, self.user_id, self.agent_id)
 
 
 class MemlayerChatStore(StoreComponent, BaseChatStore):
@@ -151,7 +151,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         The messages that they replace stay in `Chat.history(all_versions=True)`, and are no longer recalled.
         If the list only grew, only the new messages are written.
         """
-        self._lists.set(key, all_to_core(messages, created_at))
+        self._do(lists.replace_list, key, all_to_core(messages, created_at))
 
     async def aset_messages(
         self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
@@ -161,7 +161,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
-        return all_from_core(self._lists.messages(key))
+        return all_from_core(self._do(lists.list_messages, key))
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
@@ -170,9 +170,9 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
         if idx is None:
-            self._lists.add(key, [to_core(message)])
+            self._do(lists.add_to_list, key, [to_core(message)])
         else:
-            self._lists.insert(key, idx, [to_core(message)])
+            self._do(lists.insert_into_list, key, [to_core(message)], idx)
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
@@ -180,7 +180,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
-        return all_from_core(self._lists.take(key)) or None
+        return all_from_core(self._do(lists.take_from_list, key)) or None
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
@@ -188,7 +188,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
-        return _first(self._lists.take(key, idx, 1))
+        return _first(self._do(lists.take_from_list, key, idx, 1))
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
@@ -204,11 +204,11 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     def get_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
-        return self._lists.keys()
+        return self._keys()
 
     async def aget_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
-        return await self._lists.akeys()
+        return await self._threads.read(self._keys)
 
     def persist(self, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None) -> None:
         """Write a copy of all conversations to a file, which `SimpleChatStore` reads as well.
@@ -304,12 +304,12 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         """
         part, first = _part(status), offset or 0
         return await self._threads.read(
-            lambda: all_from_core(self._lists.messages(key, part=part, limit=limit, offset=first))
+            lambda: all_from_core(self._do(lists.list_messages, key, part, limit, first))
         )
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """Count the messages of a status; None: of any."""
-        return await self._lists.acount(key, part=_part(status))
+        return await self._threads.read(self._do, lists.count_list, key, _part(status))
 
     async def add_message(
         self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
@@ -327,7 +327,9 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(lambda: self._lists.add(key, all_to_core(messages, created_at), part=part))
+        await self._threads.write(
+            lambda: self._do(lists.add_to_list, key, all_to_core(messages, created_at), part)
+        )
 
     async def set_messages(
         self,
@@ -342,7 +344,9 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         The messages that they replace stay in `Chat.history(all_versions=True)`, and are no longer recalled.
         """
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(lambda: self._lists.set(key, all_to_core(messages, created_at), part=part))
+        await self._threads.write(
+            lambda: self._do(lists.replace_list, key, all_to_core(messages, created_at), part)
+        )
 
     async def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete one of the active messages and its index entries.
@@ -354,23 +358,25 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         Returns:
             The message; None if there is none.
         """
-        return _first(await self._lists.atake(key, idx, 1, part="active"))
+        return _first(await self._threads.write(self._do, lists.take_from_list, key, idx, 1, "active"))
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of a status, or all of them, and their index entries."""
-        await self._lists.atake(key, part=_part(status))
+        await self._threads.write(self._do, lists.take_from_list, key, part=_part(status))
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages. Returns them."""
-        return await self._threads.write(lambda: all_from_core(self._lists.take(key, 0, n, part="active")))
+        return await self._threads.write(
+            lambda: all_from_core(self._do(lists.take_from_list, key, 0, n, "active"))
+        )
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Archive the oldest `n` active messages: they stay in the history and are recalled. Returns them."""
-        return await self._threads.write(lambda: all_from_core(self._lists.archive(key, n)))
+        return await self._threads.write(lambda: all_from_core(self._do(lists.archive_list, key, n)))
 
     async def get_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
-        return await self._lists.akeys()
+        return await self._threads.read(self._keys)
 
 
 def _part(status: MessageStatus | None) -> Part | None:

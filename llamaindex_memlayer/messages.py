@@ -31,7 +31,7 @@ from llama_index.core.bridge.pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.errors import MessageTypeError
+from memlayer_core.errors import MessageTypeError, is_utf8
 from memlayer_core.integration import Times, codec, dated, said_at, token_counter
 from memlayer_core.message import TASK, Block, Raw, Role
 
@@ -156,11 +156,7 @@ def identifier(value: object) -> str | None:
     if isinstance(value, bool) or not isinstance(value, str | int):
         return None
     text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return None
-    return text if text and "\0" not in text else None
+    return text if text and "\0" not in text and is_utf8(text) else None
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import json
 import math
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from memlayer_core.errors import InvalidMessageError, MemlayerError
+from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, short_repr
 
 # JSON, written and read without loss: as text, and of values that JSON does not have.
 
@@ -315,11 +315,7 @@ def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
 def exact_text(value: Any) -> str:
     """Return a JSON value as text that any database can store and `parse_exact` reads back equal."""
     text = _compact(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _BROKEN + encode_text(text)
-    return text
+    return text if is_utf8(text) else _BROKEN + encode_text(text)
 
 
 def parse_exact(text: str) -> Any:
@@ -334,18 +330,7 @@ def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False
     """
     separators = (",", ":") if indent is None else None
     text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=indent, separators=separators)
-    if ascii_only:
-        return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json_text(value, indent=indent, ascii_only=True)
-    return text.translate(_BREAKS)
-
-
-def short_repr(value: object) -> str:
-    """Return a value's type and short representation, for errors."""
-    return f"{type(value).__name__} {value!r:.80}"
+    return text.translate(_BREAKS) if is_utf8(text) else json_text(value, indent=indent, ascii_only=True)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -357,6 +342,46 @@ def _refuse(constant: str) -> NoReturn:
 T = TypeVar("T")
 _PLAIN = (str, int, NoneType)
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=dict).encode
+
+
+def plain(value: Any) -> Any:
+    """Return a copy of a value as JSON, encoded where UTF-8 cannot hold it or where it looks encoded.
+
+    Raises:
+        InvalidMessageError: It is not JSON.
+    """
+    if isinstance(value, _PLAIN) and (not isinstance(value, str) or value.isascii()):
+        return value
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidMessageError(
+            f"a message cannot be written as JSON: {problem}",
+            hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
+        ) from problem
+    looks_encoded = isinstance(value, Mapping) and TAG in value
+    if looks_encoded or not is_utf8(text):
+        return {TAG: "json", "value": encode_text(text)}
+    return json.loads(text)
+
+
+def restore(name: str, value: Any, error: type[MemlayerError] = InvalidMessageError) -> Any:
+    """Return the original of a value that `plain` encoded.
+
+    Raises:
+        MemlayerError: Of the type `error`: it was changed since.
+    """
+    if isinstance(value, _PLAIN) or not isinstance(value, Mapping) or TAG not in value:
+        return value
+    try:
+        if value.keys() == {TAG, "value"} and value[TAG] == "json":
+            return json.loads(decode_text(value["value"]))
+    except (TypeError, ValueError, RecursionError):
+        pass
+    raise error(
+        f"`{name}` is encoded in a way that is not known here: {short_repr(value)}",
+        hint="Its text was changed, or a newer memlayer wrote it.",
+    )
 
 
 class Codec(NamedTuple):
@@ -423,8 +448,8 @@ class Form(Generic[T]):
         is_open: bool = False,
     ) -> None:
         self._cls, self._noun, self._error, self._hint, self._is_open = cls, noun, error, hint, is_open
-        self._parts: dict[str, dict[str, _Field]] = {part: {} for part in ("", *(parts or ()))}
-        self._defaults = dict(defaults or {})
+        self._parts, self._defaults = tuple(parts or ()), dict(defaults or {})
+        self._fields: dict[tuple[str, str], _Field] = {}
         part_of = {name: part for part, names in (parts or {}).items() for name in names}
         hints = get_type_hints(cls)
         for field in dataclasses.fields(cls):  # type: ignore[arg-type]  # it is a dataclass
@@ -435,7 +460,7 @@ class Form(Generic[T]):
             if default is missing and NoneType in get_args(hints[name]):
                 self._defaults[name] = None
             own = (codecs or {}).get(name)
-            self._parts[part_of.get(name, "")][(keys or {}).get(name, name)] = _Field(
+            self._fields[part_of.get(name, ""), (keys or {}).get(name, name)] = _Field(
                 name,
                 own or _codec_of(hints[name], error),
                 own is not None,
@@ -443,12 +468,15 @@ class Form(Generic[T]):
                 default is missing and name not in self._defaults,
             )
 
-    def write(self, value: T) -> dict[str, Any]:
+    def write(self, value: T, *, encode: Callable[[Any], Any] = plain) -> dict[str, Any]:
         """Return the object of a value, which `json.dumps` can write."""
         form: dict[str, Any] = {}
-        for part, key, field, written in self._written(value):
-            place = form.setdefault(part, {}) if part else form
-            place[key] = written if field.is_own else plain(written)
+        for (part, key), field in self._fields.items():
+            inner = getattr(value, field.name)
+            if inner not in (None, field.silent):
+                written = field.codec.to_json(inner)
+                place = form.setdefault(part, {}) if part else form
+                place[key] = written if field.is_own else encode(written)
         return form
 
     def read(self, source: object) -> T:
@@ -460,7 +488,7 @@ class Form(Generic[T]):
         Raises:
             MemlayerError: Of the form's type: it is not JSON, was cut off, or is not such an object.
         """
-        return self._value_of(self.object_of(source), f"a {self._noun}")
+        return self._value_of(self.object_of(source), f"a {self._noun}", restore)
 
     def object_of(self, source: object) -> Mapping[str, Any]:
         """Return an object, read if it is JSON text.
@@ -473,36 +501,28 @@ class Form(Generic[T]):
         return self._mapping(source, f"a {self._noun}")
 
     def codec(self) -> Codec:
-        """Return how such an object is written and read inside another one."""
+        """Return how such an object is written and read inside another one, which encodes it."""
         return Codec(
-            lambda value: {key: written for _, key, _, written in self._written(value)},
-            lambda form: self._value_of(self._mapping(form, "it"), "it", is_inner=True),
+            lambda value: self.write(value, encode=_same),
+            lambda form: self._value_of(self._mapping(form, "it"), "it", lambda _, inner, __: inner),
         )
 
-    def _written(self, value: T) -> Iterator[tuple[str, str, _Field, Any]]:
-        for part, fields in self._parts.items():
-            for key, field in fields.items():
-                inner = getattr(value, field.name)
-                if inner is not None and (field.silent is None or inner != field.silent):
-                    yield part, key, field, field.codec.to_json(inner)
-
-    def _value_of(self, form: Mapping[str, Any], what: str, *, is_inner: bool = False) -> T:
+    def _value_of(self, form: Mapping[str, Any], what: str, decode: Callable[[str, Any, Any], Any]) -> T:
+        places = {("", key): inner for key, inner in form.items() if key not in self._parts}
+        for part in self._parts:
+            inside = self._mapping(form.get(part, {}), f"`{part}`")
+            places |= {(part, key): inner for key, inner in inside.items()}
         values = dict(self._defaults)
-        for part, fields in self._parts.items():
-            here = f"`{part}`" if part else what
-            inside = self._mapping(form.get(part, {}), here) if part else form
-            for key, inner in inside.items():
-                field = fields.get(key)
-                if field is not None:
-                    is_encoded = not (is_inner or field.is_own)  # an object in another one is encoded with it
-                    original = restore(key, inner, self._error) if is_encoded else inner
-                    if original is not None:
-                        values[field.name] = self._field_of(key, original, field)
-                elif not self._is_open and (part or key not in self._parts):
-                    raise self._problem(f"{here} has no field {key!r:.80}")
-            for key, field in fields.items():
-                if field.is_required and field.name not in values:
-                    raise self._problem(f"{here} lacks its {key!r}")
+        for (part, key), inner in places.items():
+            field = self._fields.get((part, key))
+            if field is None and not self._is_open:
+                raise self._problem(f"{f'`{part}`' if part else what} has no field {key!r:.80}")
+            original = inner if field is None or field.is_own else decode(key, inner, self._error)
+            if field is not None and original is not None:
+                values[field.name] = self._field_of(key, original, field)
+        for (_, key), field in self._fields.items():
+            if field.is_required and field.name not in values:
+                raise self._problem(f"{what} lacks its {key!r}")
         return self._cls(**values)
 
     def _field_of(self, key: str, form: Any, field: _Field) -> Any:
@@ -525,56 +545,14 @@ class Form(Generic[T]):
         raise self._problem(f"{what} must be a JSON object, got {short_repr(form)}")
 
     def _problem(self, problem: str) -> MemlayerError:
-        known = ", ".join(key for fields in self._parts.values() for key in fields)
-        return self._error(problem, hint=f"It has {known}. {self._hint}".strip())
+        fields = ", ".join(key for _, key in self._fields)
+        return self._error(problem, hint=f"It has {fields}. {self._hint}".strip())
 
 
 def moment_to_json(moment: datetime) -> str:
     """Return a time as ISO 8601, UTC as Z."""
     text = moment.isoformat()
     return text.removesuffix("+00:00") + "Z" if text.endswith("+00:00") else text
-
-
-def plain(value: Any) -> Any:
-    """Return a copy of a value as JSON, encoded where UTF-8 cannot hold it or where it looks encoded.
-
-    Raises:
-        InvalidMessageError: It is not JSON.
-    """
-    if isinstance(value, _PLAIN) and (not isinstance(value, str) or value.isascii()):
-        return value
-    try:
-        text = _encode(value)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidMessageError(
-            f"a message cannot be written as JSON: {problem}",
-            hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
-        ) from problem
-    looks_encoded = isinstance(value, Mapping) and TAG in value
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        looks_encoded = True
-    return {TAG: "json", "value": encode_text(text)} if looks_encoded else json.loads(text)
-
-
-def restore(name: str, value: Any, error: type[MemlayerError] = InvalidMessageError) -> Any:
-    """Return the original of a value that `plain` encoded.
-
-    Raises:
-        MemlayerError: Of the type `error`: it was changed since.
-    """
-    if isinstance(value, _PLAIN) or not isinstance(value, Mapping) or TAG not in value:
-        return value
-    try:
-        if value.keys() == {TAG, "value"} and value[TAG] == "json":
-            return json.loads(decode_text(value["value"]))
-    except (TypeError, ValueError, RecursionError):
-        pass
-    raise error(
-        f"`{name}` is encoded in a way that is not known here: {short_repr(value)}",
-        hint="Its text was changed, or a newer memlayer wrote it.",
-    )
 
 
 def _codec_of(hint: Any, error: type[MemlayerError]) -> Codec:

@@ -43,8 +43,9 @@ succeed later).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 
 class MemlayerError(Exception):
@@ -211,6 +212,76 @@ class FlushTimeoutError(MemlayerError, TimeoutError):
     retryable = True
 
 
+def short_repr(value: object) -> str:
+    """Return a value's type and short representation, for errors."""
+    return f"{type(value).__name__} {value!r:.80}"
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can encode a text: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def require(
+    holds: object, name: str, what: str, value: object, hint: str, error: type[MemlayerError]
+) -> None:
+    """Raise an error of a type, unless an argument is what it must be.
+
+    Args:
+        holds: Whether it is.
+        name: The argument's name.
+        what: What it must be, such as `"a list"`.
+        value: What was given.
+        hint: What to do about it.
+        error: The type.
+    """
+    if not holds:
+        raise error(f"`{name}` must be {what}, got {short_repr(value)}", hint=hint)
+
+
+def require_list(name: str, value: Any, what: str, hint: str, error: type[MemlayerError]) -> list[Any]:
+    """Return what an iterable has; a text or a mapping is not a list.
+
+    Raises:
+        MemlayerError: Of the type `error`: it is not a list.
+    """
+    is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
+    require(is_list, name, what, value, hint, error)
+    return list(value)
+
+
+def require_text(
+    name: str,
+    value: object,
+    error: type[MemlayerError],
+    *,
+    may_be_blank: bool = False,
+    may_be_empty: bool = False,
+) -> str:
+    """Return a text that every database can store.
+
+    Raises:
+        MemlayerError: Of the type `error`: it is not such a text.
+    """
+    is_filled = may_be_empty or (value if may_be_blank else str(value).strip())
+    if not isinstance(value, str) or "\0" in value or not is_filled:
+        raise error(
+            f"`{name}` must be a {'' if may_be_empty else 'non-empty '}string without NUL characters, got "
+            f"{short_repr(value)}",
+            hint=f"Pass a plain string with a visible character as `{name}`, or leave it out if it is optional.",
+        )
+    if not is_utf8(value):
+        raise error(
+            f"`{name}` holds a lone surrogate, which no database can store: {short_repr(value)}",
+            hint=f"Decode `{name}` with the right codec, or replace its broken characters.",
+        )
+    return value
+
+
 @contextmanager
 def errors_as(error: type[MemlayerError], place: str = "") -> Iterator[None]:
     """Raise an `InputError` of the block as an error of another type, with the same hint.
@@ -223,6 +294,21 @@ def errors_as(error: type[MemlayerError], place: str = "") -> Iterator[None]:
         yield
     except InputError as problem:
         raise error(f"{place}{problem}", hint=problem.hint) from None
+
+
+@contextmanager
+def os_errors_as(error: type[MemlayerError], problem: str, hint: str) -> Iterator[None]:
+    """Raise an `OSError` of the block as an error of another type, with the reason that the system gives.
+
+    Args:
+        error: The type.
+        problem: What cannot be done, such as `"the file 'x.json' cannot be read"`.
+        hint: What to do about it.
+    """
+    try:
+        yield
+    except OSError as raised:
+        raise error(f"{problem}: {raised.strerror or raised}", hint=hint) from raised
 
 
 @contextmanager

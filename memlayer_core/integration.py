@@ -11,6 +11,7 @@ from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
+from memlayer_core.messages import flow as lists
 from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.render import as_prompt, shorten_block
@@ -21,7 +22,7 @@ from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, Threads, drive
 from memlayer_core.seams import Limits
-from memlayer_core.session_files import ChatState, Transcripts
+from memlayer_core.session_files import ChatState
 from memlayer_core.storage.files import write_whole
 from memlayer_core.window.fit import Policies, limits, policy_json
 
@@ -35,7 +36,6 @@ __all__ = [
     "Policies",
     "Threads",
     "Times",
-    "Transcripts",
     "as_prompt",
     "at_least_one",
     "check_whole_number",
@@ -46,6 +46,7 @@ __all__ = [
     "drive",
     "items",
     "limits",
+    "lists",
     "memory_of",
     "policy_json",
     "recall_text",

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timezone
+from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from memlayer_core.codec import Codec, Form, plain, restore
-from memlayer_core.errors import InvalidMessageError, MessageTypeError
+from memlayer_core.errors import InvalidMessageError, MessageTypeError, require, require_text, short_repr
 from memlayer_core.scope import Scope
-from memlayer_core.show import Mark, Tabular, View, Viewable, line_of
+from memlayer_core.show import Mark, Report, Tabular, View, line_of
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -383,7 +384,7 @@ class StoredMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt(Viewable):
+class Receipt(Report):
     """The result of adding messages. They are committed.
 
     Attributes:
@@ -402,23 +403,10 @@ class Receipt(Viewable):
 
     __repr__ = line_of
 
-    def _view(self) -> View:
-        counts = (("stored", self.stored), ("unchanged", self.unchanged), ("replaced", self.replaced))
-        told = ", ".join(f"{count:,} {what}" for what, count in counts if count)
-        more = len(self.ids) - _SHOWN
-        return View(
-            told or "nothing stored",
-            columns=("id",),
-            rows=tuple((one,) for one in self.ids[:_SHOWN]),
-            notes=(f"and {more:,} more",) if more > 0 else (),
-        )
-
-
-_SHOWN = 10  # ids in the view of a receipt
-
 
 # Checks a message before anything is written, and what its fields are made of.
 
+BLOCK_HINT = 'A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.'
 _DEEPEST = 100
 """Levels of nesting in JSON; Python's own reader and writer give up near 1,000."""
 
@@ -439,43 +427,31 @@ def check_message(message: object) -> Message:
         raise InvalidMessageError(
             f"unknown role {message.role!r}", hint=f"Use one of {', '.join(map(repr, ROLES))}."
         )
-    _check_content(message.content)
+    if not isinstance(content := message.content, str):
+        are_blocks = isinstance(content, tuple) and all(map(_is_block, content))
+        _require(are_blocks, "content", "a string or a tuple of content blocks", content, BLOCK_HINT)
+        json_value("content", content)
     for name in ("id", "name", "tool_call_id"):
-        value = getattr(message, name)
-        if value is not None:
-            identifier(name, value)
+        if getattr(message, name) is not None:
+            identifier(name, getattr(message, name))
     for call in message.tool_calls:
-        if not isinstance(call, ToolCall) or not isinstance(call.arguments, str):
-            raise InvalidMessageError(
-                f"`tool_calls` holds {call!r:.80}",
-                hint="Give `ToolCall(id, name, arguments)` with the arguments as JSON text.",
-            )
+        is_call = isinstance(call, ToolCall) and isinstance(call.arguments, str)
+        hint = "Give `ToolCall(id, name, arguments)` with the arguments as JSON text."
+        _require(is_call, "tool_calls", "a tuple of tool calls", call, hint)
         identifier("tool call id", call.id)
-    if not isinstance(message.metadata, Mapping):
-        raise InvalidMessageError(
-            f"`metadata` must be a mapping, got {type(message.metadata).__name__}",
-            hint="Pass a dict of JSON values.",
-        )
-    json_value("metadata", message.metadata)
-    if not isinstance(message.model_visible, bool):
-        raise InvalidMessageError(
-            f"`model_visible` must be True or False, got {message.model_visible!r}",
-            hint="False keeps a message in the history and from every model.",
-        )
+    metadata, visible = message.metadata, message.model_visible
+    _require(isinstance(metadata, Mapping), "metadata", "a mapping", metadata, "Pass a dict of JSON values.")
+    json_value("metadata", metadata)
+    hint = "False keeps a message in the history and from every model."
+    _require(isinstance(visible, bool), "model_visible", "True or False", visible, hint)
     return replace(message, created_at=with_offset(message.created_at))
 
 
-def _check_content(content: object) -> None:
-    if isinstance(content, str):
-        return
-    if not isinstance(content, tuple) or not all(
-        isinstance(block, Mapping) and isinstance(block.get("type"), str) for block in content
-    ):
-        raise InvalidMessageError(
-            f"`content` must be a string or a tuple of content blocks, got {content!r:.80}",
-            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
-        )
-    json_value("content", content)
+_require = partial(require, error=InvalidMessageError)
+
+
+def _is_block(block: object) -> bool:
+    return isinstance(block, Mapping) and isinstance(block.get("type"), str)
 
 
 def identifier(name: str, value: object) -> None:
@@ -484,18 +460,7 @@ def identifier(name: str, value: object) -> None:
     Raises:
         InvalidMessageError: It is not text, is empty, or cannot be stored in a database.
     """
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise InvalidMessageError(
-            f"`{name}` must be a non-empty string without NUL characters, got {value!r:.80}",
-            hint=f"Leave `{name}` out, or pass a plain string.",
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidMessageError(
-            f"`{name}` holds a lone surrogate, which no database can store: {value!r:.80}",
-            hint=f"Replace the broken characters of `{name}`.",
-        ) from None
+    require_text(name, value, InvalidMessageError, may_be_blank=True)
 
 
 def json_value(name: str, value: object, depth: int = 0) -> None:
@@ -512,27 +477,19 @@ def json_value(name: str, value: object, depth: int = 0) -> None:
     match value:
         case None | bool() | int() | str():
             return
-        case float():
-            if not math.isfinite(value):
-                raise InvalidMessageError(
-                    f"`{name}` holds {value!r}, which JSON does not have",
-                    hint="Use None or a string for a number that is missing or infinite.",
-                )
-        case Mapping():
+        case float() if math.isfinite(value):
+            return
+        case Mapping() if all(isinstance(key, str) for key in value):
             for key, inner in value.items():
-                if not isinstance(key, str):
-                    raise InvalidMessageError(
-                        f"`{name}` has the key {key!r}, which JSON would turn into a string",
-                        hint="Use string keys.",
-                    )
                 json_value(f"{name}.{key}", inner, depth + 1)
         case list() | tuple():
             for inner in value:
                 json_value(name, inner, depth + 1)
         case _:
             raise InvalidMessageError(
-                f"`{name}` holds {type(value).__name__} {value!r:.80}, which is not JSON",
-                hint="Keep strings, numbers, booleans, None, lists and dicts; encode anything else first.",
+                f"`{name}` holds {short_repr(value)}, which JSON does not have",
+                hint="Keep strings, finite numbers, booleans, None, lists, and dicts with string keys; encode "
+                "anything else first.",
             )
 
 
@@ -548,11 +505,8 @@ def with_offset(moment: datetime | None, name: str = "created_at") -> datetime |
     """
     if moment is None:
         return None
-    if not isinstance(moment, datetime):
-        raise InvalidMessageError(
-            f"`{name}` must be a datetime, got {moment!r:.80}",
-            hint="Parse it first, for example with `datetime.fromisoformat(…)`.",
-        )
+    hint = "Parse it first, for example with `datetime.fromisoformat(…)`."
+    _require(isinstance(moment, datetime), name, "a datetime", moment, hint)
     offset = moment.utcoffset()
     if offset is None:
         return moment.replace(tzinfo=UTC)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from pydantic import BaseModel
 
 from memlayer_core import runtime
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, require
 from memlayer_core.events import EventBus, Health
 from memlayer_core.facts.operations import fact_schema
 from memlayer_core.index import flow as index_flow
@@ -304,15 +304,12 @@ def _check(settings: object, options: Options) -> None:
         ConfigurationError: `settings` is not a `Settings`, `fact_schema` is not a Pydantic class, or an argument that
             must be a function is not one.
     """
-    if not isinstance(settings, Settings):
-        raise ConfigurationError(
-            f"`settings` must be a `Settings`, got {settings!r:.80}",
-            hint="Such as `Settings(max_tokens=4000)`.",
-        )
+    hint = "Such as `Settings(max_tokens=4000)`."
+    is_right = isinstance(settings, Settings)
+    require(is_right, "settings", "a `Settings`", settings, hint, ConfigurationError)
     for name, hint in _FUNCTIONS.items():
         given = options.get(name)
-        if given is not None and not callable(given):
-            raise ConfigurationError(f"`{name}` must be a function, got {given!r:.80}", hint=hint)
+        require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
     fact_schema(options.get("fact_schema"))
 
 

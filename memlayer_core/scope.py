@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-from memlayer_core.errors import InvalidScopeError
+from memlayer_core.errors import InvalidScopeError, require_text
 
 ALONE = "memlayer:session:"
 """Prefix of the user id of a session without a user; the session's id follows."""
@@ -18,26 +18,6 @@ ALONE = "memlayer:session:"
 def _digest(*parts: str | None) -> str:
     written = json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()
     return hashlib.blake2b(written, digest_size=16).hexdigest()
-
-
-def _check(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise InvalidScopeError(
-            f"`{name}` must be a string, got {value!r}",
-            hint=f"Pass `{name}` as a non-empty string, for example `{name}=str(...)`.",
-        )
-    if not value.strip() or "\0" in value:
-        raise InvalidScopeError(
-            f"`{name}` must have a visible character and no NUL character, got {value!r}",
-            hint=f"Every read and every write has a scope: pass a real `{name}`.",
-        )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidScopeError(
-            f"`{name}` holds a lone surrogate, which no database can store: {value!r}",
-            hint="Decode the id with the right codec, or replace its broken characters.",
-        ) from None
 
 
 class _Place:
@@ -88,12 +68,10 @@ class Scope(_Place):
     tenant_id: str = "default"
 
     def __post_init__(self) -> None:
-        _check("tenant_id", self.tenant_id)
-        _check("user_id", self.user_id)
-        if self.agent_id is not None:
-            _check("agent_id", self.agent_id)
-        if self.session_id is not None:
-            _check("session_id", self.session_id)
+        for name in ("tenant_id", "user_id", "agent_id", "session_id"):
+            value = getattr(self, name)
+            if value is not None or name in {"tenant_id", "user_id"}:
+                require_text(name, value, InvalidScopeError)
         if self.user_id.startswith(ALONE) and self.user_id != ALONE + (self.session_id or ""):
             raise InvalidScopeError(
                 f"`user_id` may not begin with {ALONE!r}: sessions without a user are stored under it",
@@ -103,7 +81,7 @@ class Scope(_Place):
     @classmethod
     def alone(cls, session_id: str, *, tenant_id: str = "default", agent_id: str | None = None) -> Scope:
         """Return the scope of a session without a user. Recall never connects it with other sessions."""
-        _check("session_id", session_id)
+        require_text("session_id", session_id, InvalidScopeError)
         return cls(ALONE + session_id, session_id, agent_id, tenant_id)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Sessions as other programs keep them: as plain lists of messages under keys, and as JSON files with the states of components.
+"""Sessions as JSON files with the states of their components (a chat, an agent, anything with a state).
 
 ::
 
@@ -10,171 +10,25 @@
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import quote
 
 from memlayer_core.chat import Chat
-from memlayer_core.codec import short_repr
-from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError
-from memlayer_core.memory import Memory
-from memlayer_core.message import JSON, Message, Receipt
-from memlayer_core.messages import flow as messages_flow
-from memlayer_core.messages.model import Part
-from memlayer_core.runtime import Asking, Threads, ask, async_drive, async_read, async_write, drive
+from memlayer_core.errors import (
+    InputError,
+    InvalidStateError,
+    StoreUnavailableError,
+    os_errors_as,
+    short_repr,
+)
+from memlayer_core.message import JSON
+from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
 from memlayer_core.scope import Scope
 from memlayer_core.storage.files import write_whole
 from memlayer_core.transfer.lines import components_of, session_text
-
-# Conversations as plain lists of messages under keys, for the chat stores of frameworks.
-#
-# A chat store has no windows and no recall. It sets, adds, deletes and counts messages, and archives older ones:
-# archived messages are those before working memory begins.
-
-
-class Transcripts:
-    """The conversations of one user, each under its session id. Each blocking verb has an async one with an `a` in front.
-
-    It has no state, so it is cheap to make. Every verb is one transaction.
-
-    Args:
-        memory: The memory that stores them.
-        user_id: The user; None: conversations without a user, which recall never connects.
-        tenant_id: The user's tenant. Equal user ids of different tenants are different users.
-        agent_id: Only conversations with this agent; None: only those without an agent.
-
-    Raises:
-        InvalidScopeError: An id is empty or cannot be stored.
-    """
-
-    def __init__(
-        self,
-        memory: Memory,
-        *,
-        user_id: str | None = None,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-    ) -> None:
-        self.memory = memory
-        self.user_id = user_id
-        self.tenant_id = tenant_id
-        self.agent_id = agent_id
-        self.scope_of("anything")  # checks the ids
-
-    @property
-    def _threads(self) -> Threads:
-        return self.memory.runtime.threads
-
-    def scope_of(self, key: str) -> Scope:
-        """Return the scope of the session under a key.
-
-        Raises:
-            InvalidScopeError: The key is empty or cannot be stored.
-        """
-        return Scope.of_session(key, user_id=self.user_id, tenant_id=self.tenant_id, agent_id=self.agent_id)
-
-    def keys(self) -> list[str]:
-        """Return the keys of all conversations that have messages, the oldest conversation first."""
-        return messages_flow.keys_of_lists(self.memory.runtime, self.tenant_id, self.user_id, self.agent_id)
-
-    akeys = async_read(keys)
-    """Do `keys` without blocking the event loop."""
-
-    def messages(
-        self, key: str, *, part: Part | None = None, limit: int | None = None, offset: int = 0
-    ) -> list[Message]:
-        """Return the messages under a key, the oldest first; an empty list if there are none.
-
-        Args:
-            key: Key of the conversation.
-            part: `"active"` or `"archived"`; both if left out.
-            limit: Maximum number of messages.
-            offset: How many messages to skip.
-        """
-        return messages_flow.list_messages(self.memory.runtime, self.scope_of(key), part, limit, offset)
-
-    amessages = async_read(messages)
-    """Do `messages` without blocking the event loop."""
-
-    def count(self, key: str, *, part: Part | None = None) -> int:
-        """Return how many messages there are under a key."""
-        return messages_flow.count_list(self.memory.runtime, self.scope_of(key), part)
-
-    acount = async_read(count)
-    """Do `count` without blocking the event loop."""
-
-    def add(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
-        """Store messages at the end of a part: all of them, or none.
-
-        Raises:
-            InvalidMessageError: One of them cannot be stored.
-        """
-        return messages_flow.add_to_list(self.memory.runtime, self.scope_of(key), messages, part)
-
-    aadd = async_write(add)
-    """Do `add` without blocking the event loop."""
-
-    def insert(self, key: str, place: int, messages: Iterable[Message]) -> Receipt:
-        """Insert messages in front of the message at a place, as a list's `insert` does.
-
-        Args:
-            key: Key of the conversation.
-            place: The place, from 0; below zero, counted from the end. A place beyond an end means that end.
-            messages: The messages to insert.
-
-        Raises:
-            InvalidMessageError: One of them cannot be stored, or its id is in the conversation already.
-        """
-        return messages_flow.insert_into_list(self.memory.runtime, self.scope_of(key), messages, place)
-
-    ainsert = async_write(insert)
-    """Do `insert` without blocking the event loop."""
-
-    def set(self, key: str, messages: Iterable[Message], *, part: Part = "active") -> Receipt:
-        """Make the conversation consist of exactly these messages, all of them in one part.
-
-        Replaced messages stay in `Chat.history(all_versions=True)`, and are not recalled any more.
-        Messages that are there already, in the same order, are not written again.
-
-        Raises:
-            InvalidMessageError: One of them cannot be stored; nothing was changed.
-        """
-        return messages_flow.replace_list(self.memory.runtime, self.scope_of(key), messages, part)
-
-    aset = async_write(set)  # noqa: A003  (as of a list)
-    """Do `set` without blocking the event loop."""
-
-    def take(
-        self, key: str, first: int = 0, count: int | None = None, *, part: Part | None = None
-    ) -> list[Message]:
-        """Delete messages for good, with everything that finds them. Returns them.
-
-        Args:
-            key: Key of the conversation.
-            first: Place of the first message; below zero, counted from the end.
-            count: Maximum number of messages; all from `first` on if left out.
-            part: The part that is counted in and deleted from; both if left out.
-        """
-        return messages_flow.take_from_list(self.memory.runtime, self.scope_of(key), part, first, count)
-
-    atake = async_write(take)
-    """Do `take` without blocking the event loop."""
-
-    def archive(self, key: str, count: int) -> list[Message]:
-        """Archive the oldest active messages. They stay in the history and are recalled. Returns them.
-
-        If there are 4 or more, an episode about them is written in the background, as for
-        an ended session.
-        """
-        return messages_flow.archive_list(self.memory.runtime, self.scope_of(key), count)
-
-    aarchive = async_write(archive)
-    """Do `archive` without blocking the event loop."""
-
-
-# Saves the states of a session's components (a chat, an agent, anything with a state) in a JSON file.
 
 _LONGEST_NAME = 200  # bytes of a file's name, below every file system's limit
 
@@ -241,16 +95,11 @@ class JsonSession:
             StoreUnavailableError: The file cannot be read.
         """
         file = self.file_of(session_id)
-        try:
-            text = file.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as problem:
-            raise StoreUnavailableError(
-                f"the session file {str(file)!r} cannot be read: {problem.strerror or problem}",
-                hint="Give a path that this process may read.",
-            ) from problem
-        return components_of(text, f"the session file {str(file)!r}", session_id)
+        what = f"the session file {str(file)!r}"
+        hint = "Give a path that this process may read."
+        with os_errors_as(StoreUnavailableError, f"{what} cannot be read", hint):
+            text = file.read_bytes() if file.exists() else None
+        return None if text is None else components_of(text, what, session_id)
 
 
 class SessionManager:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
@@ -17,6 +18,7 @@ from memlayer_core.window import fit
 from memlayer_core.window.fit import ListWindow, Policies
 from memlayer_core.window.model import Context
 
+T = TypeVar("T")
 _ATTEMPTS = 100
 """How often an update is tried. Each failure means that another writer was faster."""
 
@@ -213,7 +215,7 @@ class WindowMemory:
 
     def _clear(self) -> Asking[int]:
         found = yield from self._read()
-        (yield from self._call("delete_messages", self.session_id))
+        yield from self._call("delete_messages", object, "")
         return len(found.messages)
 
     def _window(
@@ -224,32 +226,25 @@ class WindowMemory:
         )
 
     def _read(self) -> Asking[MessageList]:
-        found = yield from self._call("get_messages", self.session_id)
-        if not isinstance(found, MessageList):
-            raise ConfigurationError(
-                f"{type(self._store).__name__}.get_messages returned {type(found).__name__}",
-                hint="Return `MessageList(messages, version)`, without `async`: the async form is `aget_messages`.",
-            )
-        return found
+        hint = "Return `MessageList(messages, version)`, without `async`: the async form is `aget_messages`."
+        return (yield from self._call("get_messages", MessageList, hint))
 
     def _update(self, messages: Sequence[Message], version: str | None) -> Asking[bool]:
-        done = yield from self._call("update_messages", self.session_id, messages, version)
-        if not isinstance(done, bool):
-            raise ConfigurationError(
-                f"{type(self._store).__name__}.update_messages returned {type(done).__name__}",
-                hint="Return True, or False if the session has another version by now.",
-            )
-        return done
+        hint = "Return True, or False if the session has another version by now."
+        return (yield from self._call("update_messages", bool, hint, messages, version))
 
-    def _call(self, verb: str, *args: object) -> Asking[object]:
-        """Call the store: its blocking method, or in an event loop the async one if it has one."""
-        store = self._store
+    def _call(self, verb: str, kind: type[T], hint: str, *args: object) -> Asking[T]:
+        """Call the store, which returns a value of a type: its blocking method, or in an event loop the async one."""
+        store, name = self._store, f"{type(self._store).__name__}.{verb}"
         try:
-            return (yield ask(getattr(store, verb), getattr(store, f"a{verb}", None), *args))
+            found = yield ask(getattr(store, verb), getattr(store, f"a{verb}", None), self.session_id, *args)
         except MemlayerError:
             raise
         except Exception as problem:
             raise StoreUnavailableError(
-                f"{type(store).__name__}.{verb} failed: {in_short(problem)}",
+                f"{name} failed: {in_short(problem)}",
                 hint="The error above is the store's own; the same call may succeed later.",
             ) from problem
+        if not isinstance(found, kind):
+            raise ConfigurationError(f"{name} returned {type(found).__name__}", hint=hint)
+        return found

@@ -23,15 +23,14 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from memlayer_core import Chat, Memory, WindowMemory
 from memlayer_core.memory import Items
-from memlayer_core.session_files import SessionManager, Transcripts
+from memlayer_core.session_files import SessionManager
 
 PACKAGES = ("memlayer_core", "langchain_memlayer", "llamaindex_memlayer")
-WITH_VERBS = (Memory, Chat, Transcripts, Items, SessionManager, WindowMemory)
+WITH_VERBS = (Memory, Chat, Items, SessionManager, WindowMemory)
 
 NO_TWIN = {  # nothing is read or written, or nothing that could wait
     "Memory": {"chat", "chat_of", "items", "listen"},
     "Chat": {"set_memory"},
-    "Transcripts": {"scope_of"},
     "Items": {"dimension", "embeds_with"},
     "SessionManager": {"with_session", "add_component"},
     "WindowMemory": set(),
@@ -82,7 +81,7 @@ def named() -> dict[str, object]:
         for package in PACKAGES
         for name in importlib.import_module(package).__all__
     }
-    return found | {f"{kind.__module__}.{kind.__name__}": kind for kind in (Transcripts, Items)}
+    return found | {"memlayer_core.memory.Items": Items}
 
 
 def members(kind: type) -> Iterator[tuple[type, str, Callable[..., Any]]]:
@@ -267,7 +266,7 @@ def objects() -> Iterator[list[object]]:
     with Memory.in_memory() as memory:
         chat = memory.chat(user_id="ada", session_id="monday")
         window = WindowMemory(DictStore(), "monday")
-        yield [memory, chat, Transcripts(memory), memory.items(), SessionManager("monday"), window]
+        yield [memory, chat, memory.items(), SessionManager("monday"), window]
 
 
 class Remember(BaseModel):

@@ -25,8 +25,7 @@ from datetime import UTC, datetime, timedelta
 from math import log2
 from typing import Any, get_type_hints
 
-from memlayer_core.codec import short_repr
-from memlayer_core.errors import InvalidRecordError
+from memlayer_core.errors import InvalidRecordError, require_list, short_repr
 from memlayer_core.facts import model
 from memlayer_core.facts.model import LISTS, Access, Record, RecordFields, Relation
 from memlayer_core.scope import Scope
@@ -241,11 +240,8 @@ def list_of(name: str, value: object) -> list[Any]:
     Raises:
         InvalidRecordError: It is not one.
     """
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise InvalidRecordError(
-            f"`{name}` must be a list, got {short_repr(value)}", hint=f'Such as `{name}=["one", "two"]`.'
-        )
-    found = list(value)
+    hint = f'Such as `{name}=["one", "two"]`.'
+    found = require_list(name, value, "a list", hint, InvalidRecordError)
     for one in found:
         if not isinstance(one, Relation if name == "relations" else str):
             raise InvalidRecordError(

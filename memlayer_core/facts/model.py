@@ -18,13 +18,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, Self, TypedDict, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from memlayer_core.codec import Form, short_repr
-from memlayer_core.errors import InvalidRecordError, errors_as
-from memlayer_core.message import JSON, Role, identifier, json_value, with_offset
+from memlayer_core.codec import Form
+from memlayer_core.errors import InvalidRecordError, errors_as, require, require_text
+from memlayer_core.message import JSON, Role, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
 from memlayer_core.settings import Settings
@@ -345,6 +346,8 @@ def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
 
 # Checks of a record, wherever it comes from.
 
+_require = partial(require, error=InvalidRecordError)
+
 LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 """The fields that are lists of texts."""
 _MOMENTS = tuple(name for name, kind in get_type_hints(Record).items() if kind in {datetime, datetime | None})
@@ -392,11 +395,8 @@ def check_record(record: Record) -> Record:
         check_share(name, getattr(record, name))
     for name, least in (("version", 1), ("mentions", 1), ("accesses", 0)):
         value = getattr(record, name)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**31:
-            raise InvalidRecordError(
-                f"`{name}` must be a whole number of at least {least}, got {short_repr(value)}",
-                hint="memlayer counts it.",
-            )
+        counts = isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**31
+        _require(counts, name, f"a whole number of at least {least}", value, "memlayer counts it.")
     structured = None if record.structured is None else _json_copy(record.structured)
     for tie in record.relations:
         check_text("relations.type", tie.type)
@@ -425,13 +425,7 @@ def check_text(name: str, value: object) -> None:
     Raises:
         InvalidRecordError: It is not text, is empty, or cannot be stored in a database.
     """
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise InvalidRecordError(
-            f"`{name}` must be text without NUL characters, and not empty: got {short_repr(value)}",
-            hint="Pass a plain, non-empty string.",
-        )
-    with errors_as(InvalidRecordError):
-        identifier(name, value)
+    require_text(name, value, InvalidRecordError)
 
 
 def check_share(name: str, value: object) -> None:
@@ -441,18 +435,14 @@ def check_share(name: str, value: object) -> None:
         InvalidRecordError: It is not.
     """
     number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or not 0 <= value <= 1:  # type: ignore[operator]  # it is a number
-        raise InvalidRecordError(
-            f"`{name}` must be a number from 0 to 1, got {short_repr(value)}", hint="Such as 0.9."
-        )
+    is_share = number and 0 <= value <= 1  # type: ignore[operator]  # it is a number
+    _require(is_share, name, "a number from 0 to 1", value, "Such as 0.9.")
 
 
 def _json_copy(value: object) -> Any:
     """Return a copy as the journal will return it."""
-    if not isinstance(value, Mapping):
-        raise InvalidRecordError(
-            f"`structured` must be a mapping, got {short_repr(value)}", hint="Pass a dict of JSON values."
-        )
+    is_mapping = isinstance(value, Mapping)
+    _require(is_mapping, "structured", "a mapping", value, "Pass a dict of JSON values.")
     with errors_as(InvalidRecordError):
         json_value("structured", value)
     return json.loads(json.dumps(value, ensure_ascii=False, default=dict))
@@ -468,12 +458,10 @@ def _check_access(access: Access, tenant_id: str) -> None:
 
 
 def _with_offset(name: str, value: object) -> datetime | None:
-    if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
-        raise InvalidRecordError(
-            f"`{name}` must be a datetime with a time zone, got {short_repr(value)}",
-            hint="Such as `datetime(2027, 1, 1, tzinfo=UTC)`, or `datetime.now(UTC) + timedelta(days=7)`.",
-        )
-    return with_offset(value, name)
+    hint = "Such as `datetime(2027, 1, 1, tzinfo=UTC)`, or `datetime.now(UTC) + timedelta(days=7)`."
+    is_moment = isinstance(value, datetime) and value.tzinfo is not None
+    _require(value is None or is_moment, name, "a datetime with a time zone", value, hint)
+    return with_offset(value, name)  # type: ignore[arg-type]  # it is a datetime
 
 
 class RecordFields(TypedDict, total=False):

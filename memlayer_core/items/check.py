@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import Any, get_args
 
 from memlayer_core.codec import json_text, read, write
-from memlayer_core.errors import InvalidItemError
+from memlayer_core.errors import InvalidItemError, require, require_list, require_text
 from memlayer_core.items.model import Condition, End, ListFolders, Pattern
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.scope import Folder, Scope
@@ -32,6 +32,15 @@ _LONGEST_TTL = timedelta(days=365_000)
 _LONGEST_PATH = 2000  # bytes; PostgreSQL has no index for more
 
 
+def key_of(key: object) -> str:
+    """Return a key, if an item can be stored under it.
+
+    Raises:
+        InvalidItemError: It is not text, or no database can store it.
+    """
+    return require_text("key", key, InvalidItemError, may_be_empty=True)
+
+
 def folder_of(tenant_id: str, labels: object) -> Folder:
     """Return a tenant's folder of those labels.
 
@@ -40,15 +49,10 @@ def folder_of(tenant_id: str, labels: object) -> Folder:
         InvalidItemError: They are not a list of labels, or one cannot be stored.
     """
     Scope("anybody", tenant_id=tenant_id)  # checks the id
-    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
-        raise InvalidItemError(
-            f"a folder is named by a tuple of labels, got {labels!r:.80}",
-            hint='For example `("users", "ada")`.',
-        )
-    named = tuple(labels)
+    hint = 'For example `("users", "ada")`.'
+    named = tuple(require_list("labels", labels, "a tuple of labels", hint, InvalidItemError))
     for label in named:
-        if not text_of("a label", label):
-            raise InvalidItemError(f"a folder has an empty label: {named!r:.100}", hint="Name every level.")
+        require_text("label", label, InvalidItemError, may_be_blank=True)
     folder = Folder(tenant_id, named)
     if len(folder.path.encode()) > _LONGEST_PATH:
         raise InvalidItemError(
@@ -56,26 +60,6 @@ def folder_of(tenant_id: str, labels: object) -> Folder:
             hint="Put long names into the key or the value.",
         )
     return folder
-
-
-def text_of(what: str, text: object) -> str:
-    """Return a label or a key, if an item can be stored under it.
-
-    Raises:
-        InvalidItemError: It is not text, or no database can store it.
-    """
-    if not isinstance(text, str) or "\0" in text:
-        raise InvalidItemError(
-            f"{what} must be a string without NUL characters, got {text!r:.100}", hint="Pass a plain string."
-        )
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidItemError(
-            f"{what} holds a lone surrogate, which no database can store: {text!r:.100}",
-            hint="Replace the broken characters.",
-        ) from None
-    return text
 
 
 def value_to_tagged(value: object) -> dict[str, Any]:
@@ -295,7 +279,7 @@ _Test = Callable[[Sequence[Any]], bool]
 _NUMBER = 64  # characters of a text that may be a number
 
 
-def conditions_of(expression: object) -> tuple[Condition, ...]:
+def conditions_of(expression: Any) -> tuple[Condition, ...]:
     """Return a filter's conditions; all of them must hold.
 
     Raises:
@@ -303,10 +287,8 @@ def conditions_of(expression: object) -> tuple[Condition, ...]:
     """
     if expression is None:
         return ()
-    if not isinstance(expression, Mapping):
-        raise InvalidItemError(
-            f"`filter` must be a mapping, got {expression!r:.80}", hint='For example `{"kind": "note"}`.'
-        )
+    hint = 'For example `{"kind": "note"}`.'
+    require(isinstance(expression, Mapping), "filter", "a mapping", expression, hint, InvalidItemError)
     return tuple(_conditions(expression, "", 0))
 
 

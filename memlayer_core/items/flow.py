@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
-from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError
+from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
 from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
 from memlayer_core.items import check, sql
 from memlayer_core.items.model import (
@@ -92,7 +92,7 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
     texts = check.texts_of(op.value, op.texts)
     return Put(
         check.folder_of(tenant_id, op.labels),
-        check.text_of("a key", op.key),
+        check.key_of(op.key),
         value,
         tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
         op.ttl,
@@ -105,20 +105,17 @@ def _prepare(
     """Check an operation. Returns what it writes, what it searches with a text, or how it reads."""
     match op:
         case GetItem():
-            folder, key = check.folder_of(tenant_id, op.labels), check.text_of("a key", op.key)
+            folder, key = check.folder_of(tenant_id, op.labels), check.key_of(op.key)
             return lambda connection: sql.get(connection, folder, key, live_at)
         case PutItem():
             return put_of(rt, tenant_id, op)
         case DropItem():
-            return Put(check.folder_of(tenant_id, op.labels), check.text_of("a key", op.key), None)
+            return Put(check.folder_of(tenant_id, op.labels), check.key_of(op.key), None)
         case FindItems():
             check_whole_number("limit", op.limit)
             check_whole_number("offset", op.offset)
-            if op.query is not None and not isinstance(op.query, str):
-                raise InvalidItemError(
-                    f"`query` must be a text, got {op.query!r:.80}",
-                    hint="Leave it out for the last ones put.",
-                )
+            hint = "Leave it out for the last ones put."
+            require(isinstance(op.query, str | None), "query", "a text", op.query, hint, InvalidItemError)
             folder = check.folder_of(tenant_id, op.labels)
             query = ItemQuery(folder, check.conditions_of(op.filter), live_at)
             if op.query and op.query.strip():

@@ -11,8 +11,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
-from memlayer_core.message import JSON, Block, Message, Role, ToolCall, check_message
+from memlayer_core.errors import (
+    InvalidLimitError,
+    InvalidMessageError,
+    MessageTypeError,
+    require,
+    require_list,
+)
+from memlayer_core.message import BLOCK_HINT, JSON, Block, Message, Role, ToolCall, check_message
 
 
 def check_messages(messages: object) -> list[Message]:
@@ -187,15 +193,10 @@ def check_whole_number(name: str, value: object, *, minimum: int = 0) -> None:
     Raises:
         InvalidLimitError: It is not a whole number, is below `minimum`, or is above two thousand million.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise InvalidLimitError(
-            f"`{name}` must be a whole number of at least {minimum}, got {value!r}",
-            hint=f"Leave `{name}` out for its default, or pass a larger number.",
-        )
-    if value > _MOST:
-        raise InvalidLimitError(
-            f"`{name}` must be at most {_MOST:,}", hint=f"Leave `{name}` out for its default."
-        )
+    is_right = isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= _MOST
+    what = f"a whole number of at least {minimum} and at most {_MOST:,}"
+    hint = f"Leave `{name}` out for its default, or pass such a number."
+    require(is_right, name, what, value, hint, InvalidLimitError)
 
 
 def seconds(name: str, value: object) -> float:
@@ -267,18 +268,11 @@ def content_of(content: object) -> str | tuple[Block, ...]:
     """
     if isinstance(content, str):
         return content
-    if isinstance(content, bytes | Mapping) or not isinstance(content, Iterable):
-        raise InvalidMessageError(
-            f"`content` must be a string or a list of content blocks, got {type(content).__name__}",
-            hint='A block is a dict with a `type`, such as `{"type": "text", "text": "…"}`.',
-        )
-    return tuple(content)
+    what = "a string or a list of content blocks"
+    return tuple(require_list("content", content, what, BLOCK_HINT, InvalidMessageError))
 
 
 def _calls(tool_calls: object) -> tuple[ToolCall, ...]:
-    if isinstance(tool_calls, str | bytes | Mapping) or not isinstance(tool_calls, Iterable):
-        raise InvalidMessageError(
-            f"`tool_calls` must be a list of tool calls, got {tool_calls!r:.80}",
-            hint="Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`.",
-        )
-    return tuple(tool_calls)
+    hint = "Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`."
+    what = "a list of tool calls"
+    return tuple(require_list("tool_calls", tool_calls, what, hint, InvalidMessageError))

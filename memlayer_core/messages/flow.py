@@ -5,13 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from memlayer_core.errors import InputError, InvalidMessageError, MessageChangedError, RedactorError
+from memlayer_core.errors import (
+    InputError,
+    InvalidMessageError,
+    MessageChangedError,
+    RedactorError,
+    require_list,
+)
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.index.flow import embedding_of
 from memlayer_core.message import (
@@ -353,7 +359,7 @@ def keys_of_lists(rt: Runtime, tenant_id: str, user_id: str | None, agent_id: st
 
 
 def list_messages(
-    rt: Runtime, scope: Scope, part: Part | None, limit: int | None, offset: int
+    rt: Runtime, scope: Scope, part: Part | None = None, limit: int | None = None, offset: int = 0
 ) -> list[Message]:
     """Return a session's messages, or those of a part of it."""
     if limit is not None:
@@ -363,12 +369,12 @@ def list_messages(
     return _messages(rt.db.read(writes.list_messages, scope, part, limit, offset))
 
 
-def count_list(rt: Runtime, scope: Scope, part: Part | None) -> int:
+def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:
     """Return how many messages a session has, or a part of it."""
     return rt.db.read(writes.count_list, scope, part)
 
 
-def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
+def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
     """Store messages at the end of a part."""
     if part == "archived":
         return insert_into_list(rt, scope, messages, None)
@@ -384,7 +390,7 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
-def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
+def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part = "active") -> Receipt:
     """Make a session exactly these messages; the others become versions."""
     receipt = _store(rt, scope, messages, writes.replace_list, part, is_list=True, may_be_empty=True)
     rt.wake()  # the old messages have to leave the index
@@ -393,7 +399,7 @@ def replace_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Rec
 
 @traced("delete_memory", "take", lambda messages, *_: Outcome(len(messages)))
 def take_from_list(
-    rt: Runtime, scope: Scope, part: Part | None, first: int, limit: int | None
+    rt: Runtime, scope: Scope, first: int = 0, limit: int | None = None, part: Part | None = None
 ) -> list[Message]:
     """Delete up to `limit` messages from a place on; None: all of them. Returns them."""
     check.index("first", first)
@@ -509,12 +515,8 @@ def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
 
 def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
     """Remove messages from a session, and keep them as versions."""
-    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
-        raise InvalidMessageError(
-            f"`ids` must be a list of ids, got {type(ids).__name__}",
-            hint="`chat.history()` has the ids; put a single one in a list.",
-        )
-    named = list(ids)
+    hint = "`chat.history()` has the ids; put a single one in a list."
+    named = require_list("ids", ids, "a list of ids", hint, InvalidMessageError)
     for one in named:
         identifier("id", one)
     if not named:

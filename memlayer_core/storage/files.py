@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import mkstemp
 from typing import IO, Any
 
-from memlayer_core.errors import ImportStoppedError, InputError, StoreUnavailableError
+from memlayer_core.errors import ImportStoppedError, InputError, StoreUnavailableError, os_errors_as
 
 try:
     import fcntl
@@ -182,15 +182,10 @@ class FileWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        except OSError as problem:
-            where = repr(str(self._path)) if self._path is not None else "the file"
-            raise StoreUnavailableError(
-                f"{where} cannot be written: {problem.strerror or problem}",
-                hint="Choose a place that this process may write to, on a disk with room.",
-            ) from problem
+        where = repr(str(self._path)) if self._path is not None else "the file"
+        hint = "Choose a place that this process may write to, on a disk with room."
+        with os_errors_as(StoreUnavailableError, f"{where} cannot be written", hint), self._lock:
+            yield
 
 
 class LineReader:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
-from memlayer_core.errors import ConfigurationError, InputError, StoreUnavailableError
+from memlayer_core.errors import ConfigurationError, InputError, StoreUnavailableError, os_errors_as
 from memlayer_core.settings import Settings
 from memlayer_core.storage import connections, files
 from memlayer_core.storage.connections import Connections, Disk, Writer
@@ -207,13 +207,9 @@ def _make_private(directory: Path) -> None:
 
 @contextmanager
 def _making(what: str, directory: Path) -> Iterator[None]:
-    try:
+    hint = "Choose a directory that this process may create and write to."
+    with os_errors_as(ConfigurationError, f"{what} {str(directory)!r} cannot be written", hint):
         yield
-    except OSError as problem:
-        raise ConfigurationError(
-            f"{what} {str(directory)!r} cannot be written: {problem.strerror or problem}",
-            hint="Choose a directory that this process may create and write to.",
-        ) from problem
 
 
 def read_only_uri(file: Path) -> str:
@@ -273,17 +269,14 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
         files.private_directory(target)
         _remove(partial)  # of a backup that was killed
         files.private_file(partial)
+    hint = "Free some space, or choose another directory."
     try:
-        with connections.translate_errors():
-            _copy(journal_file(source), partial, progress)
-        size = partial.stat().st_size
-        partial.replace(journal_file(target))
-        files.flush_directory(target)
-    except OSError as problem:
-        raise StoreUnavailableError(
-            f"the backup cannot be written: {problem.strerror or problem}",
-            hint="Free some space, or choose another directory.",
-        ) from problem
+        with os_errors_as(StoreUnavailableError, "the backup cannot be written", hint):
+            with connections.translate_errors():
+                _copy(journal_file(source), partial, progress)
+            size = partial.stat().st_size
+            partial.replace(journal_file(target))
+            files.flush_directory(target)
     finally:
         _remove(partial)
         if is_new and not journal_file(target).exists():

@@ -16,6 +16,8 @@ import regex
 import Stemmer  # type: ignore[import-not-found]  # a module in C, without types
 from stop_words import get_stop_words
 
+from memlayer_core.errors import is_utf8
+
 # Finds the language of a text: the one with most of its words in the stop list of the package `stop-words`.
 
 _LATIN = (
@@ -130,11 +132,7 @@ def searchable(text: str) -> str:
     """Return a text that every database and encoder accepts: NUL and lone surrogates become U+FFFD."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return _SURROGATE.sub("\ufffd", text)
-    return text
+    return text if is_utf8(text) else _SURROGATE.sub("\ufffd", text)
 
 
 def terms(text: str) -> tuple[str, ...]:

@@ -36,13 +36,14 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from memlayer_core import errors
-from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read, short_repr
+from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read
 from memlayer_core.errors import (
     ImportStoppedError,
     InvalidItemError,
     InvalidScopeError,
     InvalidStateError,
     MemlayerError,
+    short_repr,
 )
 from memlayer_core.facts.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged

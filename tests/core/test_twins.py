@@ -19,7 +19,7 @@ from memlayer_core.chat import UserMemory
 from memlayer_core.errors import MemlayerError
 from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.memory import Admin, Items
-from memlayer_core.session_files import JsonSession, SessionManager, Transcripts
+from memlayer_core.session_files import JsonSession, SessionManager
 from tests.conftest import PROMPT, Colour
 
 MAY = datetime(2026, 5, 1, tzinfo=UTC)
@@ -95,14 +95,6 @@ CALLS: dict[type, dict[str, Call]] = {
         "add_messages": call(SAID),
     },
     SessionManager: plain("load_if_exists save_session"),
-    Transcripts: {
-        **dict.fromkeys(("count", "messages", "take"), call("monday")),
-        "keys": call(),
-        "add": call("list", SAID[1:]),
-        "archive": call("monday", 1),
-        "insert": call("monday", 0, [FIRST]),
-        "set": call("monday", SAID[1:2]),
-    },
 }
 
 WRONG: dict[str, Call] = {
@@ -118,7 +110,6 @@ WRONG: dict[str, Call] = {
     "Chat.revise": call("nobody", "x"),
     "Items.batch": call([PutItem(("docs",), "a", "no object")]),
     "WindowMemory.add": call("nobody", "x"),
-    "Transcripts.insert": call("monday", "first", SAID),
 }
 """Calls that are refused."""
 
@@ -169,7 +160,6 @@ def outcome_of(kind: type, verb: str, given: Call, folder: Path, *, awaits: bool
             UserMemory: UserMemory(chat),
             WindowMemory: window,
             SessionManager: files,
-            Transcripts: Transcripts(memory, user_id="ada"),
         }[kind]
         try:
             result = Colour(awaits=awaits)(made, verb, *args, **kwargs)

@@ -174,7 +174,7 @@ def test_a_record_of_another_memory_layer_loads_as_it_stands() -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"text": " \n"}, "`text` must be text"),
+    ({"text": " \n"}, "`text` must be a non-empty string"),
     ({"text": "a\0b"}, "NUL"),
     ({"text": "\ud800"}, "lone surrogate"),
     ({"text": "nuts " * 100}, "larger than the limit of 400"),

@@ -7,7 +7,6 @@ import itertools
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,15 +15,14 @@ from sql import LOUIS, SHARDS, texts
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Chat, MaxRounds, Memory, Message
+from memlayer_core import Chat, MaxRounds, Memory, Message, Scope
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
     InvalidScopeError,
     MessageTypeError,
 )
-from memlayer_core.messages import reads, writes
-from memlayer_core.session_files import Transcripts
+from memlayer_core.messages import flow, reads, writes
 from memlayer_core.testing import NOON
 from tests.conftest import PROMPT, taken_out
 from tests.drafts import drafts
@@ -32,9 +30,26 @@ from tests.drafts import drafts
 pytestmark = pytest.mark.each_database
 
 
+class Lists:
+    """A user's conversations as lists under keys, as the chat stores of the adapters keep them."""
+
+    def __init__(self, memory: Memory, **ids: str | None) -> None:
+        self.memory, self.ids = memory, ids
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(flow, name)
+        return lambda key, *args, **options: verb(
+            self.memory.runtime, Scope.of_session(key, **self.ids), *args, **options
+        )
+
+    def keys(self) -> list[str]:
+        owner = Scope.of_session("k", **self.ids)
+        return flow.keys_of_lists(self.memory.runtime, owner.tenant_id, self.ids["user_id"], owner.agent_id)
+
+
 @pytest.fixture
-def lists(store: Memory) -> Transcripts:
-    return Transcripts(store, user_id="ada")
+def lists(store: Memory) -> Lists:
+    return Lists(store, user_id="ada")
 
 
 def talk(words: str) -> list[Message]:
@@ -68,34 +83,34 @@ def test_whatever_is_done_to_a_list_it_says_what_a_list_of_python_says(steps, ch
     numbers = itertools.count()
     archived, active = list[str](), list[str]()
     with Memory.in_memory(settings=Tuned(index_delay=3600)) as memory:
-        lists = Transcripts(memory, user_id="ada")
+        lists = Lists(memory, user_id="ada")
         for verb, place, count, part in steps:
             whole, some = [*archived, *active], count or 0
             words = [f"w{next(numbers)}" for _ in range(1 if verb == "insert" else some)]
             if verb == "add":
-                lists.add("k", talk(" ".join(words)), part=part or "active")
+                lists.add_to_list("k", talk(" ".join(words)), part=part or "active")
                 (archived if part == "archived" else active).extend(words)
             elif verb == "insert":
-                lists.insert("k", place, talk(*words))
+                lists.insert_into_list("k", talk(*words), place)
                 whole.insert(place, *words)
                 border = len(archived) + (whole.index(*words) < len(archived))
                 archived, active = whole[:border], whole[border:]
             elif verb == "archive":
-                assert [message.text for message in lists.archive("k", some)] == active[:some]
+                assert [message.text for message in lists.archive_list("k", some)] == active[:some]
                 archived, active = [*archived, *active[:some]], active[some:]
             elif verb == "take":
                 there = {None: whole, "active": active, "archived": archived}[part]
                 start = place if place >= 0 else place + len(there)
                 gone = there[start:][:count] if start >= 0 else []
-                assert [one.text for one in lists.take("k", place, count, part=part)] == gone
+                assert [one.text for one in lists.take_from_list("k", place, count, part=part)] == gone
                 archived, active = ([one for one in old if one not in gone] for old in (archived, active))
             else:
                 kept = [*(one for one in whole if chance.random() < 0.7), *words][:: chance.choice([1, -1])]
-                lists.set("k", [Message("user", word) for word in kept], part=part or "active")
+                lists.replace_list("k", [Message("user", word) for word in kept], part=part or "active")
                 archived, active = (kept, []) if part == "archived" else ([], kept)
             for name, there in ((None, [*archived, *active]), ("active", active), ("archived", archived)):
-                assert [message.text for message in lists.messages("k", part=name)] == there
-                assert lists.count("k", part=name) == len(there)
+                assert [message.text for message in lists.list_messages("k", part=name)] == there
+                assert lists.count_list("k", part=name) == len(there)
             assert lists.keys() == (["k"] if archived or active else [])
 
 
@@ -105,37 +120,40 @@ def test_whatever_is_done_to_a_list_it_says_what_a_list_of_python_says(steps, ch
 def test_a_message_of_a_known_id_is_not_put_a_second_time_and_a_set_is_whole_or_not_at_all(
     store, lists
 ) -> None:
-    lists.add("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
+    lists.add_to_list("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
     known = [Message("user", "else", id="m2")]
-    for put in (lambda: lists.insert("k", 0, known), lambda: lists.add("k", known, part="archived")):
+    for put in (
+        lambda: lists.insert_into_list("k", known, 0),
+        lambda: lists.add_to_list("k", known, part="archived"),
+    ):
         with pytest.raises(InvalidMessageError, match="already"):
             put()
     with pytest.raises(MessageTypeError):
-        lists.set("k", [Message("user", "fine"), "no message"])
-    assert said(lists.messages("k")) == "a b"
+        lists.replace_list("k", [Message("user", "fine"), "no message"])
+    assert said(lists.list_messages("k")) == "a b"
     assert kept_apart(store) == []
-    lists.set("k", [Message("user", "b", id="m2"), Message("user", "a", id="m1")])
+    lists.replace_list("k", [Message("user", "b", id="m2"), Message("user", "a", id="m1")])
 
-    assert said(lists.messages("k")) == "b a"
+    assert said(lists.list_messages("k")) == "b a"
 
 
 def test_what_is_archived_is_recalled_and_no_longer_in_the_window(store, lists) -> None:
     """A session that ended is archived as a whole."""
     chat = store.chat(user_id="ada", session_id="k")
     for text, answer in (("My parrot is called Coco.", "Nice."), ("I like tea.", "Noted.")):
-        lists.add("k", [Message("user", text), Message("assistant", answer)])
-    assert len(lists.archive("k", 2)) == lists.count("k", part="archived") == 2
-    assert said(lists.messages("k", limit=1, offset=2)) == "I like tea."
+        lists.add_to_list("k", [Message("user", text), Message("assistant", answer)])
+    assert len(lists.archive_list("k", 2)) == lists.count_list("k", part="archived") == 2
+    assert said(lists.list_messages("k", limit=1, offset=2)) == "I like tea."
     store.flush()
 
     context = chat.context("What is my parrot called?")
     assert [message.text for message in context.window] == ["I like tea.", "Noted."]
     assert "My parrot is called Coco." in context.recall
     chat.end()
-    every = lists.messages("k", part="archived")
+    every = lists.list_messages("k", part="archived")
     assert len(every) == 4
-    lists.set("k", every)
-    assert lists.messages("k", part="active") == every
+    lists.replace_list("k", every)
+    assert lists.list_messages("k", part="active") == every
     assert not store.sessions(user_id="ada")[0].ended
 
 
@@ -145,10 +163,12 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_i
         return json.dumps({"summary": f"The user visited towns in Latvia: {towns}."})
 
     store = open_with(Tuned(index_delay=3600, durability="normal"), model=model)
-    lists = Transcripts(store, user_id="ada")
+    lists = Lists(store, user_id="ada")
     for key, archived in (("k", 5), ("short", 3)):
-        lists.add(key, [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)])
-        lists.archive(key, archived)
+        lists.add_to_list(
+            key, [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)]
+        )
+        lists.archive_list(key, archived)
     store.flush()
     (first,) = store.records(user_id="ada", type="episodic")
     store.chat(user_id="ada", session_id="k").end()
@@ -188,39 +208,41 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
 
 @pytest.mark.parametrize("user_id", ["ada", None])
 def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
-    mine = Transcripts(store, user_id=user_id)
+    mine = Lists(store, user_id=user_id)
     others = [
-        Transcripts(store, user_id="bob"),
-        Transcripts(store, user_id=user_id, tenant_id="other"),
-        Transcripts(store, user_id=user_id, agent_id="clerk"),
-        Transcripts(store, user_id=None if user_id else "ada"),
+        Lists(store, user_id="bob"),
+        Lists(store, user_id=user_id, tenant_id="other"),
+        Lists(store, user_id=user_id, agent_id="clerk"),
+        Lists(store, user_id=None if user_id else "ada"),
     ]
     for number, lists in enumerate([mine, *others]):
-        lists.add("k", talk(f"word{number}"))
-        lists.add(f"k{number}", talk("more"))
-    mine.set("k0", talk("else"))
+        lists.add_to_list("k", talk(f"word{number}"))
+        lists.add_to_list(f"k{number}", talk("more"))
+    mine.replace_list("k0", talk("else"))
 
     assert mine.keys() == ["k", "k0"]
     for number, lists in enumerate([mine, *others]):
-        assert said(lists.messages("k")) == f"word{number}"
+        assert said(lists.list_messages("k")) == f"word{number}"
         assert lists.keys() == ["k", f"k{number}"]
-    mine.take("k")
-    assert [said(lists.messages("k")) for lists in others] == ["word1", "word2", "word3", "word4"]
+    mine.take_from_list("k")
+    assert [said(lists.list_messages("k")) for lists in others] == ["word1", "word2", "word3", "word4"]
 
 
 def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists) -> None:
     a = talk("a")
     for key in ("a\0b", None):
         with pytest.raises(InvalidScopeError):
-            lists.add(key, a)
+            lists.add_to_list(key, a)
     for wrong in (True, "0", 1.0, 2**40, -(2**40)):
-        for refused in (lists.archive, lists.take, partial(lists.insert, messages=a)):
+        for refused in (lists.archive_list, lists.take_from_list):
             with pytest.raises(InvalidLimitError):
                 refused("k", wrong)
         with pytest.raises(InvalidLimitError):
-            lists.messages("k", limit=wrong)
+            lists.insert_into_list("k", a, wrong)
+        with pytest.raises(InvalidLimitError):
+            lists.list_messages("k", limit=wrong)
     with pytest.raises(InvalidScopeError):
-        Transcripts(store, agent_id="")
+        Lists(store, user_id=None, agent_id="").add_to_list("k", a)
     assert lists.keys() == []
 
 
@@ -229,19 +251,19 @@ def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists
 
 async def test_archives_deletions_and_inserts_at_once_keep_every_message_once(open_at) -> None:
     memory = await asyncio.to_thread(open_at)
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     added, inserted = [f"w{n}" for n in range(12)], [f"i{n}" for n in range(3)]
-    await asyncio.gather(*(lists.aadd("k", talk(word)) for word in added))
+    await asyncio.gather(*(asyncio.to_thread(lists.add_to_list, "k", talk(word)) for word in added))
 
     done = await asyncio.gather(
-        *(lists.aarchive("k", 2) for _ in range(3)),
-        *(lists.atake("k", 0, 1, part="active") for _ in range(3)),
-        *(lists.ainsert("k", 0, talk(word)) for word in inserted),
+        *(asyncio.to_thread(lists.archive_list, "k", 2) for _ in range(3)),
+        *(asyncio.to_thread(lists.take_from_list, "k", 0, 1, part="active") for _ in range(3)),
+        *(asyncio.to_thread(lists.insert_into_list, "k", talk(word), 0) for word in inserted),
     )
 
     moved = [message.text for part in done[:6] for message in part]
     assert len(moved) == len({*moved}) == 9
-    left = said(await lists.amessages("k")).split()
+    left = said(await asyncio.to_thread(lists.list_messages, "k")).split()
     taken = [message.text for part in done[3:6] for message in part]
     assert sorted([*left, *taken]) == sorted([*added, *inserted])
 
@@ -252,27 +274,27 @@ WHO = ("user", "assistant")
 BETWEEN = 50  # a gap has room for twenty, when each new message halves it
 
 
-def words(lists: Transcripts, part: str | None = None) -> list[str]:
-    return [message.text for message in lists.messages("k", part=part)]
+def words(lists: Lists, part: str | None = None) -> list[str]:
+    return [message.text for message in lists.list_messages("k", part=part)]
 
 
-def insert(lists: Transcripts, place: int) -> None:
+def insert(lists: Lists, place: int) -> None:
     """Put more messages in front of one place than a gap has room for."""
     for number in range(BETWEEN):
-        lists.insert("k", place, [Message("user", f"between {number}")])
+        lists.insert_into_list("k", [Message("user", f"between {number}")], place)
 
 
-def chat_of(lists: Transcripts) -> Chat:
-    return lists.memory.chat_of(lists.scope_of("k"))
+def chat_of(lists: Lists) -> Chat:
+    return lists.memory.chat(session_id="k", **lists.ids)
 
 
 @pytest.mark.requirement("L02")
 def test_a_gap_is_filled_more_often_than_it_has_room_and_all_else_stays_what_it_was(store, lists) -> None:
-    lists.set("k", [Message(WHO[at % 2], f"old {at}", id=f"o{at}") for at in range(9)])
+    lists.replace_list("k", [Message(WHO[at % 2], f"old {at}", id=f"o{at}") for at in range(9)])
     chat = chat_of(lists)
     chat.edit("o1", "edited")
     chat.withdraw(["o4"])
-    lists.archive("k", 3)
+    lists.archive_list("k", 3)
     before = [one.text for one in chat.history(all_versions=True)]
     shown = [one.text for one in chat.context(policy=MaxRounds(1)).window]
     insert(lists, 2)
@@ -288,18 +310,18 @@ def test_a_gap_is_filled_more_often_than_it_has_room_and_all_else_stays_what_it_
     assert {"between 7", "edited"} <= found
     assert "old 1" not in found
     chat.end()
-    lists.insert("k", 1, [Message("user", "late")])
+    lists.insert_into_list("k", [Message("user", "late")], 1)
     assert chat.context().window == ()
     assert store.admin.verify() == []
 
 
 def test_at_one_place_at_the_same_time_everybody_comes_in_once(store, lists) -> None:
-    lists.set("k", [Message("user", "first"), Message("user", "last")])
+    lists.replace_list("k", [Message("user", "first"), Message("user", "last")])
 
     def insert_pairs(writer: int) -> None:
         for number in range(12):
             pair = [Message("user", f"{writer} {number}"), Message("user", f"{writer} {number}!")]
-            lists.insert("k", 1, pair)
+            lists.insert_into_list("k", pair, 1)
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(insert_pairs, range(6)))
@@ -317,7 +339,7 @@ def test_a_summary_covers_the_same_turns_when_they_get_other_positions(open_with
         return "The user spoke of the boats and of the weather in the harbour, day after day. " * 3
 
     memory = open_with(PROMPT.replace(max_tokens=400, episodes=False), model=model)
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     chat = chat_of(lists)
     chat.add_messages([Message("system", f"Rule {at}", id=f"s{at}") for at in range(3)])
     for at in range(40):
@@ -346,7 +368,7 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
         return json.dumps({"summary": "The user spoke of boats and harbours, and of the weather there."})
 
     memory = open_with(PROMPT, model=model)
-    lists = Transcripts(memory, user_id="ada")
+    lists = Lists(memory, user_id="ada")
     chat = chat_of(lists)
     for part in ("first", "second"):
         for at in range(6):
@@ -367,8 +389,8 @@ def test_an_episode_is_of_the_same_turns_when_they_get_other_positions(open_with
 def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
     """Each statement on messages is asked how the database finds its rows: in no case by reading all."""
     memory = open_at()
-    lists = Transcripts(memory, user_id="ada")
-    lists.set("k", [Message(WHO[at % 2], f"turn {at}", id=f"m{at}") for at in range(8)])
+    lists = Lists(memory, user_id="ada")
+    lists.replace_list("k", [Message(WHO[at % 2], f"turn {at}", id=f"m{at}") for at in range(8)])
     chat, ran = chat_of(lists), set[str]()
 
     def watch(connection: Any, on: bool) -> None:
@@ -376,8 +398,8 @@ def test_no_change_of_a_session_reads_the_messages_of_others(open_at) -> None:
         driver.set_trace_callback(ran.add if on else None)
 
     memory.runtime.db.write(watch, True)
-    lists.insert("k", 3, [Message("user", "between")])
-    lists.archive("k", 2)
+    lists.insert_into_list("k", [Message("user", "between")], 3)
+    lists.archive_list("k", 2)
     chat.edit("m5", "edited")
     chat.withdraw(["m6"])
     chat.delete_message("m7")
@@ -411,11 +433,11 @@ def test_a_mark_moves_forward_only_and_goes_with_its_message_and_where_working_m
         db.write(lambda on: reads.move_window_start(on, reads.lock_session(on, chat.scope), 30, position))
 
     for change, left in (
-        (lambda: lists.archive("k", 1), ["b", "c", "d"]),
-        (lambda: lists.set("k", [Message("user", "a")]), ["a"]),
+        (lambda: lists.archive_list("k", 1), ["b", "c", "d"]),
+        (lambda: lists.replace_list("k", [Message("user", "a")]), ["a"]),
         (lambda: chat.withdraw([chat.history()[3].id]), ["a", "b", "c"]),
     ):
-        lists.set("k", [Message("user", word) for word in "abcd"])
+        lists.replace_list("k", [Message("user", word) for word in "abcd"])
         session = db.read(reads.find, chat.scope)
         *_, before, last = [one.position for one in db.read(reads.history, session, 0, None)]
         for position, version in ((last, 1), (before, 5), (last, 3), (last, 2)):

@@ -440,7 +440,7 @@ BAD_LINES: list[tuple[int, Any, str]] = [
     (0, '{"some": "thing"}', "it is not a line of an export"),
     (1, None, "the message is of session 1, whose line does not precede it"),
     (1, EXPORT[0], "a second export begins"),
-    (1, '{"session": 1, "tenant_id": "t"}', "`user_id` must be a string"),
+    (1, '{"session": 1, "tenant_id": "t"}', "`user_id` must be a non-empty string"),
     (1, '{"session": 1, "tenant_id": "t", "user_id": "ada"}', ".* lacks its `session_id`"),
     (1, EXPORT[1].replace("T12:", "noon"), "`created_at` must be a time"),
     (3, EXPORT[3].replace("assistant", "robot"), "unknown role 'robot'"),
