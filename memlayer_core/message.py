@@ -384,13 +384,14 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Receipt(Viewable):
-    """The result of adding messages. They are committed.
+    """The result of adding messages, or of `resync`. The changes are committed.
 
     Attributes:
-        ids: Ids of the messages, in the order of the call.
+        ids: Ids of the messages, in the order of the call. A message that was stored already has its stored id.
         stored: How many messages are new.
-        unchanged: How many were stored already, equal and under the same id.
-        replaced: How many replaced a stored message of the same id.
+        unchanged: How many were stored already.
+        replaced: How many replaced a stored message of the same id. After `resync`, how many stored messages were replaced
+            or withdrawn: `history(all_versions=True)` has them.
         answered: Whether a model's answer is among the new messages.
     """
 
@@ -401,6 +402,11 @@ class Receipt(Viewable):
     answered: bool = False
 
     __repr__ = line_of
+
+    @property
+    def superseded(self) -> int:
+        """The same as `replaced`."""
+        return self.replaced
 
     def _view(self) -> View:
         counts = (("stored", self.stored), ("unchanged", self.unchanged), ("replaced", self.replaced))

@@ -25,7 +25,7 @@ from memlayer_core.message import (
     is_task,
 )
 from memlayer_core.messages import check, preview, reads, writes
-from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
+from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, User
 from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order
 from memlayer_core.runtime import Runtime
@@ -174,6 +174,10 @@ def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: o
         "memlayer.messages.replaced": receipt.replaced,
     }
     return Outcome(receipt.stored, counts, contents=lambda: [message.text for message in listed])
+
+
+def _resynced(receipt: Receipt, scope: Scope, *_: object, **__: object) -> Outcome:
+    return replace(_added(receipt, scope, ()), count=receipt.stored + receipt.replaced)
 
 
 @traced("create_memory", "add", _added)
@@ -331,15 +335,15 @@ def draft_of(
     )
 
 
-def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
-    """Emit what was stored, and wake the worker."""
+def announce(rt: Runtime, scope: Scope, receipt: Receipt, gone: int = 0) -> None:
+    """Emit what was stored, and wake the worker. So many of the replaced ones are not new."""
     if receipt.stored or receipt.replaced:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, receipt.stored, receipt.unchanged, receipt.replaced))
         if not rt.embeds_at_once or rt.extractor is not None:
             rt.wake()
             return
-        new = receipt.stored + receipt.replaced
+        new = receipt.stored + receipt.replaced - gone
         rt.emit(MessagesIndexed(messages=new, embedded=new))
         (rt.wake if receipt.replaced else rt.begin_work)()
 
@@ -573,14 +577,6 @@ def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | N
     return target
 
 
-def _resynced(report: SyncReport, *_: object, **__: object) -> Outcome:
-    counts = {
-        "memlayer.messages.unchanged": report.unchanged,
-        "memlayer.messages.replaced": report.superseded,
-    }
-    return Outcome(report.stored + report.superseded, counts)
-
-
 @traced("upsert_memory", "resync", _resynced)
 def resync(
     rt: Runtime,
@@ -590,27 +586,21 @@ def resync(
     replaceable: Callable[[Message], bool] | None,
     *,
     erase: bool,
-) -> SyncReport:
+) -> Receipt:
     """Make a session agree with a list."""
     _check_replace(replace, replaceable, erase)
     if replace == "nothing" or erase:
         write = partial(writes.replace_list, erase=True) if erase else writes.hear
-        receipt = _store(rt, scope, messages, write, is_list=True, may_be_empty=erase)
-        return SyncReport(
-            receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
-        )
+        return _store(rt, scope, messages, write, is_list=True, may_be_empty=erase)
     drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages), is_list=True)
     if not drafts and replace != "all":
-        return SyncReport((), stored=0)
+        return Receipt((), stored=0)
     every = replaceable or (lambda _: True)
     sync = partial(writes.resync, replace_all=replace == "all", replaceable=every)
     synced = rt.db.write(sync, scope, drafts, rt.now(), rt.shards)
     if synced.answered:
         rt.temporaries.finish_call(scope)
-    if synced.stored or synced.superseded:
-        namespace, session_id = scope.namespace, scope.session_id or ""
-        rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))
-        rt.wake()
+    announce(rt, scope, synced, synced.replaced)
     return synced
 
 

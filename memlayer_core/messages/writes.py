@@ -16,7 +16,7 @@ from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_in_order
-from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
+from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
@@ -513,7 +513,7 @@ def resync(
     *,
     replace_all: bool,
     replaceable: Callable[[Message], bool],
-) -> SyncReport:
+) -> Receipt:
     """Update a session from a list of messages: see `align.py`.
 
     Args:
@@ -537,13 +537,8 @@ def resync(
     else:
         splice = messages_splice.follow(past, drafts, alignment)
     apply(connection, scope, row, splice, now)
-    return SyncReport(
-        splice.ids,
-        len(splice.insertions) + len(splice.replacements),
-        splice.unchanged,
-        len(splice.versions),
-        splice.answered,
-    )
+    stored = len(splice.insertions) + len(splice.replacements)
+    return dataclasses.replace(splice.receipt, stored=stored, replaced=len(splice.versions))
 
 
 def _align(
