@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -211,48 +210,42 @@ def _gap(connection: sa.Connection, row: Any, front: int, count: int) -> tuple[i
     return behind + step, step
 
 
-_NUMBERED: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
-    (sessions.c.number, (sessions.c.summary_due, sessions.c.summary_asked), ()),
-    (summaries.c.session, (summaries.c.first,), (summaries.c.until,)),
-)
-"""Columns with positions of a session's messages: the one with its number, those of a first message, those of a last one."""
-
-
 def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
     """Give a session's messages positions at a distance. Returns the session's row.
 
     Whatever was read before and is written later, such as a summary or where a window begins, is dropped then.
     """
-    these = sa.select(messages.c.position).where(reads.inside(row.number)).order_by(messages.c.position)
-    old = list(connection.scalars(these))
+    here = reads.inside(row.number)
 
-    def begins(position: int) -> int:
-        return step * (bisect_left(old, position) + 1) if position else 0
+    def before(place: Any) -> Any:
+        """Select how many messages stand in front of a place."""
+        return sa.select(sa.func.count()).where(here, messages.c.position < place).scalar_subquery()
 
-    def ends(position: int) -> int:
-        return step * bisect_right(old, position)
+    def begins(place: sa.Column[int]) -> Any:
+        return sa.case((place == 0, 0), else_=step * (before(place) + 1))
 
-    every = sa.select(messages.c.key, messages.c.position).where(reads.ever_inside(row.number))
-    moves = [{"of": one.key, "to": -begins(one.position)} for one in connection.execute(every)]
-    place = sa.update(messages).where(messages.c.key == sa.bindparam("of"))
-    connection.execute(place.values(position=sa.bindparam("to")), moves)  # no two are equal on the way
-    here = sa.update(messages).where(reads.ever_inside(row.number), messages.c.position < 0)
-    connection.execute(here.values(position=-messages.c.position))
-    for whose, firsts, lasts in _NUMBERED:
-        table = whose.table
-        for one in connection.execute(sa.select(table).where(whose == row.number)).mappings():
-            new = {column.name: begins(one[column.name]) for column in firsts}
-            new |= {column.name: ends(one[column.name]) for column in lasts}
-            this = [column == one[column.name] for column in table.primary_key]
-            connection.execute(sa.update(table).where(*this).values(new))
+    start = sessions.c.memory_start
     anew = {
-        "next_position": step * (len(old) + 1),
-        "memory_start": ends(row.memory_start - 1) + 1 if row.memory_start else 0,
+        "next_position": step * (before(sessions.c.next_position) + 1),
+        "memory_start": sa.case((start == 0, 0), else_=step * before(start) + 1),
+        "summary_due": begins(sessions.c.summary_due),
+        "summary_asked": begins(sessions.c.summary_asked),
         "windows": None,
         "summary_version": sessions.c.summary_version + 1,
     }
-    this_one = sa.update(sessions).where(sessions.c.number == row.number).returning(sessions)
-    return connection.execute(this_one.values(anew)).one()
+    this_one = sa.update(sessions).where(sessions.c.number == row.number).values(anew)
+    made = connection.execute(this_one.returning(sessions)).one()
+    spans = {"first": begins(summaries.c.first), "until": step * before(summaries.c.until + 1)}
+    connection.execute(sa.update(summaries).where(summaries.c.session == row.number).values(spans))
+    ever = reads.ever_inside(row.number)
+    behind = sa.func.sum(sa.case((IN_FORCE, 1), else_=0)).over(order_by=messages.c.position.desc())
+    ranks = sa.select(messages.c.key, behind.label("behind")).where(ever).subquery()
+    place = made.next_position - step * ranks.c.behind
+    ranked = sa.update(messages).where(messages.c.key == ranks.c.key)
+    connection.execute(ranked.values(position=-place))  # no two are equal on the way
+    below = sa.update(messages).where(ever, messages.c.position < 0)
+    connection.execute(below.values(position=-messages.c.position))
+    return made
 
 
 def erase_versions(
