@@ -73,7 +73,7 @@ def restore_originals(
         return plain
     shown = {at: rt.temporaries.key_shown(scope, message) for at, message in enumerate(plain)}
     keys = [key for key in shown.values() if key]
-    originals = rt.db.read(_originals, scope, keys) if keys else {}
+    originals = {one.key: one.message for one in (rt.db.read(reads.list_keys, scope, keys) if keys else ())}
     named = {message.id for message in plain}  # each original is in a list once
     for at, key in shown.items():
         original, copy = originals.get(key or 0), plain[at]
@@ -108,13 +108,6 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message:
     return message if left is None else left
 
 
-def _originals(connection: Connection, scope: Scope, keys: Sequence[int]) -> dict[int, Message]:
-    """Return messages of a session by their keys."""
-    session = reads.find(connection, scope)
-    found = reads.read_keys(connection, session, keys) if session is not None else []
-    return {one.key: one.message for one in found}
-
-
 # Reads of a session: the whole message behind a preview, and what a person sees of a session.
 
 
@@ -140,13 +133,13 @@ _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits 
 
 def reload(rt: Runtime, scope: Scope, preview_id: str) -> Message:
     """Return all of a message that a preview stands for."""
-    stored = rt.db.read(_at, scope, preview.key_of(preview_id))
-    if stored is None:
+    found = [one.message for one in rt.db.read(reads.list_keys, scope, [preview.key_of(preview_id)])]
+    if not (found and found[0].model_visible):
         raise InvalidMessageError(
             f"this session has no message {preview_id!r}",
             hint="The id of an offloaded message is valid in its own session only, until the message is deleted.",
         )
-    return stored.message
+    return found[0]
 
 
 def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_limit: int | None) -> str:
@@ -156,12 +149,6 @@ def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_l
     text = preview.full_text(preview.unpack(as_prompt(reload(rt, scope, preview_id))))
     tokens = max(1, limit // _OF_THE_LIMIT)
     return preview.excerpt(text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
-
-
-def _at(connection: Connection, scope: Scope, key: int) -> StoredMessage | None:
-    session = reads.find(connection, scope)
-    found = reads.read_keys(connection, session, [key]) if session is not None else []
-    return next((stored for stored in found if stored.message.model_visible), None)
 
 
 # Writes messages in one transaction, without a model; the cost does not grow with the history.
@@ -218,9 +205,8 @@ def _store(
     **options: object,
 ) -> Receipt:
     """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
-    drafts = drafts_of(
-        rt, scope, restore_originals(rt, scope, messages, one_is_new=one_is_new), is_list=is_list
-    )
+    originals = restore_originals(rt, scope, messages, one_is_new=one_is_new)
+    drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
     receipt = rt.db.write(write, scope, drafts, rt.now(), rt.shards, *args, **options)
@@ -230,7 +216,7 @@ def _store(
 
 def add_temporary(rt: Runtime, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
-    every = [messages] if isinstance(messages, Message) else messages
+    every = check.check_messages([messages] if isinstance(messages, Message) else messages)
     for draft in drafts_of(rt, scope, every):
         given_up = rt.temporaries.add(message_of_draft(scope, draft))
         if given_up:
@@ -275,22 +261,20 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
-def drafts_of(rt: Runtime, scope: Scope, messages: object, *, is_list: bool = False) -> list[PreparedMessage]:
-    """Check and count messages, before the first one is written. Most messages of a whole list are stored already."""
-    checked = check.check_messages(messages)
-    _warn_of_times(rt, scope, checked)
-    times = check.times_of(checked, rt.now())
-    digests = rt.db.read(reads.newest_digests, scope, 2 * len(checked)) if is_list else Counter()
-    return [draft_of(rt, scope, message, at, digests) for message, at in zip(checked, times, strict=True)]
+def drafts_of(
+    rt: Runtime, scope: Scope, messages: Sequence[Message], *, is_list: bool = False
+) -> list[PreparedMessage]:
+    """Count checked messages, before the first one is written. Most messages of a whole list are stored already.
 
-
-def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
-    """Warn, once for each memory, of a session that opens with many messages without a time."""
-    unknown = sum(one.role == "user" and one.created_at is None for one in messages)
-    memo = rt.temporaries
+    Once for each memory, a session that opens with many messages without a time is warned of.
+    """
+    unknown, memo = sum(one.role == "user" and one.created_at is None for one in messages), rt.temporaries
     if unknown >= _MANY and not memo.warned_of_times and rt.db.read(reads.find, scope) is None:
         memo.warned_of_times = True
         logger.warning(_UNDATED, scope.session_id, unknown)
+    times = check.times_of(messages, rt.now())
+    digests = rt.db.read(reads.newest_digests, scope, 2 * len(messages)) if is_list else Counter()
+    return [draft_of(rt, scope, message, at, digests) for message, at in zip(messages, times, strict=True)]
 
 
 def draft_of(
@@ -335,15 +319,15 @@ def draft_of(
     )
 
 
-def announce(rt: Runtime, scope: Scope, receipt: Receipt, gone: int = 0) -> None:
-    """Emit what was stored, and wake the worker. So many of the replaced ones are not new."""
+def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
+    """Emit what was stored, and wake the worker."""
     if receipt.stored or receipt.replaced:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, receipt.stored, receipt.unchanged, receipt.replaced))
         if not rt.embeds_at_once or rt.extractor is not None:
             rt.wake()
             return
-        new = receipt.stored + receipt.replaced - gone
+        new = len(receipt.ids) - receipt.unchanged
         rt.emit(MessagesIndexed(messages=new, embedded=new))
         (rt.wake if receipt.replaced else rt.begin_work)()
 
@@ -589,19 +573,16 @@ def resync(
 ) -> Receipt:
     """Make a session agree with a list."""
     _check_replace(replace, replaceable, erase)
-    if replace == "nothing" or erase:
-        write = partial(writes.replace_list, erase=True) if erase else writes.hear
-        return _store(rt, scope, messages, write, is_list=True, may_be_empty=erase)
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages), is_list=True)
-    if not drafts and replace != "all":
-        return Receipt((), stored=0)
-    every = replaceable or (lambda _: True)
-    sync = partial(writes.resync, replace_all=replace == "all", replaceable=every)
-    synced = rt.db.write(sync, scope, drafts, rt.now(), rt.shards)
-    if synced.answered:
+    write: Callable[..., Receipt] = writes.hear
+    if erase:
+        write = partial(writes.replace_list, erase=True)
+    elif replace != "nothing":
+        every = replaceable or (lambda _: True)
+        write = partial(writes.resync, replace_all=replace == "all", replaceable=every)
+    receipt = _store(rt, scope, messages, write, is_list=True, may_be_empty=replace == "all")
+    if receipt.answered:
         rt.temporaries.finish_call(scope)
-    announce(rt, scope, synced, synced.replaced)
-    return synced
+    return receipt
 
 
 def _check_replace(replace: object, replaceable: object, erase: object) -> None:

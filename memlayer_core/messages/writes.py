@@ -20,7 +20,7 @@ from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
-from memlayer_core.storage.statements import AT_ONCE, EVERY, LAST, ListStatement, Statement
+from memlayer_core.storage.statements import AT_ONCE, LAST, ListStatement, Statement
 from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, summaries
 from memlayer_core.storage.terms import searchable
 
@@ -551,8 +551,7 @@ def _align(
     here = reads.inside(row.number)
     incoming = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]
     size = _PAGE + 2 * len(incoming)
-    newest = sa.select(messages.c.position).where(here).order_by(messages.c.position.desc())
-    first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
+    first = _page_start(connection, row.number, size - 1)
     page = reads.list_where(connection, scope, here, messages.c.position >= first)
     strays: list[StoredMessage] = []
     whole = len(page) < size
@@ -634,15 +633,15 @@ def list_messages(
     connection: sa.Connection, scope: Scope, part: Part | None, limit: int | None, offset: int
 ) -> list[StoredMessage]:
     """Return a session's messages in their order, or those of one part."""
-    query = sa.select(messages).where(_within(scope, part)).order_by(messages.c.position)
-    rows = connection.execute(query.offset(offset).limit(EVERY if limit is None else limit))
-    return [reads.stored_of(row, scope) for row in rows]
+    return reads.list_where(connection, scope, reads.within(scope, part), limit=limit, offset=offset)
 
 
 def count_list(connection: sa.Connection, scope: Scope, part: Part | None) -> int:
     """Return how many messages a session or one of its parts has."""
     whole = sa.select(sessions.c.messages).where(sessions.c.bucket == scope.session_bucket)
-    return connection.scalar(sa.select(sa.func.count()).where(_within(scope, part)) if part else whole) or 0
+    return (
+        connection.scalar(sa.select(sa.func.count()).where(reads.within(scope, part)) if part else whole) or 0
+    )
 
 
 def take_from_list(
@@ -713,7 +712,7 @@ def insert_into_list(
         InvalidMessageError: The session has a message of that id, at a place of its own.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    front = sa.select(messages.c.key).where(_within(scope, "active" if place is None else None))
+    front = sa.select(messages.c.key).where(reads.within(scope, "active" if place is None else None))
     if place is not None:
         front = front.offset(place if place >= 0 else max(0, row.messages + place))
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
@@ -735,23 +734,30 @@ def hear(
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     told = [draft.digest for draft in drafts]
-    newest = sa.select(messages.c.position).where(reads.inside(row.number))
-    newest = newest.order_by(messages.c.position.desc())
-    first = connection.scalar(newest.limit(1).offset(_PAGE + 2 * len(told))) or 0
+    first = _page_start(connection, row.number, _PAGE + 2 * len(told))
     past = _among(connection, row.number, told, first)
-    if first and told[0] not in past:
+    if first and told[0] not in [digest for digest, _ in past]:
         past = _among(connection, row.number, told, 0)
-    known = len(find_in_order(past, told))
-    receipt = append(connection, scope, drafts[known:], now, shards, verbatim=True)
-    return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
+    known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
+    receipt = append(connection, scope, drafts[len(known) :], now, shards, verbatim=True)
+    ids = (*known, *receipt.ids)
+    return dataclasses.replace(receipt, ids=ids, unchanged=receipt.unchanged + len(known))
 
 
-def _among(connection: sa.Connection, number: int, incoming: Sequence[bytes], first: int) -> list[bytes]:
-    """Return the digests of a list as often as, and in the order in which, a session has them from a position on."""
+def _page_start(connection: sa.Connection, number: int, size: int) -> int:
+    """Return the position from which on a session has `size` messages and one more; 0 if it has not so many."""
+    newest = sa.select(messages.c.position).where(reads.inside(number)).order_by(messages.c.position.desc())
+    return connection.scalar(newest.limit(1).offset(size)) or 0
+
+
+def _among(
+    connection: sa.Connection, number: int, incoming: Sequence[bytes], first: int
+) -> list[tuple[bytes, str]]:
+    """Return the messages of a list that a session has from a position on, in their order there: digests and ids."""
     wanted = {*incoming}
-    here = sa.select(messages.c.digest).where(reads.inside(number), messages.c.position >= first)
-    every = connection.scalars(here.order_by(messages.c.position))
-    return [digest for digest in map(bytes, every) if digest in wanted]
+    here = sa.select(messages.c.digest, messages.c.id)
+    here = here.where(reads.inside(number), messages.c.position >= first).order_by(messages.c.position)
+    return [(bytes(row.digest), row.id) for row in connection.execute(here) if bytes(row.digest) in wanted]
 
 
 def replace_list(
@@ -783,16 +789,6 @@ def replace_list(
         begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))
         _begin_at(connection, row.number, begins, now)
     return splice.receipt
-
-
-def _within(scope: Scope, part: Part | None) -> sa.ColumnElement[bool]:
-    """Return the condition on `messages` for a session, or a part of it."""
-    number, start = (
-        sa.select(column).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()
-        for column in (sessions.c.number, sessions.c.memory_start)
-    )
-    border = {"active": messages.c.position >= start, "archived": messages.c.position < start}
-    return sa.and_(reads.inside(number), border.get(part or "", sa.true()))
 
 
 def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime) -> None:

@@ -11,7 +11,7 @@ from memlayer_core.facts.flow import reader_of
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
-from memlayer_core.messages.check import text_of
+from memlayer_core.messages.check import check_messages, text_of
 from memlayer_core.messages.flow import drafts_of, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session
 from memlayer_core.messages.render import block, line, lines_inside, quote_line, with_separator
@@ -174,7 +174,7 @@ def context(
     placed = placement_of(placement, settings.recall_placement)
     whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
     share = recall_budget(whole.tokens, settings.recall_tokens)
-    drafts = drafts_of(rt, scope, pending) if pending else []
+    drafts = drafts_of(rt, scope, check_messages(pending)) if pending else []
     temporary = rt.temporaries.show(scope)
     newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
     quotes, told = list[str](), tuple[Reason, ...]()
