@@ -211,8 +211,8 @@ class PreparedMessage:
     has_own_id: bool
     has_own_time: bool
     digest: bytes
-    tokens: int
-    counter: str
-    search_text: str
-    terms: tuple[str, ...] | None
+    tokens: int = 0
+    counter: str = ""
+    search_text: str = ""
+    terms: tuple[str, ...] | None = None
     embedding: Embedding | None = None
