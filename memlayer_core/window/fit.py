@@ -555,12 +555,6 @@ def as_user_line(message: Message) -> Message:
     return replace(message, role="user", content=content, name=None, tool_call_id=None, raw=None)
 
 
-def over_limit(tokens: int, limit: int) -> tuple[Reason, ...]:
-    """Return a reason if instructions and temporary messages alone exceed the limit."""
-    said = f"the instructions and temporary messages need {tokens} of {limit} tokens, and are never dropped"
-    return (Reason("temporary_over_limit", said),) if tokens > limit else ()
-
-
 # Decides the window of a list of messages, and what a list becomes when messages are added.
 #
 # A list has no index and no recall: the user's own message store keeps it as a whole.
