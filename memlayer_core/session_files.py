@@ -21,7 +21,7 @@ from memlayer_core.codec import short_repr
 from memlayer_core.errors import InputError, InvalidStateError, StoreUnavailableError
 from memlayer_core.memory import Memory
 from memlayer_core.message import JSON, Message, Receipt
-from memlayer_core.messages import flow as messages_flow
+from memlayer_core.messages import flow as messages_flow, writes
 from memlayer_core.messages.model import Part
 from memlayer_core.runtime import Asking, Threads, ask, async_drive, async_read, async_write, drive
 from memlayer_core.scope import Scope
@@ -77,7 +77,8 @@ class Transcripts:
 
     def keys(self) -> list[str]:
         """Return the keys of all conversations that have messages, the oldest conversation first."""
-        return messages_flow.keys_of_lists(self.memory.runtime, self.tenant_id, self.user_id, self.agent_id)
+        whose = self.tenant_id, self.user_id, self.agent_id
+        return self.memory.runtime.db.read(writes.session_ids, *whose)
 
     akeys = async_read(keys)
     """Do `keys` without blocking the event loop."""
@@ -100,7 +101,7 @@ class Transcripts:
 
     def count(self, key: str, *, part: Part | None = None) -> int:
         """Return how many messages there are under a key."""
-        return messages_flow.count_list(self.memory.runtime, self.scope_of(key), part)
+        return self.memory.runtime.db.read(writes.count_list, self.scope_of(key), part)
 
     acount = async_read(count)
     """Do `count` without blocking the event loop."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from memlayer_core.errors import InputError, InvalidMessageError, MessageChangedError, RedactorError
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 # Recognizes copies from a context among messages to store, and puts the originals in their place.
 
+P = ParamSpec("P")
+T = TypeVar("T")
 logger = logging.getLogger("memlayer")
 
 _UNDATED = (
@@ -228,9 +230,17 @@ def add_temporary(rt: Runtime, scope: Scope, messages: object) -> None:
 def clear(rt: Runtime, scope: Scope) -> int:
     """Delete a session's messages."""
     rt.temporaries.clear(scope)
-    gone = rt.db.write(writes.clear_session, scope, rt.now())
-    rt.wake()
-    return gone
+    return _write(rt, writes.clear_session, scope, rt.now())
+
+
+def _write(
+    rt: Runtime, write: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs
+) -> T:
+    """Write in one transaction, and wake the worker if anything was done."""
+    done = rt.db.write(write, *args, **options)
+    if done:
+        rt.wake()
+    return done
 
 
 def _append_round(
@@ -243,14 +253,14 @@ def _append_round(
 ) -> Receipt:
     """Append messages, and queue the round that they end for the other long-term memory."""
     receipt = writes.append(connection, scope, drafts, *args, **more)
-    answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if _is_answer(one.message)]
+    answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if is_answer(one.message)]
     if answers and receipt.answered and (session := reads.find(connection, scope)) is not None:
         keys = [one.key for one in reads.list_by_id(connection, scope, session.number, answers)]
         jobs.enqueue(connection, "record", keys, scope.namespace, rt.now())
     return receipt
 
 
-def _is_answer(message: Message) -> bool:
+def is_answer(message: Message) -> bool:
     """Return whether a message ends a round: a model's answer that calls no tool."""
     is_last = message.role == "assistant" and not message.tool_calls
     return is_last and message.model_visible and not is_task(message)
@@ -335,11 +345,6 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
 # Sessions as plain lists of messages, as the chat stores of frameworks use them.
 
 
-def keys_of_lists(rt: Runtime, tenant_id: str, user_id: str | None, agent_id: str | None) -> list[str]:
-    """Return the ids of sessions with messages, the oldest session first."""
-    return rt.db.read(writes.session_ids, tenant_id, user_id, agent_id)
-
-
 def list_messages(
     rt: Runtime, scope: Scope, part: Part | None, limit: int | None, offset: int
 ) -> list[Message]:
@@ -349,11 +354,6 @@ def list_messages(
     check.check_whole_number("offset", offset)
 
     return _messages(rt.db.read(writes.list_messages, scope, part, limit, offset))
-
-
-def count_list(rt: Runtime, scope: Scope, part: Part | None) -> int:
-    """Return how many messages a session has, or a part of it."""
-    return rt.db.read(writes.count_list, scope, part)
 
 
 def add_to_list(rt: Runtime, scope: Scope, messages: object, part: Part) -> Receipt:
@@ -389,19 +389,13 @@ def take_from_list(
         check.check_whole_number("count", limit)
     if part is None and first == 0 and limit is None:
         rt.temporaries.clear(scope)
-    gone = rt.db.write(writes.take_from_list, scope, part, first, limit, rt.now())
-    if gone:
-        rt.wake()
-    return _messages(gone)
+    return _messages(_write(rt, writes.take_from_list, scope, part, first, limit, rt.now()))
 
 
 def archive_list(rt: Runtime, scope: Scope, limit: int) -> list[Message]:
     """Archive the oldest active messages. Returns them."""
     check.check_whole_number("count", limit)
-    done = rt.db.write(writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
-    if done:
-        rt.wake()
-    return _messages(done)
+    return _messages(_write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum))
 
 
 def _messages(messages: list[StoredMessage]) -> list[Message]:
@@ -458,10 +452,9 @@ def rename(rt: Runtime, scope: Scope, title: str | None) -> bool:
 def end(rt: Runtime, scope: Scope) -> bool:
     """End a session: its next window begins empty, and an episode is written."""
     rt.temporaries.clear(scope)
-    ended = rt.db.write(writes.end_session, scope, rt.now(), rt.episode_minimum)
+    ended = _write(rt, writes.end_session, scope, rt.now(), rt.episode_minimum)
     if ended is not None:
         _emit_ended(rt, ended, idle=False)
-        rt.wake()
     return ended is not None
 
 
@@ -490,9 +483,7 @@ def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
 @traced("delete_memory", "delete_message", lambda *_: Outcome(1))
 def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
     """Delete one message, and its entries in both indexes."""
-    gone = rt.db.write(writes.delete_message, scope, place, rt.now())
-    rt.wake()
-    return gone
+    return _write(rt, writes.delete_message, scope, place, rt.now())
 
 
 def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
@@ -507,10 +498,7 @@ def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
         identifier("id", one)
     if not named:
         return []
-    gone = rt.db.write(writes.withdraw, scope, named, rt.now())
-    if gone:
-        rt.wake()
-    return gone
+    return _write(rt, writes.withdraw, scope, named, rt.now())
 
 
 @traced("update_memory", "edit", lambda message, *_, **__: Outcome(1, contents=lambda: [message.text]))
@@ -536,9 +524,7 @@ def edit(
         return draft_of(rt, scope, check_message(replace(message, content=said, raw=None)))
 
     check_message(Message("user", said))
-    edited = rt.db.write(writes.edit_message, scope, place, change, rt.now(), erase=erase)
-    rt.wake()
-    return edited
+    return _write(rt, writes.edit_message, scope, place, change, rt.now(), erase=erase)
 
 
 def _is_same(message: Message, expected: Message | str) -> bool:

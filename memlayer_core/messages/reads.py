@@ -16,6 +16,7 @@ from memlayer_core.codec import exact_text, parse_exact
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
+from memlayer_core.messages.check import fields_of
 from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, User
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
@@ -79,18 +80,11 @@ def _links(message: Message) -> str | None:
 
 def _body(message: Message, text: str) -> str | None:
     """Return the fields that have no column; most plain messages have none of them."""
-    raw = message.raw
-    fields: dict[str, Any] = {
-        "role": message.role if message.role == "developer" else None,
-        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls] or None,
-        "tool_call_id": message.tool_call_id,
-        "metadata": dict(message.metadata) or None,
-        "model_visible": None if message.model_visible else False,
-        "raw": None if raw is None else [raw.framework, raw.version, dict(raw.dump)],
-    }
-    body = {name: value for name, value in fields.items() if value is not None}
-    if message.content != text:
-        body["content"] = message.content if isinstance(message.content, str) else list(message.content)
+    body = {name: value for name, value in fields_of(message).items() if name != "name"}
+    if message.role != "developer":
+        del body["role"]
+    if message.content == text:
+        del body["content"]
     return exact_text(body) if body else None
 
 

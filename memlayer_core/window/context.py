@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
 from memlayer_core.facts.flow import reader_of
-from memlayer_core.message import Message, StoredMessage
+from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
 from memlayer_core.messages.check import check_messages, text_of
-from memlayer_core.messages.flow import drafts_of, message_of_draft
+from memlayer_core.messages.flow import drafts_of, is_answer, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session
-from memlayer_core.messages.render import block, line, lines_inside, quote_line, with_separator
+from memlayer_core.messages.render import block, line, lines_inside, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
@@ -390,7 +390,7 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
     return selection(view, min(most, token_limit - view.tokens), made.recall.tokens)
 
 
-def _kept(seen: Snapshot, asked: _Newest, how: object) -> _Selection | None:
+def _kept(seen: Snapshot, newest: _Newest, how: object) -> _Selection | None:
     """Return what was recalled before in the run of this question, if all that it quotes is unchanged, and it fits.
 
     A model that calls tools sees the same in each call. What any process forgot, edited, archived or hid from the
@@ -401,7 +401,7 @@ def _kept(seen: Snapshot, asked: _Newest, how: object) -> _Selection | None:
     if before is None:
         return None
     *earlier, question_id, recall = before
-    if earlier != [how, asked.query] or question_id not in {None, asked.message.id}:
+    if earlier != [how, newest.query] or question_id not in {None, newest.message.id}:
         return None
     if recall.tokens > recall_budget(token_limit, rt.settings.recall_tokens):
         return None
@@ -431,8 +431,8 @@ def _told(lines: Sequence[Line]) -> list[str]:
 
 
 def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
-    """Return the tokens of a block of lines; 0 without lines."""
-    return rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) if lines else 0
+    """Return the tokens of a block of lines and of what separates it from the next message; 0 without lines."""
+    return rt.tokens.text(f"{block(lines, rt.sign(scope))}\n\n") if lines else 0
 
 
 def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> _Recall:
@@ -447,7 +447,7 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
             chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
         )
         text = block(_told(in_order), rt.sign(scope))
-        tokens = rt.tokens.text(with_separator(text))
+        tokens = rt.tokens.text(f"{text}\n\n")
         if tokens <= budget:
             break
         chosen.pop()  # its line costs more than expected, or another counter counted it
@@ -455,11 +455,10 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
         return _Recall()
     # Each line's part of what all of them cost is not counted once more.
     costs = shares(max(0, tokens - frame), [one.turn.tokens + MARGIN for one in in_order])
-    parts = [
-        Part(one.turn.message, (one.turn.key,), (one.turn.message.id or "",), cost, one.reasons)
+    pieces = tuple(
+        Part(one.turn.message, (), (one.turn.message.id or "",), cost, one.reasons).piece("recall", one.score)
         for cost, one in zip(costs, in_order, strict=True)
-    ]
-    pieces = tuple(part.piece("recall", one.score) for part, one in zip(parts, in_order, strict=True))
+    )
     shown = {one.turn.key for one in in_order}
     prints = {one.turn.key: recall_search.print_of(one.turn) for one in lines if one.turn.key in shown}
     of_records = [one.turn.key for one in in_order if one.record is not None]
@@ -497,15 +496,12 @@ def _round(connection: Connection, key: int) -> tuple[Scope | None, list[Message
     messages: list[Message] = []
     for one in newest_first:
         message = one.message
-        if messages and _is_answer(message):
+        if messages and is_answer(message):
             break
-        if message.model_visible and message.role in {"user", "assistant"} and message.text.strip():
+        is_said = message.model_visible and bool(message.text.strip()) and not is_task(message)
+        if is_said and message.role in {"user", "assistant"}:
             messages.append(replace(message, tool_calls=(), raw=None))
     return session.scope, messages[::-1]
-
-
-def _is_answer(message: Message) -> bool:
-    return message.role == "assistant" and message.model_visible and not message.tool_calls
 
 
 def _ask_service(

@@ -450,9 +450,8 @@ def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
 def due_position(rt: Runtime, session: Session, view: WindowView, first: int) -> int | None:
     """Return the position before which turns left the window, or will leave it next; None if too few are new.
 
-    A window with a token limit moves in large steps, and
-    each step is summed up ahead of time. One with a limit of messages or rounds moves with every turn; it is summed up
-    when `BATCH` messages have left it.
+    A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
+    messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
     """
     begins = view.first
     known = max(view.summary_end, session.memory_start, session.summary_due)
