@@ -10,7 +10,7 @@ from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import Times, check_messages, dated, new_message
 from memlayer_core.messages.flow import session_view
-from memlayer_core.messages.model import Replace, SyncReport
+from memlayer_core.messages.model import Replace
 from memlayer_core.messages.render import block, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
@@ -206,7 +206,7 @@ class Chat(Viewable):
         replace: Replace = "changes",
         erase: bool = False,
         replaceable: Callable[[Message], bool] | None = None,
-    ) -> SyncReport:
+    ) -> Receipt:
         """Update the session from a list of messages that somebody else holds and sends again and again.
 
         New messages are stored; the same list again changes nothing. Replaced messages stay as versions:

@@ -385,13 +385,14 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Receipt(Report):
-    """The result of adding messages. They are committed.
+    """The result of adding messages, or of `resync`. The changes are committed.
 
     Attributes:
-        ids: Ids of the messages, in the order of the call.
+        ids: Ids of the messages, in the order of the call. A message that was stored already has its stored id.
         stored: How many messages are new.
-        unchanged: How many were stored already, equal and under the same id.
-        replaced: How many replaced a stored message of the same id.
+        unchanged: How many were stored already.
+        replaced: How many replaced a stored message of the same id. After `resync`, how many stored messages were replaced
+            or withdrawn: `history(all_versions=True)` has them.
         answered: Whether a model's answer is among the new messages.
     """
 

@@ -15,7 +15,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MessageList, MessageStore
 from memlayer_core.settings import Settings
 from memlayer_core.window import fit
-from memlayer_core.window.fit import ListWindow, Policies
+from memlayer_core.window.fit import Policies
 from memlayer_core.window.model import Context
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class WindowMemory:
                     f"{type(store).__name__} is not a message store: it has no method `{verb}`",
                     hint="Write a class with the methods of `memlayer_core.seams.MessageStore`.",
                 )
-        Scope.alone(session_id)  # checks the id
+        self._scope = Scope.alone(session_id)
         self.session_id = session_id
         self._store = store
         self._settings = settings if settings is not None else Settings()
@@ -188,14 +188,14 @@ class WindowMemory:
     def _add(self, messages: object) -> Asking[Receipt]:
         # The ids are made once: an update that was stored, although its answer was lost, adds nothing twice.
         bytes_limit = self._settings.message_bytes_limit
-        new = fit.additions(messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
+        new = fit.prepare(messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
         for _ in range(_ATTEMPTS):
             found = yield from self._read()
-            every, receipt = fit.add_to_list(found.messages, new)
+            every, receipt = fit.add_to_list(self._scope, found.messages, new)
             if not receipt.stored and not receipt.replaced:
                 return receipt
-            left = self._window(every, self._limits)
-            if (yield from self._update(left.messages, found.version)):
+            _, left = self._window(every, self._limits)
+            if (yield from self._update(left, found.version)):
                 return receipt
         raise StoreUnavailableError(
             f"session {self.session_id!r} was changed by others at each of {_ATTEMPTS} attempts to update it",
@@ -208,7 +208,7 @@ class WindowMemory:
         found = yield from self._read()
         ids = {message.id for message in found.messages}
         new = [message for message in following if message.id is None or message.id not in ids]
-        return self._window(found.messages, bounds, new).context
+        return self._window(found.messages, bounds, new)[0]
 
     def _history(self) -> Asking[list[Message]]:
         return list((yield from self._read()).messages)
@@ -220,7 +220,7 @@ class WindowMemory:
 
     def _window(
         self, messages: Sequence[Message], bounds: Limits, pending: Sequence[Message] = ()
-    ) -> ListWindow:
+    ) -> tuple[Context, tuple[Message, ...]]:
         return fit.list_window(
             messages, bounds, self._settings, self._counter.message, self._truncate_with, pending=pending
         )

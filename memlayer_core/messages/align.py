@@ -40,6 +40,7 @@ from operator import eq
 from typing import TypeVar
 
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMessage
+from memlayer_core.messages.render import value_of
 
 # Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
 
@@ -194,7 +195,7 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         message.name,
         message.text,
         [_words(block) for block in blocks if block.get("type") != "text"],
-        [[call.id, call.name, _parse_arguments(call.arguments)] for call in message.tool_calls],
+        [[call.id, call.name, value_of(call.arguments)] for call in message.tool_calls],
         message.tool_call_id,
         message.model_visible,
     ]
@@ -276,14 +277,6 @@ def align(
         tuple(repeated),
         tuple(at for at in new if at < last or not incoming[at].talk or not same),
     )
-
-
-def _parse_arguments(arguments: str) -> object:
-    """Return arguments as a value, so that spelling does not matter."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _without(places: Places, others: Collection[int]) -> list[int]:

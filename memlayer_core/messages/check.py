@@ -113,6 +113,24 @@ def said_at(*fields: Mapping[str, Any]) -> datetime | None:
     return next((moment for moment in told if moment is not None and moment.year >= _YEAR), None)
 
 
+def fields_of(message: Message) -> dict[str, Any]:
+    """Return the fields of a message that say something, but its id and its time, as JSON."""
+    raw = message.raw
+    fields: dict[str, Any] = {
+        "role": message.role,
+        "content": message.content
+        if isinstance(message.content, str)
+        else [dict(b) for b in message.content],
+        "name": message.name,
+        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls] or None,
+        "tool_call_id": message.tool_call_id,
+        "metadata": dict(message.metadata) or None,
+        "model_visible": None if message.model_visible else False,
+        "raw": raw and [raw.framework, raw.version, dict(raw.dump)],
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     """Return 16 bytes that are equal for messages of equal content, whatever their id and time.
 
@@ -123,18 +141,9 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     Raises:
         InvalidMessageError: A field is not JSON, or the message is larger than the limit.
     """
-    content = message.content if isinstance(message.content, str) else [dict(b) for b in message.content]
-    fields: dict[str, Any] = {
-        "role": message.role,
-        "content": content,
-        "name": message.name,
-        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls] or None,
-        "tool_call_id": message.tool_call_id,
-        "metadata": dict(message.metadata) or None,
-        "model_visible": None if message.model_visible else False,
-        "raw": message.raw and [message.raw.framework, dict(message.raw.dump)],  # whatever its version
-    }
-    fields = {name: value for name, value in fields.items() if value is not None}
+    fields = fields_of(message)
+    if "raw" in fields:
+        del fields["raw"][1]  # whatever its version
     try:
         text = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as problem:

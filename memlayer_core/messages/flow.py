@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
 
 from memlayer_core.errors import (
     InputError,
@@ -31,7 +31,7 @@ from memlayer_core.message import (
     is_task,
 )
 from memlayer_core.messages import check, preview, reads, writes
-from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, SyncReport, User
+from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, User
 from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order
 from memlayer_core.runtime import Runtime
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 # Recognizes copies from a context among messages to store, and puts the originals in their place.
 
+P = ParamSpec("P")
+T = TypeVar("T")
 logger = logging.getLogger("memlayer")
 
 _UNDATED = (
@@ -79,7 +81,7 @@ def restore_originals(
         return plain
     shown = {at: rt.temporaries.key_shown(scope, message) for at, message in enumerate(plain)}
     keys = [key for key in shown.values() if key]
-    originals = rt.db.read(_originals, scope, keys) if keys else {}
+    originals = {one.key: one.message for one in (rt.db.read(reads.list_keys, scope, keys) if keys else ())}
     named = {message.id for message in plain}  # each original is in a list once
     for at, key in shown.items():
         original, copy = originals.get(key or 0), plain[at]
@@ -114,13 +116,6 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message:
     return message if left is None else left
 
 
-def _originals(connection: Connection, scope: Scope, keys: Sequence[int]) -> dict[int, Message]:
-    """Return messages of a session by their keys."""
-    session = reads.find(connection, scope)
-    found = reads.read_keys(connection, session, keys) if session is not None else []
-    return {one.key: one.message for one in found}
-
-
 # Reads of a session: the whole message behind a preview, and what a person sees of a session.
 
 
@@ -146,13 +141,13 @@ _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits 
 
 def reload(rt: Runtime, scope: Scope, preview_id: str) -> Message:
     """Return all of a message that a preview stands for."""
-    stored = rt.db.read(_at, scope, preview.key_of(preview_id))
-    if stored is None:
+    found = [one.message for one in rt.db.read(reads.list_keys, scope, [preview.key_of(preview_id)])]
+    if not (found and found[0].model_visible):
         raise InvalidMessageError(
             f"this session has no message {preview_id!r}",
             hint="The id of an offloaded message is valid in its own session only, until the message is deleted.",
         )
-    return stored.message
+    return found[0]
 
 
 def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_limit: int | None) -> str:
@@ -162,12 +157,6 @@ def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_l
     text = preview.full_text(preview.unpack(as_prompt(reload(rt, scope, preview_id))))
     tokens = max(1, limit // _OF_THE_LIMIT)
     return preview.excerpt(text, preview_id, offset, tokens=tokens, count=rt.tokens.text)
-
-
-def _at(connection: Connection, scope: Scope, key: int) -> StoredMessage | None:
-    session = reads.find(connection, scope)
-    found = reads.read_keys(connection, session, [key]) if session is not None else []
-    return next((stored for stored in found if stored.message.model_visible), None)
 
 
 # Writes messages in one transaction, without a model; the cost does not grow with the history.
@@ -180,6 +169,10 @@ def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: o
         "memlayer.messages.replaced": receipt.replaced,
     }
     return Outcome(receipt.stored, counts, contents=lambda: [message.text for message in listed])
+
+
+def _resynced(receipt: Receipt, scope: Scope, *_: object, **__: object) -> Outcome:
+    return replace(_added(receipt, scope, ()), count=receipt.stored + receipt.replaced)
 
 
 @traced("create_memory", "add", _added)
@@ -220,9 +213,8 @@ def _store(
     **options: object,
 ) -> Receipt:
     """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
-    drafts = drafts_of(
-        rt, scope, restore_originals(rt, scope, messages, one_is_new=one_is_new), is_list=is_list
-    )
+    originals = restore_originals(rt, scope, messages, one_is_new=one_is_new)
+    drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
     receipt = rt.db.write(write, scope, drafts, rt.now(), rt.shards, *args, **options)
@@ -232,7 +224,7 @@ def _store(
 
 def add_temporary(rt: Runtime, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
-    every = [messages] if isinstance(messages, Message) else messages
+    every = check.check_messages([messages] if isinstance(messages, Message) else messages)
     for draft in drafts_of(rt, scope, every):
         given_up = rt.temporaries.add(message_of_draft(scope, draft))
         if given_up:
@@ -244,9 +236,17 @@ def add_temporary(rt: Runtime, scope: Scope, messages: object) -> None:
 def clear(rt: Runtime, scope: Scope) -> int:
     """Delete a session's messages."""
     rt.temporaries.clear(scope)
-    gone = rt.db.write(writes.clear_session, scope, rt.now())
-    rt.wake()
-    return gone
+    return _write(rt, writes.clear_session, scope, rt.now())
+
+
+def _write(
+    rt: Runtime, write: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs
+) -> T:
+    """Write in one transaction, and wake the worker if anything was done."""
+    done = rt.db.write(write, *args, **options)
+    if done:
+        rt.wake()
+    return done
 
 
 def _append_round(
@@ -259,14 +259,14 @@ def _append_round(
 ) -> Receipt:
     """Append messages, and queue the round that they end for the other long-term memory."""
     receipt = writes.append(connection, scope, drafts, *args, **more)
-    answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if _is_answer(one.message)]
+    answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if is_answer(one.message)]
     if answers and receipt.answered and (session := reads.find(connection, scope)) is not None:
         keys = [one.key for one in reads.list_by_id(connection, scope, session.number, answers)]
         jobs.enqueue(connection, "record", keys, scope.namespace, rt.now())
     return receipt
 
 
-def _is_answer(message: Message) -> bool:
+def is_answer(message: Message) -> bool:
     """Return whether a message ends a round: a model's answer that calls no tool."""
     is_last = message.role == "assistant" and not message.tool_calls
     return is_last and message.model_visible and not is_task(message)
@@ -277,22 +277,20 @@ def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
 
 
-def drafts_of(rt: Runtime, scope: Scope, messages: object, *, is_list: bool = False) -> list[PreparedMessage]:
-    """Check and count messages, before the first one is written. Most messages of a whole list are stored already."""
-    checked = check.check_messages(messages)
-    _warn_of_times(rt, scope, checked)
-    times = check.times_of(checked, rt.now())
-    digests = rt.db.read(reads.newest_digests, scope, 2 * len(checked)) if is_list else Counter()
-    return [draft_of(rt, scope, message, at, digests) for message, at in zip(checked, times, strict=True)]
+def drafts_of(
+    rt: Runtime, scope: Scope, messages: Sequence[Message], *, is_list: bool = False
+) -> list[PreparedMessage]:
+    """Count checked messages, before the first one is written. Most messages of a whole list are stored already.
 
-
-def _warn_of_times(rt: Runtime, scope: Scope, messages: Sequence[Message]) -> None:
-    """Warn, once for each memory, of a session that opens with many messages without a time."""
-    unknown = sum(one.role == "user" and one.created_at is None for one in messages)
-    memo = rt.temporaries
+    Once for each memory, a session that opens with many messages without a time is warned of.
+    """
+    unknown, memo = sum(one.role == "user" and one.created_at is None for one in messages), rt.temporaries
     if unknown >= _MANY and not memo.warned_of_times and rt.db.read(reads.find, scope) is None:
         memo.warned_of_times = True
         logger.warning(_UNDATED, scope.session_id, unknown)
+    times = check.times_of(messages, rt.now())
+    digests = rt.db.read(reads.newest_digests, scope, 2 * len(messages)) if is_list else Counter()
+    return [draft_of(rt, scope, message, at, digests) for message, at in zip(messages, times, strict=True)]
 
 
 def draft_of(
@@ -345,7 +343,7 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
         if not rt.embeds_at_once or rt.extractor is not None:
             rt.wake()
             return
-        new = receipt.stored + receipt.replaced
+        new = len(receipt.ids) - receipt.unchanged
         rt.emit(MessagesIndexed(messages=new, embedded=new))
         (rt.wake if receipt.replaced else rt.begin_work)()
 
@@ -407,19 +405,13 @@ def take_from_list(
         check.check_whole_number("count", limit)
     if part is None and first == 0 and limit is None:
         rt.temporaries.clear(scope)
-    gone = rt.db.write(writes.take_from_list, scope, part, first, limit, rt.now())
-    if gone:
-        rt.wake()
-    return _messages(gone)
+    return _messages(_write(rt, writes.take_from_list, scope, part, first, limit, rt.now()))
 
 
 def archive_list(rt: Runtime, scope: Scope, limit: int) -> list[Message]:
     """Archive the oldest active messages. Returns them."""
     check.check_whole_number("count", limit)
-    done = rt.db.write(writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
-    if done:
-        rt.wake()
-    return _messages(done)
+    return _messages(_write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum))
 
 
 def _messages(messages: list[StoredMessage]) -> list[Message]:
@@ -476,10 +468,9 @@ def rename(rt: Runtime, scope: Scope, title: str | None) -> bool:
 def end(rt: Runtime, scope: Scope) -> bool:
     """End a session: its next window begins empty, and an episode is written."""
     rt.temporaries.clear(scope)
-    ended = rt.db.write(writes.end_session, scope, rt.now(), rt.episode_minimum)
+    ended = _write(rt, writes.end_session, scope, rt.now(), rt.episode_minimum)
     if ended is not None:
         _emit_ended(rt, ended, idle=False)
-        rt.wake()
     return ended is not None
 
 
@@ -508,9 +499,7 @@ def _emit_ended(rt: Runtime, session: Session, *, idle: bool) -> None:
 @traced("delete_memory", "delete_message", lambda *_: Outcome(1))
 def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
     """Delete one message, and its entries in both indexes."""
-    gone = rt.db.write(writes.delete_message, scope, place, rt.now())
-    rt.wake()
-    return gone
+    return _write(rt, writes.delete_message, scope, place, rt.now())
 
 
 def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
@@ -521,10 +510,7 @@ def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
         identifier("id", one)
     if not named:
         return []
-    gone = rt.db.write(writes.withdraw, scope, named, rt.now())
-    if gone:
-        rt.wake()
-    return gone
+    return _write(rt, writes.withdraw, scope, named, rt.now())
 
 
 @traced("update_memory", "edit", lambda message, *_, **__: Outcome(1, contents=lambda: [message.text]))
@@ -550,9 +536,7 @@ def edit(
         return draft_of(rt, scope, check_message(replace(message, content=said, raw=None)))
 
     check_message(Message("user", said))
-    edited = rt.db.write(writes.edit_message, scope, place, change, rt.now(), erase=erase)
-    rt.wake()
-    return edited
+    return _write(rt, writes.edit_message, scope, place, change, rt.now(), erase=erase)
 
 
 def _is_same(message: Message, expected: Message | str) -> bool:
@@ -575,14 +559,6 @@ def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | N
     return target
 
 
-def _resynced(report: SyncReport, *_: object, **__: object) -> Outcome:
-    counts = {
-        "memlayer.messages.unchanged": report.unchanged,
-        "memlayer.messages.replaced": report.superseded,
-    }
-    return Outcome(report.stored + report.superseded, counts)
-
-
 @traced("upsert_memory", "resync", _resynced)
 def resync(
     rt: Runtime,
@@ -592,28 +568,19 @@ def resync(
     replaceable: Callable[[Message], bool] | None,
     *,
     erase: bool,
-) -> SyncReport:
+) -> Receipt:
     """Make a session agree with a list."""
     _check_replace(replace, replaceable, erase)
-    if replace == "nothing" or erase:
-        write = partial(writes.replace_list, erase=True) if erase else writes.hear
-        receipt = _store(rt, scope, messages, write, is_list=True, may_be_empty=erase)
-        return SyncReport(
-            receipt.ids, receipt.stored, receipt.unchanged, receipt.replaced, answered=receipt.answered
-        )
-    drafts = drafts_of(rt, scope, restore_originals(rt, scope, messages), is_list=True)
-    if not drafts and replace != "all":
-        return SyncReport((), stored=0)
-    every = replaceable or (lambda _: True)
-    sync = partial(writes.resync, replace_all=replace == "all", replaceable=every)
-    synced = rt.db.write(sync, scope, drafts, rt.now(), rt.shards)
-    if synced.answered:
+    write: Callable[..., Receipt] = writes.hear
+    if erase:
+        write = partial(writes.replace_list, erase=True)
+    elif replace != "nothing":
+        every = replaceable or (lambda _: True)
+        write = partial(writes.resync, replace_all=replace == "all", replaceable=every)
+    receipt = _store(rt, scope, messages, write, is_list=True, may_be_empty=replace == "all")
+    if receipt.answered:
         rt.temporaries.finish_call(scope)
-    if synced.stored or synced.superseded:
-        namespace, session_id = scope.namespace, scope.session_id or ""
-        rt.emit(MessagesStored(namespace, session_id, synced.stored, synced.unchanged, synced.superseded))
-        rt.wake()
-    return synced
+    return receipt
 
 
 def _check_replace(replace: object, replaceable: object, erase: object) -> None:

@@ -172,25 +172,6 @@ class SessionDetails:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncReport(Report):
-    """The result of `resync`. The changes are committed.
-
-    Attributes:
-        ids: Ids of the messages in the list, in order. A message that was stored already has its stored id.
-        stored: How many messages are new.
-        unchanged: How many messages the session had already.
-        superseded: How many messages of the session were replaced or withdrawn: `history(all_versions=True)` has them.
-        answered: Whether one of the new messages is a model's answer; an edited answer does not count.
-    """
-
-    ids: tuple[str, ...]
-    stored: int
-    unchanged: int = 0
-    superseded: int = 0
-    answered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ForgetReport(Report):
     """What `forget` deleted.
 
@@ -230,8 +211,8 @@ class PreparedMessage:
     has_own_id: bool
     has_own_time: bool
     digest: bytes
-    tokens: int
-    counter: str
-    search_text: str
-    terms: tuple[str, ...] | None
+    tokens: int = 0
+    counter: str = ""
+    search_text: str = ""
+    terms: tuple[str, ...] | None = None
     embedding: Embedding | None = None

@@ -5,116 +5,77 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import accumulate
 from os.path import commonprefix
-from typing import Any
-
-import regex
 
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
-from memlayer_core.message import RELOAD_TOOL, Block, Message, ToolCall
-from memlayer_core.messages.render import escape, reword, texts_of
+from memlayer_core.message import JSON, RELOAD_TOOL, Block, Message, ToolCall
+from memlayer_core.messages.render import escape, reword, texts_of, value_of
 from memlayer_core.models.tokens import is_document, parts_of
 
 # Truncates copies of messages that are too long.
-#
-# A character is a Python character, one code point; the ellipsis counts as one. A cut never splits what a reader sees
-# as one character: an emoji, a flag, a letter and its accents, a Hangul or Indic cluster, or a pair of surrogates.
 
 ELLIPSIS = "…"
 """Ends a text that was truncated."""
 
-_NEAR = 10_000
-"""Characters before the cut that are searched for the end of a sentence or a word: no prose has longer ones."""
-_AHEAD = 16
-"""Characters behind the cut that decide whether a word or sentence ends there: "don" does not in "don't"."""
-_LEGIBLE = 32
-"""Characters of each string in JSON, quotes included, that stay as long as there are lists to shorten."""
-
-# A full stop ends a sentence only before white space, so not in "3.14" and "example.com"; a Chinese or Japanese one
-# always does.
-_SENTENCE_END = regex.compile(
-    r"(?rs)[\p{SB=STerm}\p{SB=ATerm}]\p{SB=Close}{0,3}(?=\s)"
-    r"|[\u3002\uff01\uff1f\uff1b\u2026]\p{SB=Close}{0,3}(?=.)"
-    r"|\S(?=\s*\n)"
-)
-_WORD_END = regex.compile(r"(?rsw)\b(?=.)")  # of Unicode's default boundaries, so that Chinese has some
-_CONTENT = regex.compile(r"(?r)[^\s\u2026]")
-_GRAPHEME = regex.compile(r"\X")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_SURROGATE_PAIR = re.compile(r"[\ud800-\udbff][\udc00-\udfff]")
-_LEFT_OUT = re.compile(rf"{ELLIPSIS} ([0-9]{{1,15}}) more")
-
-
-class _Verbatim(str):
-    """JSON that is written unchanged: a number, or the note of what a list has lost."""
-
-    __slots__ = ()
+_SENTENCES = re.compile(r""".*(?:[.!?]["')]*(?=\s)|[\u3002\uff01\uff1f\uff1b]|\S(?=\s*\n))""", re.DOTALL)
+_WORDS = re.compile(r".*\S(?=\s)", re.DOTALL)
 
 
 def truncate_text(text: str, characters: int) -> str:
     """Return a text of at most `characters` characters, the ellipsis at its end included.
 
-    It is cut at the last end of a sentence or a line. If that keeps less than half of the limit, it is cut at the
-    last word boundary; if that does, too, between two grapheme clusters. Only the last 10,000 characters before the
-    limit are searched for ends of sentences and words.
-
-    Args:
-        text: Any text, also one with lone surrogates.
-        characters: Code points. A room too small for one grapheme cluster and the ellipsis gives the
-            ellipsis alone, and none at all an empty text.
-
-    Returns:
-        The same object if it fits, else the beginning of it, without white space at its end, and "…".
+    It ends behind a sentence or a line, else behind a word, if that keeps half of the limit. The same object is returned
+    if it fits.
     """
     if len(text) <= characters:
         return text
-    if characters <= 1:
-        return ELLIPSIS[: max(0, characters)]
+    if characters < 1:
+        return ""
     room = characters - 1
-    start = max(room // 2 - 4, room - _NEAR, 0)  # an end of a sentence has at most four characters
-    for boundary in (_SENTENCE_END, _WORD_END):
-        ends = (found.end() for found in boundary.finditer(text, start, room + _AHEAD))
-        cut = _grapheme_boundary(text, next((end for end in ends if end <= room), 0))
-        if 2 * cut >= room:
-            break
-    else:
-        cut = _grapheme_boundary(text, room)
-    content = _CONTENT.search(text, 0, cut)
-    end = content.end() if content else 0
-    return text[: end if end == cut else _grapheme_boundary(text, end)] + ELLIPSIS
+    ends = (found.end() for whole in (_SENTENCES, _WORDS) if (found := whole.match(text, 0, characters)))
+    end = next((end for end in ends if room / 2 <= end <= room), room)
+    return text[:end].rstrip() + ELLIPSIS
 
 
 def truncate_arguments(arguments: str, characters: int) -> str:
     """Return the arguments of a tool call in at most `characters` characters, if JSON of them can be so short.
 
-    Other white space than one between values goes first. Then long strings are truncated, the longest first, all to the
-    same length; then long lists keep their beginning and end in a string such as `"… 7 more"`; then strings
-    are truncated to nothing. Objects keep all their keys, so the result may be longer than the limit.
-    Numbers stay as they were written; NaN and infinity, which JSON does not have, become null.
-
-    Args:
-        arguments: JSON text. What is not JSON, or is too deeply nested for Python to read, is truncated as a text and
-            returned as a JSON string, quotes included.
-        characters: Code points of the result.
-
-    Returns:
-        The same object if it fits, else JSON whose outermost type is that of the arguments.
+    One limit holds for the length of each text and of each list in them; what is longer ends in "…". Objects keep all
+    their keys, so the result may be longer. What is not JSON becomes a JSON string. The same object is returned if it
+    fits.
     """
     if len(arguments) <= characters:
         return arguments
+    value = value_of(arguments)
+
+    def cost(limit: int) -> int:
+        return len(_json_within(value, limit))
+
     try:
-        value = json.loads(
-            arguments, parse_int=_Verbatim, parse_float=_Verbatim, parse_constant=lambda _: None
-        )
-        return _truncate_json(value, characters)
-    except (ValueError, RecursionError):
-        return _string(arguments, characters)
+        return _json_within(value, bisect_right(range(1, characters), characters, key=cost))
+    except RecursionError:
+        return truncate_arguments(json.dumps(arguments), characters)
+
+
+def _json_within(value: JSON, limit: int) -> str:
+    """Write JSON without a text or a list that is longer than a limit."""
+
+    def shorter(inner: JSON) -> JSON:
+        match inner:
+            case str():
+                return truncate_text(inner, limit)
+            case dict():
+                return {key: shorter(one) for key, one in inner.items()}
+            case list() if len(inner) > limit:
+                return [*map(shorter, inner[: limit - 1]), ELLIPSIS] if limit else []
+            case list():
+                return [*map(shorter, inner)]
+        return inner
+
+    return json.dumps(shorter(value), ensure_ascii=False)
 
 
 def truncate_message(
@@ -146,7 +107,7 @@ def truncate_message(
 
 def _truncate_call(call: ToolCall, characters: int, note: str = "") -> ToolCall:
     arguments = truncate_arguments(call.arguments, characters)
-    noted = _CUT.sub(f'\\1{note}"', arguments, count=1)
+    noted = arguments.replace(f'{ELLIPSIS}"', f'{ELLIPSIS}{note}"', 1)
     return call if arguments is call.arguments else replace(call, arguments=noted)
 
 
@@ -165,111 +126,8 @@ def _process(text: str, characters: int, process: Callable[[str, int], object]) 
     )
 
 
-# Graphemes
-
-
-def _grapheme_boundary(text: str, at: int) -> int:
-    """Return the last place up to `at`, a place in the text, that splits no grapheme cluster."""
-    at -= _in_pair(text, at)
-    end = at + 1 + _in_pair(text, at + 1)
-    before = text[:end]
-    if before.isascii() or not _SURROGATE_PAIR.search(before):
-        return end - len(_last_grapheme(before))
-    # As one character each, pairs form emoji and flags like others; the last cluster is counted back in pairs.
-    merged = before.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    for _ in _last_grapheme(merged):
-        end -= 1 + _in_pair(text, end - 1)
-    return end
-
-
-def _last_grapheme(text: str) -> str:
-    """Return the last grapheme cluster. The search begins near the end, and further in front if need be."""
-    length = 16
-    while True:
-        clusters: list[str] = _GRAPHEME.findall(text, max(0, len(text) - length))
-        if len(clusters) > 1 or length >= len(text):
-            return clusters[-1]
-        length *= 16
-
-
-def _in_pair(text: str, at: int) -> bool:
-    return 0 < at < len(text) and bool(_SURROGATE_PAIR.match(text, at - 1))
-
-
-# JSON
-
-
-def _truncate_json(value: Any, characters: int) -> str:
-    """Write JSON with one limit for all lists and one for all strings, each as large as fits, the lists first."""
-
-    def largest(write: Callable[[int], str], minimum: int) -> int:
-        sizes = range(minimum + 1, characters)
-        return minimum + bisect_right(sizes, characters, key=lambda size: len(write(size)))
-
-    limit = _LEGIBLE
-    elements = largest(lambda size: _to_json(_shorter_lists(value, size, limit), limit), 0)
-    shorter = _shorter_lists(value, elements, limit)
-    if len(_to_json(shorter, limit)) > characters:
-        shorter, limit = _shorter_lists(value, 0, 0), 0
-    return _to_json(shorter, largest(partial(_to_json, shorter), limit))
-
-
-def _shorter_lists(value: Any, elements: int, minimum: int) -> Any:
-    """Keep `elements` elements of each list, and a note with the number of the others, if that is shorter.
-
-    A list that was shortened before ends in such a note; its number is added.
-    """
-    if isinstance(value, dict):
-        return {key: _shorter_lists(inner, elements, minimum) for key, inner in value.items()}
-    if not isinstance(value, list):
-        return value
-    noted = _LEFT_OUT.fullmatch(value[-1]) if value and isinstance(value[-1], str) else None
-    items, left_out = (value[:-1], int(noted[1])) if noted else (value, 0)
-    kept = [_shorter_lists(item, elements, minimum) for item in items[:elements]]
-    rest = items[elements:]
-    note = _Verbatim(f'"{ELLIPSIS} {left_out + len(rest)} more"')
-    lengths = accumulate(len(_to_json(item, minimum)) + 2 for item in rest)
-    if noted or any(length > len(note) + 2 for length in lengths):
-        return [*kept, note]
-    return [*kept, *rest]
-
-
-def _to_json(value: Any, limit: int = sys.maxsize) -> str:
-    """Write JSON as frameworks send it, with a space between values, no string longer than `limit` with its quotes."""
-    match value:
-        case dict():
-            fields = [f"{_string(key)}: {_to_json(inner, limit)}" for key, inner in value.items()]
-            return f"{{{', '.join(fields)}}}"
-        case list():
-            return f"[{', '.join([_to_json(item, limit) for item in value])}]"
-        case _Verbatim():
-            return str(value)
-        case str():
-            return _string(value, limit)
-        case _:
-            return json.dumps(value)
-
-
-def _string(text: str, limit: int = sys.maxsize) -> str:
-    """Write a text as JSON of at most `limit` characters, quotes and escapes included, and at least two."""
-    if len(text) <= limit - 2:
-        literal = _literal(text)
-        if len(literal) <= limit:
-            return literal
-    lengths = range(min(len(text) - 1, limit))  # never the whole text, which may be too long by its escapes
-    fitting = bisect_right(lengths, limit, key=lambda length: len(_literal(text[:length] + ELLIPSIS)))
-    return _literal(truncate_text(text, fitting))
-
-
-def _literal(text: str) -> str:
-    # UTF-8 cannot encode a lone surrogate, so it is escaped.
-    written = json.dumps(text, ensure_ascii=False)
-    return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
-
-
 # Writes previews of large messages, and the parts in which a model reads the whole.
 
-_CUT = re.compile(rf'({ELLIPSIS}(?: [0-9]+ more)?)"')
 _ID = re.compile(r"msg-([0-9]{1,18})")
 _WIDEST = 16  # characters of a token: what is longer is not counted, and comes in parts
 

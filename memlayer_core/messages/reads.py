@@ -16,7 +16,8 @@ from memlayer_core.codec import exact_text, parse_exact
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
-from memlayer_core.messages.model import STEP, PreparedMessage, Session, User
+from memlayer_core.messages.check import fields_of
+from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, User
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
@@ -79,18 +80,11 @@ def _links(message: Message) -> str | None:
 
 def _body(message: Message, text: str) -> str | None:
     """Return the fields that have no column; most plain messages have none of them."""
-    raw = message.raw
-    fields: dict[str, Any] = {
-        "role": message.role if message.role == "developer" else None,
-        "tool_calls": [[call.id, call.name, call.arguments] for call in message.tool_calls] or None,
-        "tool_call_id": message.tool_call_id,
-        "metadata": dict(message.metadata) or None,
-        "model_visible": None if message.model_visible else False,
-        "raw": None if raw is None else [raw.framework, raw.version, dict(raw.dump)],
-    }
-    body = {name: value for name, value in fields.items() if value is not None}
-    if message.content != text:
-        body["content"] = message.content if isinstance(message.content, str) else list(message.content)
+    body = {name: value for name, value in fields_of(message).items() if name != "name"}
+    if message.role != "developer":
+        del body["role"]
+    if message.content == text:
+        del body["content"]
     return exact_text(body) if body else None
 
 
@@ -222,17 +216,35 @@ def ever_inside(number: Any) -> Any:
     return sa.or_(inside(number), sa.and_(messages.c.session == number, ~IN_FORCE))
 
 
+def within(scope: Scope, part: Part | None = None) -> sa.ColumnElement[bool]:
+    """Return the condition on `messages` for the messages of a scope's session, or of a part of it."""
+    number, start = (
+        sa.select(column).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()
+        for column in (sessions.c.number, sessions.c.memory_start)
+    )
+    border = {"active": messages.c.position >= start, "archived": messages.c.position < start}
+    return sa.and_(inside(number), border.get(part or "", sa.true()))
+
+
 def newest_digests(connection: sa.Connection, scope: Scope, limit: int) -> Counter[bytes]:
     """Return how often the newest messages of a session have each digest."""
-    number = sa.select(sessions.c.number).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()
-    newest = sa.select(messages.c.digest).where(inside(number)).order_by(messages.c.position.desc())
+    newest = sa.select(messages.c.digest).where(within(scope)).order_by(messages.c.position.desc())
     return Counter(map(bytes, connection.scalars(newest.limit(limit))))
 
 
-def list_where(connection: sa.Connection, scope: Scope, *where: Any) -> list[StoredMessage]:
-    """Return the messages of a session for which conditions hold, in their order."""
-    rows = connection.execute(sa.select(messages).where(*where).order_by(messages.c.position))
-    return [stored_of(row, scope) for row in rows]
+def list_where(
+    connection: sa.Connection, scope: Scope, *where: Any, limit: int | None = None, offset: int = 0
+) -> list[StoredMessage]:
+    """Return the messages of a session for which conditions hold, in their order, or a page of them."""
+    query = sa.select(messages).where(*where).order_by(messages.c.position)
+    if limit is not None or offset:
+        query = query.limit(EVERY if limit is None else limit).offset(offset)
+    return [stored_of(row, scope) for row in connection.execute(query)]
+
+
+def list_keys(connection: sa.Connection, scope: Scope, keys: Sequence[int]) -> list[StoredMessage]:
+    """Return those messages of a session that have some keys, in their order."""
+    return list_where(connection, scope, within(scope), messages.c.key.in_(keys))
 
 
 def list_by_id(
@@ -276,11 +288,6 @@ _SPAN = sa.and_(
     inside(sa.bindparam("of")), messages.c.position.between(sa.bindparam("first"), sa.bindparam("last"))
 )
 _newest_first = messages.c.position.desc()
-_NAMED_POSITIONS = ListStatement(
-    lambda digests: sa.select(messages.c.id, messages.c.position).where(
-        messages.c.id_digest.in_(digests), IN_FORCE
-    )
-)
 _LAST = Statement(sa.select(messages).where(_SPAN).order_by(_newest_first).limit(sa.bindparam("most")))
 _of_key = messages.alias("of_key")
 _UP_TO = Statement(  # a message, and those in front of it
@@ -353,8 +360,8 @@ def find_by_number(connection: sa.Connection, number: int) -> Session | None:
 
 def positions(connection: sa.Connection, session: Session, ids: Sequence[str]) -> dict[str, int]:
     """Return the positions of a session's messages by their ids. Ids that it does not have are left out."""
-    rows = _NAMED_POSITIONS.all(connection, [statements.id_digest(session.number, one) for one in ids])
-    return {row.id: row.position for row in rows}
+    found = list_by_id(connection, session.scope, session.number, ids)
+    return {one.message.id or "": one.position for one in found}
 
 
 def list_sessions(connection: sa.Connection, reach: Scope, limit: int | None, offset: int) -> list[Session]:
@@ -432,12 +439,6 @@ def last_question(connection: sa.Connection, session: Session) -> StoredMessage 
     """Return the user's last message in working memory that a model may see."""
     row = _QUESTION.first(connection, _span(session, session.memory_start))
     return stored_of(row, session.scope) if row is not None else None
-
-
-def read_keys(connection: sa.Connection, session: Session, keys: Sequence[int]) -> list[StoredMessage]:
-    """Return those messages of a session that have some keys, in their order."""
-    these = messages.c.key.in_(keys)
-    return list_where(connection, session.scope, inside(session.number), these) if keys else []
 
 
 def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple[list[StoredMessage], bool]:

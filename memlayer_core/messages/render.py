@@ -230,11 +230,6 @@ def _tagged(name: str, body: str, sign: Sign) -> str:
     return f'<{name} key="{sign(text)}">\n{text}\n</{name}>'
 
 
-def with_separator(text: str) -> str:
-    """Return a block with the separator to the message behind it; the separator costs tokens, too."""
-    return f"{text}\n\n"
-
-
 def shorten_block(text: str, savings: int, count: Callable[[str], int], sign: Sign) -> str:
     """Return a block without its last lines, so that it costs fewer tokens; empty if no line can stay.
 

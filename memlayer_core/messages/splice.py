@@ -77,17 +77,13 @@ def append(
     ids: list[str] = []
     fresh: list[tuple[None, PreparedMessage]] = []
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
-    at = repeats(
-        [(draft.message, draft.digest, draft.has_own_id or verbatim) for draft in drafts],
-        [one.digest for one in in_force],
-        begins=begins,
-    )
-    for given, to in zip(drafts, at, strict=True):
+    same = _repeats(drafts, in_force, begins=begins, verbatim=verbatim)
+    for given, shown in zip(drafts, same, strict=True):
         draft = given
-        if to is not None:
-            ids.append(_id(in_force[to]))
+        if shown is not None:
+            ids.append(_id(shown))
             continue
-        before = existing.get(_id(draft)) if draft.has_own_id else None
+        before = existing.get(_id(draft))
         is_answer = draft.message.role == "assistant" and (asked or _id(draft) in answers)
         if before is not None and new_id is not None and is_answer:
             before, draft = None, replace(given, message=replace(given.message, id=new_id()))
@@ -169,7 +165,7 @@ def rewrite(present: Sequence[StoredMessage], drafts: Sequence[PreparedMessage],
 
 def follow(past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], alignment: Alignment) -> Splice:
     """Do what an alignment of stored messages with a list says."""
-    edits = [(past[to], _with_identity_of(past[to], drafts[at])) for at, to in alignment.edits]
+    edits = [(past[to], with_identity_of(past[to], drafts[at])) for at, to in alignment.edits]
     superseded = [past[to].key for to in alignment.superseded]
     ids = [
         _id(draft if to is None else past[to]) for to, draft in zip(alignment.matches, drafts, strict=True)
@@ -200,25 +196,19 @@ def instructs(draft: PreparedMessage) -> bool:
     return is_instruction(draft.message)
 
 
-def repeats(
-    messages: Sequence[tuple[Message, bytes, bool]], by_id: Sequence[bytes], *, begins: bool
-) -> list[int | None]:
-    """Return for each message that is sent which of the system messages in force it repeats; it is not stored then.
+def _repeats(
+    drafts: Sequence[PreparedMessage], in_force: Sequence[StoredMessage], *, begins: bool, verbatim: bool
+) -> list[StoredMessage | None]:
+    """Return for each draft which of the system messages in force it repeats; it is not stored then.
 
     A list repeats them only as a whole: one that lacks some of them, or has others, replaces them all. Before anything else
     was said, each counts by itself.
-
-    Args:
-        messages: Each message with its digest, and whether it is stored in any case.
-        by_id: Digests of the system messages in force.
-        begins: Whether nothing else was said yet.
     """
-    told = [
-        digest if is_instruction(message) and not always else None for message, digest, always in messages
-    ]
-    if not begins and list(filter(None, dict.fromkeys(told))) != list(by_id):
-        return [None] * len(messages)
-    return [by_id.index(digest) if digest in by_id else None for digest in told]
+    told = [b"" if not instructs(one) or one.has_own_id or verbatim else one.digest for one in drafts]
+    shown = {one.digest: one for one in reversed(in_force)}
+    if not begins and list(filter(None, dict.fromkeys(told))) != [one.digest for one in in_force]:
+        return [None] * len(drafts)
+    return [shown.get(digest) for digest in told]
 
 
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:
@@ -231,7 +221,7 @@ def _id(one: StoredMessage | PreparedMessage) -> str:
     return one.message.id or ""
 
 
-def _with_identity_of(old: StoredMessage, draft: PreparedMessage) -> PreparedMessage:
+def with_identity_of(old: StoredMessage, draft: PreparedMessage) -> PreparedMessage:
     """Return a draft with the id and the time of a stored message, if it has none of its own."""
     message = draft.message
     return replace(

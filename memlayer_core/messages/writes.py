@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_in_order
-from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, SyncReport
+from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
-from memlayer_core.storage.statements import AT_ONCE, EVERY, LAST, ListStatement, Statement
+from memlayer_core.storage.statements import AT_ONCE, LAST, ListStatement, Statement
 from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, summaries
 from memlayer_core.storage.terms import searchable
 
@@ -211,48 +210,42 @@ def _gap(connection: sa.Connection, row: Any, front: int, count: int) -> tuple[i
     return behind + step, step
 
 
-_NUMBERED: tuple[tuple[Any, tuple[Any, ...], tuple[Any, ...]], ...] = (
-    (sessions.c.number, (sessions.c.summary_due, sessions.c.summary_asked), ()),
-    (summaries.c.session, (summaries.c.first,), (summaries.c.until,)),
-)
-"""Columns with positions of a session's messages: the one with its number, those of a first message, those of a last one."""
-
-
 def number_anew(connection: sa.Connection, row: Any, step: int) -> Any:
     """Give a session's messages positions at a distance. Returns the session's row.
 
     Whatever was read before and is written later, such as a summary or where a window begins, is dropped then.
     """
-    these = sa.select(messages.c.position).where(reads.inside(row.number)).order_by(messages.c.position)
-    old = list(connection.scalars(these))
+    here = reads.inside(row.number)
 
-    def begins(position: int) -> int:
-        return step * (bisect_left(old, position) + 1) if position else 0
+    def before(place: Any) -> Any:
+        """Select how many messages stand in front of a place."""
+        return sa.select(sa.func.count()).where(here, messages.c.position < place).scalar_subquery()
 
-    def ends(position: int) -> int:
-        return step * bisect_right(old, position)
+    def begins(place: sa.Column[int]) -> Any:
+        return sa.case((place == 0, 0), else_=step * (before(place) + 1))
 
-    every = sa.select(messages.c.key, messages.c.position).where(reads.ever_inside(row.number))
-    moves = [{"of": one.key, "to": -begins(one.position)} for one in connection.execute(every)]
-    place = sa.update(messages).where(messages.c.key == sa.bindparam("of"))
-    connection.execute(place.values(position=sa.bindparam("to")), moves)  # no two are equal on the way
-    here = sa.update(messages).where(reads.ever_inside(row.number), messages.c.position < 0)
-    connection.execute(here.values(position=-messages.c.position))
-    for whose, firsts, lasts in _NUMBERED:
-        table = whose.table
-        for one in connection.execute(sa.select(table).where(whose == row.number)).mappings():
-            new = {column.name: begins(one[column.name]) for column in firsts}
-            new |= {column.name: ends(one[column.name]) for column in lasts}
-            this = [column == one[column.name] for column in table.primary_key]
-            connection.execute(sa.update(table).where(*this).values(new))
+    start = sessions.c.memory_start
     anew = {
-        "next_position": step * (len(old) + 1),
-        "memory_start": ends(row.memory_start - 1) + 1 if row.memory_start else 0,
+        "next_position": step * (before(sessions.c.next_position) + 1),
+        "memory_start": sa.case((start == 0, 0), else_=step * before(start) + 1),
+        "summary_due": begins(sessions.c.summary_due),
+        "summary_asked": begins(sessions.c.summary_asked),
         "windows": None,
         "summary_version": sessions.c.summary_version + 1,
     }
-    this_one = sa.update(sessions).where(sessions.c.number == row.number).returning(sessions)
-    return connection.execute(this_one.values(anew)).one()
+    this_one = sa.update(sessions).where(sessions.c.number == row.number).values(anew)
+    made = connection.execute(this_one.returning(sessions)).one()
+    spans = {"first": begins(summaries.c.first), "until": step * before(summaries.c.until + 1)}
+    connection.execute(sa.update(summaries).where(summaries.c.session == row.number).values(spans))
+    ever = reads.ever_inside(row.number)
+    behind = sa.func.sum(sa.case((IN_FORCE, 1), else_=0)).over(order_by=messages.c.position.desc())
+    ranks = sa.select(messages.c.key, behind.label("behind")).where(ever).subquery()
+    place = made.next_position - step * ranks.c.behind
+    ranked = sa.update(messages).where(messages.c.key == ranks.c.key)
+    connection.execute(ranked.values(position=-place))  # no two are equal on the way
+    below = sa.update(messages).where(ever, messages.c.position < 0)
+    connection.execute(below.values(position=-messages.c.position))
+    return made
 
 
 def erase_versions(
@@ -513,7 +506,7 @@ def resync(
     *,
     replace_all: bool,
     replaceable: Callable[[Message], bool],
-) -> SyncReport:
+) -> Receipt:
     """Update a session from a list of messages: see `align.py`.
 
     Args:
@@ -537,13 +530,8 @@ def resync(
     else:
         splice = messages_splice.follow(past, drafts, alignment)
     apply(connection, scope, row, splice, now)
-    return SyncReport(
-        splice.ids,
-        len(splice.insertions) + len(splice.replacements),
-        splice.unchanged,
-        len(splice.versions),
-        splice.answered,
-    )
+    stored = len(splice.insertions) + len(splice.replacements)
+    return dataclasses.replace(splice.receipt, stored=stored, replaced=len(splice.versions))
 
 
 def _align(
@@ -563,8 +551,7 @@ def _align(
     here = reads.inside(row.number)
     incoming = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]
     size = _PAGE + 2 * len(incoming)
-    newest = sa.select(messages.c.position).where(here).order_by(messages.c.position.desc())
-    first = connection.scalar(newest.limit(1).offset(size - 1)) or 0
+    first = _page_start(connection, row.number, size - 1)
     page = reads.list_where(connection, scope, here, messages.c.position >= first)
     strays: list[StoredMessage] = []
     whole = len(page) < size
@@ -646,15 +633,15 @@ def list_messages(
     connection: sa.Connection, scope: Scope, part: Part | None, limit: int | None, offset: int
 ) -> list[StoredMessage]:
     """Return a session's messages in their order, or those of one part."""
-    query = sa.select(messages).where(_within(scope, part)).order_by(messages.c.position)
-    rows = connection.execute(query.offset(offset).limit(EVERY if limit is None else limit))
-    return [reads.stored_of(row, scope) for row in rows]
+    return reads.list_where(connection, scope, reads.within(scope, part), limit=limit, offset=offset)
 
 
 def count_list(connection: sa.Connection, scope: Scope, part: Part | None) -> int:
     """Return how many messages a session or one of its parts has."""
     whole = sa.select(sessions.c.messages).where(sessions.c.bucket == scope.session_bucket)
-    return connection.scalar(sa.select(sa.func.count()).where(_within(scope, part)) if part else whole) or 0
+    return (
+        connection.scalar(sa.select(sa.func.count()).where(reads.within(scope, part)) if part else whole) or 0
+    )
 
 
 def take_from_list(
@@ -725,7 +712,7 @@ def insert_into_list(
         InvalidMessageError: The session has a message of that id, at a place of its own.
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    front = sa.select(messages.c.key).where(_within(scope, "active" if place is None else None))
+    front = sa.select(messages.c.key).where(reads.within(scope, "active" if place is None else None))
     if place is not None:
         front = front.offset(place if place >= 0 else max(0, row.messages + place))
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
@@ -747,23 +734,30 @@ def hear(
     """
     row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
     told = [draft.digest for draft in drafts]
-    newest = sa.select(messages.c.position).where(reads.inside(row.number))
-    newest = newest.order_by(messages.c.position.desc())
-    first = connection.scalar(newest.limit(1).offset(_PAGE + 2 * len(told))) or 0
+    first = _page_start(connection, row.number, _PAGE + 2 * len(told))
     past = _among(connection, row.number, told, first)
-    if first and told[0] not in past:
+    if first and told[0] not in [digest for digest, _ in past]:
         past = _among(connection, row.number, told, 0)
-    known = len(find_in_order(past, told))
-    receipt = append(connection, scope, drafts[known:], now, shards, verbatim=True)
-    return dataclasses.replace(receipt, unchanged=receipt.unchanged + known)
+    known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
+    receipt = append(connection, scope, drafts[len(known) :], now, shards, verbatim=True)
+    ids = (*known, *receipt.ids)
+    return dataclasses.replace(receipt, ids=ids, unchanged=receipt.unchanged + len(known))
 
 
-def _among(connection: sa.Connection, number: int, incoming: Sequence[bytes], first: int) -> list[bytes]:
-    """Return the digests of a list as often as, and in the order in which, a session has them from a position on."""
+def _page_start(connection: sa.Connection, number: int, size: int) -> int:
+    """Return the position from which on a session has `size` messages and one more; 0 if it has not so many."""
+    newest = sa.select(messages.c.position).where(reads.inside(number)).order_by(messages.c.position.desc())
+    return connection.scalar(newest.limit(1).offset(size)) or 0
+
+
+def _among(
+    connection: sa.Connection, number: int, incoming: Sequence[bytes], first: int
+) -> list[tuple[bytes, str]]:
+    """Return the messages of a list that a session has from a position on, in their order there: digests and ids."""
     wanted = {*incoming}
-    here = sa.select(messages.c.digest).where(reads.inside(number), messages.c.position >= first)
-    every = connection.scalars(here.order_by(messages.c.position))
-    return [digest for digest in map(bytes, every) if digest in wanted]
+    here = sa.select(messages.c.digest, messages.c.id)
+    here = here.where(reads.inside(number), messages.c.position >= first).order_by(messages.c.position)
+    return [(bytes(row.digest), row.id) for row in connection.execute(here) if bytes(row.digest) in wanted]
 
 
 def replace_list(
@@ -795,16 +789,6 @@ def replace_list(
         begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))
         _begin_at(connection, row.number, begins, now)
     return splice.receipt
-
-
-def _within(scope: Scope, part: Part | None) -> sa.ColumnElement[bool]:
-    """Return the condition on `messages` for a session, or a part of it."""
-    number, start = (
-        sa.select(column).where(sessions.c.bucket == scope.session_bucket).scalar_subquery()
-        for column in (sessions.c.number, sessions.c.memory_start)
-    )
-    border = {"active": messages.c.position >= start, "archived": messages.c.position < start}
-    return sa.and_(reads.inside(number), border.get(part or "", sa.true()))
 
 
 def _begin_at(connection: sa.Connection, number: int, place: int, now: datetime) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,7 +98,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
         return before
     bill = ModelUsage(rt, rt.summarizer)
     try:
-        written = _condense(rt, bill, before, lines, limit)
+        written = _Writer(rt, bill, lines).condense(before, limit)
     finally:
         rt.db.write(jobs.spend, bill.costs())
     if written.text is None:
@@ -149,7 +150,8 @@ def summarize(
     lines, before = [summaries_prompt.line_of(stored.message) for stored in task.messages], task.before
     text = before.text if before is not None else ""
     try:
-        made = _condense(rt, bill, text, lines, _limit(rt), with_episode=closes, side_task=also)
+        writer = _Writer(rt, bill, lines)
+        made = writer.condense(text, _limit(rt), with_episode=closes, side_task=also)
     except ModelError as problem:
         rt.db.write(jobs.spend, bill.costs(), session.scope.namespace)
         rt.health.down("summarizer", str(problem))
@@ -252,90 +254,89 @@ def _limit(rt: Runtime) -> int:
     return max(_LEAST, room - rt.tokens.message(Message("user", summary_block("", lambda _: "00000000"))))
 
 
-def _condense(
-    rt: Runtime,
-    usage: ModelUsage,
-    previous: str,
-    lines: Sequence[Line],
-    limit: int,
-    *,
-    with_episode: bool = False,
-    side_task: SideTask | None = None,
-) -> _Result:
-    """Sum up lines together with the summary of what came before them.
+class _Writer:
+    """Sums up one conversation with a model, which is asked once more after a bad answer."""
 
-    A long text is summed up part by part, each part with the summary of those before it; a part that is too long for the
-    model is split. An episode and a side task are asked for only if the text has one part.
+    def __init__(self, rt: Runtime, usage: ModelUsage, lines: Sequence[Line]) -> None:
+        self._rt, self._usage, self.lines = rt, usage, [str(one) for one in lines]
+        self._scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
 
-    Raises:
-        ModelError: The model did not answer.
-    """
-    scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
-    waiting = deque(summaries_prompt.parts(map(str, lines), INPUT_TOKENS, rt.tokens.text))
-    whole = len(waiting) == 1
-    made = _Result(previous)
-    while waiting:
-        part = waiting.popleft()
-        task = side_task if whole else None
-        try:
-            made = _ask(
-                rt, usage, previous, part, limit, scripts, with_episode=whole and with_episode, side_task=task
-            )
-        except ModelContextError:
-            room = sum(map(rt.tokens.text, part)) // 2
-            shorter = summaries_prompt.parts(part, room, rt.tokens.text)
-            if len(shorter) == 1:
-                raise
-            waiting.extendleft(reversed(shorter))
-            whole = False
-            continue
-        if made.text is None:
-            return made
-        previous = made.text
-    return made
+    def condense(
+        self, previous: str, limit: int, *, with_episode: bool = False, side_task: SideTask | None = None
+    ) -> _Result:
+        """Sum up the lines together with the summary of what came before them.
 
+        A long text is summed up part by part, each part with the summary of those before it; a part that is too long for
+        the model is split. An episode and a side task are asked for only if the text has one part.
 
-def _ask(
-    rt: Runtime,
-    usage: ModelUsage,
-    previous: str,
-    part: Sequence[str],
-    limit: int,
-    scripts: frozenset[str],
-    *,
-    with_episode: bool,
-    side_task: SideTask | None,
-) -> _Result:
-    """Return the first good summary; without a text if there was none. And the first good episode."""
-    source = _source(rt, previous, part, scripts)
-    own = WITH_EPISODE if with_episode else INSTRUCTIONS
-    first = prompt = summaries_prompt.request(previous, part, limit)
-    instructions = own
-    if side_task is not None:
-        numbered = summaries_prompt.request(previous, part, limit, side_task.numbers)
-        prompt, instructions = f"{numbered}\n\n{side_task.material}", f"{own}\n\n{side_task.instructions}"
-    faults: tuple[str, ...] = ()
-    episode = None
-    for _ in range(_ANSWERS):
-        answer = usage.ask(prompt, instructions)
+        Raises:
+            ModelError: The model did not answer.
+        """
+        cost = self._rt.tokens.text
+        waiting = deque(summaries_prompt.parts(self.lines, INPUT_TOKENS, cost))
+        whole = len(waiting) == 1
+        made = _Result(previous)
+        while waiting and made.text is not None:
+            part = waiting.popleft()
+            own = WITH_EPISODE if whole and with_episode else INSTRUCTIONS
+            try:
+                made = self._ask(made.text, part, limit, own, side_task if whole else None)
+            except ModelContextError:
+                shorter = summaries_prompt.parts(part, sum(map(cost, part)) // 2, cost)
+                if len(shorter) == 1:
+                    raise
+                waiting.extendleft(reversed(shorter))
+                whole = False
+        return made
+
+    def _ask(
+        self, previous: str, part: Sequence[str], limit: int, own: str, side_task: SideTask | None
+    ) -> _Result:
+        """Return the first good summary; without a text if there was none. And the first good episode."""
+        cost, source = self._rt.tokens.text, self.source(previous, part)
+        first = prompt = summaries_prompt.request(previous, part, limit)
+        instructions = own
         if side_task is not None:
-            answer, side_task, instructions = side_task.take(answer), None, own
-        text = check.unwrapped(answer)
-        if with_episode:
-            text, told = check.split_episode(text)
-            of_part = source if not previous else _source(rt, "", part, scripts)
-            if not check.check_episode(told, of_part, rt.settings.episode_tokens, rt.tokens.text):
-                episode = told
-        faults = check.check(text, rt.tokens.text(text), source, limit)
-        if not faults:
-            return _Result(text, (), episode)
-        prompt = summaries_prompt.retry_prompt(first, answer, faults)
-    return _Result(None, faults, episode)
+            numbered = summaries_prompt.request(previous, part, limit, side_task.numbers)
+            prompt, instructions = f"{numbered}\n\n{side_task.material}", f"{own}\n\n{side_task.instructions}"
+        faults: tuple[str, ...] = ()
+        episode = None
+        for _ in range(_ANSWERS):
+            answer = self._usage.ask(prompt, instructions)
+            if side_task is not None:
+                answer, side_task, instructions = side_task.take(answer), None, own
+            text = check.unwrapped(answer)
+            if own == WITH_EPISODE:
+                text, told = check.split_episode(text)
+                if not check.check_episode(
+                    told, self.source("", part), self._rt.settings.episode_tokens, cost
+                ):
+                    episode = told
+            faults = check.check(text, cost(text), source, limit)
+            if not faults:
+                return _Result(text, (), episode)
+            prompt = summaries_prompt.retry_prompt(first, answer, faults)
+        return _Result(None, faults, episode)
 
+    def ask_for_episode(self, part: Sequence[str]) -> _Result:
+        """Return the first good episode, and what is wrong if there was none."""
+        limit, source = self._rt.settings.episode_tokens, self.source("", part)
+        first = prompt = summaries_prompt.request("", part, limit)
+        faults: tuple[str, ...] = ()
+        for _ in range(_ANSWERS):
+            answer = check.unwrapped(self._usage.ask(prompt, EPISODE_INSTRUCTIONS))
+            told = check.split_episode(answer)[1]
+            faults = check.check_episode(told, source, limit, self._rt.tokens.text)
+            if not faults:
+                return _Result(None, (), told)
+            prompt = summaries_prompt.retry_prompt(first, answer, faults)
+        return _Result(None, faults)
 
-def _source(rt: Runtime, previous: str, part: Sequence[str], scripts: frozenset[str]) -> Source:
-    said = "\n".join(part)
-    return Source(said, rt.tokens.text(f"{previous}\n{said}" if previous else said), scripts)
+    def source(self, previous: str, part: Sequence[str]) -> Source:
+        """Return what a summary of a part stands for."""
+        said = "\n".join(part)
+        tokens = self._rt.tokens.text(f"{previous}\n{said}" if previous else said)
+        return Source(said, tokens, self._scripts)
 
 
 def write_episode(rt: Runtime, job: Job) -> None:
@@ -390,34 +391,17 @@ def _episode_by_model(
     rt: Runtime, usage: ModelUsage, scope: Scope, lines: Sequence[Line]
 ) -> EpisodeText | None:
     """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
-    scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
-    said = [str(line) for line in lines]
-    if rt.tokens.text("\n".join(said)) <= INPUT_TOKENS:
-        try:
-            return _ask_for_episode(rt, usage, scope, _source(rt, "", said, scripts))
-        except ModelContextError:
-            pass
-    rough = _condense(rt, usage, "", lines, _ROUGH * rt.settings.episode_tokens)
-    if rough.text is None:
-        _refused(rt, scope, rough.faults, "an episode", gives_up=True)
-        return None
-    source = _source(rt, "", rough.text.splitlines(), scripts)
-    return _ask_for_episode(rt, usage, scope, source)
-
-
-def _ask_for_episode(rt: Runtime, usage: ModelUsage, scope: Scope, source: Source) -> EpisodeText | None:
-    limit = rt.settings.episode_tokens
-    faults: tuple[str, ...] = ()
-    first = prompt = summaries_prompt.request("", source.conversation.splitlines(), limit)
-    for _ in range(_ANSWERS):
-        answer = check.unwrapped(usage.ask(prompt, EPISODE_INSTRUCTIONS))
-        told = check.split_episode(answer)[1]
-        faults = check.check_episode(told, source, limit, rt.tokens.text)
-        if not faults:
-            return told
-        prompt = summaries_prompt.retry_prompt(first, answer, faults)
-    _refused(rt, scope, faults, "an episode", gives_up=True)
-    return None
+    writer, made = _Writer(rt, usage, lines), _Result(None)
+    if rt.tokens.text("\n".join(writer.lines)) <= INPUT_TOKENS:
+        with suppress(ModelContextError):
+            made = writer.ask_for_episode(writer.lines)
+    if made == _Result(None):  # nothing was asked, or nothing answered
+        made = writer.condense("", _ROUGH * rt.settings.episode_tokens)
+        if made.text is not None:
+            made = writer.ask_for_episode(made.text.splitlines())
+    if made.episode is None:
+        _refused(rt, scope, made.faults, "an episode", gives_up=True)
+    return made.episode
 
 
 def _prepare(

@@ -21,7 +21,7 @@ from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import folders_of
 from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.check import times_of
+from memlayer_core.messages.check import check_messages, times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
@@ -65,7 +65,7 @@ def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
 
     def write() -> Receipt:
         messages, particulars = lines.conversation_of(state)
-        drafts = drafts_of(rt, scope, messages)
+        drafts = drafts_of(rt, scope, check_messages(messages))
         return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
 
     receipt = write()

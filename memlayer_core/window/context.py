@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
 from memlayer_core.facts.flow import reader_of
-from memlayer_core.message import Message, StoredMessage
+from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
-from memlayer_core.messages.check import text_of
-from memlayer_core.messages.flow import drafts_of, message_of_draft
+from memlayer_core.messages.check import check_messages, text_of
+from memlayer_core.messages.flow import drafts_of, is_answer, message_of_draft
 from memlayer_core.messages.model import PreparedMessage, Session
-from memlayer_core.messages.render import block, line, lines_inside, quote_line, with_separator
+from memlayer_core.messages.render import block, line, lines_inside, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
-from memlayer_core.recall.search import Line, Question, SearchResult, SearchScope, age_of
+from memlayer_core.recall.search import Line, Question, SearchResult, age_of
 from memlayer_core.recall.sql import beginning
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope
@@ -50,6 +50,7 @@ class _Newest:
         goes_on: Whether a model has answered to that question: its run goes on.
         is_bare: Whether the caller wants the session alone: no recall, no profile.
         last: Place of the session's newest message; -1 without one. What was said after it is not part of the context.
+        pending: The messages that are not stored yet.
     """
 
     query: str
@@ -59,23 +60,7 @@ class _Newest:
     goes_on: bool = False
     is_bare: bool = False
     last: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class _State:
-    """What decides whether and how to recall.
-
-    Attributes:
-        seen: What the window is made of.
-        search_scope: Who asks, and what is searched.
-        newest: What to recall for.
-        notes: What is true of the profile.
-    """
-
-    seen: Snapshot
-    search_scope: SearchScope
-    newest: _Newest
-    notes: tuple[Reason, ...] = ()
+    pending: Sequence[StoredMessage] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +94,7 @@ class _Selection:
     within `budget` tokens.
     """
 
-    state: _State
+    seen: Snapshot
     view: WindowView
     recall: _Recall = _Recall()
     lines: Sequence[Line] = ()
@@ -174,7 +159,7 @@ def context(
     placed = placement_of(placement, settings.recall_placement)
     whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
     share = recall_budget(whole.tokens, settings.recall_tokens)
-    drafts = drafts_of(rt, scope, pending) if pending else []
+    drafts = drafts_of(rt, scope, check_messages(pending)) if pending else []
     temporary = rt.temporaries.show(scope)
     newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
     quotes, told = list[str](), tuple[Reason, ...]()
@@ -189,30 +174,28 @@ def context(
     how = tuple(roles), recall_filter
 
     def look(connection: Connection) -> _Selection:
-        known = _read_state(connection, rt, scope, newest, allowed, roles, drafts, temporary)
-        kept = _kept(known, how) if newest.goes_on and newest.is_asked else None
+        seen = _read(connection, rt, scope, newest, allowed, roles, temporary)
+        kept = _kept(seen, newest, how) if newest.goes_on and newest.is_asked else None
         if kept is not None:
             return kept
-        if question is None or not _may_recall(known):
-            return _Selection(known, read_view(known.seen, 0))
-        return _choose(known, recall_search.find(connection, rt, known.search_scope, question, wanted))
+        if question is None or not _may_recall(seen):
+            return _Selection(seen, read_view(seen, 0))
+        return _choose(seen, recall_search.find(connection, rt, seen.search_scope, question, wanted))
 
     read = rt.db.read(look)
     recall = read.recall
     if rt.reranker is not None and read.lines:
-        recall = yield from _reranked(rt, scope, read)
-    _note(rt, scope, read, recall, how, size_of(allowed.tokens))
+        recall = yield from _reranked(rt, scope, read, newest.query)
+    _note(rt, read, newest, recall, how)
     rt.temporaries.note_shown(scope, window_view.changed(read.view))
     made = _context_of(scope, read, recall, placed, whole.tokens, told)
     return _with_quotes(rt, scope, made, quotes) if quotes else made
 
 
-def _reranked(rt: Runtime, scope: Scope, selection: _Selection) -> Asking[_Recall]:
+def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> Asking[_Recall]:
     """Return what a reranker chooses of what was found."""
-    state, earlier = selection.state, selection.recall
-    every, notes = yield from recall_search.rerank(
-        rt, state.search_scope, state.newest.query, list(selection.lines)
-    )
+    who, earlier = selection.seen.search_scope, selection.recall
+    every, notes = yield from recall_search.rerank(rt, who, query, list(selection.lines))
     chosen = _recalled(rt, scope, every[: selection.line_limit], selection.budget)
     return replace(chosen, notes=(*earlier.notes, *notes), reserve=earlier.reserve)
 
@@ -240,31 +223,26 @@ def _context_of(
         pieces=(*above, *recall.pieces, *below),
         tokens=seen.tokens + recall.tokens,
         token_limit=token_limit,
-        reasons=(*seen.reasons, *selection.state.notes, *recall.notes, *notes),
+        reasons=(*seen.reasons, *selection.seen.notes, *recall.notes, *notes),
         scope=scope,
         compaction=seen.compaction,
     )
 
 
-def _note(rt: Runtime, scope: Scope, read_state: _Selection, recall: _Recall, how: object, size: int) -> None:
+def _note(rt: Runtime, selection: _Selection, newest: _Newest, recall: _Recall, how: object) -> None:
     """Note where the window begins and what is to be summed up, what was recalled, and for which question."""
-    known, seen = read_state.state, read_state.view
-    session = known.seen.begin.session
+    seen, view = selection.seen, selection.view
+    session = seen.begin.session
     if session is not None:
-        due = window_view.due_position(
-            session,
-            seen,
-            known.seen.begin.first,
-            lambda first, end: rt.db.read(messages_reads.count_between, session, first, end),
-        )
-        if seen.new_first is not None or due is not None:
-            rt.db.write(_move, session, size, seen.new_first, due)
+        due = window_view.due_position(rt, session, view, seen.begin.first)
+        if view.new_first is not None or due is not None:
+            rt.db.write(_move, session, size_of(seen.limits.tokens), view.new_first, due)
             rt.wake()
-    if read_state.is_searched:
+    if selection.is_searched:
         rt.note_recall(recall.records)
-        if known.newest.is_asked:
-            noted = (how, known.newest.query, known.newest.message.id, recall)
-            rt.temporaries.keep_recall(scope, "own", noted)
+        if newest.is_asked:
+            noted = (how, newest.query, newest.message.id, recall)
+            rt.temporaries.keep_recall(seen.scope, "own", noted)
 
 
 def _move(connection: Connection, session: Session, size: int, start: int | None, due: int | None) -> None:
@@ -331,6 +309,7 @@ def _read_newest(
         goes_on=any(one.message.role == "assistant" for one in newest_first[:place]),
         is_bare=query == "",
         last=session.next_position - 1 if session is not None else -1,
+        pending=new,
     )
 
 
@@ -345,36 +324,33 @@ def _not_stored(
     return new_messages(new, messages_reads.positions(connection, session, named), session.newest)
 
 
-def _read_state(
+def _read(
     connection: Connection,
     rt: Runtime,
     scope: Scope,
     newest: _Newest,
     limits: Limits,
     roles: Sequence[str],
-    drafts: Sequence[PreparedMessage],
     temporary: Sequence[StoredMessage],
-) -> _State:
+) -> Snapshot:
     """Read the session, the search scope and the profile."""
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
     searched = recall_search.search_scope(connection, reader_of(rt, scope.reach(), roles), begin)
-    new = _not_stored(connection, scope, session, drafts) if drafts else ()
     page: Page = ()
     if session is not None:  # so many that they are nearly always enough
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
-    seen = Snapshot(connection, rt, scope, begin, limits, page, temporary, new)
+    seen = Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending)
     if newest.is_bare:
-        return _State(seen, searched, newest)
+        return seen
     profile, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
-    return _State(replace(seen, profile=profile), searched, newest, notes)
+    return replace(seen, profile=profile, notes=notes)
 
 
-def _may_recall(state: _State) -> bool:
+def _may_recall(seen: Snapshot) -> bool:
     """Return whether there may be messages or records outside the window."""
-    seen, covered = state.seen, state.search_scope
-    session, limits = seen.begin.session, seen.limits
+    session, limits, covered = seen.begin.session, seen.limits, seen.search_scope
     if session is None or not session.messages:
         return not covered.is_empty
     elsewhere = covered.own.sessions > 1 or covered.has_records or covered.folders
@@ -384,9 +360,8 @@ def _may_recall(state: _State) -> bool:
     return session.tokens + sum(one.tokens for one in seen.pending) > limits.tokens // 2
 
 
-def _choose(state: _State, result: SearchResult) -> _Selection:
+def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
     """Return the window, and what is recalled besides."""
-    seen = state.seen
     rt, token_limit = seen.rt, seen.limits.tokens
     most = recall_budget(token_limit, rt.settings.recall_tokens)
 
@@ -404,7 +379,7 @@ def _choose(state: _State, result: SearchResult) -> _Selection:
         recall = replace(
             _recalled(rt, seen.scope, lines[:line_limit], budget), notes=result.notes, reserve=reserve
         )
-        return _Selection(state, view, recall, lines, line_limit, budget, is_searched=True)
+        return _Selection(seen, view, recall, lines, line_limit, budget, is_searched=True)
 
     view = read_view(seen, 0)
     made = selection(view, most, 0)
@@ -415,28 +390,27 @@ def _choose(state: _State, result: SearchResult) -> _Selection:
     return selection(view, min(most, token_limit - view.tokens), made.recall.tokens)
 
 
-def _kept(state: _State, how: object) -> _Selection | None:
+def _kept(seen: Snapshot, newest: _Newest, how: object) -> _Selection | None:
     """Return what was recalled before in the run of this question, if all that it quotes is unchanged, and it fits.
 
     A model that calls tools sees the same in each call. What any process forgot, edited, archived or hid from the
     reader meanwhile is not shown again.
     """
-    seen, asked = state.seen, state.newest
     rt, token_limit = seen.rt, seen.limits.tokens
     before = rt.temporaries.recall_of(seen.scope, "own")
     if before is None:
         return None
     *earlier, question_id, recall = before
-    if earlier != [how, asked.query] or question_id not in {None, asked.message.id}:
+    if earlier != [how, newest.query] or question_id not in {None, newest.message.id}:
         return None
     if recall.tokens > recall_budget(token_limit, rt.settings.recall_tokens):
         return None
-    if recall_search.prints_now(seen.connection, rt, state.search_scope, recall.prints) != recall.prints:
+    if recall_search.prints_now(seen.connection, rt, seen.search_scope, recall.prints) != recall.prints:
         return None
     for reserve in (recall.reserve, recall.tokens):  # as before, or more, since the run has grown
         view = read_view(seen, reserve)
         if view.tokens + recall.tokens <= token_limit and view.keys.isdisjoint(recall.prints):
-            return _Selection(state, view, recall)
+            return _Selection(seen, view, recall)
     return None
 
 
@@ -457,8 +431,8 @@ def _told(lines: Sequence[Line]) -> list[str]:
 
 
 def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
-    """Return the tokens of a block of lines; 0 without lines."""
-    return rt.tokens.text(with_separator(block(lines, rt.sign(scope)))) if lines else 0
+    """Return the tokens of a block of lines and of what separates it from the next message; 0 without lines."""
+    return rt.tokens.text(f"{block(lines, rt.sign(scope))}\n\n") if lines else 0
 
 
 def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> _Recall:
@@ -473,7 +447,7 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
             chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
         )
         text = block(_told(in_order), rt.sign(scope))
-        tokens = rt.tokens.text(with_separator(text))
+        tokens = rt.tokens.text(f"{text}\n\n")
         if tokens <= budget:
             break
         chosen.pop()  # its line costs more than expected, or another counter counted it
@@ -481,11 +455,10 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
         return _Recall()
     # Each line's part of what all of them cost is not counted once more.
     costs = shares(max(0, tokens - frame), [one.turn.tokens + MARGIN for one in in_order])
-    parts = [
-        Part(one.turn.message, (one.turn.key,), (one.turn.message.id or "",), cost, one.reasons)
+    pieces = tuple(
+        Part(one.turn.message, (), (one.turn.message.id or "",), cost, one.reasons).piece("recall", one.score)
         for cost, one in zip(costs, in_order, strict=True)
-    ]
-    pieces = tuple(part.piece("recall", one.score) for part, one in zip(parts, in_order, strict=True))
+    )
     shown = {one.turn.key for one in in_order}
     prints = {one.turn.key: recall_search.print_of(one.turn) for one in lines if one.turn.key in shown}
     of_records = [one.turn.key for one in in_order if one.record is not None]
@@ -523,15 +496,12 @@ def _round(connection: Connection, key: int) -> tuple[Scope | None, list[Message
     messages: list[Message] = []
     for one in newest_first:
         message = one.message
-        if messages and _is_answer(message):
+        if messages and is_answer(message):
             break
-        if message.model_visible and message.role in {"user", "assistant"} and message.text.strip():
+        is_said = message.model_visible and bool(message.text.strip()) and not is_task(message)
+        if is_said and message.role in {"user", "assistant"}:
             messages.append(replace(message, tool_calls=(), raw=None))
     return session.scope, messages[::-1]
-
-
-def _is_answer(message: Message) -> bool:
-    return message.role == "assistant" and message.model_visible and not message.tool_calls
 
 
 def _ask_service(

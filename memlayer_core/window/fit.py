@@ -8,18 +8,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import dropwhile, groupby, pairwise
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 from pydantic import InstanceOf
 
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
-from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt
+from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
 from memlayer_core.messages.align import in_force
 from memlayer_core.messages.check import at_least_one, check_messages, digest
+from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.preview import truncate_message
 from memlayer_core.messages.render import as_prompt
-from memlayer_core.messages.splice import repeats
+from memlayer_core.messages.splice import append, with_identity_of
 from memlayer_core.recall.model import Reason
+from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
 from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Placement, pair
@@ -553,12 +555,6 @@ def as_user_line(message: Message) -> Message:
     return replace(message, role="user", content=content, name=None, tool_call_id=None, raw=None)
 
 
-def over_limit(tokens: int, limit: int) -> tuple[Reason, ...]:
-    """Return a reason if instructions and temporary messages alone exceed the limit."""
-    said = f"the instructions and temporary messages need {tokens} of {limit} tokens, and are never dropped"
-    return (Reason("temporary_over_limit", said),) if tokens > limit else ()
-
-
 # Decides the window of a list of messages, and what a list becomes when messages are added.
 #
 # A list has no index and no recall: the user's own message store keeps it as a whole.
@@ -566,35 +562,6 @@ def over_limit(tokens: int, limit: int) -> tuple[Reason, ...]:
 INSTRUCTIONS = Reason("instructions", "the system messages in force are always shown")
 RECENT = Reason("recent", "one of the newest whole turns")
 PENDING = Reason("pending", "it is stored with the answer")
-
-
-class Addition(NamedTuple):
-    """A checked message that shall be added to a list.
-
-    Attributes:
-        message: With `id` and `created_at` filled.
-        own_id: Whether the caller gave the id.
-        own_time: Whether the caller gave the time. Only such a time replaces an earlier one.
-        digest: Equal for messages of equal content.
-    """
-
-    message: Message
-    own_id: bool
-    own_time: bool
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ListWindow:
-    """The window of a list.
-
-    Attributes:
-        context: What a model sees.
-        messages: The list without the turns that left the window. The system message in force stays.
-    """
-
-    context: Context
-    messages: tuple[Message, ...]
 
 
 def check_instructions(tokens: int, limit: int) -> None:
@@ -626,57 +593,43 @@ def prompt_of(
     return shorter, (Reason("truncated", f"at most {settings.truncate_characters} characters of it"),)
 
 
-def additions(
+def prepare(
     messages: object, now: datetime, new_id: Callable[[], str], bytes_limit: int
-) -> tuple[Addition, ...]:
+) -> list[PreparedMessage]:
     """Check messages, and give an id and a time to those that have none.
 
     Raises:
         MessageTypeError: One of them is not a message.
         InvalidMessageError: One of them cannot be stored.
     """
-    return tuple(
-        Addition(
+    return [
+        PreparedMessage(
             replace(message, id=message.id or new_id(), created_at=message.created_at or now),
             message.id is not None,
             message.created_at is not None,
             digest(message, bytes_limit=bytes_limit),
         )
         for message in check_messages(messages)
-    )
+    ]
 
 
-def add_to_list(present: Sequence[Message], new: Sequence[Addition]) -> tuple[list[Message], Receipt]:
-    """Return a list with new messages at its end.
-
-    A message of an id that the list has replaces that message, unless they are equal. A system message that is equal
-    to the one in force is not added.
-    """
+def add_to_list(
+    scope: Scope, present: Sequence[Message], drafts: Sequence[PreparedMessage]
+) -> tuple[list[Message], Receipt]:
+    """Return a list with new messages at its end, as a session has them after `Chat.add_messages`."""
     every = list(present)
-    places = {message.id: at for at, message in enumerate(every)}
-    shown = in_force(every)
-    known = [digest(every[at]) for at in shown]
+
+    def at_place(at: int) -> StoredMessage:
+        return StoredMessage(at, scope, every[at], tokens=0, counter="", digest=digest(every[at]))
+
+    ids = {draft.message.id for draft in drafts}
+    existing = {one.id or "": at_place(at) for at, one in enumerate(every) if one.id in ids}
     begins = all(message.role in SYSTEM_ROLES or not message.model_visible for message in every)
-    sent = [(message, content, own_id) for message, own_id, _, content in new]
-    ids: list[str] = []
-    stored = unchanged = replaced = 0
-    answered = False
-    for (message, _, own_time, content), to in zip(new, repeats(sent, known, begins=begins), strict=True):
-        at = places.get(message.id)
-        if to is not None:
-            at = shown[to]
-        ids.append((message.id if at is None else every[at].id) or "")
-        if at is None:
-            places[message.id] = len(every)
-            every.append(message)
-            stored += 1
-            answered |= message.role == "assistant" and message.model_visible
-        elif digest(every[at]) == content and not (own_time and message.created_at != every[at].created_at):
-            unchanged += 1
-        else:
-            every[at] = message if own_time else replace(message, created_at=every[at].created_at)
-            replaced += 1
-    return every, Receipt(tuple(ids), stored, unchanged, replaced, answered)
+    splice = append(existing, drafts, [at_place(at) for at in in_force(every)], begins=begins)
+    for at, draft in splice.replacements:
+        every[at] = with_identity_of(at_place(at), draft).message
+    every += [draft.message for _, draft in splice.insertions]
+    return every, splice.receipt
 
 
 def list_window(
@@ -687,8 +640,10 @@ def list_window(
     truncate_with: Callable[[str, int], str],
     *,
     pending: Sequence[Message] = (),
-) -> ListWindow:
+) -> tuple[Context, tuple[Message, ...]]:
     """Choose the newest whole turns of a list that keep the limits, as `Chat.context` does.
+
+    The context is returned, and the list without the turns that left the window. The system message in force stays.
 
     Args:
         messages: The list.
@@ -725,19 +680,17 @@ def list_window(
     places = [entry.position for entry in chosen.entries]
     leaves = chosen.moves or any(reason.code == "not_recent" for reason in chosen.reasons)
     first = places[0] if leaves else 0
-    return ListWindow(
-        Context(
-            system=tuple(message for message, _ in system),
-            summary=None,
-            window=tuple(parts[at][0] for at in places if at < len(messages)),
-            temporary=(),
-            recall="",
-            placement=settings.recall_placement,
-            pieces=(*(piece for _, piece in system), *(parts[at][1] for at in places)),
-            tokens=overhead + chosen.tokens,
-            token_limit=limits.tokens,
-            reasons=chosen.reasons,
-            pending=tuple(parts[at][0] for at in places if at >= len(messages)),
-        ),
-        tuple(message for at, message in enumerate(messages) if at >= first or at in instructions),
+    context = Context(
+        system=tuple(message for message, _ in system),
+        summary=None,
+        window=tuple(parts[at][0] for at in places if at < len(messages)),
+        temporary=(),
+        recall="",
+        placement=settings.recall_placement,
+        pieces=(*(piece for _, piece in system), *(parts[at][1] for at in places)),
+        tokens=overhead + chosen.tokens,
+        token_limit=limits.tokens,
+        reasons=chosen.reasons,
+        pending=tuple(parts[at][0] for at in places if at >= len(messages)),
     )
+    return context, tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)

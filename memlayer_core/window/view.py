@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,9 +109,11 @@ class WindowView:
     @property
     def pieces(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
         """The pieces in front of the recall, and those behind it."""
-        before = (*_pieces("system", self.system), *_pieces("profile", self.profile))
-        behind = (*_pieces("window", self.window), *_pieces("temporary", self.temporary))
-        return (*before, *_pieces("summary", self.summary)), behind
+
+        def of(*kinds: PieceKind) -> tuple[Piece, ...]:
+            return tuple(part.piece(kind) for kind in kinds for part in getattr(self, kind))
+
+        return of("system", "profile", "summary"), of("window", "temporary")
 
     @property
     def keys(self) -> set[int]:
@@ -122,10 +124,6 @@ class WindowView:
 
 def _cost(parts: Iterable[Part]) -> int:
     return sum(part.tokens for part in parts)
-
-
-def _pieces(kind: PieceKind, parts: Sequence[Part]) -> list[Piece]:
-    return [part.piece(kind) for part in parts]
 
 
 # Reads the last entries of a session, with the tokens that each costs as the model sees it.
@@ -143,26 +141,30 @@ class Snapshot:
         rt: What the memory works with.
         scope: The session.
         begin: The session, and where its window begins.
+        search_scope: Who asks, and what is searched.
         limits: What the window keeps within.
         page: The session's last page from there on.
         temporary: Temporary messages.
         pending: Messages that are not stored yet.
         profile: The profile; left out if the newest turn needs the tokens.
+        notes: What is true of the profile.
     """
 
     connection: Connection
     rt: Runtime
     scope: Scope
     begin: Beginning
+    search_scope: SearchScope
     limits: Limits
     page: Page = ()
     temporary: Sequence[StoredMessage] = ()
     pending: Sequence[StoredMessage] = ()
     profile: tuple[Part, ...] = ()
+    notes: tuple[Reason, ...] = ()
 
 
 def last_entries(
-    snapshot: Snapshot, pending: Sequence[Entry]
+    snapshot: Snapshot, pending: Sequence[Entry], shape: Shape | None
 ) -> tuple[list[Entry], dict[int, StoredMessage]]:
     """Return the session's last visible entries, as many as a window can need, and their messages by place.
 
@@ -179,18 +181,10 @@ def last_entries(
         told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
         told = _recount(rt, read, told, newest)
         newest.extend(told)
-        if len(page) < size or fit.enough(newest, snapshot.limits, shape_of(rt)):
+        if len(page) < size or fit.enough(newest, snapshot.limits, shape):
             return newest[::-1], read
         before, size = page[-1][0].position, size * 2
         page = messages_reads.tail_messages(snapshot.connection, session, before, size, snapshot.begin.first)
-
-
-def shape_of(rt: Runtime) -> Shape | None:
-    """Return how the settings shorten messages; None if they do not."""
-    settings = rt.settings
-    return (
-        Shape(large=settings.offload_characters, last_keep=settings.last_keep) if settings.offload else None
-    )
 
 
 def newest_question(newest_first: Sequence[Entry]) -> int | None:
@@ -204,22 +198,14 @@ def _recount(
     """Count messages again that another counter counted, or that are truncated."""
     longest = rt.settings.truncate_characters if rt.settings.truncate_messages else math.inf
     question = newest_question((*newer, *entries))
-    stale = [
-        entry.position
-        for entry in entries
-        if entry.counter != rt.tokens.name
-        or entry.characters > longest
-        or (entry.calls and longest < math.inf)
-    ]
-    if not stale:
-        return list(entries)
-
-    def in_window(one: StoredMessage) -> Message:
-        is_question = one.position == question
-        return fit.prompt_of(one.message, rt.settings, rt.truncate_with, is_question=is_question)[0]
-
-    counts = {position: rt.tokens.message(in_window(messages[position])) for position in stale}
-    return [entry._replace(tokens=counts.get(entry.position, entry.tokens)) for entry in entries]
+    counted = list(entries)
+    for at, entry in enumerate(entries):
+        is_cut = entry.characters > longest or (entry.calls and longest < math.inf)
+        if is_cut or entry.counter != rt.tokens.name:
+            whole, is_question = messages[entry.position].message, entry.position == question
+            shown, _ = fit.prompt_of(whole, rt.settings, rt.truncate_with, is_question=is_question)
+            counted[at] = entry._replace(tokens=rt.tokens.message(shown))
+    return counted
 
 
 def changed(view: WindowView) -> Iterator[tuple[Message, int]]:
@@ -251,11 +237,15 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
     Raises:
         InvalidLimitError: The instructions alone are larger than the limit.
     """
-    rt, session, limits, pending = snapshot.rt, snapshot.begin.session, snapshot.limits, snapshot.pending
+    rt, limits, settings = snapshot.rt, snapshot.limits, snapshot.rt.settings
+    shape = None
+    if settings.offload:
+        shape = Shape(large=settings.offload_characters, last_keep=settings.last_keep)
     once = tuple(_part(rt, stored, _ONCE) for stored in snapshot.temporary if stored.message.is_told)
     system = _instructions(snapshot)
-    new = _pending_parts(rt, session, pending) if pending else []
-    entries, stored = last_entries(snapshot, [entry for entry, _ in new])
+    new = _pending_parts(snapshot) if snapshot.pending else []
+    entries, stored = last_entries(snapshot, [entry for entry, _ in new], shape)
+    question = newest_question(entries[::-1])
     around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
     while True:
         chosen = fit.window(
@@ -263,11 +253,14 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
             limits,
             overhead=overhead,
             reserve=reserve,
-            compact_to=rt.settings.compact_to,
+            compact_to=settings.compact_to,
             stops=stops,
-            shape=shape_of(rt),
+            shape=shape,
         )
-        shown = _window_parts(rt, chosen, stored, {entry.position: part for entry, part in new})
+        shown = {entry.position: part for entry, part in new}
+        for entry in chosen.entries:
+            if entry.position in stored:
+                shown[entry.position] = _shrink(rt, chosen, entry, stored[entry.position], question)
         least = {
             entry.position: shown[entry.position].tokens
             for entry in chosen.entries
@@ -280,8 +273,13 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
         entries = [
             entry._replace(min_tokens=least.get(entry.position, entry.min_tokens)) for entry in entries
         ]
-    parts, once, orphans = _without_orphans(rt, _join_parts(rt, chosen, shown), once)
-    reasons = (*chosen.reasons, *orphans, *fit.over_limit(_cost((*system, *once)), limits.tokens))
+    parts, reasons = _join_parts(rt, chosen, shown, question), chosen.reasons
+    if once:
+        parts, once, orphans = _without_orphans(rt, parts, once)
+        reasons += orphans
+    if (least_cost := _cost((*system, *once))) > limits.tokens:
+        said = f"the instructions and temporary messages need {least_cost} of {limits.tokens} tokens, and are never dropped"
+        reasons += (Reason("temporary_over_limit", said),)
     # Temporary messages displace turns only for this call: the window start stays.
     moved_to = chosen.entries[0].position if chosen.moves and chosen.entries and not once else None
     ahead = chosen.next_start if not once and not limits.slides else None
@@ -310,34 +308,19 @@ def _instructions(snapshot: Snapshot) -> tuple[Part, ...]:
     return system
 
 
-def _pending_parts(
-    rt: Runtime, session: Session | None, pending: Sequence[StoredMessage]
-) -> list[tuple[Entry, Part]]:
+def _pending_parts(snapshot: Snapshot) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
-    told = [one for one in pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
+    rt, session = snapshot.rt, snapshot.begin.session
+    told = [one for one in snapshot.pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
     parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
     first = session.next_position if session is not None else 0
     return [(Entry.of(at, part.message, part.tokens), part) for at, part in enumerate(parts, first)]
 
 
-def _window_parts(
-    rt: Runtime, choice: Window, messages: Mapping[int, StoredMessage], pending: Mapping[int, Part]
-) -> dict[int, Part]:
-    """Return the messages of the window by place."""
-    question = newest_question(choice.entries[::-1])
-    parts = {
-        entry.position: _shrink(
-            rt, choice, entry, messages[entry.position], is_question=entry.position == question
-        )
-        for entry in choice.entries
-        if entry.position not in pending
-    }
-    return {**parts, **pending}
-
-
-def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part]) -> tuple[Part, ...]:
+def _join_parts(
+    rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part], question: int | None
+) -> tuple[Part, ...]:
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
-    question = newest_question(choice.entries[::-1])
     parts: list[Part] = []
     for entry in choice.entries:
         part, before = parts_by_place[entry.position], parts[-1] if parts else None
@@ -354,7 +337,8 @@ def _join_parts(rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part])
     return tuple(parts)
 
 
-def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, *, is_question: bool) -> Part:
+def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, question: int | None) -> Part:
+    is_question = entry.position == question
     message, notes = fit.prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
     keys, ids = (original.key,), (original.message.id or "",)
     reasons = (RECENT, *notes)
@@ -377,8 +361,6 @@ def _without_orphans(
     rt: Runtime, parts: tuple[Part, ...], temporary: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
     """Leave out tool calls and results whose counterpart is missing; show temporary results as the user's lines."""
-    if not temporary:
-        return parts, temporary, ()
     told = dict(enumerate((*parts, *temporary)))
     _, left = fit.presentable([Entry.of(at, part.message) for at, part in told.items()])
     lines = {entry.position for entry in left if entry.position >= len(parts) and entry.role == "tool"}
@@ -465,14 +447,11 @@ def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
     )
 
 
-def due_position(
-    session: Session, view: WindowView, first: int, count: Callable[[int, int], int]
-) -> int | None:
+def due_position(rt: Runtime, session: Session, view: WindowView, first: int) -> int | None:
     """Return the position before which turns left the window, or will leave it next; None if too few are new.
 
-    `count` returns how many messages are between two positions. A window with a token limit moves in large steps, and
-    each step is summed up ahead of time. One with a limit of messages or rounds moves with every turn; it is summed up
-    when `BATCH` messages have left it.
+    A window with a token limit moves in large steps, and each step is summed up ahead of time. One with a limit of
+    messages or rounds moves with every turn; it is summed up when `BATCH` messages have left it.
     """
     begins = view.first
     known = max(view.summary_end, session.memory_start, session.summary_due)
@@ -481,7 +460,7 @@ def due_position(
         return view.next_start
     if begins > known and not stepped:
         left = session.messages - len(view.window)
-        stepped = left >= BATCH and count(known, begins) >= BATCH
+        stepped = left >= BATCH and rt.db.read(messages_reads.count_between, session, known, begins) >= BATCH
     return begins if begins > known and stepped else None
 
 

