@@ -70,16 +70,11 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
             )
         text = own.strip()
     said = check.new_record(scope, text, fields, now)
-
-    def narrow(existing: Record) -> Record:
-        return _prepare_version(rt, existing, check.narrow_access(existing, said.access_control))
-
-    narrowing = narrow if check.names_access(fields) else None
-    ready = prepare_record(rt, said)
+    ready, narrows = prepare_record(rt, said), check.names_access(fields)
     if said.key is None:
-        return rt.db.write(writes.remember, ready, now, rt.shards, narrowing)
+        return rt.db.write(writes.remember, ready, now, rt.shards, narrows=narrows)
     statement = Claim(record=ready)
-    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrow=narrowing)
+    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrows=narrows)
     if record is None:
         raise InvalidRecordError(
             f"nothing was stored of `{ready.key}`: {decision.reason}",

@@ -87,7 +87,7 @@ KEPT = sa.and_(
     ),
     sa.bindparam("kept_decay_score", type_=sa.Float) >= _DECAY_SCORE,
 )
-"""The condition that records have not faded; `kept_values` gives its values."""
+"""The condition that records have not faded; `limits_of` gives its values."""
 
 WORTH = sa.case(
     (
@@ -109,12 +109,10 @@ def limits_of(settings: Settings) -> dict[str, float]:
     """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
     above = settings.recall_importance + TOLERANCE
     least = settings.recall_confidence - TOLERANCE
-    return {**kept_values(settings), "above": above, "above_faded": _limit(above), "least": least}
-
-
-def kept_values(settings: Settings) -> dict[str, float]:
-    """Return the values of `KEPT` for the thresholds of the settings."""
     return {
+        "above": above,
+        "above_faded": _limit(above),
+        "least": least,
         "kept_importance": _limit(settings.archive_importance - TOLERANCE),
         "kept_decay_score": _limit(settings.archive_decay_score - TOLERANCE),
     }

@@ -71,7 +71,8 @@ def remember(
     record: Record,
     now: datetime,
     shards: int,
-    narrow: Callable[[Record], Record] | None = None,
+    *,
+    narrows: bool = False,
 ) -> Record:
     """Store a record, and queue its index job. If a record in force has the same words, it is confirmed instead.
 
@@ -80,14 +81,14 @@ def remember(
         record: The record.
         now: The present.
         shards: Number of collections that users are spread over.
-        narrow: Returns the confirmed record with access for the readers that both name; None: its access stays.
+        narrows: Whether only readers that both records name may see the confirmed one from now on.
     """
     hold(connection, record.owner, shards)
     row = _said_before(connection, record, now)
     if row is None:
         return add_version(connection, record, count(connection, record.owner), now, shards)
     known = confirm(reads.record_of(row), record, now)
-    narrowed = narrow(known) if narrow is not None else known
+    narrowed = check.narrow_access(known, record.access_control) if narrows else known
     if narrowed != known:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
@@ -145,7 +146,7 @@ def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: dat
     query = sa.select(records).where(OWN, condition)
     if connection.execute(query, statements.reach_parameters(reach)).first() is None:
         return []
-    texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
+    texts.lock_owners(connection, _names_of(reach))
     rows = connection.execute(query, statements.reach_parameters(reach)).all()
     delete_records(connection, rows, now)
     return rows
@@ -226,11 +227,16 @@ def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
 
     Both are locked in the order of their names, as in every write.
     """
-    for name in sorted([owner.namespace, owner.commons.namespace]):
+    for name in _names_of(owner):
         if name == owner.namespace:
             texts.hold_owner(connection, owner, shards)
         else:
             texts.lock_owners(connection, [name])
+
+
+def _names_of(owner: Scope) -> list[str]:
+    """Return the namespaces of a user's records, in the order in which they are locked: the user's, and the tenant's."""
+    return sorted([owner.namespace, owner.commons.namespace])
 
 
 def note_numbers(connection: sa.Connection, owner: Scope, shards: int, ordinal: int) -> None:
@@ -561,7 +567,7 @@ def store_fact(
     shards: int,
     *,
     model: str | None = None,
-    narrow: Callable[[Record], Record] | None = None,
+    narrows: bool = False,
 ) -> tuple[Decision, Record | None]:
     """Decide what a statement does to the facts in force, and do it. Returns the decision, and the record.
 
@@ -574,13 +580,14 @@ def store_fact(
         now: The present.
         shards: Number of collections that users are spread over.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
-        narrow: As for `writes.remember`.
+        narrows: As for `remember`.
     """
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
     if same is not None and statement.quote is None:
-        return Decision("confirm", "it says the same"), remember(connection, record, now, shards, narrow)
+        confirmed = remember(connection, record, now, shards, narrows=narrows)
+        return Decision("confirm", "it says the same"), confirmed
     known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, statement)}
     if same is not None and not statement.ends:
         known[memory_id(same.user_id, same.ordinal)] = same
@@ -791,10 +798,21 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     gone = _with_predecessors(connection, reach, heads, *taken_in)
     sources = reads.sources_of(connection, reach.namespace, gone)
     lock_messages(connection, chain(*sources.values()))
-    rows = forget_all(connection, reach, records.c.ordinal.in_(gone), now)
-    reads.note_forgotten(connection, reach, {(one.ordinal, one.created_at) for one in rows})
+    texts.lock_owners(connection, _names_of(reach))
+    rows = _erase(connection, reach, gone, now)
     reopen_facts(connection, [row], now)
     return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
+
+
+def _erase(
+    connection: sa.Connection, owner: Scope, ordinals: Collection[int], now: datetime
+) -> Sequence[Any]:
+    """Delete records for good: they are not learned again, and no import brings them back. Returns the rows of their versions."""
+    these = records.c.namespace == owner.namespace, records.c.ordinal.in_(ordinals)
+    rows = connection.execute(sa.select(records).where(*these)).all()
+    delete_records(connection, rows, now)
+    reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
+    return rows
 
 
 def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
@@ -930,54 +948,37 @@ def count_archived(connection: sa.Connection, settings: Settings, at: datetime) 
     return int(row[0]), int(row[1])
 
 
-def find_archived(
-    connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int
-) -> list[tuple[Scope, list[int]]]:
-    """Return the numbers of records that have been archived for some days at a moment, by their owners; at most `limit`."""
-    query = sa.select(records).where(_ARCHIVED).order_by(records.c.number).limit(limit)
-    found: dict[Scope, list[int]] = {}
-    for row in connection.execute(query, _values(settings, at, days)):
-        found.setdefault(reads.record_of(row).owner, []).append(row.ordinal)
-    return list(found.items())
-
-
 def delete_archived(
-    connection: sa.Connection,
-    settings: Settings,
-    at: datetime,
-    days: float,
-    owner: Scope,
-    ordinals: Collection[int],
-    now: datetime,
+    connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int, now: datetime
 ) -> int:
-    """Delete records, unless they were used meanwhile, with the facts that they had replaced. Returns how many.
+    """Delete records that have been archived for some days at a moment, with the facts that they had replaced.
 
-    Their evidence is not learned again. The ledger names each record that was deleted.
+    Their evidence is not learned again. The ledger names each record that was deleted. Returns how many were deleted.
 
     Args:
         connection: In a transaction that writes.
         settings: Its thresholds count.
         at: The moment that counts.
         days: How many days they must have been archived by then.
-        owner: Whose records they are.
-        ordinals: Their numbers.
+        limit: Of how many archived records at most.
         now: The present, for jobs.
     """
-    of_owner = records.c.namespace == owner.namespace
-    archived = sa.select(records).where(of_owner, records.c.ordinal.in_(ordinals), _ARCHIVED)
-
-    texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
-    heads = list(connection.execute(archived, _values(settings, at, days)))
-    these = of_owner, records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-    rows = connection.execute(sa.select(records).where(*these)).all()
-    deleted = delete_records(connection, rows, now)
-    reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
-    for head in heads:
-        ids = (memory_id(head.user_id, head.ordinal),)
-        entry = LedgerEntry(
-            task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
-        )
-        reads.note_outcome(connection, replace(owner, agent_id=head.agent_id), entry)
+    archived, values = sa.select(records).where(_ARCHIVED), _values(settings, at, days)
+    numbers: dict[Scope, list[int]] = {}
+    for row in connection.execute(archived.order_by(records.c.number).limit(limit), values):
+        numbers.setdefault(reads.record_of(row).owner, []).append(row.number)
+    texts.lock_owners(connection, {name for one in numbers for name in _names_of(one)})
+    deleted = 0
+    for owner, some in numbers.items():
+        heads = connection.execute(archived.where(records.c.number.in_(some)), values).all()
+        gone = _erase(connection, owner, _with_predecessors(connection, owner, heads), now)
+        deleted += len({row.ordinal for row in gone})
+        for head in heads:
+            ids = (memory_id(head.user_id, head.ordinal),)
+            entry = LedgerEntry(
+                task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
+            )
+            reads.note_outcome(connection, owner, entry)
     return deleted
 
 
@@ -1007,8 +1008,8 @@ def _reason(row: Any, now: datetime) -> str:
 
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
-    kept = reads.kept_values(settings)
-    return {**kept, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
+    limits = reads.limits_of(settings)
+    return {**limits, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
 
 
 # The messages that a model reads.
