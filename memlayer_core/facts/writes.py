@@ -135,7 +135,7 @@ def revise(
         )
     record = add_version(connection, changed, ordinals[0], now, shards)
     if taken or _says(stored) != _says(record):
-        reads.release_evidence(connection, reach.namespace, ordinals)
+        reads.release_evidence(connection, rows)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
         _set(connection, records, *merged, about=None)
     return record
@@ -165,10 +165,7 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     if not rows:
         return 0
     take_away(connection, [row for row in rows if row.replaced_by is None], now)
-    for namespace in {row.namespace for row in rows}:
-        reads.release_evidence(
-            connection, namespace, {row.ordinal for row in rows if row.namespace == namespace}
-        )
+    reads.release_evidence(connection, rows)
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(records).where(records.c.number.in_(some)))
     storage_jobs.enqueue_erasure(connection, now)
@@ -308,19 +305,20 @@ def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
     Raises:
         UnknownRecordError: There is none.
     """
-    user_id, ordinal = ordinal_of(record_id)
-    query = sa.select(records).where(OWN, records.c.ordinal == ordinal, _IN_FORCE)
-    row = (
-        connection.execute(query, statements.reach_parameters(reach)).first()
-        if user_id == reach.user_id
-        else None
-    )
+    this = sa.select(records).where(_versions_of(record_id), _IN_FORCE)
+    row = connection.execute(this, statements.reach_parameters(reach)).first()
     if row is None:
         raise UnknownRecordError(
             f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
             hint="`memory.records(user_id=…)` lists the user's records; this one may be merged or forgotten.",
         )
     return row
+
+
+def _versions_of(record_id: str) -> Any:
+    """Return the condition that rows are versions of a user's record; `reach_parameters` gives its values."""
+    user_id, ordinal = ordinal_of(record_id)
+    return sa.and_(OWN, records.c.ordinal == ordinal, records.c.user_id == user_id)
 
 
 def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
@@ -748,7 +746,7 @@ def restore(
     Returns whether anything was stored.
     """
     newest = versions[-1]
-    digest, about = check.digest(newest), check.about(newest)
+    digest, statement = check.digest(newest), Claim(record=newest)
     ends, session = part_of(newest), None
     if ends is not None:
         bucket = session_of(newest).session_bucket
@@ -763,11 +761,11 @@ def restore(
     if row is None:
         return True
     reads.restore_evidence(connection, newest.owner, row.ordinal, quotes)
-    if about is None or newest.key is None or newest.archived_because is not None:
+    if None in (newest.subject, newest.key) or newest.archived_because is not None:
         return True
-    peers = sa.select(records).where(records.c.about == about, _IN_FORCE, records.c.number != row.number)
-    known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
-    decision = reconcile([reads.record_of(one) for one in known.values()], Claim(record=newest), now)
+    peers = [one for one in _known(connection, statement) if one.number != row.number]
+    known = {memory_id(one.user_id, one.ordinal): one for one in peers}
+    decision = reconcile(list(map(reads.record_of, peers)), statement, now)
     old = [known[one.memory_id] for one in decision.old]
     if decision.kind == "replace":
         _close(connection, old, row.ordinal, decision.until, now)
@@ -784,10 +782,9 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     Facts that it had ended are deleted, too, unless another record has taken its place since. None of them is learned
     again, or comes back from an export.
     """
-    user_id, ordinal = ordinal_of(record_id)
-    own = sa.and_(OWN, records.c.ordinal == ordinal, sa.literal(user_id == reach.user_id))
-    query = sa.select(records).where(own).order_by(records.c.version.desc()).limit(1)
-    row = connection.execute(query, statements.reach_parameters(reach)).first()
+    ordinal, versions = ordinal_of(record_id)[1], sa.select(records).where(_versions_of(record_id))
+    newest = versions.order_by(records.c.version.desc()).limit(1)
+    row = connection.execute(newest, statements.reach_parameters(reach)).first()
     if row is None:
         return 0
     heads, taken_in = [row], [records.c.about.is_(None)]
@@ -835,10 +832,10 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     texts.lock_owners(connection, {row.namespace for row in rows})
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(evidence).where(evidence.c.number.in_(some)))
-    for namespace, ordinal in sorted(
-        {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
-    ):
-        withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+    place = attrgetter("namespace", "ordinal")
+    told = sorted((row for row in rows if row.ordinal is not None), key=place)
+    for (namespace, ordinal), of_one in groupby(told, key=place):
+        withdrawn = list(of_one)
         mentions = sum(row.kind != "ended" for row in withdrawn)
         versions = _versions(connection, namespace, ordinal)
         if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
