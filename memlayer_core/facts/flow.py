@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
 from memlayer_core.facts import check, reads, writes
@@ -251,24 +253,42 @@ _SEARCHED = 200
 """The last messages of the user in a session, in which a quote is looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assertion:
-    """Something that an agent says of its user.
+class Assertion(BaseModel):
+    """Something that an agent says of its user, as its tool is called.
 
     Attributes:
         text: A whole sentence.
-        key: What it is about, such as `"home"`; None: no single name fits.
-        value: The value under the key; None: the whole text.
+        key: What it is about, such as `"home"`; empty: no single name fits.
+        value: The value under the key; empty: the whole text.
         quote: The user's words; empty: the agent says that the user said it, and does not know how; None: the agent
             concludes it.
-        valid_from: Since when it is true; None: since it was said.
+        valid_from: Since when it is true, as an ISO date; empty: since it was said.
     """
 
     text: str
-    key: str | None = None
-    value: str | None = None
+    key: str = ""
+    value: str = ""
     quote: str | None = None
-    valid_from: datetime | None = None
+    valid_from: str = ""
+
+    @property
+    def since(self) -> datetime | None:
+        """The time since when it is true.
+
+        Raises:
+            InvalidRecordError: It is not an ISO date.
+        """
+        try:
+            return (
+                with_offset(datetime.fromisoformat(self.valid_from), "valid_from")
+                if self.valid_from
+                else None
+            )
+        except ValueError:
+            raise InvalidRecordError(
+                f"`valid_from` must be an ISO date, got {self.valid_from!r:.80}",
+                hint='Write it like "2026-05-04", or leave it out.',
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +310,10 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
     Raises:
         InvalidRecordError: It cannot be stored; nothing was written.
     """
-    reason = ""
+    reason, since = "", assertion.since
     if assertion.quote is not None:
         try:
-            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value)
+            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value or None)
         except RefusedError as problem:
             reason = str(problem)
         else:
@@ -301,9 +321,9 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
                 return _store(rt, scope, message, start, end, assertion)
             reason = "this conversation has no user"
     fields: RecordFields = {"source": "implicit_inference"}
-    if assertion.valid_from is not None:
-        fields["valid_from"] = assertion.valid_from
-    if assertion.key is not None:
+    if since is not None:
+        fields["valid_from"] = since
+    if assertion.key:
         fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
     record = remember(rt, scope, assertion.text, fields)
     _note(rt, scope, "record", "stored", reason, record.memory_id)
@@ -419,10 +439,10 @@ def _store(
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
     fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
-    if assertion.key is not None:
+    if assertion.key:
         fields |= {"key": assertion.key, "value": assertion.value or words, "category": "state"}
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
-    valid_from = assertion.valid_from or (said_at if record.key is not None else None)
+    valid_from = assertion.since or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     statement = Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
     try:
