@@ -450,32 +450,6 @@ def store_episode(
     return record
 
 
-def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
-    """Delete the records of episodes whose messages have changed, and queue new ones about what is left.
-
-    The messages are changed before: every write locks in the order that `noting` gives.
-    """
-    if not numbers:
-        return
-    hit = connection.execute(sa.select(summaries).where(summaries.c.number.in_(numbers))).all()
-    ordinals = {row.ordinal for row in hit} - {None}
-    # Equal words of one session are one record, so several of its episodes may have the same record.
-    shared = sa.and_(_of(hit[0].session), summaries.c.ordinal.in_(ordinals))
-    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(summaries).where(shared)))}
-    reach, these = scope.reach(), records.c.ordinal.in_(ordinals)
-    there = set(
-        connection.scalars(sa.select(records.c.ordinal).where(OWN, these), statements.reach_parameters(reach))
-    )
-    forget_all(connection, reach, these, now)
-    for row in rows.values():
-        forgotten = row.ordinal is not None and row.ordinal not in there  # it is not written again
-        if forgotten:
-            continue
-        _drop(connection, summaries.c.number == row.number)
-        if _tells(connection, row.session, row.first, row.until):
-            _add_part(connection, row.session, row.first, row.until)
-
-
 def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
     """Note the part of its session that an episode is about, if it is in force and that is not known yet."""
     in_force = sa.and_(records.c.digest == digest, records.c.replaced_by.is_(None))
@@ -539,15 +513,23 @@ def _tells(connection: sa.Connection, session: int, first: int, until: int) -> b
 
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
-    """Take back episodes of messages that change, so that they are written again."""
-    numbers: Sequence[int] = ()
-    if change.positions:
-        parts = connection.execute(sa.select(summaries).where(_of(change.session)))
-        numbers = [
-            row.number for row in parts if any(row.first <= one <= row.until for one in change.positions)
-        ]
-    yield
-    withdraw(connection, change.scope, numbers, change.now)
+    """Delete the records of episodes whose messages change, and queue new ones about what is left."""
+    parts = (
+        connection.execute(sa.select(summaries).where(_of(change.session))).all() if change.positions else ()
+    )
+    hit = [row for row in parts if any(row.first <= one <= row.until for one in change.positions)]
+    yield  # messages are locked before records, as in every write
+    if not hit:
+        return
+    ordinals = {row.ordinal for row in hit} - {None}
+    gone = forget_all(connection, change.scope.reach(), records.c.ordinal.in_(ordinals), change.now)
+    there = {row.ordinal for row in gone}
+    # Equal words of one session are one record, so several of its episodes may have the same record.
+    for row in (one for one in parts if one in hit or one.ordinal in ordinals):
+        if row.ordinal is None or row.ordinal in there:  # one that somebody deleted is not written again
+            _drop(connection, summaries.c.number == row.number)
+            if _tells(connection, row.session, row.first, row.until):
+                _add_part(connection, row.session, row.first, row.until)
 
 
 register(Follower(_follow, lambda connection, session, _: _drop(connection, _of(session)), begin))
