@@ -115,7 +115,10 @@ def revise(
 
     def change(existing: Record, absorb: Sequence[Record]) -> Record:
         changed = check.next_version(existing, absorb, text, fields, now)
-        return _prepare_version(rt, existing, replace(changed, archived_because=None))
+        ready = prepare_record(rt, replace(changed, archived_because=None))
+        if ready == existing or ready.version > existing.version:
+            return ready
+        return replace(ready, version=existing.version + 1)  # the redactor alone changes it
 
     now = rt.now()
     record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, rt.shards)
@@ -214,14 +217,6 @@ def prepare_record(rt: Runtime, record: Record) -> Record:
             hint="Store a shorter text, or raise `Settings.message_bytes_limit`.",
         )
     return record
-
-
-def _prepare_version(rt: Runtime, existing: Record, record: Record) -> Record:
-    """Prepare the result of a change: a new version, even if only the redactor changes the record."""
-    ready = prepare_record(rt, record)
-    if ready == existing or ready.version > existing.version:
-        return ready
-    return replace(ready, version=existing.version + 1)
 
 
 def _others(record_id: str, merge: object) -> list[str]:

@@ -450,17 +450,14 @@ def store_episode(
     return record
 
 
-def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
-    """Note the part of its session that an episode is about, if it is in force and that is not known yet."""
-    in_force = sa.and_(records.c.digest == digest, records.c.replaced_by.is_(None))
-    ordinal = connection.scalar(sa.select(records.c.ordinal).where(in_force))
+def _tie(connection: sa.Connection, session: int, ends: Sequence[str], ordinal: int) -> None:
+    """Note the part of its session that an episode in force is about, if that is not known yet."""
     known = sa.exists().where(_of(session), summaries.c.ordinal == ordinal)
     named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
     these = sa.select(messages.c.position).where(named, IN_FORCE)
     at = connection.scalars(these).all()
-    if ordinal is None or not at or connection.scalar(sa.select(known)):
-        return
-    _add_part(connection, session, min(at), max(at), ordinal)
+    if at and not connection.scalar(sa.select(known)):
+        _add_part(connection, session, min(at), max(at), ordinal)
 
 
 def _add_part(
@@ -728,23 +725,23 @@ def restore(
     Returns whether anything was stored.
     """
     newest = versions[-1]
-    digest, statement = check.digest(newest), Claim(record=newest)
     ends, session = part_of(newest), None
     if ends is not None:
         bucket = session_of(newest).session_bucket
         held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)
+    row = same_words(connection, check.digest(newest))
+    if row is None:
+        return stored
     if ends is not None and session is not None:
-        _tie(connection, session, ends, digest)
+        _tie(connection, session, ends, row.ordinal)
     if not stored:
         return False
-    row = same_words(connection, digest)
-    if row is None:
-        return True
     reads.restore_evidence(connection, newest.owner, row.ordinal, quotes)
     if None in (newest.subject, newest.key) or newest.archived_because is not None:
         return True
+    statement = Claim(record=newest)
     peers = [one for one in _known(connection, statement) if one.number != row.number]
     known = {memory_id(one.user_id, one.ordinal): one for one in peers}
     decision = reconcile(list(map(reads.record_of, peers)), statement, now)
