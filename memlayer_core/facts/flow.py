@@ -306,6 +306,9 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         InvalidRecordError: It cannot be stored; nothing was written.
     """
     reason, since = "", assertion.since
+    fields: RecordFields = {} if since is None else {"valid_from": since}
+    if assertion.key:
+        fields |= {"key": assertion.key, "value": assertion.value or None}
     if assertion.quote is not None:
         try:
             message, start, end = _quoted(rt, scope, assertion.quote, assertion.value or None)
@@ -313,14 +316,9 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
-                return _store(rt, scope, message, start, end, assertion)
+                return _store(rt, scope, message, start, end, fields)
             reason = "this conversation has no user"
-    fields: RecordFields = {"source": "implicit_inference"}
-    if since is not None:
-        fields["valid_from"] = since
-    if assertion.key:
-        fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
-    record = remember(rt, scope, assertion.text, fields)
+    record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
     _note(rt, scope, "record", "stored", reason, record.memory_id)
     return AssertionReport(record.memory_id, reason)
 
@@ -428,16 +426,16 @@ def _refused(
 
 
 def _store(
-    rt: Runtime, scope: Scope, message: Any, start: int, end: int, assertion: Assertion
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: RecordFields
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
-    fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
-    if assertion.key:
-        fields |= {"key": assertion.key, "value": assertion.value or words, "category": "state"}
+    fields |= {"confidence": _CONFIDENCE, "subject": USER, "modality": "states"}
+    if "key" in fields:
+        fields["category"] = "state"
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
-    valid_from = assertion.since or (said_at if record.key is not None else None)
+    valid_from = fields.get("valid_from") or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     statement = Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
     try:

@@ -565,13 +565,10 @@ def store_fact(
     if same is not None and statement.quote is None:
         confirmed = remember(connection, record, now, shards, narrows=narrows)
         return Decision("confirm", "it says the same"), confirmed
-    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, statement)}
     if same is not None and not statement.ends:
-        known[memory_id(same.user_id, same.ordinal)] = same
-        decision = Decision("confirm", "it says the same", (reads.record_of(same),))
+        decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
     else:
-        decision = reconcile([reads.record_of(row) for row in known.values()], statement, now)
-    old = [known[one.memory_id] for one in decision.old]
+        decision, old = _decide(_known(connection, statement), statement, now)
     match decision.kind:
         case "refuse":
             return decision, None
@@ -602,6 +599,13 @@ def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
     by_id = sa.and_(records.c.namespace == new.owner.namespace, records.c.ordinal.in_(named))
     by_key = records.c.about == check.about(new) if new.key is not None else by_id
     return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
+
+
+def _decide(rows: Sequence[Any], statement: Claim, now: datetime) -> tuple[Decision, list[Any]]:
+    """Decide what a statement does to facts. Returns also the rows of those that it is about."""
+    facts = [reads.record_of(row) for row in rows]
+    decision = reconcile(facts, statement, now)
+    return decision, [rows[facts.index(one)] for one in decision.old]
 
 
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
@@ -743,9 +747,7 @@ def restore(
         return True
     statement = Claim(record=newest)
     peers = [one for one in _known(connection, statement) if one.number != row.number]
-    known = {memory_id(one.user_id, one.ordinal): one for one in peers}
-    decision = reconcile(list(map(reads.record_of, peers)), statement, now)
-    old = [known[one.memory_id] for one in decision.old]
+    decision, old = _decide(peers, statement, now)
     if decision.kind == "replace":
         _close(connection, old, row.ordinal, decision.until, now)
     elif decision.kind == "confirm":
