@@ -382,8 +382,6 @@ class Memory(Viewable):
             summarizer: A model for summaries and episodes, in place of `model`.
             extractor: A model for facts, in place of `model`. It is asked once for ten turns, or after a minute without a
                 message. What it says counts only where a quote supports it.
-            fact_schema: A Pydantic model, the class. Its fields are the keys of the facts that the extractor reads; a field that
-                is a list has several values at a time. None: the model's own.
             reranker: Puts the first 50 hits of a search, a recall or a context in its order: a function of the query
                 and a list of texts that returns a score for each, blocking or async, larger ones for better texts.
                 The ranking alone decides whether anything is relevant to a question, and how much of it a prompt gets.

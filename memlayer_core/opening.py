@@ -14,12 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from pydantic import BaseModel
-
 from memlayer_core import runtime
 from memlayer_core.errors import ConfigurationError, require
 from memlayer_core.events import EventBus, Health
-from memlayer_core.facts.operations import fact_schema
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.embed import QueryCache, resolve_embedder, scales_of
@@ -120,7 +117,6 @@ class Options(TypedDict, total=False):
     model: LanguageModelLike | None
     summarizer: LanguageModelLike | None
     extractor: LanguageModelLike | None
-    fact_schema: type[BaseModel] | None
     reranker: RerankerLike | None
     redactor: Redactor | None
     long_term_memory: Callable[[Scope], LongTermMemory] | None
@@ -186,7 +182,6 @@ class Resources:
             note_recall=self.worker.note_recall,
             summarizer=writer,
             extractor=reader,
-            fact_schema=options.get("fact_schema"),
             reranker=reorders,
             long_term=None if service is None else ForeignLongTermMemory(service, settings.long_term_timeout),
             temporaries=runtime.Temporaries(),
@@ -301,8 +296,7 @@ def _check(settings: object, options: Options) -> None:
     """Check arguments that would otherwise fail only in background work.
 
     Raises:
-        ConfigurationError: `settings` is not a `Settings`, `fact_schema` is not a Pydantic class, or an argument that
-            must be a function is not one.
+        ConfigurationError: `settings` is not a `Settings`, or an argument that must be a function is not one.
     """
     hint = "Such as `Settings(max_tokens=4000)`."
     is_right = isinstance(settings, Settings)
@@ -310,7 +304,6 @@ def _check(settings: object, options: Options) -> None:
     for name, hint in _FUNCTIONS.items():
         given = options.get(name)
         require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
-    fact_schema(options.get("fact_schema"))
 
 
 def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:

@@ -25,8 +25,6 @@ from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from memlayer_core.storage.database import Connection, Database
     from memlayer_core.storage.outbox import Batch
     from memlayer_core.storage.vectors import VectorCache
@@ -479,7 +477,6 @@ class Runtime(Journal):
         note_recall: Notes for the worker which records were recalled.
         summarizer: Writes summaries and episodes; None: another process may.
         extractor: Reads facts in messages; None: another process may.
-        fact_schema: The keys that facts may have which the extractor reads; None: any.
         reranker: Puts the best hits in its order; None: the ranking's stays.
         long_term: Another service that remembers users; None: memlayer itself does.
         temporaries: The temporary messages.
@@ -507,7 +504,6 @@ class Runtime(Journal):
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
-    fact_schema: type[BaseModel] | None
     reranker: Callable[[str, list[str]], Ask[list[float]]] | None
     long_term: LongTermService | None
     temporaries: Temporaries

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -17,7 +16,7 @@ from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordEr
 from memlayer_core.facts import flow as assertions
 from memlayer_core.facts.flow import Assertion, AssertionReport
 from memlayer_core.facts.model import Record
-from memlayer_core.message import RELOAD, RELOAD_TOOL, with_offset
+from memlayer_core.message import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import quote_line
 from memlayer_core.recall.check import SAYS, facts_about, origin_of, record_origin
 from memlayer_core.recall.model import Hits, RecallFilter
@@ -61,17 +60,7 @@ class _Arguments(BaseModel):
         return {"type": "object", "properties": cls.model_json_schema()["properties"]}
 
 
-class FactArguments(_Arguments):
-    """One thing to record, with what it is about. With a quote, the agent says that the user said it."""
-
-    text: str
-    key: str = ""
-    value: str = ""
-    quote: str | None = None
-    valid_from: str = ""
-
-
-Fact: TypeAlias = Annotated[str | FactArguments, WithJsonSchema({"type": "string"})]
+Fact: TypeAlias = Annotated[str | Assertion, WithJsonSchema({"type": "string"})]
 
 
 class RecordArguments(_Arguments):
@@ -198,11 +187,11 @@ def _record(call: Call, arguments: RecordArguments) -> str:
 
     A quote is believed only if a message of the user in this session has these words; the words are then the record.
     """
-    content = [_fact(one) if isinstance(one, str) else one for one in arguments.content]
+    content = [_assertion(one) for one in arguments.content]
     reports: list[AssertionReport] = []
     try:
         for one in content:
-            report = assertions.assert_fact(call.chat.memory.runtime, call.chat.scope, _assertion(one))
+            report = assertions.assert_fact(call.chat.memory.runtime, call.chat.scope, one)
             reports.append(report)
     except InputError as problem:
         done = f" Recorded before that: {_ids(reports)}." if _ids(reports) else ""
@@ -282,47 +271,25 @@ def _ids(reports: Sequence[AssertionReport]) -> str:
     return ", ".join(one.record_id for one in reports if one.record_id is not None)
 
 
-def _note(content: str | FactArguments, report: AssertionReport) -> str | None:
+def _note(said: Assertion, report: AssertionReport) -> str | None:
     """Say what a model must know about something that it recorded; None: nothing."""
     if report.record_id is None:
         return f"Not recorded: {report.reason}."
     if report.reason:
         return f"{report.record_id} is recorded as your conclusion, and not as said by the user: {report.reason}."
-    if not isinstance(content, str) and content.quote is not None:
+    if said.quote is not None:
         return f"{report.record_id} is recorded in the user's own words."
     return None
 
 
-def _fact(text: str) -> str | FactArguments:
-    """Return a fact from its JSON; any other text as it is."""
+def _assertion(said: str | Assertion) -> Assertion:
+    """Return what an agent asserts: it, its JSON, or any other text as a whole sentence."""
+    if isinstance(said, Assertion):
+        return said
     try:
-        return FactArguments.model_validate_json(text)
+        return Assertion.model_validate_json(said)
     except ValidationError:
-        return text
-
-
-def _assertion(one: str | FactArguments) -> Assertion:
-    if isinstance(one, str):
-        return Assertion(text=one)
-    return Assertion(
-        text=one.text,
-        key=one.key or None,
-        value=one.value or None,
-        quote=one.quote,
-        valid_from=_date(one.valid_from),
-    )
-
-
-def _date(text: str) -> datetime | None:
-    if not text:
-        return None
-    try:
-        return with_offset(datetime.fromisoformat(text), "valid_from")
-    except ValueError:
-        raise InvalidRecordError(
-            f"`valid_from` must be an ISO date, got {text!r:.80}",
-            hint='Write it like "2026-05-04", or leave it out.',
-        ) from None
+        return Assertion(text=said)
 
 
 AGENT_TOOLS: dict[str, AgentTool[Any]] = {

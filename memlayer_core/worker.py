@@ -202,16 +202,10 @@ def enqueue_daily(rt: Runtime) -> None:
 
 def _delete_archived(rt: Runtime, at: datetime) -> int:
     settings, days, deleted = rt.settings, rt.settings.delete_archived_days, 0
-    if days is None:
-        return 0
-    while found := rt.db.read(records_writes.find_archived, settings, at, days, _PAGE):
-        before = deleted
-        for owner, ordinals in found:
-            deleted += rt.db.write(
-                records_writes.delete_archived, settings, at, days, owner, ordinals, rt.now()
-            )
-        if deleted == before:  # all were used in the meantime
-            break
+    if days is not None:
+        delete = records_writes.delete_archived
+        while more := rt.db.write(delete, settings, at, days, _PAGE, rt.now()):
+            deleted += more
     return deleted
 
 

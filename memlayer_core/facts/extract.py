@@ -233,7 +233,6 @@ class _Batch:
         self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
         self._rt, self.usage, self._words = rt, usage, words
         self.jobs, self.rows, self.is_read = jobs, rows, False
-        self._schema = operations.fact_schema(rt.fact_schema)
         self.statements: list[Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
@@ -258,7 +257,7 @@ class _Batch:
             ModelError: The model does not answer.
         """
         lines, facts = self._lines(rows), self._facts(rows)
-        instructions, count = self._instructions(), self._rt.tokens.text
+        instructions, count = operations.INSTRUCTIONS, self._rt.tokens.text
         room = self._rt.settings.extraction_tokens - count(instructions)
         asked = prompt = operations.prompt_of(self._now(), facts, lines, room, count)
         problem = "it was too long"
@@ -293,11 +292,8 @@ class _Batch:
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
         material = operations.facts_prompt(self._now(), facts)
-        instructions = f"{operations.SIDE_TASK}\n\n{self._instructions()}"
+        instructions = f"{operations.SIDE_TASK}\n\n{operations.INSTRUCTIONS}"
         return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
-
-    def _instructions(self) -> str:
-        return operations.system_prompt(None if self._schema is None else self._schema.keys)
 
     def _now(self) -> datetime:
         """Return the present, in the time zone of the newest message."""
@@ -338,7 +334,7 @@ class _Batch:
                 self.refusals.append("its form is wrong")
                 continue
             try:
-                said = operations.check(operation, self._owner, lines, facts, self._rt.now(), self._schema)
+                said = operations.check(operation, self._owner, lines, facts, self._rt.now())
                 if said is not None:
                     self.statements.append(replace(said, record=prepare_record(self._rt, said.record)))
             except (RefusedError, InvalidRecordError) as problem:

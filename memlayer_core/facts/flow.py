@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
 from memlayer_core.facts import check, reads, writes
@@ -70,16 +72,11 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
             )
         text = own.strip()
     said = check.new_record(scope, text, fields, now)
-
-    def narrow(existing: Record) -> Record:
-        return _prepare_version(rt, existing, check.narrow_access(existing, said.access_control))
-
-    narrowing = narrow if check.names_access(fields) else None
-    ready = prepare_record(rt, said)
+    ready, narrows = prepare_record(rt, said), check.names_access(fields)
     if said.key is None:
-        return rt.db.write(writes.remember, ready, now, rt.shards, narrowing)
+        return rt.db.write(writes.remember, ready, now, rt.shards, narrows=narrows)
     statement = Claim(record=ready)
-    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrow=narrowing)
+    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrows=narrows)
     if record is None:
         raise InvalidRecordError(
             f"nothing was stored of `{ready.key}`: {decision.reason}",
@@ -118,7 +115,10 @@ def revise(
 
     def change(existing: Record, absorb: Sequence[Record]) -> Record:
         changed = check.next_version(existing, absorb, text, fields, now)
-        return _prepare_version(rt, existing, replace(changed, archived_because=None))
+        ready = prepare_record(rt, replace(changed, archived_because=None))
+        if ready == existing or ready.version > existing.version:
+            return ready
+        return replace(ready, version=existing.version + 1)  # the redactor alone changes it
 
     now = rt.now()
     record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, rt.shards)
@@ -219,14 +219,6 @@ def prepare_record(rt: Runtime, record: Record) -> Record:
     return record
 
 
-def _prepare_version(rt: Runtime, existing: Record, record: Record) -> Record:
-    """Prepare the result of a change: a new version, even if only the redactor changes the record."""
-    ready = prepare_record(rt, record)
-    if ready == existing or ready.version > existing.version:
-        return ready
-    return replace(ready, version=existing.version + 1)
-
-
 def _others(record_id: str, merge: object) -> list[str]:
     others = list(dict.fromkeys(check.list_of("merge", merge)))
     for one in (record_id, *others):
@@ -256,24 +248,42 @@ _SEARCHED = 200
 """The last messages of the user in a session, in which a quote is looked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assertion:
-    """Something that an agent says of its user.
+class Assertion(BaseModel):
+    """Something that an agent says of its user, as its tool is called.
 
     Attributes:
         text: A whole sentence.
-        key: What it is about, such as `"home"`; None: no single name fits.
-        value: The value under the key; None: the whole text.
+        key: What it is about, such as `"home"`; empty: no single name fits.
+        value: The value under the key; empty: the whole text.
         quote: The user's words; empty: the agent says that the user said it, and does not know how; None: the agent
             concludes it.
-        valid_from: Since when it is true; None: since it was said.
+        valid_from: Since when it is true, as an ISO date; empty: since it was said.
     """
 
     text: str
-    key: str | None = None
-    value: str | None = None
+    key: str = ""
+    value: str = ""
     quote: str | None = None
-    valid_from: datetime | None = None
+    valid_from: str = ""
+
+    @property
+    def since(self) -> datetime | None:
+        """The time since when it is true.
+
+        Raises:
+            InvalidRecordError: It is not an ISO date.
+        """
+        try:
+            return (
+                with_offset(datetime.fromisoformat(self.valid_from), "valid_from")
+                if self.valid_from
+                else None
+            )
+        except ValueError:
+            raise InvalidRecordError(
+                f"`valid_from` must be an ISO date, got {self.valid_from!r:.80}",
+                hint='Write it like "2026-05-04", or leave it out.',
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,22 +305,20 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
     Raises:
         InvalidRecordError: It cannot be stored; nothing was written.
     """
-    reason = ""
+    reason, since = "", assertion.since
+    fields: RecordFields = {} if since is None else {"valid_from": since}
+    if assertion.key:
+        fields |= {"key": assertion.key, "value": assertion.value or None}
     if assertion.quote is not None:
         try:
-            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value)
+            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value or None)
         except RefusedError as problem:
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
-                return _store(rt, scope, message, start, end, assertion)
+                return _store(rt, scope, message, start, end, fields)
             reason = "this conversation has no user"
-    fields: RecordFields = {"source": "implicit_inference"}
-    if assertion.valid_from is not None:
-        fields["valid_from"] = assertion.valid_from
-    if assertion.key is not None:
-        fields |= {"key": assertion.key, "value": assertion.value or assertion.text}
-    record = remember(rt, scope, assertion.text, fields)
+    record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
     _note(rt, scope, "record", "stored", reason, record.memory_id)
     return AssertionReport(record.memory_id, reason)
 
@@ -418,16 +426,16 @@ def _refused(
 
 
 def _store(
-    rt: Runtime, scope: Scope, message: Any, start: int, end: int, assertion: Assertion
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: RecordFields
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
-    fields: RecordFields = {"confidence": _CONFIDENCE, "subject": "user", "modality": "states"}
-    if assertion.key is not None:
-        fields |= {"key": assertion.key, "value": assertion.value or words, "category": "state"}
+    fields |= {"confidence": _CONFIDENCE, "subject": USER, "modality": "states"}
+    if "key" in fields:
+        fields["category"] = "state"
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
-    valid_from = assertion.valid_from or (said_at if record.key is not None else None)
+    valid_from = fields.get("valid_from") or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
     statement = Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
     try:

@@ -8,72 +8,16 @@ from calendar import monthrange
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime, timedelta, tzinfo
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import json_repair
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from memlayer_core.errors import ConfigurationError, InvalidRecordError
+from memlayer_core.errors import InvalidRecordError
 from memlayer_core.facts.check import fold, new_record, place_of
 from memlayer_core.facts.model import COLLECTION, USER, Claim, Line, Operation, Record, RefusedError
 from memlayer_core.messages.render import speaker_label
 from memlayer_core.scope import Scope
-
-# The keys that facts may have: those of the data file, or the fields of a user's Pydantic model.
-
-_LISTS = (list, tuple, set, frozenset)
-
-
-class FactSchema:
-    """The fields of a user's Pydantic model as keys: their names, their descriptions, and the types of their values.
-
-    Args:
-        model: The model. A field that is a list has several values at a time.
-    """
-
-    def __init__(self, model: type[BaseModel]) -> None:
-        self._fields: dict[str, tuple[TypeAdapter[Any], bool, str]] = {}
-        for name, field in model.model_fields.items():
-            kind: Any = field.annotation
-            many = any(get_origin(one) in _LISTS for one in (kind, *get_args(kind)))
-            self._fields[name] = TypeAdapter(kind), many, field.description or ""
-
-    @property
-    def keys(self) -> Sequence[str]:
-        """The keys, each with its description."""
-        return [f"{name} ({says})" if says else name for name, (_, _, says) in self._fields.items()]
-
-    def problem(self, key: str | None, value: str) -> str | None:
-        """Return what is wrong with a key and a value; None: nothing."""
-        if key not in self._fields:
-            return f"the schema has no key {key!r:.60}"
-        kind, many, _ = self._fields[key]
-        try:
-            kind.validate_python([value] if many else value)
-        except ValidationError as problem:
-            return f"the schema does not allow this value of {key!r}: {problem.errors()[0]['msg']}"
-        return None
-
-    def category(self, key: str) -> str:
-        """Return the category of a key's facts: whether one value holds at a time, or several."""
-        return COLLECTION if self._fields[key][1] else "state"
-
-
-def fact_schema(model: object) -> FactSchema | None:
-    """Return the schema of a Pydantic model; None without one.
-
-    Raises:
-        ConfigurationError: It is not a class of Pydantic models, or has no fields.
-    """
-    if model is None:
-        return None
-    if not (isinstance(model, type) and issubclass(model, BaseModel)) or not model.model_fields:
-        raise ConfigurationError(
-            f"`fact_schema` must be a class of Pydantic models with fields, got {model!r:.80}",
-            hint="Its fields are the keys of facts: `class Facts(BaseModel): home: str; hobbies: list[str]`.",
-        )
-    return FactSchema(model)
-
 
 # Writes the prompt that asks a model for facts: the day, the known facts, and the lines of a conversation.
 
@@ -81,13 +25,12 @@ _SPACE = re.compile(r"\s+")
 _LEAST = 8  # tokens of a line that are always shown
 _CONTEXT = 60  # tokens that a line without a number may have
 _QUOTE = 80  # characters that a known fact's value may have, and its sentence, too
-_ANY_KEY = "a short noun in snake_case, such as home, job, diet or allergy: the same for the same thing; null if none fits"
 SIDE_TASK = (
     "Behind all that, at the very end, write one more JSON object on a line of its own. It is a second task, about the same "
     "conversation, whose lines have numbers in brackets:"
 )
 """What a model reads before the instructions if it sums up the lines first."""
-_INSTRUCTIONS = """
+INSTRUCTIONS = """\
 You keep the long-term memory of a chat application. Read the numbered lines of the conversation, and list \
 what they say that is worth knowing in later conversations: about the user, and about people and things in the user's life. \
 A line with a name in place of "user" is by another person, whose name is then the subject of what the line says of its speaker. \
@@ -102,7 +45,7 @@ Answer with one JSON object: {"operations": [...]}. Each operation has
 fact is said again), or "none";
 - "fact": number of the known fact, for update, end and confirm;
 - "subject": "user", or the name or relation of whom it is about;
-- "key": KEYS;
+- "key": a short noun in snake_case, such as home, job, diet or allergy: the same for the same thing; null if none fits;
 - "category": "identity" (what never changes, such as a birthday), "preference", "skill", "relationship", "habit" or "state";
 - "value": the value, as short as possible;
 - "text": the fact as one sentence;
@@ -117,15 +60,7 @@ line; null if nobody says;
 - "quote": the exact words of the line that say it;
 - "reason": a few words.
 Write values and texts in the language of the conversation. If nothing is worth knowing, answer {"operations": []}."""
-
-
-def system_prompt(keys: Sequence[str] | None = None) -> str:
-    """Return the instructions for a model.
-
-    Args:
-        keys: The keys that it must use, each with its meaning if that is known; None: it chooses the keys.
-    """
-    return _INSTRUCTIONS.strip().replace("KEYS", _ANY_KEY if keys is None else "one of " + ", ".join(keys))
+"""What a model reads before the prompt."""
 
 
 def facts_prompt(now: datetime, facts: Sequence[Record]) -> str:
@@ -288,7 +223,6 @@ def check(
     lines: Sequence[Line],
     facts: Sequence[Record],
     now: datetime,
-    schema: FactSchema | None = None,
 ) -> Claim | None:
     """Return the statement that an operation makes; None if its `op` is `"none"`.
 
@@ -298,7 +232,6 @@ def check(
         lines: The lines that the model was shown.
         facts: The known facts that the model was shown, in the order of their numbers.
         now: The present.
-        schema: The keys that facts may have; None: any.
 
     Raises:
         RefusedError: No message supports it, or its form is wrong.
@@ -314,7 +247,7 @@ def check(
     is_foreign = line.speaker != USER and target is not None and target.subject == USER
     if is_foreign and operation.op == "end":
         raise RefusedError("somebody else said it, and the fact is the user's")
-    fields = _fields(operation, target, schema, line.speaker)
+    fields = _fields(operation, target, line.speaker)
     try:
         record = new_record(owner, operation.text.strip() or line.text[start:end], fields, now)
     except InvalidRecordError as problem:
@@ -339,9 +272,7 @@ def _known(operation: Operation, facts: Sequence[Record]) -> Record | None:
     return facts[operation.fact - 1]
 
 
-def _fields(
-    operation: Operation, target: Record | None, schema: FactSchema | None, speaker: str
-) -> dict[str, Any]:
+def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[str, Any]:
     key, subject, value = operation.key, operation.subject.strip() or USER, operation.value.strip()
     category = fold(operation.category) or "state"
     if target is not None:
@@ -353,11 +284,7 @@ def _fields(
         raise RefusedError("it has no value")
     if key is not None and not _KEY.fullmatch(key):
         raise RefusedError("its key is not a short noun")
-    if schema is not None:
-        if (problem := schema.problem(key, value)) is not None:
-            raise RefusedError(problem)
-        category = schema.category(key or "")
-    elif operation.many:
+    if operation.many:
         category = COLLECTION
     return {
         "key": key,

@@ -87,7 +87,7 @@ KEPT = sa.and_(
     ),
     sa.bindparam("kept_decay_score", type_=sa.Float) >= _DECAY_SCORE,
 )
-"""The condition that records have not faded; `kept_values` gives its values."""
+"""The condition that records have not faded; `limits_of` gives its values."""
 
 WORTH = sa.case(
     (
@@ -109,12 +109,10 @@ def limits_of(settings: Settings) -> dict[str, float]:
     """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
     above = settings.recall_importance + TOLERANCE
     least = settings.recall_confidence - TOLERANCE
-    return {**kept_values(settings), "above": above, "above_faded": _limit(above), "least": least}
-
-
-def kept_values(settings: Settings) -> dict[str, float]:
-    """Return the values of `KEPT` for the thresholds of the settings."""
     return {
+        "above": above,
+        "above_faded": _limit(above),
+        "least": least,
         "kept_importance": _limit(settings.archive_importance - TOLERANCE),
         "kept_decay_score": _limit(settings.archive_decay_score - TOLERANCE),
     }
@@ -482,29 +480,15 @@ def pages(
     connection: sa.Connection, tenant_id: str, user_id: str | None, after: tuple[str, int], limit: int
 ) -> list[tuple[tuple[str, int], list[Record]]]:
     """Return a page of a tenant's or a user's records with their versions. No write changes their order."""
-    namespace, ordinal = after
-    behind = sa.or_(
-        records.c.namespace > namespace,
-        sa.and_(records.c.namespace == namespace, records.c.ordinal > ordinal),
-    )
-    whose = records.c.tenant_id == tenant_id
+    order = records.c.namespace, records.c.ordinal
+    whose = [records.c.tenant_id == tenant_id, sa.tuple_(*order) > after]
     if user_id is not None:
-        whose = records.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
-    order = (records.c.namespace, records.c.ordinal)
-    places = connection.execute(
-        sa.select(*order).where(whose, behind).distinct().order_by(*order).limit(limit)
-    )
-    found = {(row.namespace, row.ordinal): list[Record]() for row in places}
-    if found:
-        last = max(found)
-        until = sa.or_(
-            records.c.namespace < last[0], sa.and_(records.c.namespace == last[0], order[1] <= last[1])
-        )
-        rows = connection.execute(
-            sa.select(records).where(whose, behind, until).order_by(*order, records.c.version)
-        )
-        for row in rows:
-            found[row.namespace, row.ordinal].append(record_of(row))
+        whose.append(records.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace)
+    page = sa.select(*order).where(*whose).distinct().order_by(*order).limit(limit).subquery()
+    this = sa.and_(page.c.namespace == records.c.namespace, page.c.ordinal == records.c.ordinal)
+    found: dict[tuple[str, int], list[Record]] = {}
+    for row in connection.execute(sa.select(records).join(page, this).order_by(*order, records.c.version)):
+        found.setdefault((row.namespace, row.ordinal), []).append(record_of(row))
     return list(found.items())
 
 
@@ -537,16 +521,16 @@ _SPOKEN = (
     .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE_BY_KEY)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
+_QUOTE = sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start)
+_FIELDS = ("message_id", "session_id", "start", "end", "quote", "role", "kind", "model")
 _ROWS = (
     sa.select(
-        evidence,
-        messages.c.id,
-        messages.c.role,
-        messages.c.utc_offset,
+        *evidence.c["namespace", "ordinal", "start", "kind", "said_at", "model"],
+        *messages.c["role", "utc_offset"],
+        evidence.c.until.label("end"),
+        messages.c.id.label("message_id"),
         sessions.c.session_id,
-        sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start).label(
-            "quote"
-        ),
+        _QUOTE.label("quote"),
     )
     .join(messages, messages.c.key == evidence.c.message)
     .join(sessions, sessions.c.number == messages.c.session)
@@ -611,19 +595,27 @@ def add_evidence(
     model: str | None,
 ) -> None:
     """Let a record rest on the words of a statement, if it has any."""
-    if statement.quote is None:
-        return
-    key, start, until = statement.quote
-    said_at = statements.to_micros(statement.record.first_observed)
-    row = _evidence_row(owner, key, kind, said_at, ordinal=ordinal, start=start, until=until)
-    row |= {"model": model, "text": statement.record.raw}
-    connection.execute(sa.insert(evidence).values(row))
+    if statement.quote is not None:
+        key, start, until = statement.quote
+        said_at = statements.to_micros(statement.record.first_observed)
+        words = {"start": start, "until": until, "model": model, "text": statement.record.raw}
+        _insert(connection, [_evidence_row(owner, key, kind, said_at, ordinal=ordinal, **words)])
 
 
 def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: Any) -> dict[str, Any]:
     nothing = {"ordinal": None, "start": 0, "until": 0, "model": None, "text": None}
     whose = {"namespace": owner.namespace, "agent_id": owner.agent_id, "message": message}
     return {**nothing, **whose, "kind": kind, "said_at": said_at, **more}
+
+
+def _insert(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        connection.execute(sa.insert(evidence), rows)
+
+
+def _rests(places: Iterable[tuple[str, int]]) -> Any:
+    """Return the condition on evidence that it is of records: their namespaces and numbers."""
+    return sa.tuple_(evidence.c.namespace, evidence.c.ordinal).in_(sorted(places))
 
 
 def rests_on(connection: sa.Connection, namespace: str, ordinal: int, key: int) -> bool:
@@ -639,12 +631,11 @@ def evidence_of(
 ) -> dict[tuple[str, int], tuple[Evidence, ...]]:
     """Return the evidence of records, by their namespace and number, in the order in which it was said."""
     found: dict[tuple[str, int], list[Evidence]] = {}
-    for namespace in sorted({namespace for namespace, _ in places}):
-        ordinals = [ordinal for one, ordinal in places if one == namespace]
-        for some in statements.chunks(ordinals):
-            these = sa.and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
-            for row in connection.execute(_ROWS.where(these).order_by(evidence.c.said_at, evidence.c.number)):
-                found.setdefault((namespace, row.ordinal), []).append(_evidence(row))
+    for some in statements.chunks(places):
+        for row in connection.execute(
+            _ROWS.where(_rests(some)).order_by(evidence.c.said_at, evidence.c.number)
+        ):
+            found.setdefault((row.namespace, row.ordinal), []).append(_evidence(row))
     return {place: tuple(some) for place, some in found.items()}
 
 
@@ -679,11 +670,11 @@ def forgotten_messages(connection: sa.Connection, rows: Sequence[Any]) -> set[in
     return {row.key for row in rows if (row.id, bytes(row.digest)) in gone}
 
 
-def release_evidence(connection: sa.Connection, namespace: str, ordinals: Collection[int]) -> None:
+def release_evidence(connection: sa.Connection, rows: Iterable[Any]) -> None:
     """Separate some records from their evidence. A mark of each message stays, so that it is not read again."""
-    for some in statements.chunks(sorted(ordinals)):
-        these = sa.and_(evidence.c.namespace == namespace, evidence.c.ordinal.in_(some))
-        connection.execute(sa.update(evidence).where(these).values(ordinal=None, start=0, until=0, text=None))
+    for some in statements.chunks(sorted({(row.namespace, row.ordinal) for row in rows})):
+        freed = sa.update(evidence).where(_rests(some))
+        connection.execute(freed.values(ordinal=None, start=0, until=0, text=None))
 
 
 _FORGOTTEN = "forgotten"
@@ -691,9 +682,7 @@ _FORGOTTEN = "forgotten"
 
 def note_forgotten(connection: sa.Connection, owner: Scope, numbers: Iterable[tuple[int, int]]) -> None:
     """Note the numbers of records that somebody deleted, and when each was made: no import brings them back."""
-    rows = [_evidence_row(owner, 0, _FORGOTTEN, made, ordinal=ordinal) for ordinal, made in numbers]
-    if rows:
-        connection.execute(sa.insert(evidence), rows)
+    _insert(connection, [_evidence_row(owner, 0, _FORGOTTEN, at, ordinal=ordinal) for ordinal, at in numbers])
 
 
 def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int) -> bool:
@@ -733,17 +722,13 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
     said = sa.select(messages.c.key, messages.c.created_at).where(
         named, IN_FORCE, messages.c.role == "user", waits
     )
-    rows = [_evidence_row(scope, row.key, "said", row.created_at) for row in connection.execute(said)]
-    if rows:
-        connection.execute(sa.insert(evidence), rows)
+    rows = connection.execute(said).all()
+    _insert(connection, [_evidence_row(scope, row.key, "said", row.created_at) for row in rows])
 
 
 def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
     """Delete the evidence of a user's records, or of those of a user with one agent."""
-    whose = evidence.c.namespace == reach.namespace
-    if reach.agent_id is not None:
-        whose = sa.and_(whose, evidence.c.agent_id == reach.agent_id)
-    connection.execute(sa.delete(evidence).where(whose))
+    connection.execute(sa.delete(evidence).where(_whose(evidence, reach)))
 
 
 def restore_evidence(
@@ -758,25 +743,13 @@ def restore_evidence(
         if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
         said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)
-        row = _evidence_row(
-            owner, key, quote.kind, said_at, ordinal=ordinal, start=quote.start, until=quote.end
-        )
-        row |= {"model": quote.model, "text": quote.quote or None}
-        connection.execute(sa.insert(evidence).values(row))
+        words = {"start": quote.start, "until": quote.end, "model": quote.model, "text": quote.quote or None}
+        _insert(connection, [_evidence_row(owner, key, quote.kind, said_at, ordinal=ordinal, **words)])
 
 
 def _evidence(row: Any) -> Evidence:
-    return Evidence(
-        message_id=row.id,
-        session_id=row.session_id,
-        start=row.start,
-        end=row.until,
-        quote=row.quote,
-        role=row.role,
-        kind=row.kind,
-        said_at=statements.from_micros(row.said_at, row.utc_offset),
-        model=row.model,
-    )
+    said_at = statements.from_micros(row.said_at, row.utc_offset)
+    return Evidence(said_at=said_at, **{name: getattr(row, name) for name in _FIELDS})
 
 
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
@@ -803,7 +776,7 @@ def newest_outcomes(
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
     page = (
         sa.select(outcomes.c.body)
-        .where(_whose(reach))
+        .where(_whose(outcomes, reach))
         .order_by(outcomes.c.number.desc())
         .limit(limit)
         .offset(offset)
@@ -814,7 +787,7 @@ def newest_outcomes(
 def forget_outcomes(connection: sa.Connection, reach: Scope, buckets: Iterable[str]) -> None:
     """Delete what was done for a user, for a user with one agent, or for one session and others with these buckets."""
     others = outcomes.c.bucket.in_(sorted(buckets))
-    connection.execute(sa.delete(outcomes).where(sa.or_(_whose(reach), others)))
+    connection.execute(sa.delete(outcomes).where(sa.or_(_whose(outcomes, reach), others)))
 
 
 def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> int:
@@ -823,11 +796,12 @@ def prune_outcomes(connection: sa.Connection, before: datetime, limit: int) -> i
     return connection.execute(sa.delete(outcomes).where(outcomes.c.number.in_(old))).rowcount
 
 
-def _whose(reach: Scope) -> Any:
-    whose = outcomes.c.namespace == reach.namespace
+def _whose(table: sa.Table, reach: Scope) -> Any:
+    """Return the condition that rows are a user's, a user's with one agent, or a session's."""
+    whose = table.c.namespace == reach.namespace
     if reach.session_id is not None:
-        return sa.and_(whose, outcomes.c.bucket == reach.session_bucket)
-    return whose if reach.agent_id is None else sa.and_(whose, outcomes.c.agent_id == reach.agent_id)
+        return sa.and_(whose, table.c.bucket == reach.session_bucket)
+    return whose if reach.agent_id is None else sa.and_(whose, table.c.agent_id == reach.agent_id)
 
 
 # What a model is shown of a conversation.

@@ -71,7 +71,8 @@ def remember(
     record: Record,
     now: datetime,
     shards: int,
-    narrow: Callable[[Record], Record] | None = None,
+    *,
+    narrows: bool = False,
 ) -> Record:
     """Store a record, and queue its index job. If a record in force has the same words, it is confirmed instead.
 
@@ -80,14 +81,14 @@ def remember(
         record: The record.
         now: The present.
         shards: Number of collections that users are spread over.
-        narrow: Returns the confirmed record with access for the readers that both name; None: its access stays.
+        narrows: Whether only readers that both records name may see the confirmed one from now on.
     """
     hold(connection, record.owner, shards)
     row = _said_before(connection, record, now)
     if row is None:
         return add_version(connection, record, count(connection, record.owner), now, shards)
     known = confirm(reads.record_of(row), record, now)
-    narrowed = narrow(known) if narrow is not None else known
+    narrowed = check.narrow_access(known, record.access_control) if narrows else known
     if narrowed != known:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
@@ -134,7 +135,7 @@ def revise(
         )
     record = add_version(connection, changed, ordinals[0], now, shards)
     if taken or _says(stored) != _says(record):
-        reads.release_evidence(connection, reach.namespace, ordinals)
+        reads.release_evidence(connection, rows)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
         _set(connection, records, *merged, about=None)
     return record
@@ -145,7 +146,7 @@ def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: dat
     query = sa.select(records).where(OWN, condition)
     if connection.execute(query, statements.reach_parameters(reach)).first() is None:
         return []
-    texts.lock_owners(connection, [reach.namespace, reach.commons.namespace])
+    texts.lock_owners(connection, _names_of(reach))
     rows = connection.execute(query, statements.reach_parameters(reach)).all()
     delete_records(connection, rows, now)
     return rows
@@ -164,10 +165,7 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     if not rows:
         return 0
     take_away(connection, [row for row in rows if row.replaced_by is None], now)
-    for namespace in {row.namespace for row in rows}:
-        reads.release_evidence(
-            connection, namespace, {row.ordinal for row in rows if row.namespace == namespace}
-        )
+    reads.release_evidence(connection, rows)
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(records).where(records.c.number.in_(some)))
     storage_jobs.enqueue_erasure(connection, now)
@@ -226,11 +224,16 @@ def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
 
     Both are locked in the order of their names, as in every write.
     """
-    for name in sorted([owner.namespace, owner.commons.namespace]):
+    for name in _names_of(owner):
         if name == owner.namespace:
             texts.hold_owner(connection, owner, shards)
         else:
             texts.lock_owners(connection, [name])
+
+
+def _names_of(owner: Scope) -> list[str]:
+    """Return the namespaces of a user's records, in the order in which they are locked: the user's, and the tenant's."""
+    return sorted([owner.namespace, owner.commons.namespace])
 
 
 def note_numbers(connection: sa.Connection, owner: Scope, shards: int, ordinal: int) -> None:
@@ -302,19 +305,20 @@ def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
     Raises:
         UnknownRecordError: There is none.
     """
-    user_id, ordinal = ordinal_of(record_id)
-    query = sa.select(records).where(OWN, records.c.ordinal == ordinal, _IN_FORCE)
-    row = (
-        connection.execute(query, statements.reach_parameters(reach)).first()
-        if user_id == reach.user_id
-        else None
-    )
+    this = sa.select(records).where(_versions_of(record_id), _IN_FORCE)
+    row = connection.execute(this, statements.reach_parameters(reach)).first()
     if row is None:
         raise UnknownRecordError(
             f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
             hint="`memory.records(user_id=…)` lists the user's records; this one may be merged or forgotten.",
         )
     return row
+
+
+def _versions_of(record_id: str) -> Any:
+    """Return the condition that rows are versions of a user's record; `reach_parameters` gives its values."""
+    user_id, ordinal = ordinal_of(record_id)
+    return sa.and_(OWN, records.c.ordinal == ordinal, records.c.user_id == user_id)
 
 
 def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
@@ -446,43 +450,14 @@ def store_episode(
     return record
 
 
-def withdraw(connection: sa.Connection, scope: Scope, numbers: Sequence[int], now: datetime) -> None:
-    """Delete the records of episodes whose messages have changed, and queue new ones about what is left.
-
-    The messages are changed before: every write locks in the order that `noting` gives.
-    """
-    if not numbers:
-        return
-    hit = connection.execute(sa.select(summaries).where(summaries.c.number.in_(numbers))).all()
-    ordinals = {row.ordinal for row in hit} - {None}
-    # Equal words of one session are one record, so several of its episodes may have the same record.
-    shared = sa.and_(_of(hit[0].session), summaries.c.ordinal.in_(ordinals))
-    rows = {row.number: row for row in (*hit, *connection.execute(sa.select(summaries).where(shared)))}
-    reach, these = scope.reach(), records.c.ordinal.in_(ordinals)
-    there = set(
-        connection.scalars(sa.select(records.c.ordinal).where(OWN, these), statements.reach_parameters(reach))
-    )
-    forget_all(connection, reach, these, now)
-    for row in rows.values():
-        forgotten = row.ordinal is not None and row.ordinal not in there  # it is not written again
-        if forgotten:
-            continue
-        _drop(connection, summaries.c.number == row.number)
-        if _tells(connection, row.session, row.first, row.until):
-            _add_part(connection, row.session, row.first, row.until)
-
-
-def _tie(connection: sa.Connection, session: int, ends: Sequence[str], digest: bytes) -> None:
-    """Note the part of its session that an episode is about, if it is in force and that is not known yet."""
-    in_force = sa.and_(records.c.digest == digest, records.c.replaced_by.is_(None))
-    ordinal = connection.scalar(sa.select(records.c.ordinal).where(in_force))
+def _tie(connection: sa.Connection, session: int, ends: Sequence[str], ordinal: int) -> None:
+    """Note the part of its session that an episode in force is about, if that is not known yet."""
     known = sa.exists().where(_of(session), summaries.c.ordinal == ordinal)
     named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
     these = sa.select(messages.c.position).where(named, IN_FORCE)
     at = connection.scalars(these).all()
-    if ordinal is None or not at or connection.scalar(sa.select(known)):
-        return
-    _add_part(connection, session, min(at), max(at), ordinal)
+    if at and not connection.scalar(sa.select(known)):
+        _add_part(connection, session, min(at), max(at), ordinal)
 
 
 def _add_part(
@@ -535,15 +510,23 @@ def _tells(connection: sa.Connection, session: int, first: int, until: int) -> b
 
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
-    """Take back episodes of messages that change, so that they are written again."""
-    numbers: Sequence[int] = ()
-    if change.positions:
-        parts = connection.execute(sa.select(summaries).where(_of(change.session)))
-        numbers = [
-            row.number for row in parts if any(row.first <= one <= row.until for one in change.positions)
-        ]
-    yield
-    withdraw(connection, change.scope, numbers, change.now)
+    """Delete the records of episodes whose messages change, and queue new ones about what is left."""
+    parts = (
+        connection.execute(sa.select(summaries).where(_of(change.session))).all() if change.positions else ()
+    )
+    hit = [row for row in parts if any(row.first <= one <= row.until for one in change.positions)]
+    yield  # messages are locked before records, as in every write
+    if not hit:
+        return
+    ordinals = {row.ordinal for row in hit} - {None}
+    gone = forget_all(connection, change.scope.reach(), records.c.ordinal.in_(ordinals), change.now)
+    there = {row.ordinal for row in gone}
+    # Equal words of one session are one record, so several of its episodes may have the same record.
+    for row in (one for one in parts if one in hit or one.ordinal in ordinals):
+        if row.ordinal is None or row.ordinal in there:  # one that somebody deleted is not written again
+            _drop(connection, summaries.c.number == row.number)
+            if _tells(connection, row.session, row.first, row.until):
+                _add_part(connection, row.session, row.first, row.until)
 
 
 register(Follower(_follow, lambda connection, session, _: _drop(connection, _of(session)), begin))
@@ -561,7 +544,7 @@ def store_fact(
     shards: int,
     *,
     model: str | None = None,
-    narrow: Callable[[Record], Record] | None = None,
+    narrows: bool = False,
 ) -> tuple[Decision, Record | None]:
     """Decide what a statement does to the facts in force, and do it. Returns the decision, and the record.
 
@@ -574,20 +557,18 @@ def store_fact(
         now: The present.
         shards: Number of collections that users are spread over.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
-        narrow: As for `writes.remember`.
+        narrows: As for `remember`.
     """
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
     if same is not None and statement.quote is None:
-        return Decision("confirm", "it says the same"), remember(connection, record, now, shards, narrow)
-    known = {memory_id(row.user_id, row.ordinal): row for row in _known(connection, statement)}
+        confirmed = remember(connection, record, now, shards, narrows=narrows)
+        return Decision("confirm", "it says the same"), confirmed
     if same is not None and not statement.ends:
-        known[memory_id(same.user_id, same.ordinal)] = same
-        decision = Decision("confirm", "it says the same", (reads.record_of(same),))
+        decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
     else:
-        decision = reconcile([reads.record_of(row) for row in known.values()], statement, now)
-    old = [known[one.memory_id] for one in decision.old]
+        decision, old = _decide(_known(connection, statement), statement, now)
     match decision.kind:
         case "refuse":
             return decision, None
@@ -618,6 +599,13 @@ def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
     by_id = sa.and_(records.c.namespace == new.owner.namespace, records.c.ordinal.in_(named))
     by_key = records.c.about == check.about(new) if new.key is not None else by_id
     return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
+
+
+def _decide(rows: Sequence[Any], statement: Claim, now: datetime) -> tuple[Decision, list[Any]]:
+    """Decide what a statement does to facts. Returns also the rows of those that it is about."""
+    facts = [reads.record_of(row) for row in rows]
+    decision = reconcile(facts, statement, now)
+    return decision, [rows[facts.index(one)] for one in decision.old]
 
 
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
@@ -741,27 +729,25 @@ def restore(
     Returns whether anything was stored.
     """
     newest = versions[-1]
-    digest, about = check.digest(newest), check.about(newest)
     ends, session = part_of(newest), None
     if ends is not None:
         bucket = session_of(newest).session_bucket
         held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)
+    row = same_words(connection, check.digest(newest))
+    if row is None:
+        return stored
     if ends is not None and session is not None:
-        _tie(connection, session, ends, digest)
+        _tie(connection, session, ends, row.ordinal)
     if not stored:
         return False
-    row = same_words(connection, digest)
-    if row is None:
-        return True
     reads.restore_evidence(connection, newest.owner, row.ordinal, quotes)
-    if about is None or newest.key is None or newest.archived_because is not None:
+    if None in (newest.subject, newest.key) or newest.archived_because is not None:
         return True
-    peers = sa.select(records).where(records.c.about == about, _IN_FORCE, records.c.number != row.number)
-    known = {memory_id(one.user_id, one.ordinal): one for one in connection.execute(peers)}
-    decision = reconcile([reads.record_of(one) for one in known.values()], Claim(record=newest), now)
-    old = [known[one.memory_id] for one in decision.old]
+    statement = Claim(record=newest)
+    peers = [one for one in _known(connection, statement) if one.number != row.number]
+    decision, old = _decide(peers, statement, now)
     if decision.kind == "replace":
         _close(connection, old, row.ordinal, decision.until, now)
     elif decision.kind == "confirm":
@@ -777,10 +763,9 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     Facts that it had ended are deleted, too, unless another record has taken its place since. None of them is learned
     again, or comes back from an export.
     """
-    user_id, ordinal = ordinal_of(record_id)
-    own = sa.and_(OWN, records.c.ordinal == ordinal, sa.literal(user_id == reach.user_id))
-    query = sa.select(records).where(own).order_by(records.c.version.desc()).limit(1)
-    row = connection.execute(query, statements.reach_parameters(reach)).first()
+    ordinal, versions = ordinal_of(record_id)[1], sa.select(records).where(_versions_of(record_id))
+    newest = versions.order_by(records.c.version.desc()).limit(1)
+    row = connection.execute(newest, statements.reach_parameters(reach)).first()
     if row is None:
         return 0
     heads, taken_in = [row], [records.c.about.is_(None)]
@@ -791,10 +776,21 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     gone = _with_predecessors(connection, reach, heads, *taken_in)
     sources = reads.sources_of(connection, reach.namespace, gone)
     lock_messages(connection, chain(*sources.values()))
-    rows = forget_all(connection, reach, records.c.ordinal.in_(gone), now)
-    reads.note_forgotten(connection, reach, {(one.ordinal, one.created_at) for one in rows})
+    texts.lock_owners(connection, _names_of(reach))
+    rows = _erase(connection, reach, gone, now)
     reopen_facts(connection, [row], now)
     return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
+
+
+def _erase(
+    connection: sa.Connection, owner: Scope, ordinals: Collection[int], now: datetime
+) -> Sequence[Any]:
+    """Delete records for good: they are not learned again, and no import brings them back. Returns the rows of their versions."""
+    these = records.c.namespace == owner.namespace, records.c.ordinal.in_(ordinals)
+    rows = connection.execute(sa.select(records).where(*these)).all()
+    delete_records(connection, rows, now)
+    reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
+    return rows
 
 
 def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
@@ -817,10 +813,10 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     texts.lock_owners(connection, {row.namespace for row in rows})
     for some in statements.chunks([row.number for row in rows]):
         connection.execute(sa.delete(evidence).where(evidence.c.number.in_(some)))
-    for namespace, ordinal in sorted(
-        {(row.namespace, row.ordinal) for row in rows if row.ordinal is not None}
-    ):
-        withdrawn = [row for row in rows if (row.namespace, row.ordinal) == (namespace, ordinal)]
+    place = attrgetter("namespace", "ordinal")
+    told = sorted((row for row in rows if row.ordinal is not None), key=place)
+    for (namespace, ordinal), of_one in groupby(told, key=place):
+        withdrawn = list(of_one)
         mentions = sum(row.kind != "ended" for row in withdrawn)
         versions = _versions(connection, namespace, ordinal)
         if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
@@ -930,54 +926,37 @@ def count_archived(connection: sa.Connection, settings: Settings, at: datetime) 
     return int(row[0]), int(row[1])
 
 
-def find_archived(
-    connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int
-) -> list[tuple[Scope, list[int]]]:
-    """Return the numbers of records that have been archived for some days at a moment, by their owners; at most `limit`."""
-    query = sa.select(records).where(_ARCHIVED).order_by(records.c.number).limit(limit)
-    found: dict[Scope, list[int]] = {}
-    for row in connection.execute(query, _values(settings, at, days)):
-        found.setdefault(reads.record_of(row).owner, []).append(row.ordinal)
-    return list(found.items())
-
-
 def delete_archived(
-    connection: sa.Connection,
-    settings: Settings,
-    at: datetime,
-    days: float,
-    owner: Scope,
-    ordinals: Collection[int],
-    now: datetime,
+    connection: sa.Connection, settings: Settings, at: datetime, days: float, limit: int, now: datetime
 ) -> int:
-    """Delete records, unless they were used meanwhile, with the facts that they had replaced. Returns how many.
+    """Delete records that have been archived for some days at a moment, with the facts that they had replaced.
 
-    Their evidence is not learned again. The ledger names each record that was deleted.
+    Their evidence is not learned again. The ledger names each record that was deleted. Returns how many were deleted.
 
     Args:
         connection: In a transaction that writes.
         settings: Its thresholds count.
         at: The moment that counts.
         days: How many days they must have been archived by then.
-        owner: Whose records they are.
-        ordinals: Their numbers.
+        limit: Of how many archived records at most.
         now: The present, for jobs.
     """
-    of_owner = records.c.namespace == owner.namespace
-    archived = sa.select(records).where(of_owner, records.c.ordinal.in_(ordinals), _ARCHIVED)
-
-    texts.lock_owners(connection, [owner.namespace, owner.commons.namespace])
-    heads = list(connection.execute(archived, _values(settings, at, days)))
-    these = of_owner, records.c.ordinal.in_(_with_predecessors(connection, owner, heads))
-    rows = connection.execute(sa.select(records).where(*these)).all()
-    deleted = delete_records(connection, rows, now)
-    reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
-    for head in heads:
-        ids = (memory_id(head.user_id, head.ordinal),)
-        entry = LedgerEntry(
-            task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
-        )
-        reads.note_outcome(connection, replace(owner, agent_id=head.agent_id), entry)
+    archived, values = sa.select(records).where(_ARCHIVED), _values(settings, at, days)
+    numbers: dict[Scope, list[int]] = {}
+    for row in connection.execute(archived.order_by(records.c.number).limit(limit), values):
+        numbers.setdefault(reads.record_of(row).owner, []).append(row.number)
+    texts.lock_owners(connection, {name for one in numbers for name in _names_of(one)})
+    deleted = 0
+    for owner, some in numbers.items():
+        heads = connection.execute(archived.where(records.c.number.in_(some)), values).all()
+        gone = _erase(connection, owner, _with_predecessors(connection, owner, heads), now)
+        deleted += len({row.ordinal for row in gone})
+        for head in heads:
+            ids = (memory_id(head.user_id, head.ordinal),)
+            entry = LedgerEntry(
+                task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
+            )
+            reads.note_outcome(connection, owner, entry)
     return deleted
 
 
@@ -1007,8 +986,8 @@ def _reason(row: Any, now: datetime) -> str:
 
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
-    kept = reads.kept_values(settings)
-    return {**kept, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
+    limits = reads.limits_of(settings)
+    return {**limits, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
 
 
 # The messages that a model reads.

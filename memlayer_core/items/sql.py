@@ -95,13 +95,15 @@ def find_by_number(
     return found
 
 
+_PAIRS = sa.select(tables.items.c.number, tables.texts.c.key)
+
+
 def texts(connection: sa.Connection, item_query: ItemQuery) -> list[tuple[int, int | None]]:
     """Return pairs of the number of a query's item and the key of a text of it, those of the last put first.
 
     Where an item has no text to be found by, the key is None.
     """
-    query = sa.select(tables.items.c.number, tables.texts.c.key).outerjoin(tables.texts, _OF_ITEM)
-    query = query.order_by(*_NEWEST, tables.texts.c.key)
+    query = _PAIRS.outerjoin(tables.texts, _OF_ITEM).order_by(*_NEWEST, tables.texts.c.key)
     return [(row.number, row.key) for row in _matching(connection, query, item_query)]
 
 
@@ -114,7 +116,7 @@ def waiting(connection: sa.Connection, item_query: ItemQuery, limit: int | None)
 
 def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
     """Return pairs of an item's number and a text's key, for those of the keys whose items match the query."""
-    query = sa.select(tables.items.c.number, tables.texts.c.key).join(tables.texts, _OF_ITEM)
+    query = _PAIRS.join(tables.texts, _OF_ITEM)
     named = (query.where(tables.texts.c.key.in_(some)) for some in statements.chunks(keys))
     return [(row.number, row.key) for one in named for row in _matching(connection, one, item_query)]
 
@@ -320,20 +322,18 @@ def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) ->
         "ttl": None if put.ttl is None else put.ttl // _MICRO,
         "expires_at": None if ends is None else statements.to_micros(ends),
     }
-    if row is None:
-        new_row = {
-            "namespace": put.folder.namespace,
-            "path": put.folder.path,
-            "digest": item_digest(put.folder, put.key),
-            "key": put.key,
-            "created_at": statements.to_micros(put.created_at or since),
-            **changed,
-        }
-        made = sa.insert(tables.items).values(new_row).returning(tables.items.c.number)
-        number = connection.execute(made).scalar_one()
-    else:
-        number = row.number
-        connection.execute(sa.update(tables.items).where(tables.items.c.number == number).values(changed))
+    whole = {
+        "namespace": put.folder.namespace,
+        "path": put.folder.path,
+        "digest": item_digest(put.folder, put.key),
+        "key": put.key,
+        "created_at": statements.to_micros(put.created_at or since),
+        **changed,
+    }
+    made = statements.dialect_insert(connection.dialect.name, tables.items).values(whole)
+    made = made.on_conflict_do_update(index_elements=["digest"], set_=changed)
+    number = connection.execute(made.returning(tables.items.c.number)).scalar_one()
+    if row is not None:
         enqueue_erasure(connection, now)
     if is_same:
         return

@@ -85,11 +85,6 @@ class Elsewhere:
         return f"{self.user} asked: {message.text}"
 
 
-class Facts(BaseModel):
-    employer_city: str
-    siblings: list[str]
-
-
 class EvenRounds:
     def allows(self, portion: Portion) -> bool:
         return portion.rounds <= 6 and portion.tokens < 2000
@@ -116,7 +111,7 @@ Memory.open(
     "./memory", embedder=embed, summarizer=answer, extractor=answer_later, reranker=rank, redactor=redact
 )
 Memory.open("./memory", embedder=Vectors(), summarizer=Model(), extractor=Model())
-Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5", fact_schema=Facts)
+Memory.open(Path("memory"), embedder="minilm", tokenizer="gpt-5")
 Memory.open("./memory", embedder="multilingual", model=str.upper, tokenizer=str.split)
 memory = Memory.in_memory(
     embedder=embed_to_array,
