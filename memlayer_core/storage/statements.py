@@ -182,12 +182,7 @@ def error_of(
 ) -> sa.exc.DBAPIError | BaseException:
     """Return a driver's error as SQLAlchemy raises it, without the values, since they may quote messages."""
     dialect = connection.dialect
-    gone = connection.invalidated
-    is_broken = gone or dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
-    if is_broken:
-        connection.invalidate(problem)
-    elif cursor is not None:
-        cursor.close()
+    is_broken = connection.invalidated or dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
     return sa.exc.DBAPIError.instance(
         sql,
         None,
