@@ -198,7 +198,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
 def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
     """Return whether no more messages of a user are read today."""
     most = rt.settings.extraction_daily_calls
-    return most is not None and storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())[0] >= most
+    return most is not None and storage_jobs.calls_on_day(connection, namespace, _KIND, rt.now()) >= most
 
 
 def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
