@@ -201,7 +201,7 @@ def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
 
 def columns_of(connection: sa.Connection, keys: Sequence[int]) -> TextColumns:
     """Return those of some texts that have vectors as columns."""
-    return columns_from(_BY_KEY.tuples(connection, keys))
+    return columns_from(_BY_KEY.all(connection, keys))
 
 
 _LOAD = Statement(
@@ -251,11 +251,11 @@ class VectorCache:
             return known
         block = None
         if known is not None and known.version < overview.version:
-            rows = _LOAD.tuples(connection, {"of": namespace, "since": known.version})
+            rows = _LOAD.all(connection, {"of": namespace, "since": known.version})
             with self._lock:
                 block = _extended(known, rows, overview)
         if block is None:
-            block = _loaded(_LOAD.tuples(connection, {"of": namespace, "since": -1}), overview.version)
+            block = _loaded(_LOAD.all(connection, {"of": namespace, "since": -1}), overview.version)
         with self._lock:
             newest = self._blocks.get(namespace)
             if newest is None or newest.version <= overview.version:

@@ -169,7 +169,7 @@ def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:
     values: dict[str, Any] = {"words": json.dumps(some)}
     if connection.dialect.name != "sqlite":
         values = {"words": some, "queries": list(map(quoted, some))}
-    return {term for (term,) in EXISTING[connection.dialect.name].tuples(connection, values)}
+    return {term for (term,) in EXISTING[connection.dialect.name].all(connection, values)}
 
 
 def postings(
@@ -231,7 +231,7 @@ def _places_of(
             values["within"] = _in_buckets(buckets)
         one = STANDING_AMONG if among is not None else STANDING_WITHIN if buckets else STANDING
         # A key for each place where the word stands.
-        return {term: Counter(json.loads(places)) for term, places in one.tuples(connection, values)}
+        return {term: Counter(json.loads(places)) for term, places in one.all(connection, values)}
     found: dict[str, Counter[int]] = {term: Counter() for term in terms}
     values = {**limit, "words": list(terms), "queries": list(map(quoted, terms))}
     statement = IN_VECTORS
@@ -239,7 +239,7 @@ def _places_of(
         statement, values["among"] = AMONG_VECTORS, list(among)
     elif buckets:
         statement, values["within"] = WITHIN_VECTORS, " | ".join(map(quoted, buckets))
-    for term, key, times in statement.tuples(connection, values):
+    for term, key, times in statement.all(connection, values):
         found[term][key] = times
     return found
 
@@ -252,7 +252,7 @@ def _together(connection: sa.Connection, terms: Sequence[str], buckets: Sequence
     else:
         query = " & ".join(map(quoted, terms))
         query += f" & ({' | '.join(map(quoted, buckets))})" if buckets else ""
-    rows = TOGETHER[connection.dialect.name].tuples(connection, {"query": query, "most": MOST_ROWS})
+    rows = TOGETHER[connection.dialect.name].all(connection, {"query": query, "most": MOST_ROWS})
     return [key for (key,) in rows]
 
 
