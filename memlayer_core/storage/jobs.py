@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular, View
 from memlayer_core.storage import words
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, to_micros
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, note, to_micros
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
 # A background job, and when it is tried again.
@@ -323,8 +323,7 @@ def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> No
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
     name, at = f"{kind}_queued", _sortable(now)
-    first = dialect_insert(connection.dialect.name, meta).values(name=name, value=at).on_conflict_do_nothing()
-    if connection.scalar(first.returning(meta.c.name)) is not None:
+    if note(connection, name, at):
         return
     day_ago, day_ahead = _day_around(now)
     is_over = sa.or_(meta.c.value <= day_ago, meta.c.value > day_ahead)

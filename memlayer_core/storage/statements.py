@@ -177,6 +177,18 @@ def error_of(sql: str, problem: Exception, connection: sa.Connection) -> sa.exc.
     )
 
 
+def note(connection: sa.Connection, name: str, value: str) -> bool:
+    """Write a row of `meta`, unless there is one of that name. Returns whether there was none."""
+    row = dialect_insert(connection.dialect.name, meta).values(name=name, value=value)
+    return connection.scalar(row.on_conflict_do_nothing().returning(meta.c.name)) is not None
+
+
+def set_note(connection: sa.Connection, name: str, value: str) -> None:
+    """Write a row of `meta`, or what it says from now on."""
+    row = dialect_insert(connection.dialect.name, meta).values(name=name, value=value)
+    connection.execute(row.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
 # Keys and times as the tables have them, and the conditions that keep a query within a scope.
 
 T = TypeVar("T")
