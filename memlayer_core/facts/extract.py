@@ -249,7 +249,7 @@ class _Batch:
         self._vectors: dict[int, FloatVector] = {}
         if len(self._known) > _SHOWN:
             keys = {*words, *(key for _, sources in self._known for key in sources)}
-            self._vectors = {one.key: one.vector for one in vectors.entries_of(connection, sorted(keys))}
+            self._vectors = {one.key: one.vectors[0] for one in vectors.entries_of(connection, sorted(keys))}
 
     def ask(self, rows: Sequence[Any], *, tries: int) -> None:
         """Ask the model about some of the messages. If its answer cannot be read, ask once more, then about each half.
