@@ -162,25 +162,18 @@ class IndexEntry:
     Attributes:
         key: Key of the message, record or item text.
         buckets: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
-        vector: Of the text, or of the first part of a long one: unit length, float32, shape (dimension,).
+        vectors: Of the text, or of the parts of a long one in their order: unit length, float32, shape (dimension,).
         text_hash: Digest of the text that was embedded.
-        others: The vectors of the other parts of a long text, in their order.
         speaker: Who said it: the first letter of the role, and the name.
         language: The code of its language; empty if that is not known.
     """
 
     key: int
     buckets: tuple[str, str, str]
-    vector: FloatVector
+    vectors: tuple[FloatVector, ...]
     text_hash: str
-    others: tuple[FloatVector, ...] = ()
     speaker: str = ""
     language: str = ""
-
-    @property
-    def vectors(self) -> tuple[FloatVector, ...]:
-        """The vectors of all parts."""
-        return (self.vector, *self.others)
 
 
 class Neighbour(NamedTuple):

@@ -50,5 +50,4 @@ def filing(key: int, scope: Scope, vector: Sequence[float], *others: Sequence[fl
     """Make an entry for a vector index, of a text or of its parts. The vectors are normalised."""
     buckets = (scope.user_bucket, scope.agent_bucket, scope.session_bucket)
     made: list[FloatVector] = [np.asarray(one, dtype=np.float32) for one in (vector, *others)]
-    first, *rest = (one / np.linalg.norm(one) for one in made)
-    return IndexEntry(key, buckets, first, f"hash-of-{key}", tuple(rest))
+    return IndexEntry(key, buckets, tuple(one / np.linalg.norm(one) for one in made), f"hash-of-{key}")

@@ -67,30 +67,27 @@ class EmbeddedChroma(ChromaIndex):
     def acquire(self) -> bool:
         """Take the lock, make room for Chroma's open files, and delete its files if they may be damaged."""
         with self._lock:
-            if self.is_held:
-                return True
             try:
-                private_directory(self.directory)
-                tighten(self.directory)  # Chroma's own files are as open as it makes them
-                if not self._take_lock():
-                    return False
-                try:
-                    self._refuse_fork()
-                    self.capacity = _room()
-                    sealed = self._seal.read_text(encoding="ascii") if self._seal.exists() else ""
-                    if sealed != _digest(self.directory):
-                        self._wipe()
-                    self._seal.unlink(missing_ok=True)
-                except BaseException:
-                    self._release()
-                    raise
+                if not self.is_held and self._take_lock():
+                    self._inherit()
+                    self.is_held = True
             except OSError as problem:
                 raise IndexUnavailableError(
                     f"the directory {self.directory} cannot be used: {problem}",
                     hint="Give this process a directory on a local disk that it may write to.",
                 ) from problem
-            self.is_held = True
-            return True
+            finally:
+                if not self.is_held:
+                    self._release()
+            return self.is_held
+
+    def _inherit(self) -> None:
+        self._refuse_fork()
+        self.capacity = _room()
+        sealed = self._seal.read_text(encoding="ascii") if self._seal.exists() else ""
+        if sealed != _digest(self.directory):
+            self._wipe()
+        self._seal.unlink(missing_ok=True)
 
     def still_there(self) -> bool:
         """Compare the database at that path with the one that was opened."""
@@ -114,15 +111,15 @@ class EmbeddedChroma(ChromaIndex):
     def _take_lock(self) -> bool:
         from filelock import FileLock, Timeout  # only the index needs it
 
+        private_directory(self.directory)
+        tighten(self.directory)  # Chroma's own files are as open as it makes them
         path = self.directory.with_name(self.directory.name + ".lock")
         private_file(path)
         lock = FileLock(path, mode=0o600, thread_local=False)
-        try:
+        with suppress(Timeout):
             lock.acquire(blocking=False)
-        except Timeout:
-            return False
-        self._owned = lock
-        return True
+            self._owned = lock
+        return self._owned is not None
 
     def _release(self) -> None:
         lock, self._owned = self._owned, None

@@ -12,7 +12,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -35,7 +35,6 @@ _SPACE = "cosine"
 _HNSW = {"space": _SPACE, "ef_construction": 100, "max_neighbors": 16, "ef_search": 100}
 _BUCKETS = "uas"  # the first letters of the buckets
 _PASSAGE = "."  # between the key and the number of a passage behind the first
-_WIDER = 4  # times as many vectors are asked for where too many of them are passages of the same texts
 _MANY = 1000
 _PATIENCE = 30.0  # seconds that a search waits for a write of this process
 
@@ -175,18 +174,16 @@ class ChromaIndex(ABC):
             target = self._find(shard)
             if target is None or (target.metadata or {}).get("batch") not in names:
                 return None
-            most = limit
-            while True:
-                most = most if most <= _MANY else max(1, min(most, target.count()))
+            for wide in (limit, limit * MOST_PASSAGES):  # where too many are passages of the same texts
+                most = wide if wide <= _MANY else max(1, min(wide, target.count()))
                 found = target.query(
                     query_embeddings=vectors, n_results=most, where=where, include=["distances"]
                 )
                 keys, distances = map(_key, found["ids"][0]), (found["distances"] or [[]])[0]
                 parts = [*zip(keys, distances, strict=True)]
                 near = dict(reversed(parts))
-                if len(near) >= limit or len(parts) < most or most > _MANY:
+                if len(near) >= limit or len(parts) < most:
                     break
-                most *= _WIDER
         best = sorted(near.items(), key=lambda one: one[1])[:limit]
         return [Neighbour(key, max(-1.0, min(1.0, 1.0 - distance))) for key, distance in best]
 
@@ -228,13 +225,12 @@ class ChromaIndex(ABC):
                 f"{self._name(shard)} is damaged", hint="memlayer drops the collection and fills it again."
             )
         try:
-            with self._locked(), translate_errors(f"use {self._name(shard)}"):
+            with translate_errors(f"use {self._name(shard)}"), ExitStack() as held:
+                held.enter_context(self._locked())
                 if self._client is None:
                     self._client = self._open()
-                if self.exclusive:
-                    yield
-                    return
-            with translate_errors(f"use {self._name(shard)}"):
+                if not self.exclusive:
+                    held.close()
                 yield
         except IndexCorruptError:
             if self.exclusive:

@@ -198,7 +198,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
 def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
     """Return whether no more messages of a user are read today."""
     most = rt.settings.extraction_daily_calls
-    return most is not None and storage_jobs.spent_on_day(connection, namespace, _KIND, rt.now())[0] >= most
+    return most is not None and storage_jobs.calls_on_day(connection, namespace, _KIND, rt.now()) >= most
 
 
 def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
@@ -248,7 +248,7 @@ class _Batch:
         self._vectors: dict[int, FloatVector] = {}
         if len(self._known) > _SHOWN:
             keys = {*words, *(key for _, sources in self._known for key in sources)}
-            self._vectors = {one.key: one.vector for one in vectors.entries_of(connection, sorted(keys))}
+            self._vectors = {one.key: one.vectors[0] for one in vectors.entries_of(connection, sorted(keys))}
 
     def ask(self, rows: Sequence[Any], *, tries: int) -> None:
         """Ask the model about some of the messages. If its answer cannot be read, ask once more, then about each half.

@@ -381,7 +381,7 @@ def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int
 
 def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     """Return the shared records that the reader may see, and that have vectors, as columns."""
-    return columns_from(_shared_query(1 + len(reader.roles)).tuples(connection, _parameters(reader)))
+    return columns_from(_shared_query(1 + len(reader.roles)).all(connection, _parameters(reader)))
 
 
 def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:

@@ -48,7 +48,6 @@ from memlayer_core.storage.tables import (
     evidence,
     jobs as job_rows,
     messages,
-    meta,
     namespaces,
     records,
     sessions,
@@ -995,10 +994,7 @@ def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
 
 def begin_learning(connection: sa.Connection, now: datetime, days: float) -> None:
     """Note that a model learns from this store from now on. The first time, messages of the last days are queued for it."""
-    first = statements.dialect_insert(connection.dialect.name, meta).values(
-        name=vectors.LEARNS, value=str(to_micros(now))
-    )
-    if connection.scalar(first.on_conflict_do_nothing().returning(meta.c.name)) is None or not days:
+    if not statements.note(connection, vectors.LEARNS, str(to_micros(now))) or not days:
         return
     said = messages.c.role == "user", IN_FORCE, messages.c.created_at >= to_micros(now - timedelta(days=days))
     keys = connection.scalars(sa.select(messages.c.key).where(*said).order_by(messages.c.key)).all()

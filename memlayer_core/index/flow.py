@@ -449,6 +449,5 @@ def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
 
 
 def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
-    first, *others = task.vectors or [vectors[passage] for passage in passages(task.text)]
-    language = language_of(task.text)
-    return IndexEntry(task.key, task.buckets, first, task.text_hash, tuple(others), task.speaker, language)
+    parts = task.vectors or tuple(vectors[passage] for passage in passages(task.text))
+    return IndexEntry(task.key, task.buckets, parts, task.text_hash, task.speaker, language_of(task.text))

@@ -202,8 +202,7 @@ def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...
     """Note that a namespace of a tenant belongs to its users. To do it again changes nothing."""
     written = json_text(namespace)
     name = _prefix(tenant_id) + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
-    made = statements.dialect_insert(connection.dialect.name, tables.meta).values(name=name, value=written)
-    connection.execute(made.on_conflict_do_nothing())
+    statements.note(connection, name, written)
 
 
 def folders_of(connection: sa.Connection, tenant_id: str, user_id: str) -> list[Folder]:

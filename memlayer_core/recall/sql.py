@@ -157,10 +157,10 @@ _SESSIONS = ListStatement(
 
 def sessions_of(connection: sa.Connection, keys: Sequence[int]) -> dict[int, int]:
     """Return the number of the session of each of some texts that is a message's."""
-    return dict(_SESSIONS.tuples(connection, keys))
+    return dict(_SESSIONS.all(connection, keys))
 
 
 def languages_of(connection: sa.Connection, reach: Scope) -> Mapping[str, int]:
     """Return how many of some of a user's texts each language has."""
-    rows = _LANGUAGES.tuples(connection, {"of": reach.namespace})
+    rows = _LANGUAGES.all(connection, {"of": reach.namespace})
     return Counter(language for (language,) in rows if language)

@@ -70,9 +70,8 @@ def parts_of(row: Any) -> tuple[FloatVector, ...]:
 
 def entry_of(row: Any) -> IndexEntry:
     """Return the vectors of a row of texts, for an index."""
-    first, *others = parts_of(row)
     buckets = "u" + row.namespace, row.agent_bucket, row.session_bucket
-    return IndexEntry(row.key, buckets, first, row.text_hash, tuple(others), row.speaker, row.language)
+    return IndexEntry(row.key, buckets, parts_of(row), row.text_hash, row.speaker, row.language)
 
 
 def _joined(pieces: Sequence[bytes], kind: str) -> NDArray[Any]:

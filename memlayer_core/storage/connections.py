@@ -124,21 +124,30 @@ class Connections:
     def run(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a transaction."""
         if threading.current_thread() is not threading.main_thread():
-            with self._pool.connect() as connection, self._begin(connection):
-                return work(connection, *args, **kwargs)
+            with self._pool.connect() as connection:
+                return self._run(connection, work, *args, **kwargs)
         idle, self._idle = self._idle, None  # after an interrupt, it is not put back
         own = idle if idle is not None else self._apart.connect()
-        try:
-            with self._begin(own):
-                answer = work(own, *args, **kwargs)
-        except Exception:
-            self._roll_back(own)
-            raise
-        except BaseException:
-            own.invalidate()  # rolled back by closing it: a statement may still run on it
-            raise
-        self._keep(own)
+        answer = self._run(own, work, *args, **kwargs)
+        self._idle = own
+        if self._closed:
+            self.close()
         return answer
+
+    def _run(
+        self,
+        connection: sa.Connection,
+        work: Callable[Concatenate[sa.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Throw the connection away if anything fails: that rolls back, and a statement may still run on it."""
+        try:
+            with self._begin(connection):
+                return work(connection, *args, **kwargs)
+        except BaseException:
+            connection.invalidate()
+            raise
 
     def close(self) -> None:
         """Close every connection."""
@@ -147,19 +156,6 @@ class Connections:
         if idle is not None:
             idle.close()
         self._pool.dispose()
-
-    def _keep(self, connection: sa.Connection) -> None:
-        self._idle = connection
-        if self._closed:
-            self.close()
-
-    def _roll_back(self, connection: sa.Connection) -> None:
-        try:
-            connection.rollback()
-        except sa.exc.SQLAlchemyError:
-            connection.invalidate()
-        else:
-            self._keep(connection)
 
 
 class Disk:
@@ -318,8 +314,7 @@ class Writer:
                 )
             for ticket in tickets:
                 ticket.problem = ticket.problem or others
-            if others is not problem or self._connection is None or self._connection.in_transaction():
-                self._disconnect()  # its transaction is in an unknown state
+            self._disconnect()  # its transaction is in an unknown state
         finally:
             for ticket in tickets:
                 ticket.finish()

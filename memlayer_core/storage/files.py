@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import io
 import os
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from tempfile import mkstemp
-from typing import IO, Any
+from typing import IO, Any, Self, TypeAlias
 
 from memlayer_core.errors import ImportStoppedError, InputError, StoreUnavailableError, os_errors_as
 
@@ -22,6 +21,8 @@ except ImportError:  # Windows removes no file that is open
     fcntl = None  # type: ignore[assignment]
 
 
+Page: TypeAlias = list[tuple[int, Any]]
+"""Lines, each with its number."""
 _PREFIX = ".memlayer-"
 _RESTS = 3600.0  # seconds without a write after which a temporary file without a lock is abandoned
 
@@ -82,17 +83,12 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         StoreUnavailableError: The file cannot be written. The old one is unchanged.
     """
-    out = FileWriter(path, sweeps=False)  # a directory of session files may be large
-    try:
+    with FileWriter(path, sweeps=False) as out:  # a directory of session files may be large
         out.write(text)
-        out.keep()
-    except BaseException:
-        out.discard()
-        raise
 
 
 class FileWriter:
-    """Writes a text file that appears when it is complete.
+    """Writes a text file that appears when its context ends without an error; else an existing file is unchanged.
 
     Args:
         target: A path, or an open text file. An open file is written directly, and stays open.
@@ -100,6 +96,7 @@ class FileWriter:
 
     Raises:
         InputError: `target` is neither.
+        StoreUnavailableError: It cannot be written.
     """
 
     def __init__(self, target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) -> None:
@@ -107,8 +104,6 @@ class FileWriter:
         self._path: Path | None = None
         self._file: IO[str] | None = None
         self._temporary: Path | None = None
-        self._discarded = False
-        self._lock = threading.Lock()
         if isinstance(target, str | os.PathLike):
             self._path = Path(target).expanduser()
         elif hasattr(target, "write") and not isinstance(target, io.RawIOBase | io.BufferedIOBase):
@@ -125,46 +120,36 @@ class FileWriter:
         encoding = getattr(self._file, "encoding", None) if self._path is None else None
         return isinstance(encoding, str) and encoding.lower().replace("-", "").replace("_", "") != "utf8"
 
-    def write(self, text: str) -> None:
-        """Write the next piece; nothing once it was discarded.
+    def __enter__(self) -> Self:
+        return self
 
-        Raises:
-            StoreUnavailableError: It cannot be written.
-        """
+    def write(self, text: str) -> None:
+        """Write the next piece."""
         with self._writing():
-            if self._discarded:
-                return
             if self._file is None:
                 self._file = self._open()
             self._file.write(text)
 
-    def keep(self) -> None:
-        """Put the complete file in its place.
-
-        Raises:
-            StoreUnavailableError: It cannot be written.
-        """
-        with self._writing():
-            if self._file is None:
-                return
-            self._file.flush()
-            if self._temporary is not None and self._path is not None:
-                os.fsync(self._file.fileno())
-                self._file.close()
-                self._temporary.replace(self._path)
-                flush_directory(self._path.parent)
-            elif self._path is not None:
-                self._file.close()
-
-    def discard(self) -> None:
-        """Delete what was written, also if a cancelled caller still writes. An existing file is unchanged."""
-        with self._lock:
-            self._discarded = True
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and self._file is not None:
+                self._keep(self._file)
+        finally:
             if self._file is not None and self._path is not None:
                 with suppress(OSError):
                     self._file.close()
             if self._temporary is not None:
                 self._temporary.unlink(missing_ok=True)
+
+    def _keep(self, file: IO[str]) -> None:
+        """Put the complete file in its place."""
+        with self._writing():
+            file.flush()
+            if self._temporary is not None and self._path is not None:
+                os.fsync(file.fileno())
+                file.close()
+                self._temporary.replace(self._path)
+                flush_directory(self._path.parent)
 
     def _open(self) -> IO[str]:
         assert self._path is not None
@@ -184,7 +169,7 @@ class FileWriter:
     def _writing(self) -> Iterator[None]:
         where = repr(str(self._path)) if self._path is not None else "the file"
         hint = "Choose a place that this process may write to, on a disk with room."
-        with os_errors_as(StoreUnavailableError, f"{where} cannot be written", hint), self._lock:
+        with os_errors_as(StoreUnavailableError, f"{where} cannot be written", hint):
             yield
 
 
@@ -201,19 +186,24 @@ class LineReader:
 
     def __init__(self, source: str | os.PathLike[str] | Iterable[str | bytes], line_limit: int) -> None:
         self._path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
-        self._source: Any = None if self._path is not None else source
+        self._source: Any = source
         self._most = line_limit
         self._start: Any = None
-        self._file: IO[bytes] | None = None
-        self._lines: Iterator[tuple[int, Any]] | None = None
-        if self._path is None and (isinstance(source, bytes) or not isinstance(source, Iterable)):
+        if isinstance(source, bytes) or not isinstance(source, str | os.PathLike | Iterable):
             raise InputError(
                 f"an import comes from a path or an open file, got {type(source).__name__}",
                 hint="Give the path of an export, or the file opened.",
             )
 
-    def read(self, limit: int) -> list[tuple[int, Any]]:
-        """Return the next lines: at most `limit`, fewer if they are large, none at the end.
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether it can be read again from its first line: a pipe cannot."""
+        if self._path is not None:
+            return self._path.is_file()
+        return hasattr(self._source, "seekable") and self._source.seekable()
+
+    def pages(self, limit: int) -> Generator[Page, None, None]:
+        """Yield the lines from the first one on: at most `limit` at once, fewer if they are large.
 
         Raises:
             InputError: The file is not there.
@@ -221,40 +211,26 @@ class LineReader:
             StoreUnavailableError: It cannot be read.
         """
         with self._reading():
-            lines = self._open_lines()
-            page: list[tuple[int, Any]] = []
-            size = 0
-            while size < self._most and len(page) < limit and (numbered := next(lines, None)) is not None:
-                page.append(numbered)
-                size += len(numbered[1]) if isinstance(numbered[1], str | bytes) else 0
-            return page
-
-    def rewind(self) -> bool:
-        """Go back to the first line. Returns False if the source can be read only once, such as a pipe.
-
-        Raises:
-            InputError: The file is not there.
-            StoreUnavailableError: It cannot be read.
-        """
-        with self._reading():
-            self._open_lines()
-            file: Any = self._file if self._path is not None else self._source
-            if self._start is None:
-                return False
-            file.seek(self._start)
-            self._lines = self._numbered(file)
-            return True
-
-    def _open_lines(self) -> Iterator[tuple[int, Any]]:
-        """Return the lines that are left, and note at the first time where they begin."""
-        if self._lines is None:
             if self._path is not None:
-                self._file = self._path.open("rb")
-            file = self._file if self._file is not None else self._source
-            seekable = getattr(file, "seekable", None)
-            self._start = file.tell() if seekable is not None and seekable() else None
-            self._lines = self._numbered(file)
-        return self._lines
+                with self._path.open("rb") as file:
+                    yield from self._pages(file, limit)
+                return
+            if self.is_repeatable and self._start is None:
+                self._start = self._source.tell()
+            elif self.is_repeatable:
+                self._source.seek(self._start)
+            yield from self._pages(self._source, limit)
+
+    def _pages(self, file: Any, limit: int) -> Iterator[Page]:
+        page, size = Page(), 0
+        for number, line in self._numbered(file):
+            page.append((number, line))
+            size += len(line) if isinstance(line, str | bytes) else 0
+            if size >= self._most or len(page) >= limit:
+                yield page
+                page, size = [], 0
+        if page:
+            yield page
 
     def _numbered(self, file: Any) -> Iterator[tuple[int, Any]]:
         readline = getattr(file, "readline", None)
@@ -281,11 +257,6 @@ class LineReader:
                 f"{str(self._path or 'the file')!r} cannot be read: {problem.strerror or problem}",
                 hint="Give a file that this process may read.",
             ) from problem
-
-    def close(self) -> None:
-        """Close the file, if it was opened here."""
-        if self._file is not None:
-            self._file.close()
 
 
 def _sweep(directory: Path) -> None:

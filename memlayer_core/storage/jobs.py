@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, Self
 import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular, View
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, to_micros
+from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, note, to_micros
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
 # A background job, and when it is tried again.
@@ -170,23 +170,20 @@ def spend(
     whose = connection.scalar(here.with_for_update(read=True)) or ""
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
-        today = {"day_calls": cost.calls, "day_tokens": cost.tokens_in + cost.tokens_out}
         key = {"namespace": whose, "kind": cost.kind, "model": cost.model}
-        noted = dialect_insert(connection.dialect.name, costs).values(day=_day(now), **key, **counts, **today)
-        same = costs.c.day == noted.excluded.day
-        added = {name: costs.c[name] + noted.excluded[name] for name in counts}
-        added |= {name: sa.case((same, costs.c[name]), else_=0) + noted.excluded[name] for name in today}
-        connection.execute(
-            noted.on_conflict_do_update(index_elements=[*key], set_={**added, "day": _day(now)})
+        noted = dialect_insert(connection.dialect.name, costs).values(
+            day=_day(now), day_calls=cost.calls, **key, **counts
         )
+        before = sa.case((costs.c.day == noted.excluded.day, costs.c.day_calls), else_=0)
+        added = {name: costs.c[name] + noted.excluded[name] for name in counts}
+        added |= {"day_calls": before + noted.excluded.day_calls, "day": noted.excluded.day}
+        connection.execute(noted.on_conflict_do_update(index_elements=[*key], set_=added))
 
 
-def spent_on_day(connection: sa.Connection, namespace: str, kind: str, now: datetime) -> tuple[int, int]:
-    """Return the calls and tokens of a user's models for a kind of work on the present day, in UTC."""
-    sums = [sa.func.coalesce(sa.func.sum(costs.c[name]), 0) for name in ("day_calls", "day_tokens")]
+def calls_on_day(connection: sa.Connection, namespace: str, kind: str, now: datetime) -> int:
+    """Return how often a user's models were called for a kind of work on the present day, in UTC."""
     today = costs.c.namespace == namespace, costs.c.kind == kind, costs.c.day == _day(now)
-    calls, tokens = connection.execute(sa.select(*sums).where(*today)).one()
-    return int(calls), int(tokens)
+    return int(connection.scalar(sa.select(sa.func.sum(costs.c.day_calls)).where(*today)) or 0)
 
 
 def _day(now: datetime | None) -> int:
@@ -325,8 +322,7 @@ def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> No
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
     name, at = f"{kind}_queued", _sortable(now)
-    first = dialect_insert(connection.dialect.name, meta).values(name=name, value=at).on_conflict_do_nothing()
-    if connection.scalar(first.returning(meta.c.name)) is not None:
+    if note(connection, name, at):
         return
     day_ago, day_ahead = _day_around(now)
     is_over = sa.or_(meta.c.value <= day_ago, meta.c.value > day_ahead)

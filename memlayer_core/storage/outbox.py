@@ -89,8 +89,7 @@ def is_projected(connection: sa.Connection) -> bool:
 
 def begin(connection: sa.Connection) -> None:
     """Mark what a store has, once: from now on its vectors go to an index."""
-    made = statements.dialect_insert(connection.dialect.name, meta).values(name=_INDEX, value="")
-    if connection.execute(made.on_conflict_do_nothing()).rowcount:
+    if statements.note(connection, _INDEX, ""):
         _mark_where(connection, sa.true())
 
 
@@ -102,8 +101,7 @@ def mark(connection: sa.Connection, keys: Sequence[int]) -> None:
 def mark_removed(connection: sa.Connection, shard: int, keys: Sequence[int], now: datetime) -> None:
     """Mark texts that will be deleted in this transaction, and the files of their collection."""
     mark(connection, keys)
-    note = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
-    connection.execute(note, {"name": f"{_STALE}{shard}", "value": str(statements.to_micros(now))})
+    statements.note(connection, f"{_STALE}{shard}", str(statements.to_micros(now)))
 
 
 def refill(connection: sa.Connection, shards: Collection[int], now: datetime) -> int:
@@ -152,7 +150,7 @@ def check(connection: sa.Connection, now: datetime) -> None:
 
 def condemn(connection: sa.Connection, shard: int, now: datetime) -> None:
     """Note that a collection is damaged: the next job of kind `"copy"` drops it and fills it again."""
-    _set_names(connection, shard, "damaged")
+    statements.set_note(connection, f"{_INDEX}:{shard}", "damaged")
     check(connection, now)
 
 
@@ -232,7 +230,7 @@ def begin_batch(
     known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
     names = "" if known is None else known.value
     batch = Batch(shard, marked, entries, made_for, tuple(names.split(" ")))
-    _set_names(connection, shard, f"{names} {batch.name}")
+    statements.set_note(connection, f"{_INDEX}:{shard}", f"{names} {batch.name}")
     return batch
 
 
@@ -249,7 +247,7 @@ def end_batch(connection: sa.Connection, job: Job, batch: Batch, until: datetime
             connection,
             *({"on": batch.shard, "of": key, "seen": seen} for key, seen in batch.versions.items()),
         )
-        _set_names(connection, batch.shard, batch.name)
+        statements.set_note(connection, f"{_INDEX}:{batch.shard}", batch.name)
     if gone:
         again = statements.dialect_insert(connection.dialect.name, outbox).on_conflict_do_nothing()
         connection.execute(again, [{"shard": batch.shard, "key": key, "version": 2} for key in gone])
@@ -281,13 +279,6 @@ def _is_held(connection: sa.Connection, job: Job, until: datetime) -> bool:
         return False
     connection.execute(sa.update(meta).where(meta.c.name == _INDEX).values(value=f"{job.id} {due}"))
     return True
-
-
-def _set_names(connection: sa.Connection, shard: int, names: str) -> None:
-    row = statements.dialect_insert(connection.dialect.name, meta).values(
-        name=f"{_INDEX}:{shard}", value=names
-    )
-    connection.execute(row.on_conflict_do_update(index_elements=["name"], set_={"value": names}))
 
 
 def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:

@@ -110,19 +110,12 @@ class PostgresDatabase:
 @contextmanager
 def _reading(connection: sa.Connection) -> Iterator[None]:
     """Read on one snapshot. Its end is sent, and not waited for."""
+    _READ.run(connection, _NOTHING)
+    yield
     try:
-        _READ.run(connection, _NOTHING)
-        yield
-    except sa.exc.DBAPIError as problem:
-        _roll_back(connection, problem)
-        raise
-    except Exception:
         _end_read(connection)
-        raise
-    except BaseException:
-        connection.invalidate()
-        raise
-    _end_read(connection)
+    except sa.exc.DBAPIError:
+        connection.invalidate()  # what was read is good
 
 
 @contextmanager
@@ -131,21 +124,14 @@ def _writing(connection: sa.Connection) -> Iterator[None]:
 
     The server has answered before it is asked to commit: if it had closed the connection, nothing was written.
     """
-    try:
-        expected = connection.info["pipeline"].result_queue
-        _WRITE.run(connection, _NOTHING)
-        begin = expected[-1] if expected else None
-        yield
-        if begin is not None and any(one is begin for one in expected):
-            _wait(connection, "")
-        _COMMIT.run(connection, _NOTHING)
-        _wait(connection, "COMMIT")
-    except Exception as problem:
-        _roll_back(connection, problem)
-        raise
-    except BaseException:
-        connection.invalidate()
-        raise
+    expected = connection.info["pipeline"].result_queue
+    _WRITE.run(connection, _NOTHING)
+    begin = expected[-1] if expected else None
+    yield
+    if begin is not None and any(one is begin for one in expected):
+        _wait(connection, "")
+    _COMMIT.run(connection, _NOTHING)
+    _wait(connection, "COMMIT")
 
 
 def _wait(connection: sa.Connection, last: str) -> None:
@@ -158,36 +144,14 @@ def _wait(connection: sa.Connection, last: str) -> None:
 
 def _end_read(connection: sa.Connection) -> None:
     """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
-    if connection.invalidated:
-        return
     pipeline = connection.info["pipeline"]
-    try:
-        is_answered = not pipeline.result_queue
-        _COMMIT.run(connection, _NOTHING)
-        if is_answered:
-            pipeline.pgconn.pipeline_sync()
-            pipeline.result_queue.append(None)  # the driver's mark for it
-        else:
-            _wait(connection, "COMMIT")  # an error is not left to the next transaction
-    except sa.exc.DBAPIError:
-        connection.invalidate()  # what was read is good
-
-
-def _roll_back(connection: sa.Connection, problem: Exception) -> None:
-    """Roll back. A connection on which that fails is broken."""
-    if connection.invalidated:
-        return
-    driven: Any = connection.connection.dbapi_connection
-    broken = connection.dialect.loaded_dbapi.Error
-    try:
-        try:
-            driven.rollback()
-        except broken:  # what statements met whose answers nobody waited for
-            driven.rollback()
-    except broken:
-        connection.invalidate()
-        if isinstance(problem, sa.exc.DBAPIError):
-            problem.connection_invalidated = True
+    is_answered = not pipeline.result_queue
+    _COMMIT.run(connection, _NOTHING)
+    if is_answered:
+        pipeline.pgconn.pipeline_sync()
+        pipeline.result_queue.append(None)  # the driver's mark for it
+    else:
+        _wait(connection, "COMMIT")  # an error is not left to the next transaction
 
 
 def _postgres_engine(url: str, settings: Settings, **pool: Any) -> sa.Engine:

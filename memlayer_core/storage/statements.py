@@ -51,21 +51,16 @@ class Statement:
         self._row: Any = None
 
     def all(self, connection: sa.Connection, values: Values) -> list[Any]:
-        """Return every row, its columns as attributes."""
-        rows = self.tuples(connection, values)
-        return list(map(self._row._make, rows))
-
-    def tuples(self, connection: sa.Connection, values: Values) -> list[tuple[Any, ...]]:
-        """Return every row as a plain tuple, for statements with thousands of rows."""
+        """Return every row, a tuple with its columns as attributes."""
         cursor = self._execute(connection, values)
         try:
-            rows = [*cursor.fetchall()]
+            rows = cursor.fetchall()
         except connection.dialect.loaded_dbapi.Error as problem:  # the driver asks for a row only now
-            raise error_of("", problem, connection, cursor) from problem
+            raise error_of("", problem, connection) from problem
         if self._row is None:
             self._row = _row_of([column[0] for column in cursor.description])
         cursor.close()
-        return rows
+        return list(map(self._row._make, rows))
 
     def first(self, connection: sa.Connection, values: Values) -> Any | None:
         """Return the first row, or None."""
@@ -78,11 +73,9 @@ class Statement:
 
     def _execute(self, connection: sa.Connection, *values: Values) -> DBAPICursor:
         dialect = connection.dialect
-        written = self._written.get(dialect.name)
-        if written is None:
-            written = self._written[dialect.name] = self._compile(dialect)
-        sql, arguments = written
-        cursor: DBAPICursor | None = None
+        if dialect.name not in self._written:
+            self._written[dialect.name] = self._compile(dialect)
+        sql, arguments = self._written[dialect.name]
         try:
             cursor = connection.connection.cursor()
             if len(values) == 1:
@@ -90,7 +83,7 @@ class Statement:
             else:
                 cursor.executemany(sql, [arguments(some) for some in values])
         except dialect.loaded_dbapi.Error as problem:
-            raise error_of(sql, problem, connection, cursor) from problem
+            raise error_of(sql, problem, connection) from problem
         return cursor
 
     def _compile(self, dialect: sa.Dialect) -> _Written:
@@ -133,13 +126,6 @@ class ListStatement:
         parts = self._parts(connection, items, values)
         return [row for statement, given in parts for row in statement.all(connection, given)]
 
-    def tuples(
-        self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE
-    ) -> list[tuple[Any, ...]]:
-        """Return every row for any of the values as a plain tuple, for statements with thousands of rows."""
-        parts = self._parts(connection, items, values)
-        return [row for statement, given in parts for row in statement.tuples(connection, given)]
-
     def run(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> None:
         """Change something for all of the values."""
         for statement, given in self._parts(connection, items, values):
@@ -177,26 +163,30 @@ def dialect_insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.
     return postgresql.insert(table)
 
 
-def error_of(
-    sql: str, problem: Exception, connection: sa.Connection, cursor: DBAPICursor | None = None
-) -> sa.exc.DBAPIError | BaseException:
+def error_of(sql: str, problem: Exception, connection: sa.Connection) -> sa.exc.DBAPIError | BaseException:
     """Return a driver's error as SQLAlchemy raises it, without the values, since they may quote messages."""
-    dialect = connection.dialect
-    gone = connection.invalidated
-    is_broken = gone or dialect.is_disconnect(problem, connection.connection, cursor)  # type: ignore[arg-type]
-    if is_broken:
-        connection.invalidate(problem)
-    elif cursor is not None:
-        cursor.close()
+    dialect, gone = connection.dialect, connection.invalidated
     return sa.exc.DBAPIError.instance(
         sql,
         None,
         problem,
         dialect.loaded_dbapi.Error,
         hide_parameters=True,
-        connection_invalidated=is_broken,
+        connection_invalidated=gone or dialect.is_disconnect(problem, connection.connection, None),  # type: ignore[arg-type]
         dialect=dialect,
     )
+
+
+def note(connection: sa.Connection, name: str, value: str) -> bool:
+    """Write a row of `meta`, unless there is one of that name. Returns whether there was none."""
+    row = dialect_insert(connection.dialect.name, meta).values(name=name, value=value)
+    return connection.scalar(row.on_conflict_do_nothing().returning(meta.c.name)) is not None
+
+
+def set_note(connection: sa.Connection, name: str, value: str) -> None:
+    """Write a row of `meta`, or what it says from now on."""
+    row = dialect_insert(connection.dialect.name, meta).values(name=name, value=value)
+    connection.execute(row.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
 
 
 # Keys and times as the tables have them, and the conditions that keep a query within a scope.
@@ -304,8 +294,8 @@ def take_keys(connection: sa.Connection, count: int) -> Sequence[int]:
     """
     if not count:
         return ()
-    rows = _TAKE[connection.dialect.name].tuples(connection, {"more": count})
+    rows = _TAKE[connection.dialect.name].all(connection, {"more": count})
     if connection.dialect.name == _SERVER:
         return [key for (key,) in rows]
-    last = rows[0][0]
+    last = rows[0].last
     return range(last - count + 1, last + 1)

@@ -1,4 +1,4 @@
-"""The journal's tables. When one of them changes, `migration.SCHEMA_VERSION` goes up."""
+"""The journal's tables. When one of them changes, `database.SCHEMA_VERSION` goes up."""
 
 from __future__ import annotations
 
@@ -219,10 +219,10 @@ costs = sa.Table(
     sa.Column("tokens_in", sa.BigInteger, nullable=False),
     sa.Column("tokens_out", sa.BigInteger, nullable=False),
     sa.Column("facts", sa.BigInteger, nullable=False, server_default="0"),
-    # The last day, and what was spent on it.
+    # The last day, and the calls of it.
     sa.Column("day", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("day_calls", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),  # of no use any more
 )
 
 # Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and

@@ -122,7 +122,7 @@ def add(
     ready = [(key, terms) for key, terms in rows if terms is not None]
     if ready:
         if not owners:
-            owners = [words.owner(_NUMBER.tuples(connection, {"of": scope.namespace})[0][0])]
+            owners = [words.owner(_NUMBER.all(connection, {"of": scope.namespace})[0][0])]
         words.insert(connection, owners, ready)
     enqueue(connection, "index", [key for key, _ in rows], scope.namespace, now)
 

@@ -201,7 +201,7 @@ def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
 
 def columns_of(connection: sa.Connection, keys: Sequence[int]) -> TextColumns:
     """Return those of some texts that have vectors as columns."""
-    return columns_from(_BY_KEY.tuples(connection, keys))
+    return columns_from(_BY_KEY.all(connection, keys))
 
 
 _LOAD = Statement(
@@ -251,11 +251,11 @@ class VectorCache:
             return known
         block = None
         if known is not None and known.version < overview.version:
-            rows = _LOAD.tuples(connection, {"of": namespace, "since": known.version})
+            rows = _LOAD.all(connection, {"of": namespace, "since": known.version})
             with self._lock:
                 block = _extended(known, rows, overview)
         if block is None:
-            block = _loaded(_LOAD.tuples(connection, {"of": namespace, "since": -1}), overview.version)
+            block = _loaded(_LOAD.all(connection, {"of": namespace, "since": -1}), overview.version)
         with self._lock:
             newest = self._blocks.get(namespace)
             if newest is None or newest.version <= overview.version:
@@ -492,8 +492,7 @@ def add(
     if grew is None:
         return None
     if grew.dimension is None:
-        known = statements.dialect_insert(connection.dialect.name, meta).on_conflict_do_nothing()
-        connection.execute(known, {"name": "dimension", "value": dimension})
+        statements.note(connection, "dimension", dimension)
     same = storage_texts.columns_of(kind, scope, owner)
     _INSERT.run(
         connection, *({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
@@ -572,14 +571,10 @@ def set_embedder(
     """
     if layout(connection).dimension is None:
         pairs = {language: (scale.mean, scale.deviation) for language, scale in (scales or {}).items()}
-        values = {"embedder": embedder, _SCALES: json.dumps(pairs)}
+        statements.set_note(connection, "embedder", embedder)
+        statements.set_note(connection, _SCALES, json.dumps(pairs))
         if dimension is not None:
-            values["dimension"] = str(dimension)
-        record = statements.dialect_insert(connection.dialect.name, meta)
-        connection.execute(
-            record.on_conflict_do_update(index_elements=["name"], set_={"value": record.excluded.value}),
-            [{"name": name, "value": value} for name, value in values.items()],
-        )
+            statements.set_note(connection, "dimension", str(dimension))
     return layout(connection)
 
 

@@ -46,7 +46,7 @@ def keys(connection: sa.Connection) -> list[int]:
 
 def existing_keys(connection: sa.Connection, keys: Sequence[int]) -> set[int]:
     """Return those of the keys whose words are filed."""
-    return {key for (key,) in _EXISTING.tuples(connection, keys)}
+    return {key for (key,) in _EXISTING.all(connection, keys)}
 
 
 def owner(number: int) -> str:
@@ -137,7 +137,7 @@ def _search(
         length = next(length for length in _LENGTHS if length >= len(some))
         names = [f"word_{place}" for place in range(length)]
         values = {**dict(zip_longest(names, some, fillvalue="")), **narrow, "limit": limit}
-        for term, key, count in _first_texts(length, bool(narrow)).tuples(connection, values):
+        for term, key, count in _first_texts(length, bool(narrow)).all(connection, values):
             found[term][key] = count
     return found
 

@@ -26,7 +26,7 @@ from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.storage.files import LineReader
+from memlayer_core.storage.files import LineReader, Page
 from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
@@ -93,7 +93,7 @@ def export(
     """
     Scope("anybody" if user_id is None else user_id, tenant_id=tenant_id)  # checks the ids
     done = 0
-    try:
+    with target:
         expected = db.read(messages_reads.count_all, tenant_id, user_id)
         pages = _pages(db, tenant_id, user_id, lines.HeaderLine(tenant_id, user_id, now, expected))
         while page := next(pages, None):
@@ -101,10 +101,6 @@ def export(
             forms = map(lines.form_of, some)
             target.write("".join(json_text(form, ascii_only=target.ascii_only) + "\n" for form in forms))
             yield from _report(progress, done, expected)
-        target.keep()
-    except BaseException:
-        target.discard()
-        raise
     return done
 
 
@@ -220,15 +216,13 @@ def import_from(
         "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
     )
     importing = _Import(rt, tenant_id, reach if user_id is not None else None, dry_run=dry_run)
-    try:
-        if user_id is not None and reader.rewind():
-            while importing.look(reader):
+    if user_id is not None and reader.is_repeatable:
+        with closing(reader.pages(AT_ONCE)) as pages:
+            while importing.look(pages):
                 pass
-            reader.rewind()
-        while importing.take(reader):
+    with closing(reader.pages(AT_ONCE)) as pages:
+        while importing.take(pages):
             yield from _report(progress, importing.done.messages, importing.expected)
-    finally:
-        reader.close()
     return importing.done
 
 
@@ -254,12 +248,12 @@ class _Import:
         self._versions: list[tuple[PreparedMessage, datetime, str | None]] = []
         self._kept_in: dict[Scope, Scope] = {}
 
-    def look(self, source: LineReader) -> bool:
+    def look(self, pages: Iterator[Page]) -> bool:
         """Check who owns the lines of the next page, and store nothing. Returns whether the check goes on.
 
         A line that cannot be read ends the check, since it will stop the import, too.
         """
-        page = source.read(AT_ONCE)
+        page = next(pages, [])
         for number, text in page:
             try:
                 self._read(text)
@@ -271,10 +265,10 @@ class _Import:
                 return False
         return bool(page)
 
-    def take(self, source: LineReader) -> bool:
+    def take(self, pages: Iterator[Page]) -> bool:
         """Import the next page. Returns whether there was one."""
         try:
-            page = source.read(AT_ONCE)
+            page = next(pages, [])
             for self._line, text in page:
                 line = self._read(text)
                 if line is not None:

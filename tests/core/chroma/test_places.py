@@ -42,7 +42,7 @@ def write(index: ChromaIndex, *keys: int, shard: int = 0) -> str:
     """Give a collection a batch. Returns its name."""
     scope = Scope("ann", session_id="s1")
     buckets = scope.user_bucket, scope.agent_bucket, scope.session_bucket
-    entries = [IndexEntry(key, buckets, vector(key), f"hash-{key}") for key in keys]
+    entries = [IndexEntry(key, buckets, (vector(key),), f"hash-{key}") for key in keys]
     before = ("", LAST.get((id(index), shard), ""))
     batch = Batch(shard, dict.fromkeys(keys, 1), entries, ("e", DIMENSION), before)
     index.write(batch)

@@ -28,7 +28,7 @@ from tests.sql import postings
 
 pytestmark = pytest.mark.each_database
 
-QUESTION = filing(0, LOUIS, [1, 2, 3]).vector
+(QUESTION,) = filing(0, LOUIS, [1, 2, 3]).vectors
 HELPER = Scope("louis", "s2", agent_id="helper")
 REACHES = (Scope("louis"), Scope("louis", agent_id="helper"), Scope("eve"))
 
