@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.codec import json_text
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
+
+T = TypeVar("T", bound=Collection[Any])
 
 Progress = Callable[[int, int], object]
 """Called after each page with the number of messages that are done, and the expected number."""
@@ -91,17 +95,24 @@ def export(
     Returns:
         How many messages were written.
     """
-    Scope("anybody" if user_id is None else user_id, tenant_id=tenant_id)  # checks the ids
-    done = 0
+    _scope_of(user_id, tenant_id)  # checks the ids
+    done = Counter[type[lines.Line]]()
     with target:
         expected = db.read(messages_reads.count_all, tenant_id, user_id)
-        pages = _pages(db, tenant_id, user_id, lines.HeaderLine(tenant_id, user_id, now, expected))
-        while page := next(pages, None):
-            done, some = page
-            forms = map(lines.form_of, some)
+        header = lines.HeaderLine(tenant_id, user_id, now, expected)
+        for page in chain([[header]], _pages(db, tenant_id, user_id), _end_of(done)):
+            done.update(map(type, page))
+            forms = map(lines.form_of, page)
             target.write("".join(json_text(form, ascii_only=target.ascii_only) + "\n" for form in forms))
-            yield from _report(progress, done, expected)
-    return done
+            yield from _report(progress, done[lines.MessageLine], expected)
+    return done[lines.MessageLine]
+
+
+def _scope_of(user_id: str | None, tenant_id: str | None) -> Scope:
+    """Return the scope of a user, or of anybody in a tenant. The ids are checked."""
+    return Scope(
+        "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
+    )
 
 
 def _report(progress: Progress | None, count: int, expected: int) -> Asking[None]:
@@ -128,11 +139,13 @@ def _details(connection: Connection, session: Session) -> SessionDetails:
     )
 
 
-def _sessions(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Session]:
-    last = 0
-    while page := db.read(messages_reads.inventory, tenant_id, user_id, last, AT_ONCE):
-        yield from page
-        last = page[-1].number
+def _paged(
+    db: Database, read: Callable[..., T], whose: Sequence[Any], place: Any, place_of: Callable[[T], Any]
+) -> Iterator[T]:
+    """Yield what a function reads, page by page. `place_of` returns where a page ends."""
+    while page := db.read(read, *whose, place, AT_ONCE):
+        yield page
+        place = place_of(page)
 
 
 def _messages(db: Database, session: Session) -> Iterator[list[StoredMessage]]:
@@ -147,45 +160,40 @@ def _messages(db: Database, session: Session) -> Iterator[list[StoredMessage]]:
         after = end
 
 
-def _pages(
-    db: Database, tenant_id: str, user_id: str | None, header: lines.HeaderLine
-) -> Iterator[tuple[int, list[lines.Line]]]:
-    """Yield pages of lines, each with the number of messages up to its end."""
-    yield 0, [header]
-    behind = ""
-    while counted := db.read(records_reads.counts, tenant_id, user_id, behind, AT_ONCE):
-        yield 0, [lines.UserLine(tenant_id, *user) for user in counted.values()]
-        behind = max(counted)
-    known, sessions, messages = None, 0, 0
-    for session in _sessions(db, tenant_id, user_id):
-        for page in _messages(db, session):
+def _pages(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Sequence[lines.Line]]:
+    """Yield the lines between the first one and the last one in pages."""
+    whose = tenant_id, user_id
+    for counted in _paged(db, records_reads.counts, whose, "", max):
+        yield [lines.UserLine(tenant_id, *user) for user in counted.values()]
+    sessions = _paged(db, messages_reads.inventory, whose, 0, lambda page: page[-1].number)
+    number = 0
+    for session in chain.from_iterable(sessions):
+        for place, page in enumerate(_messages(db, session)):
             some: list[lines.Line] = []
-            if known is not session:  # a session without messages has no line
-                known, sessions = session, sessions + 1
-                some.append(lines.SessionLine(sessions, session.scope, db.read(_details, session)))
+            if place == 0:  # a session without messages has no line
+                number += 1
+                some.append(lines.SessionLine(number, session.scope, db.read(_details, session)))
             every = (one.message for one in page)
             some.extend(
-                lines.MessageLine(sessions, replace(one, withdrawn_at=None), one.withdrawn_at)
-                for one in every
+                lines.MessageLine(number, replace(one, withdrawn_at=None), one.withdrawn_at) for one in every
             )
-            messages += len(page)
-            yield messages, some
-    records, place = 0, ("", 0)
-    while kept := db.read(records_reads.pages, tenant_id, user_id, place, AT_ONCE):
+            yield some
+    for kept in _paged(db, records_reads.pages, whose, ("", 0), lambda page: page[-1][0]):
         quotes = db.read(records_reads.evidence_of, [place for place, _ in kept])
-        yield messages, [lines.RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
-        records, place = records + len(kept), kept[-1][0]
-    items = 0
+        yield [lines.RecordLine(tuple(versions), quotes.get(place, ())) for place, versions in kept]
     own = [Folder(tenant_id)] if user_id is None else db.read(items_sql.folders_of, tenant_id, user_id)
     for folder in own:
-        last = 0
-        while held := db.read(items_sql.pages, folder, last, AT_ONCE):
-            yield messages, [lines.item_line(tenant_id, item, texts) for item, texts in held]
-            items, last = items + len(held), held[-1][0].number
-    yield messages, [lines.EndLine(sessions, messages, records, items)]
+        for held in _paged(db, items_sql.pages, [folder], 0, lambda page: page[-1][0].number):
+            yield [lines.item_line(tenant_id, item, texts) for item, texts in held]
 
 
-# Imports an export, page by page. Importing it twice has the same result as once.
+def _end_of(done: Mapping[type[lines.Line], int]) -> Iterator[Sequence[lines.Line]]:
+    """Yield the last line, once all others are counted."""
+    counted = lines.SessionLine, lines.MessageLine, lines.RecordLine, lines.ItemLine
+    yield [lines.EndLine(*(done[kind] for kind in counted))]
+
+
+# Imports an export page by page, and what other programs wrote conversation by conversation.
 
 
 class Ownership(NamedTuple):
@@ -202,45 +210,69 @@ def import_from(
     """Import an export, or what another program wrote. Importing it twice has the same result as once.
 
     Raises:
-        ImportStoppedError: It cannot be read. For an export, the error names the line, and how much was imported.
+        ImportStoppedError: It cannot be read, it is not known whose it is or which speaker is the user, or it belongs to somebody
+            else. For an export, the error names the line, and how much was imported.
     """
-    user_id, tenant_id, me = owner
-    found = source_of(source, name)
+    found, report = source_of(source, name), ImportReport(dry_run=dry_run)
+    importer: _Importer
     if isinstance(found, Source):
-        report = ImportReport(source_format=found.name, dry_run=dry_run)
-        return (yield from _bring(_Arrival(rt, owner, report), found, progress))
-    if me is not None:
+        report.source_format = found.name
+        importer = _Conversations(rt, owner, report, found)
+    elif owner.me is not None:
         raise errors.InputError("an export already says who speaks", hint="Leave `me` out.")
-    reader = LineReader(found, rt.settings.import_line_bytes)
-    reach = Scope(
-        "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
-    )
-    importing = _Import(rt, tenant_id, reach if user_id is not None else None, dry_run=dry_run)
-    if user_id is not None and reader.is_repeatable:
-        with closing(reader.pages(AT_ONCE)) as pages:
-            while importing.look(pages):
-                pass
-    with closing(reader.pages(AT_ONCE)) as pages:
-        while importing.take(pages):
-            yield from _report(progress, importing.done.messages, importing.expected)
-    return importing.done
+    else:
+        importer = _Export(rt, owner, report, LineReader(found, rt.settings.import_line_bytes))
+    with closing(importer.parts()) as parts:
+        for _ in parts:
+            yield from _report(progress, report.messages, importer.expected)
+    return report
 
 
-class _ForeignError(errors.ImportStoppedError):
-    """A line does not belong to the required user."""
+class _Importer:
+    """Takes in what is imported, and counts it.
+
+    Attributes:
+        expected: How many messages there are, if that is known.
+    """
+
+    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport) -> None:
+        self.expected = 0
+        self._rt, self._owner, self._report = rt, owner, report
+        self._scope = _scope_of(owner.user_id, owner.tenant_id)
+        self._folders: Sequence[Folder] = ()
+        if owner.user_id is not None:
+            self._folders = rt.db.read(folders_of, self._scope.tenant_id, owner.user_id)
+
+    def parts(self) -> Generator[None]:
+        """Check whose it is as far as it can be read twice, then import it part by part. It pauses after each part."""
+        raise NotImplementedError
+
+    def _merge(
+        self, scope: Scope, drafts: Sequence[PreparedMessage], details: SessionDetails, *, is_learned: bool
+    ) -> None:
+        """Store messages that a session does not have."""
+        rt = self._rt
+        more = rt.now(), rt.shards
+        receipt = rt.db.write(sql.merge, scope, drafts, details, *more, is_learned=is_learned)
+        announce(rt, scope, receipt)
+        self._report.count(receipt)
+
+    def _place(self, tenant_id: str, item: StoredItem) -> None:
+        """Check an item of another store, and store it if it is new here, unless nothing is to be written."""
+        rt, now = self._rt, self._rt.now()
+        put = put_of(rt, tenant_id, item.put)
+        dated = replace(put, created_at=item.created_at or now, updated_at=item.updated_at or now)
+        if not self._report.dry_run and rt.db.write(items_sql.restore, dated, now, rt.shards):
+            self._report.placed += 1
+            rt.wake()
 
 
-class _Import:
+class _Export(_Importer):
     """Reads an export's lines in order, and stores its messages page by page."""
 
-    def __init__(self, rt: Runtime, tenant_id: str | None, owner: Scope | None, *, dry_run: bool) -> None:
-        self.done = ImportReport(dry_run=dry_run)
-        self.expected = 0
-        self._rt = rt
-        self._tenant_id = tenant_id
-        self._owner = owner
-        self._folders = [] if owner is None else rt.db.read(folders_of, owner.tenant_id, owner.user_id)
-        self._line = 0
+    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport, reader: LineReader) -> None:
+        super().__init__(rt, owner, report)
+        self._reader, self._line = reader, 0
         self._has_header = self._is_complete = False
         self._session: lines.SessionLine | None = None
         self._learned: set[str] = set()
@@ -248,82 +280,96 @@ class _Import:
         self._versions: list[tuple[PreparedMessage, datetime, str | None]] = []
         self._kept_in: dict[Scope, Scope] = {}
 
-    def look(self, pages: Iterator[Page]) -> bool:
-        """Check who owns the lines of the next page, and store nothing. Returns whether the check goes on.
+    def parts(self) -> Generator[None]:
+        """Do it page by page."""
+        if self._owner.user_id is not None and self._reader.is_repeatable:
+            self._check()
+        with closing(self._reader.pages(AT_ONCE)) as pages:
+            while self._take_page(pages):
+                yield
 
-        A line that cannot be read ends the check, since it will stop the import, too.
-        """
-        page = next(pages, [])
-        for number, text in page:
-            try:
-                self._read(text)
-            except _ForeignError as problem:
-                raise errors.ImportStoppedError(
-                    f"nothing was imported: line {number}: {problem}", hint=problem.hint
-                ) from None
-            except errors.ImportStoppedError:
-                return False
-        return bool(page)
+    def _check(self) -> None:
+        """Check who owns the lines. A line that cannot be read ends the check, since it will stop the import, too."""
+        with closing(self._reader.pages(AT_ONCE)) as pages:
+            for number, text in chain.from_iterable(pages):
+                try:
+                    problem = self._problem_of(self._read(text))
+                except errors.ImportStoppedError:
+                    return
+                if problem is not None:
+                    raise self._foreign(f"nothing was imported: line {number}: {problem}")
 
-    def take(self, pages: Iterator[Page]) -> bool:
+    def _take_page(self, pages: Iterator[Page]) -> bool:
         """Import the next page. Returns whether there was one."""
         try:
             page = next(pages, [])
             for self._line, text in page:
                 line = self._read(text)
+                if (problem := self._problem_of(line)) is not None:
+                    raise self._foreign(problem)
                 if line is not None:
-                    self._take(line)
+                    self._follow(line)
             if not page and not self._is_complete:
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
         except errors.ImportStoppedError as problem:
             self._store(is_over=True)
             more = "" if self._has_header else f" {_NO_EXPORT}"
             raise errors.ImportStoppedError(
-                f"the import stopped at line {self._line}: {problem}; {self.done} were imported and stay",
+                f"the import stopped at line {self._line}: {problem}; {self._report} were imported and stay",
                 hint=f"{problem.hint} Importing it again goes on where this stopped.{more}",
             ) from None
         self._store()
         return bool(page)
 
     def _read(self, text: Any) -> lines.Line | None:
-        """Return a line, if it belongs to the required user."""
-        line = lines.line_of(text, self._tenant_id, self._rt.settings.import_line_bytes)
-        if line is None or self._owner is None:
-            return line
-        problem = lines.foreign(line, self._owner.user_id, self._owner.tenant_id, self._folders)
-        if problem is not None:
-            raise _ForeignError(
-                problem,
-                hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
-                "leave `user_id` out if you trust the file.",
-            )
-        return line
+        return lines.line_of(text, self._owner.tenant_id, self._rt.settings.import_line_bytes)
 
-    def _take(self, line: lines.Line) -> None:
+    def _problem_of(self, line: lines.Line | None) -> str | None:
+        """Return why a line does not belong to the required user; None if it does."""
+        if line is None or self._owner.user_id is None:
+            return None
+        return lines.foreign(line, self._scope.user_id, self._scope.tenant_id, self._folders)
+
+    def _foreign(self, problem: str) -> errors.ImportStoppedError:
+        return errors.ImportStoppedError(
+            problem,
+            hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
+            "leave `user_id` out if you trust the file.",
+        )
+
+    def _follow(self, line: lines.Line) -> None:
+        """Import a line, if it may follow what precedes it."""
         if self._is_complete:
             raise _stop("something follows the line that ends the export")
         if isinstance(line, lines.HeaderLine) is self._has_header:
             raise _stop(
                 "a second export begins" if self._has_header else "it does not begin as an export does"
             )
+        if not isinstance(line, lines.MessageLine):
+            self._store(is_over=True)
+        with errors.errors_as(errors.ImportStoppedError):
+            self._take(line)
+
+    def _take(self, line: lines.Line) -> None:
+        report = self._report
         match line:
             case lines.HeaderLine(messages=expected):
                 self._has_header, self.expected = True, expected
             case lines.SessionLine():
-                self._store(is_over=True)
                 self._session = self._origin_of(line)
-                self.done.sessions += 1
-            case lines.MessageLine(session=number, message=message, withdrawn_at=left):
-                if self._session is None or self._session.number != number:
-                    raise _stop(f"the message is of session {number}, whose line does not precede it")
-                self._wait(self._session, message, left)
-            case lines.UserLine() | lines.RecordLine() | lines.ItemLine():
-                self._store(is_over=True)
-                self._keep(line)
+                report.sessions += 1
+            case lines.MessageLine():
+                self._wait(line)
+            case lines.UserLine():
+                self._expect(line)
+            case lines.RecordLine():
+                report.records += 1
+                self._remember(line)
+            case lines.ItemLine(tenant_id=tenant_id, stored=item):
+                report.items += 1
+                self._place(tenant_id, item)
             case lines.EndLine():
-                self._store(is_over=True)
-                done = self.done
-                if line != lines.EndLine(done.sessions, done.messages, done.records, done.items):
+                if line != lines.EndLine(report.sessions, report.messages, report.records, report.items):
                     raise _stop(f"lines are missing: it had {line}")
                 self._is_complete = True
 
@@ -335,10 +381,13 @@ class _Import:
         self._kept_in[line.scope] = origin = self._kept_in.get(origin, origin)
         return replace(line, scope=origin)
 
-    def _wait(self, line: lines.SessionLine, message: Message, withdrawn_at: datetime | None) -> None:
-        with errors.errors_as(errors.ImportStoppedError):
-            draft = draft_of(self._rt, line.scope, message)
-        left = line.details.created_at if line.holds_versions else withdrawn_at
+    def _wait(self, line: lines.MessageLine) -> None:
+        """Check a message, which is stored at the end of its page or of its session."""
+        session = self._session
+        if session is None or session.number != line.session:
+            raise _stop(f"the message is of session {line.session}, whose line does not precede it")
+        draft = draft_of(self._rt, session.scope, line.message)
+        left = session.details.created_at if session.holds_versions else line.withdrawn_at
         if left is not None:
             self._versions.append((draft, left, None))
             return
@@ -348,67 +397,48 @@ class _Import:
         self._drafts[named] = draft
         self._versions = [(one, at, before or named) for one, at, before in self._versions]
 
-    def _keep(self, line: lines.UserLine | lines.RecordLine | lines.ItemLine) -> None:
-        """Count what is not a message, and store it."""
-        rt, done = self._rt, self.done
-        done.records += isinstance(line, lines.RecordLine)
-        done.items += isinstance(line, lines.ItemLine)
-        if done.dry_run:
+    def _expect(self, line: lines.UserLine) -> None:
+        """Reserve the ids of the records that follow, and delete records that were deleted there."""
+        if self._report.dry_run:
             return
-        with errors.errors_as(errors.ImportStoppedError):
-            match line:
-                case lines.UserLine():
-                    kept = bool(self._expect(line))
-                case lines.RecordLine():
-                    kept = self._remember(line)
-                case lines.ItemLine(tenant_id=tenant_id, stored=item):
-                    kept = _place(rt, tenant_id, item)
-                    done.placed += kept
-        if kept:
-            rt.wake()
-
-    def _expect(self, line: lines.UserLine) -> int:
-        """Reserve the ids of the records that follow, and delete records that were deleted there. Returns how many."""
-        write, owner = self._rt.db.write, line.owner
+        rt, owner = self._rt, line.owner
         self._learned.add(owner.namespace)
-        write(records_writes.note_numbers, owner, self._rt.shards, line.records)
-        again, now = records_writes.forget_again, self._rt.now()
-        return sum(write(again, owner, *gone, now) for gone in line.forgotten.items())
+        rt.db.write(records_writes.note_numbers, owner, rt.shards, line.records)
+        for gone in line.forgotten.items():
+            if rt.db.write(records_writes.forget_again, owner, *gone, rt.now()):
+                rt.wake()
 
-    def _remember(self, line: lines.RecordLine) -> bool:
+    def _remember(self, line: lines.RecordLine) -> None:
         """Store a record. It is archived if an earlier memlayer learned it by patterns, or kept it out of contexts."""
-        reason = lines.archived_because(line)
-        versions = [replace(version, archived_because=reason) for version in line.versions]
-        ready = [prepare_record(self._rt, version) for version in versions]
+        if self._report.dry_run:
+            return
+        rt, reason = self._rt, lines.archived_because(line)
+        ready = [prepare_record(rt, replace(one, archived_because=reason)) for one in line.versions]
         evidence = line.evidence if reason is None else ()
-        quotes = [replace(one, quote=self._rt.redact(one.quote)) for one in evidence]
-        kept = self._rt.db.write(records_writes.restore, ready, quotes, self._rt.now(), self._rt.shards)
-        self.done.remembered += kept
-        self.done.archived += kept and reason is not None
-        return kept
+        quotes = [replace(one, quote=rt.redact(one.quote)) for one in evidence]
+        if rt.db.write(records_writes.restore, ready, quotes, rt.now(), rt.shards):
+            self._report.remembered += 1
+            self._report.archived += reason is not None
+            rt.wake()
 
     def _store(self, *, is_over: bool = False) -> None:
         """Store what waits. A version waits for the message that follows it, or for the end of its session."""
         drafts, self._drafts = list(self._drafts.values()), {}
         ready = [one for one in self._versions if is_over or one[2] is not None]
         self._versions = [one for one in self._versions if not is_over and one[2] is None]
-        rt, session = self._rt, self._session
+        rt, report, session = self._rt, self._report, self._session
         if session is None:
             return
-        self.done.messages += len(drafts) + len(ready)
-        if self.done.dry_run:
+        report.messages += len(drafts) + len(ready)
+        if report.dry_run:
             return
         if drafts:
-            is_learned, more = session.scope.namespace in self._learned, (rt.now(), rt.shards)
-            receipt = rt.db.write(
-                sql.merge, session.scope, drafts, session.details, *more, is_learned=is_learned
-            )
-            announce(rt, session.scope, receipt)
-            self.done.count(receipt)
+            is_learned = session.scope.namespace in self._learned
+            self._merge(session.scope, drafts, session.details, is_learned=is_learned)
         if ready:
             new = rt.db.write(sql.add_versions, session.scope, ready, rt.now(), rt.shards)
-            self.done.stored += new
-            self.done.unchanged += len(ready) - new
+            report.stored += new
+            report.unchanged += len(ready) - new
 
 
 def _stop(problem: str) -> errors.ImportStoppedError:
@@ -419,66 +449,36 @@ _NO_EXPORT = (
     "`memory.export` writes one. Of another program's file give the path, or open it with `open(path, 'rb')`."
 )
 
-
-def _place(rt: Runtime, tenant_id: str, item: StoredItem, *, is_real: bool = True) -> bool:
-    """Store an item of another store if it is new here, unless it is only to be checked. Returns whether it was stored."""
-    put = put_of(rt, tenant_id, item.put)
-    if not is_real:
-        return False
-    now = rt.now()
-    dated = replace(put, created_at=item.created_at or now, updated_at=item.updated_at or now)
-    return rt.db.write(items_sql.restore, dated, now, rt.shards)
-
-
-# Imports what other programs wrote, conversation by conversation. Importing it twice has the same result as once.
-
 _WITH_VECTORS = 1000  # if a conversation has more messages, not all of its vectors are held in memory
-
-
-def _bring(arrival: _Arrival, source: Source, progress: Progress | None) -> Asking[ImportReport]:
-    """Import conversations. A source that can be read twice is checked as a whole first: if it is refused, nothing is written.
-
-    Raises:
-        ImportStoppedError: It is not known whose they are, or which speaker is the user; or they are damaged.
-    """
-    if source.is_repeatable:
-        with closing(source.open()) as conversations:
-            for conversation in conversations:
-                arrival.note(conversation)
-        arrival.check()
-    with closing(source.open()) as conversations:
-        for conversation in conversations:
-            arrival.take(conversation)
-            yield from _report(progress, arrival.report.messages, arrival.expected)
-    return arrival.report
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:10])) + (" and others" if len(names) > 10 else "")  # noqa: PLR2004
 
 
-class _Arrival:
-    """Decides who gets the imported conversations and which of their speakers is the user, takes them in, and counts them.
+class _Conversations(_Importer):
+    """Decides who gets conversations and which of their speakers is the user, and takes them in."""
 
-    Attributes:
-        report: What was done.
-        expected: How many messages there are, if that is known.
-    """
-
-    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport) -> None:
-        self.report, self.expected = report, 0
-        self._rt, self._user_id, self._me = rt, owner.user_id, owner.me
-        self._tenant_id = "default" if owner.tenant_id is None else owner.tenant_id
-        Scope(
-            "anybody" if self._user_id is None else self._user_id, tenant_id=self._tenant_id
-        )  # checks the ids
-        own = () if self._user_id is None else rt.db.read(folders_of, self._tenant_id, self._user_id)
-        self._folders: Sequence[Folder] = own
+    def __init__(self, rt: Runtime, owner: Ownership, report: ImportReport, source: Source) -> None:
+        super().__init__(rt, owner, report)
+        self._source = source
         self._users = set[str | None]()
         self._speakers = dict[str, str]()
         self._has_unnamed = False
 
-    def note(self, one: Conversation) -> None:
+    def parts(self) -> Generator[None]:
+        """Do it conversation by conversation. A source that can be read twice is checked first: if it is refused, nothing is written."""
+        if self._source.is_repeatable:
+            with closing(self._source.open()) as conversations:
+                for one in conversations:
+                    self._note(one)
+            self._check()
+        with closing(self._source.open()) as conversations:
+            for one in conversations:
+                self._take(one)
+                yield
+
+    def _note(self, one: Conversation) -> None:
         """Note who owns a conversation, and who speaks in it."""
         self.expected += len(one.messages)
         if one.messages or one.records:
@@ -488,24 +488,21 @@ class _Arrival:
                 self._speakers.setdefault(fold(name), name)
             self._has_unnamed |= name is None
 
-    def check(self) -> None:
-        """Refuse conversations without a clear user, before anything is written.
-
-        Raises:
-            ImportStoppedError: It is not known whose they are, or which speaker is the user.
-        """
+    def _check(self) -> None:
+        """Refuse conversations without a clear user, before anything is written."""
+        mine, _, me = self._owner
         named, people = sorted(one for one in self._users if one is not None), list(self._speakers.values())
-        if self._user_id is not None and len(named) > 1 and self._user_id not in named:
+        if mine is not None and len(named) > 1 and mine not in named:
             raise errors.ImportStoppedError(
-                f"it is of the users {_some(named)}, and not of {self._user_id!r}",
+                f"it is of the users {_some(named)}, and not of {mine!r}",
                 hint="Leave `user_id` out: each user gets their own. Or name one of them.",
             )
-        if self._me is not None and fold(self._me) not in self._speakers:
+        if me is not None and fold(me) not in self._speakers:
             raise errors.ImportStoppedError(
-                f"nobody in it is called {self._me!r:.80}",
+                f"nobody in it is called {me!r:.80}",
                 hint=f"The speakers are: {_some(people) or 'without names'}.",
             )
-        if self._me is None and len(people) > 1 and not self._has_unnamed:
+        if me is None and len(people) > 1 and not self._has_unnamed:
             raise errors.ImportStoppedError(
                 f"several people speak in it: {_some(people)}",
                 hint="Name the one who is the user: `me=…`, or on the command line `--me NAME`. The others keep their names.",
@@ -517,11 +514,8 @@ class _Arrival:
         """Return the user who gets a conversation; None if it belongs to another one. `user_id` is the user that it names.
 
         If all conversations name the same user, that user may have had another id there.
-
-        Raises:
-            ImportStoppedError: It is not known whose it is.
         """
-        mine = self._user_id
+        mine = self._owner.user_id
         if mine is None and user_id is None:
             raise errors.ImportStoppedError(
                 "it does not say whose it is", hint="Pass `user_id=…`, or on the command line `--user ID`."
@@ -530,49 +524,57 @@ class _Arrival:
             return user_id
         return mine if user_id in (None, mine) or self._users - {None} == {user_id} else None
 
-    def _spoken(self, message: Message) -> Message:
-        """Return a message with its speaker's name; the user has none."""
-        is_user = (
-            self._me is not None and message.role == "user" and fold(message.name or "") == fold(self._me)
-        )
-        return replace(message, name=None) if is_user else message
+    @contextmanager
+    def _or_left_out(self, what: str, count: int = 1) -> Iterator[None]:
+        """Leave out what cannot be stored."""
+        try:
+            yield
+        except errors.InputError as problem:
+            self._report.leave_out(f"{what}: {type(problem).__name__}", count)
 
-    def take(self, one: Conversation) -> None:
+    def _take(self, one: Conversation) -> None:
         """Count a conversation, and store it, unless this is a dry run: all of its messages, or none."""
+        report = self._report
         for why, count in one.left_out.items():
-            self.report.leave_out(why, count)
+            report.leave_out(why, count)
         for item in one.items:
-            self._keep(item)
+            if self._owner.user_id is not None and not is_within(item.put.labels, self._folders):
+                report.leave_out("an item of nobody, or of another user")
+                continue
+            with self._or_left_out("an item that cannot be stored"):
+                self._place(self._scope.tenant_id, item)
+                report.items += 1
+                report.date(item.updated_at)
         if not one.messages and not one.records:
             return
         user_id = self._owner_of(one.user_id)
         if user_id is None:
-            why = f"of another user than {self._user_id}"
-            self.report.leave_out(why, len(one.messages) + len(one.records))
+            why = f"of another user than {self._owner.user_id}"
+            report.leave_out(why, len(one.messages) + len(one.records))
             return
-        scope = Scope.of_user(user_id, tenant_id=self._tenant_id)
+        scope = Scope.of_user(user_id, tenant_id=self._scope.tenant_id)
         for text, fields in one.records:
-            self._remember(scope, text, fields)
+            with self._or_left_out("a record that cannot be stored"):
+                is_new = remember_once(self._rt, scope, text, fields, is_real=not report.dry_run)
+                report.records += 1
+                report.remembered += is_new and not report.dry_run
+                report.date(fields.get("occurred_at"))
         if one.messages:
-            self._store(scope, one.placed().named())
+            self._add(scope, one.placed().named())
 
-    def _store(self, owner: Scope, one: Conversation) -> None:
-        rt, report = self._rt, self.report
-        try:
-            scope = owner.other_session(one.session_id or "")
+    def _add(self, owner: Scope, one: Conversation) -> None:
+        """Count the messages of a conversation, and store them."""
+        rt, report, scope = self._rt, self._report, None
+        with self._or_left_out("of a session whose name cannot be stored", len(one.messages)):
             if one.title is not None:
                 identifier("title", one.title)
-        except errors.InputError as problem:
-            report.leave_out(
-                f"of a session whose name cannot be stored: {type(problem).__name__}", len(one.messages)
-            )
+            scope = owner.other_session(one.session_id or "")
+        if scope is None:
             return
         messages = list[Message]()
         for message in one.messages:
-            try:
+            with self._or_left_out("cannot be stored"):
                 messages.append(check_message(self._spoken(message)))
-            except errors.InputError as problem:
-                report.leave_out(f"cannot be stored: {type(problem).__name__}")
         told = [message.created_at for message in messages if message.created_at is not None]
         report.sessions += bool(messages)
         report.messages += len(messages)
@@ -585,36 +587,13 @@ class _Arrival:
         if len(drafts) > _WITH_VECTORS:
             drafts = [replace(draft, embedding=None) for draft in drafts]
         details = SessionDetails(one.title, created_at=min(moments), updated_at=max(moments))
-        receipt = rt.db.write(sql.merge, scope, drafts, details, rt.now(), rt.shards, is_learned=False)
-        announce(rt, scope, receipt)
-        report.count(receipt)
+        self._merge(scope, drafts, details, is_learned=False)
 
-    def _remember(self, scope: Scope, text: str, fields: Mapping[str, Any]) -> None:
-        report = self.report
-        try:
-            is_new = remember_once(self._rt, scope, text, fields, is_real=not report.dry_run)
-        except errors.InvalidRecordError as problem:
-            report.leave_out(f"a record that cannot be stored: {type(problem).__name__}")
-            return
-        report.records += 1
-        report.remembered += is_new and not report.dry_run
-        report.date(fields.get("occurred_at"))
-
-    def _keep(self, one: StoredItem) -> None:
-        rt, report = self._rt, self.report
-        if self._user_id is not None and not is_within(one.put.labels, self._folders):
-            report.leave_out("an item of nobody, or of another user")
-            return
-        try:
-            is_new = _place(rt, self._tenant_id, one, is_real=not report.dry_run)
-        except errors.InvalidItemError as problem:
-            report.leave_out(f"an item that cannot be stored: {type(problem).__name__}")
-            return
-        report.items += 1
-        report.placed += is_new
-        report.date(one.updated_at)
-        if is_new:
-            rt.wake()
+    def _spoken(self, message: Message) -> Message:
+        """Return a message with its speaker's name; the user has none."""
+        me = self._owner.me
+        is_user = me is not None and message.role == "user" and fold(message.name or "") == fold(me)
+        return replace(message, name=None) if is_user else message
 
 
 # Deletes what is known of a user: a record, a session, or everything.

@@ -50,7 +50,7 @@ class Conversation:
     session_id: str | None = None
     title: str | None = None
     user_id: str | None = None
-    records: Sequence[tuple[str, Mapping[str, object]]] = ()
+    records: Sequence[tuple[str, Mapping[str, Any]]] = ()
     items: Sequence[StoredItem] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 

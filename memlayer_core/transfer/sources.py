@@ -59,7 +59,6 @@ FORMATS: Mapping[str, Format] = {
     "claude": Format(
         [{"chat_messages"}, {"conversations.item.chat_messages"}], chats.claude, inside=("conversations",)
     ),
-    "letta": Format([{"agents.item"}, {"agent_type"}, {"core_memory"}], memories.letta),
     "llamaindex": Format([{"store"}, {"chat_store_key"}], frameworks.chat_store),
     "mem0": Format([{"memory", "id"}, {"results.item.memory"}], memories.mem0, inside=("results",)),
     "zep": Format(

@@ -110,21 +110,6 @@ ZEP = {
     "valid_at": "2023-01-01T00:00:00Z",
     "invalid_at": "2024-01-01T00:00:00Z",
 }
-SENT = {"id": "s", "function": {"name": "send_message", "arguments": '{"message": "Great!"}'}}
-SAID_TO_BOT = [
-    {"id": "m0", "role": "system", "content": "You are Bot."},
-    {"id": "m1", "role": "user", "content": '{"type": "user_message", "message": "I like jazz"}'},
-    {"id": "m2", "role": "assistant", "content": [{"type": "text", "text": "Hm."}], "tool_calls": [SENT]},
-    {"id": "m3", "role": "tool", "tool_call_id": "s", "content": "OK"},
-    {"id": "m4", "role": "user", "content": '{"type": "heartbeat"}'},
-    {"id": "m5", "role": "user", "content": '{"type": "button", "size": 3}'},
-]
-BOT = {"id": "agent-0", "name": "Bot", "block_ids": ["b1", "b2"], "messages": SAID_TO_BOT}
-BLOCKS = [
-    {"id": "b1", "label": "human", "value": "Is called Ada"},
-    {"id": "b2", "label": "persona", "value": "Kind"},
-]
-LETTA = {"agents": [BOT], "blocks": BLOCKS}
 DID = {"content": "Yo", "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "c1"}]}
 LANGCHAIN = [
     {"type": "human", "data": {"content": "Hi", "additional_kwargs": {"timestamp": AT}}},
@@ -144,7 +129,6 @@ HAS_CAT = (
     '|(assistant: calls web({"q":"cat"}))|(assistant: calls web({"q":"tofu"}))|(tool: one)|(tool: two)'
     "|assistant: Lovely."
 )
-JAZZ = 'user: I like jazz|(assistant: Hm.)|assistant: Great!|user: {"type": "button", "size": 3}'
 KIND = 'system: Be kind.|user: Hi|assistant: calls f({"x": 1})|tool: ok|assistant: Done.'
 FILES: dict[str, tuple[Any, str, str]] = {
     "chatgpt": ([TALK], "c1", MOVED),
@@ -153,7 +137,6 @@ FILES: dict[str, tuple[Any, str, str]] = {
     "sharegpt": ([SHAREGPT], "x", "user: Hi|assistant: Yo"),
     "langchain": (LANGCHAIN, "", "user: Hi|assistant: Yo|user: Too short"),
     "llamaindex": (STORE, "s1", "user: Hi"),
-    "letta": (LETTA, "agent-0", JAZZ),
 }
 """For each format what it holds, the id of its session if it has one, and what is said in it; in brackets, what no model sees."""
 
@@ -286,13 +269,11 @@ def test_what_other_memories_know_becomes_records_with_their_times(store, write)
     report = store.import_from(path, user_id="ada")
     assert (report.source_format, report.remembered) == ("mem0", 1)
     store.import_from(write({"edges": [ZEP]}), user_id="ada")
-    store.import_from(write(LETTA), user_id="ada")
     assert store.import_from(write([MEM0]), user_id="ada").remembered == 0
     found = {one.text: one for one in store.records(user_id="ada", every=True)}
     assert {one.source for one in found.values()} == {"external_data"}
     assert found["Likes tea"].occurred_at == datetime.fromisoformat(MEM0["created_at"])
     assert found["Likes tea"].tags == ("food",)
-    assert found["Kind"].subject == "Bot"
     assert "Ada lives in Rome" not in {one.text for one in store.records(user_id="ada")}, "it has ended"
     assert "Rome" in str(store.records(user_id="ada", every=True, as_of=datetime(2023, 6, 1, tzinfo=UTC)))
 
@@ -429,7 +410,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(store, tmp_path) ->
         store.import_from(path, user_id="ada", source_format="claud")
 
 
-SAMPLES = (TALK, TALK["mapping"]["u1"]["message"], CLAUDE, LOVELY, LETTA, OPENAI[2], SENT, MEM0, ZEP, STORE)
+SAMPLES = (TALK, TALK["mapping"]["u1"]["message"], CLAUDE, LOVELY, OPENAI[2], MEM0, ZEP, STORE)
 FIELDS = sorted({"message", "parent", "data", "type", *SHAREGPT, *(name for row in SAMPLES for name in row)})
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=6),
