@@ -125,7 +125,6 @@ class Options(TypedDict, total=False):
     redactor: Redactor | None
     long_term_memory: Callable[[Scope], LongTermMemory] | None
     settings: Settings | None
-    reembed: bool
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -148,6 +147,7 @@ class Resources:
         database: Path | str | None,
         directory: Path | None,
         chroma_url: str | None,
+        reembed: bool = False,
         **options: Unpack[Options],
     ) -> None:
         settings = options.get("settings")
@@ -162,7 +162,9 @@ class Resources:
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
         reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
-        db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings)
+        db, chosen, layout, index = _store(
+            bus, database, directory, chroma_url, options, settings, reembed=reembed
+        )
         self.store_id = layout.store_id
         self.questions = QueryCache(chosen)
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
@@ -239,9 +241,11 @@ def _store(
     chroma_url: str | None,
     options: Options,
     settings: Settings,
+    *,
+    reembed: bool,
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
-    embedder, reembed = options.get("embedder", "auto"), options.get("reembed", False)
+    embedder = options.get("embedder", "auto")
     db = storage_database.open_database(database, settings)
     try:
         db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
@@ -254,7 +258,7 @@ def _store(
             emit=bus.emit,
             dimension=None if reembed else layout.dimension,
         )
-        if reembed and layout.embedder not in {None, chosen.identity}:
+        if reembed and not _made(chosen, layout):
             db.write(vectors.forget, datetime.now(UTC))
         else:
             index_flow.check_embedder(layout, chosen.identity)
@@ -266,6 +270,14 @@ def _store(
     except BaseException:
         db.close()
         raise
+
+
+def _made(embedder: Embedder, layout: Layout) -> bool:
+    """Return whether an embedder made the vectors of a store: it has the name of that one, and its dimensions."""
+    return layout.embedder == embedder.identity and layout.dimension in {
+        None,
+        len(embedder.embed(["length"])[0]),
+    }
 
 
 def directory_at(path: str | os.PathLike[str]) -> Path:

@@ -18,7 +18,7 @@ from functools import partial
 from importlib.metadata import version
 from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
 from rich.console import Console
@@ -128,6 +128,16 @@ def load(option: str) -> Any:
         sys.path.remove("")
 
 
+def _embedder(option: str) -> Any:
+    """Return what `Memory.open` takes as an embedder: one of memlayer's names, or an object of the application."""
+    from memlayer_core.models.foreign import EmbedderName
+
+    if ":" not in option and option not in get_args(EmbedderName):
+        names = ", ".join(get_args(EmbedderName))
+        raise InputError(f"there is no embedder {option!r}", hint=f"{names}, or `package.module:attribute`.")
+    return load(option) if ":" in option else option
+
+
 class _Group(TyperGroup):
     """Shows memlayer's errors, and the memory's warnings as sentences."""
 
@@ -228,18 +238,25 @@ class StorePlace(JournalPlace):
 
     chroma_url: str | None = None
 
-    def open(self, **how: Any) -> Memory:
-        """Open the memory as an application does; it is made if there is none."""
+    def open(self, embedder: str = "auto", *, reembed: bool = False, **options: Any) -> Memory:
+        """Open the memory as an application does; it is made if there is none.
+
+        Args:
+            embedder: As on the command line.
+            reembed: Whether everything is embedded again, if another embedder made the vectors.
+            **options: Other options of `Memory.open`.
+        """
         from memlayer_core.memory import Memory
 
-        how |= {"database_url": self.database_url, "chroma_url": self.chroma_url}
-        return Memory.open(self.directory, **how)
+        options |= {"database_url": self.database_url, "chroma_url": self.chroma_url}
+        verb = Memory.reembed if reembed else Memory.open
+        return verb(self.directory, embedder=_embedder(embedder), **options)
 
-    def open_old(self, **how: Any) -> Memory:
+    def open_old(self, embedder: str = "auto", **how: Any) -> Memory:
         """Open the memory, which must exist."""
         with self.journal(writes=True):
             pass
-        return self.open(**how)
+        return self.open(embedder, **how)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -115,7 +115,7 @@ def search(
         k: Maximum number of hits.
         embedder: `auto` is the store's own; `package.module:attribute` one of your application.
     """
-    with store.open_old(embedder=shell.load(embedder) if ":" in embedder else embedder) as memory:
+    with store.open_old(embedder) as memory:
         hits = memory.search(
             query, user_id=user, tenant_id=tenant, agent_id=agent, session_id=session, limit=k
         )
@@ -329,13 +329,14 @@ def verify(store: StorePlace) -> Answers:
 
 
 @app.add
-def reindex(store: StorePlace, *, embedder: EmbedderName | None = None) -> Answers:
-    """Build Chroma's index again from the vectors in the journal, or embed everything again.
+def reindex(store: StorePlace, *, embedder: str | None = None) -> Answers:
+    """Build Chroma's index again from the vectors in the journal, or embed everything again with another embedder.
 
     Takes:
-        embedder: Embed everything again with this one; else no model is asked.
+        embedder: Embed everything again with this one, `minilm`, `multilingual`, `hashing` or `package.module:attribute`; else
+            no model is asked.
     """
-    with store.open_old(embedder=embedder or "auto", reembed=embedder is not None) as memory:
+    with store.open_old(embedder or "auto", reembed=embedder is not None) as memory:
         memory.flush()
         with console(stderr=True).status("Writing the index …"):
             written = memory.admin.reindex()

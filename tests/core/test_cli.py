@@ -197,7 +197,7 @@ def test_search_finds_what_this_user_said(kept: Path):
     assert "peanuts" not in run("search", "peanuts", kept, "--user", "ada", "--agent", "bot").stdout
 
 
-def test_search_takes_the_embedder_of_an_application(open_at, tmp_path: Path, monkeypatch):
+def test_search_and_reindex_take_the_embedder_of_an_application(open_at, tmp_path: Path, monkeypatch):
     source = "def mine(texts):\n    return [[1.0, 'nut' in text, 0.1] for text in texts]\n"
     (tmp_path / "app_embedders.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -209,7 +209,13 @@ def test_search_takes_the_embedder_of_an_application(open_at, tmp_path: Path, mo
     refused = prints(1, *asked)
     assert refused.startswith("Error: the store was built with the embedder")
     assert "\nHint: " in refused
-    assert "I am allergic to nuts." in prints(0, *asked, "--embedder", "app_embedders:mine")
+    found = prints(0, *asked, "--embedder", "app_embedders:mine")
+    assert "I am allergic to nuts." in found
+    assert prints(0, "reindex", "--embedder", "hashing").startswith("Embedder\thashing-1024-v1")
+    assert "I am allergic to nuts." in prints(0, *asked)
+    shown = prints(0, "reindex", "--embedder", "app_embedders:mine")
+    assert shown.startswith("Embedder\tcallable:app_embedders.mine")
+    assert prints(0, *asked, "--embedder", "app_embedders:mine") == found
     prints(2, *asked, "--embedder", "app_embedders:none")
     assert run(*asked, "--embedder", "word2vec").exit_code != 0
 

@@ -183,7 +183,7 @@ def test_no_text_is_shown_with_signs_that_command_and_all_else_stays(text) -> No
         assert shown == text
 
 
-PLAIN = {"items", "listen", "load_state", "save_state", "open", "in_memory", "chat", "chat_of"}
+PLAIN = {"items", "listen", "load_state", "save_state", "open", "reembed", "in_memory", "chat", "chat_of"}
 """Verbs that return what is not a value to look at; `chat` and `open` return what the classes below show."""
 
 
