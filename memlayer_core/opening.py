@@ -260,8 +260,8 @@ def _store(
         )
         if reembed and not _made(chosen, layout):
             db.write(vectors.forget, datetime.now(UTC))
-        else:
-            index_flow.check_embedder(layout, chosen.identity)
+            layout = db.read(vectors.layout)
+        index_flow.check_embedder(layout, chosen.identity)
         if layout.embedder != chosen.identity:
             db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
         # A store in memory starts no Chroma unless it is to be asked.
@@ -274,10 +274,9 @@ def _store(
 
 def _made(embedder: Embedder, layout: Layout) -> bool:
     """Return whether an embedder made the vectors of a store: it has the name of that one, and its dimensions."""
-    return layout.embedder == embedder.identity and layout.dimension in {
-        None,
-        len(embedder.embed(["length"])[0]),
-    }
+    if layout.embedder != embedder.identity:
+        return False
+    return layout.dimension in {None, len(embedder.embed(["length"])[0])}
 
 
 def directory_at(path: str | os.PathLike[str]) -> Path:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from memlayer_core import Memory
-from memlayer_core.errors import EmbedderMismatchError
+from memlayer_core.errors import ConfigurationError, EmbedderMismatchError
 from memlayer_core.index.flow import calibration_texts, scales_from
 from memlayer_core.models import multilingual
 from memlayer_core.models.embed import scales_of
@@ -118,3 +118,5 @@ def test_a_second_embedder_of_the_same_name_is_refused_by_its_dimension(open_at)
     with open_at(how=Memory.reembed, **second) as again:
         again.flush()
         assert again.search("Where do I live?", user_id="u")
+    with pytest.raises(ConfigurationError, match="lambda"):
+        open_at(embedder="auto")
