@@ -359,7 +359,7 @@ def test_what_is_switched_off_is_not_told(parts, told, opened) -> None:
 
 def test_without_a_provider_nothing_is_made(monkeypatch, opened) -> None:
     made = []
-    monkeypatch.setattr(Operation, "__enter__", made.append)
+    monkeypatch.setattr(Operation, "__init__", lambda self, *_: made.append(self))
     monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
     memory = opened()
     chat = memory.chat(user_id="ada", session_id="monday")
