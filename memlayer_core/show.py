@@ -179,7 +179,7 @@ def visible(text: str) -> str:
 
     A line break and a tab stay; an escape sequence begins with `\x1b`, an override of direction is `\u202e`.
     """
-    return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _COMMANDS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def words_of(cell: Cell, longest: int = _LONGEST) -> str:
