@@ -275,6 +275,11 @@ class Whom:
     tenant: str = "default"
     agent: str | None = None
 
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The keywords by which the verbs of a memory take it."""
+        return {f"{name}_id": value for name, value in vars(self).items()}
+
 
 _NAMES = {"as_json": ("--json",), "source_format": ("--from",), "k": ("-k",), "yes": ("--yes", "-y")}
 
