@@ -10,7 +10,7 @@ import logging
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -110,12 +110,14 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda count, total: bar.update(task, completed=count, total=max(count, total))
 
 
-def load(option: str) -> Any:
-    """Return the object that `package.module:attribute` names, in the directory of the application.
+def load(option: str, names: Sequence[str] = ()) -> Any:
+    """Return one of memlayer's names, or the object that `package.module:attribute` names, in the directory of the application.
 
     Raises:
         InputError: It cannot be loaded.
     """
+    if option in names:
+        return option
     sys.path.insert(0, "")  # as with `python -m`
     try:
         return pkgutil.resolve_name(option)
@@ -126,16 +128,6 @@ def load(option: str) -> Any:
         ) from problem
     finally:
         sys.path.remove("")
-
-
-def _embedder(option: str) -> Any:
-    """Return what `Memory.open` takes as an embedder: one of memlayer's names, or an object of the application."""
-    from memlayer_core.models.foreign import EmbedderName
-
-    if ":" not in option and option not in get_args(EmbedderName):
-        names = ", ".join(get_args(EmbedderName))
-        raise InputError(f"there is no embedder {option!r}", hint=f"{names}, or `package.module:attribute`.")
-    return load(option) if ":" in option else option
 
 
 class _Group(TyperGroup):
@@ -247,10 +239,11 @@ class StorePlace(JournalPlace):
             **options: Other options of `Memory.open`.
         """
         from memlayer_core.memory import Memory
+        from memlayer_core.models.foreign import EmbedderName
 
         options |= {"database_url": self.database_url, "chroma_url": self.chroma_url}
         verb = Memory.reembed if reembed else Memory.open
-        return verb(self.directory, embedder=_embedder(embedder), **options)
+        return verb(self.directory, embedder=load(embedder, get_args(EmbedderName)), **options)
 
     def open_old(self, embedder: str = "auto", **how: Any) -> Memory:
         """Open the memory, which must exist."""

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -123,9 +123,10 @@ def _packages() -> Finding:
 
 
 def _version_of(name: str) -> str | None:
-    with suppress(PackageNotFoundError):
+    try:
         return version(name)
-    return None
+    except PackageNotFoundError:
+        return None
 
 
 def _settings() -> Finding:
