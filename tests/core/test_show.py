@@ -131,10 +131,11 @@ def test_a_memory_a_status_a_receipt_and_a_message_have_a_view(chat) -> None:
 
 def test_a_view_is_text_and_never_markup() -> None:
     """Neither HTML nor the markup of rich, whatever the cell."""
-    view = View("[red]a[/]", Bar(5, 4, "<i>"), ("<b>",), ((f"<td>{'[bold]'}",), (None,)), ("<p>[/]",))
+    cells = (("<td>[bold]",), (None,), (Mark("bad\x1b[/]", "red"),), (True,))
+    view = View("[red]a[/]", Bar(5, 4, "<i>"), ("<b>",), cells, ("<p>[/]",))
     page, shown = html_of(view), on_a_terminal(view)
     assert not re.search("<(?:i|b|p)>|<td>", page)
-    for text in ("[red]a[/]", "5 of 4 <i>", "<b>", "<td>[bold]", "<p>[/]"):
+    for text in ("[red]a[/]", "5 of 4 <i>", "<b>", "<td>[bold]", "<p>[/]", "bad\\x1b[/]", "True"):
         assert text in shown
         assert escape(text) in page
 
@@ -284,7 +285,3 @@ def test_html_needs_nothing_from_elsewhere(told) -> None:
     foreign = "<script|<style|<link|<img|url\\(|https?:|(?<!-)color:(?:black|white|#000|#fff)"
     assert not re.search(foreign, page)
     assert page.count('class="memlayer"') == 2
-
-
-def test_a_mark_is_shown() -> None:
-    assert on_a_terminal(View(rows=((Mark("bad\x1b", "red"), True),))).split() == ["bad\\x1b", "True"]
