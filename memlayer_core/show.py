@@ -135,7 +135,7 @@ class Bar:
         value: The number.
         limit: The limit.
         unit: What is counted.
-        parts: What it consists of, each with its number; they have a colour each. Without them the bar has one.
+        parts: What it consists of, each with its number; they have a colour each.
         note: What else there is to say of it.
     """
 
@@ -228,10 +228,10 @@ def text_of(view: View) -> object:
     if view.bar is not None:
         above += [Text(_sentence(view.bar)), _legend(view.bar)]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=bool(view.columns))
-    for place in range(max(map(len, [view.columns, *view.rows])) if view.rows else 0):
-        name = Text(visible(view.columns[place]), style="bold") if view.columns else ""
+    columns = view.columns or ("",) * len(view.rows[0]) if view.rows else ()
+    for place, name in enumerate(columns):
         table.add_column(
-            name,
+            Text(visible(name), style="bold"),
             justify="right" if _is_number(view, place) else "left",
             overflow="fold",
             no_wrap=not any(isinstance(row[place], str) for row in view.rows),
@@ -309,9 +309,8 @@ def _meter(bar: Bar) -> str:
 
 def _strip(bar: Bar, width: int, height: int) -> str:
     whole = max(bar.value, bar.limit, 1)
-    over: Colour = "red" if bar.value > bar.limit else "blue"
     pieces, left = [], 0.0
-    for mark, value in bar.parts or ((Mark("", over), bar.value),):
+    for mark, value in bar.parts:
         size = width * value / whole
         pieces.append(
             f'<rect x="{left:.1f}" width="{size:.1f}" height="{height}" fill="{_COLOURS[mark.colour][0]}"/>'
