@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Timer
-from typing import Literal
+from typing import ClassVar, Literal
 
 from memlayer_core.show import Report
 
@@ -34,21 +34,39 @@ Source = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class MessagesStored:
-    """Messages of one session were committed to the journal."""
+class Event:
+    """Something that happened. The log gets it at its level: a warning if somebody should know."""
 
+    __slots__ = ()
+    level: ClassVar[int] = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class _SessionEvent(Event):
     namespace: str
     session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem(Event):
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesStored(_SessionEvent):
+    """Messages of one session were committed to the journal."""
+
+    level = logging.DEBUG
     stored: int
     unchanged: int
     replaced: int
 
 
 @dataclass(frozen=True, slots=True)
-class RecordStored:
+class RecordStored(Event):
     """A record was committed to the journal: a new one, a new version, or one that was remembered once more."""
 
+    level = logging.DEBUG
     namespace: str
     memory_id: str
     version: int
@@ -56,33 +74,31 @@ class RecordStored:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesIndexed:
+class MessagesIndexed(Event):
     """A batch of messages was indexed: a search finds them by meaning now. `embedded` counts new vectors, also of parts."""
 
+    level = logging.DEBUG
     messages: int
     embedded: int
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded:
+class SessionEnded(_SessionEvent):
     """A session has ended. Its next context begins empty, unless the session was only `idle`. Its history stays."""
 
-    namespace: str
-    session_id: str
+    level = logging.DEBUG
     idle: bool
 
 
 @dataclass(frozen=True, slots=True)
-class TemporaryDropped:
+class TemporaryDropped(_SessionEvent):
     """Temporary messages of a session were dropped, since too many sessions wait for a model's answer."""
 
-    namespace: str
-    session_id: str
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
-class ContextOverflowed:
+class ContextOverflowed(_SessionEvent):
     """A model answered that a context is longer than it can read. It is called once more with a smaller one.
 
     Attributes:
@@ -93,26 +109,23 @@ class ContextOverflowed:
         reason: The type of the model's error.
     """
 
-    namespace: str
-    session_id: str
     tokens: int
     token_limit: int
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryWritten:
+class SummaryWritten(_SessionEvent):
     """A model summed up turns that left a window."""
 
-    namespace: str
-    session_id: str
+    level = logging.DEBUG
     version: int
     model: str
     score: float
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryRefused:
+class SummaryRefused(_SessionEvent):
     """All answers of a model about some turns of a session were refused: as a summary, or as an episode.
 
     Attributes:
@@ -123,22 +136,19 @@ class SummaryRefused:
         gives_up: Whether it is not asked again.
     """
 
-    namespace: str
-    session_id: str
     faults: tuple[str, ...]
     score: float
     gives_up: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SummarizerUnavailable:
+class SummarizerUnavailable(_Problem):
     """The model that sums up does not answer. It is asked again later."""
 
-    reason: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMaintained(Report):
+class StoreMaintained(Event, Report):
     """Maintenance was done, as by `memory.admin.maintain`; in the background once a day.
 
     Attributes:
@@ -149,6 +159,7 @@ class StoreMaintained(Report):
         entries: How many entries of the ledger were deleted now: none without.
     """
 
+    level = logging.INFO
     at: datetime
     archived: int
     expired: int
@@ -157,48 +168,47 @@ class StoreMaintained(Report):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMissing:
+class StoreMissing(_Problem):
     """The store's files were removed or replaced while they were open. Nothing is written any more."""
 
-    reason: str
+    level = logging.ERROR
 
 
 @dataclass(frozen=True, slots=True)
-class IndexDegraded:
+class IndexDegraded(Event):
     """The vector index, the embedder or your tokenizer does not work. Recall and counting work without it."""
 
     source: Source
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerFailed:
+class WorkerFailed(_Problem):
     """An unexpected error stops all background work. The worker tries again every few seconds."""
 
-    reason: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureDelayed:
+class ErasureDelayed(_Problem):
     """Deleted data is still in the journal's files, where nothing finds it. It will be erased later."""
 
-    reason: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class WordsRepaired:
+class WordsRepaired(Event):
     """The journal's word index lacked texts or had too many, and was repaired."""
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRecovered:
+class IndexRecovered(Event):
     """A problem that `IndexDegraded`, `SummarizerUnavailable`, `ErasureDelayed` or `WorkerFailed` reported is over."""
 
+    level = logging.INFO
     source: Source
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRebuilt:
+class IndexRebuilt(Event):
     """Collections of the index were built again from the journal's vectors."""
 
     shards: tuple[int, ...]
@@ -206,17 +216,17 @@ class IndexRebuilt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class EmbedderFallback:
+class EmbedderFallback(_Problem):
     """`embedder="auto"` could not load MiniLM, and uses the built-in hashing embedder."""
 
-    reason: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class JobFailed:
+class JobFailed(Event):
     """A background job failed and will run again."""
 
+    level = logging.INFO
     kind: str
     subject: int
     attempt: int
@@ -224,56 +234,16 @@ class JobFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class JobDead:
+class JobDead(Event):
     """A background job failed too often and is a dead letter now. `memory.admin.retry_dead` starts it again."""
 
+    level = logging.ERROR
     kind: str
     subject: int
     error: str
 
 
-Event = (
-    MessagesStored
-    | RecordStored
-    | MessagesIndexed
-    | SessionEnded
-    | TemporaryDropped
-    | ContextOverflowed
-    | SummaryWritten
-    | SummaryRefused
-    | SummarizerUnavailable
-    | ErasureDelayed
-    | WorkerFailed
-    | WordsRepaired
-    | StoreMaintained
-    | StoreMissing
-    | IndexDegraded
-    | IndexRecovered
-    | IndexRebuilt
-    | EmbedderFallback
-    | JobFailed
-    | JobDead
-)
 Listener = Callable[[Event], None]
-
-_LEVELS: dict[type, int] = {
-    IndexDegraded: logging.WARNING,
-    EmbedderFallback: logging.WARNING,
-    SummarizerUnavailable: logging.WARNING,
-    SummaryRefused: logging.WARNING,
-    ContextOverflowed: logging.WARNING,
-    ErasureDelayed: logging.WARNING,
-    WorkerFailed: logging.WARNING,
-    WordsRepaired: logging.WARNING,
-    StoreMaintained: logging.INFO,
-    StoreMissing: logging.ERROR,
-    JobDead: logging.ERROR,
-    TemporaryDropped: logging.WARNING,
-    JobFailed: logging.INFO,
-    IndexRebuilt: logging.WARNING,
-    IndexRecovered: logging.INFO,
-}
-
 
 _BEGINS: dict[Source, Callable[[str], Event]] = {
     "journal": StoreMissing,
@@ -305,7 +275,7 @@ class EventBus:
 
     def emit(self, event: Event) -> None:
         """Log `event` and pass it to every listener."""
-        logger.log(_LEVELS.get(type(event), logging.DEBUG), "%r", event)
+        logger.log(event.level, "%r", event)
         for listener in self._listeners:
             try:
                 listener(event)

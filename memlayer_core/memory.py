@@ -396,26 +396,35 @@ class Memory(Viewable):
                 each round in the background. If it fails, or takes longer than 5 seconds, contexts do without it, and
                 `memory.admin.status()` names the problem. Facts that a `model` reads stay in the profile.
             settings: All other settings. `Settings()` reads the MEMLAYER_ environment variables.
-            reembed: If another embedder made the store's vectors, delete them and embed everything again in the
-                background. Otherwise, this raises an error.
 
         Raises:
             ConfigurationError: An argument cannot be used.
-            EmbedderMismatchError: Another embedder made the store's vectors.
+            EmbedderMismatchError: Another embedder made the store's vectors. `Memory.reembed` takes that one in its place.
             NewerSchemaError: A newer memlayer wrote the store.
             OlderSchemaError: An earlier memlayer wrote the store. The hint names the commands that convert it.
             StoreUnavailableError: The database does not answer.
         """
-        if path is None and database_url is None:
-            raise ConfigurationError(
-                "neither a directory nor a database was given",
-                hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
-            )
-        directory = directory_at(path) if path is not None else None
-        check_options(options)
-        database = database_url if database_url is not None else directory
-        opener = partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **options)
-        return cls(opener, survives_fork=True)
+        return cls(_opener(path, database_url, chroma_url, options), survives_fork=True)
+
+    @classmethod
+    def reembed(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        database_url: str | None = None,
+        chroma_url: str | None = None,
+        **options: Unpack[Options],
+    ) -> Self:
+        """Open a memory with another embedder than the one that made its vectors: `Memory.reembed(path, embedder=…)`.
+
+        Those vectors are deleted, and the background work embeds everything again; `flush` waits for it. With the same
+        embedder, nothing is deleted. Close the memory in other processes first: they have the old embedder. The arguments
+        are those of `open`, with which it is opened from then on.
+        """
+        opener = _opener(path, database_url, chroma_url, options)
+        memory = cls(partial(opener, reembed=True), survives_fork=True)
+        memory._opener = opener
+        return memory
 
     @classmethod
     def in_memory(cls, **options: Unpack[Options]) -> Self:
@@ -977,6 +986,20 @@ class Memory(Viewable):
         _inherited.append(self._resources)
         self._resources.disown()
         self._resources = self._opener(self._bus)
+
+
+def _opener(
+    path: str | os.PathLike[str] | None, database_url: str | None, chroma_url: str | None, options: Options
+) -> partial[Resources]:
+    if path is None and database_url is None:
+        raise ConfigurationError(
+            "neither a directory nor a database was given",
+            hint='`Memory.open("./memory")`, `Memory.open(database_url=…)`, or `Memory.in_memory()`.',
+        )
+    directory = directory_at(path) if path is not None else None
+    check_options(options)
+    database = database_url if database_url is not None else directory
+    return partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **options)
 
 
 def memory_of(value: object) -> Memory:

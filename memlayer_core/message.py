@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime, timezone
 from functools import partial
@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 from memlayer_core.codec import Codec, Form, plain, restore
 from memlayer_core.errors import InvalidMessageError, MessageTypeError, require, require_text, short_repr
 from memlayer_core.scope import Scope
-from memlayer_core.show import Mark, Report, Tabular, View, line_of
+from memlayer_core.show import Cell, Mark, Report, Tabular, line_of
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -208,12 +208,8 @@ class Message(Tabular):
         check_message(message)
         return message
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("when", "who", "what", ""),
-            rows=tuple((one.created_at, one.speaker, one.label, _state(one)) for one in values),
-        )
+    def _row(self) -> dict[str, Cell]:
+        return {"when": self.created_at, "who": self.speaker, "what": self.label, "": _state(self)}
 
 
 RELOAD_TOOL = "context_reload"

@@ -121,7 +121,6 @@ class Options(TypedDict, total=False):
     redactor: Redactor | None
     long_term_memory: Callable[[Scope], LongTermMemory] | None
     settings: Settings | None
-    reembed: bool
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -144,6 +143,7 @@ class Resources:
         database: Path | str | None,
         directory: Path | None,
         chroma_url: str | None,
+        reembed: bool = False,
         **options: Unpack[Options],
     ) -> None:
         settings = options.get("settings")
@@ -158,7 +158,9 @@ class Resources:
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
         reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
-        db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings)
+        db, chosen, layout, index = _store(
+            bus, database, directory, chroma_url, options, settings, reembed=reembed
+        )
         self.store_id = layout.store_id
         self.questions = QueryCache(chosen)
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
@@ -234,9 +236,11 @@ def _store(
     chroma_url: str | None,
     options: Options,
     settings: Settings,
+    *,
+    reembed: bool,
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
-    embedder, reembed = options.get("embedder", "auto"), options.get("reembed", False)
+    embedder = options.get("embedder", "auto")
     db = storage_database.open_database(database, settings)
     try:
         db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
@@ -249,10 +253,10 @@ def _store(
             emit=bus.emit,
             dimension=None if reembed else layout.dimension,
         )
-        if reembed and layout.embedder not in {None, chosen.identity}:
+        if reembed and not _made(chosen, layout):
             db.write(vectors.forget, datetime.now(UTC))
-        else:
-            index_flow.check_embedder(layout, chosen.identity)
+            layout = db.read(vectors.layout)
+        index_flow.check_embedder(layout, chosen.identity)
         if layout.embedder != chosen.identity:
             db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
         # A store in memory starts no Chroma unless it is to be asked.
@@ -261,6 +265,13 @@ def _store(
     except BaseException:
         db.close()
         raise
+
+
+def _made(embedder: Embedder, layout: Layout) -> bool:
+    """Return whether an embedder made the vectors of a store: it has the name of that one, and its dimensions."""
+    if layout.embedder != embedder.identity:
+        return False
+    return layout.dimension in {None, len(embedder.embed(["length"])[0])}
 
 
 def directory_at(path: str | os.PathLike[str]) -> Path:

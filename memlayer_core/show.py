@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import date, datetime
 from html import escape
-from typing import Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -37,7 +40,6 @@ _SHORT = 30  # characters of a text that is never broken
 _FOLD, _HEAD = 280, 200  # a longer cell is folded in HTML: so many characters of it are seen at once
 _LONGEST = 400  # characters of one cell on a terminal
 _WHOLE = 20_000  # characters of one cell in HTML
-_WIDTH = 60  # characters of a bar on a terminal
 _LINE = reprlib.Repr()  # cuts a long field of a value's one line
 _LINE.maxstring = _LINE.maxother = 80
 _LINE.maxtuple = _LINE.maxlist = _LINE.maxdict = 3
@@ -62,27 +64,32 @@ class Viewable:
 
 
 class Tabular(Viewable):
-    """A value that is one row of a table, or several: a subclass returns the table of many."""
+    """A dataclass that is a row of a table: of its fields, or of what a subclass returns."""
 
     __slots__ = ()
 
+    def _row(self) -> dict[str, Cell]:
+        """Return the cells by the names of their columns; for a field with several values, how many there are."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        counts = {name: len(one) if isinstance(one, tuple) else one for name, one in values.items()}
+        return {name.replace("_", " "): cell for name, cell in counts.items()}
+
     @classmethod
     def _table(cls, values: Sequence[Self]) -> View:
-        raise NotImplementedError
+        rows = [one._row() for one in values]  # noqa: SLF001  (of its own class)
+        return View(columns=tuple(rows[0]), rows=tuple(tuple(row.values()) for row in rows))
 
     def _view(self) -> View:
         return self._table([self])
 
 
-class Report(Viewable):
-    """A dataclass of numbers, which are shown by their names."""
+class Report(Tabular):
+    """A dataclass that is shown as one line for each of its fields."""
 
     __slots__ = ()
 
     def _view(self) -> View:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        counts = {name: len(one) if isinstance(one, tuple) else one for name, one in values.items()}
-        return View(rows=tuple((name.replace("_", " "), cell) for name, cell in counts.items()))
+        return View(rows=tuple(self._row().items()))
 
 
 T = TypeVar("T", bound=Tabular)
@@ -94,25 +101,17 @@ class ViewList(Viewable, list[T]):
     Args:
         name: What is in it, such as `"Records"`.
         values: The values.
-        notes: Returns lines below the table, when it is shown.
     """
 
-    def __init__(
-        self,
-        name: str,
-        values: Iterable[T] = (),
-        notes: Callable[[Sequence[T]], Iterable[str | Mark]] | None = None,
-    ) -> None:
+    def __init__(self, name: str, values: Iterable[T] = ()) -> None:
         super().__init__(values)
         self._name = name
-        self._notes = notes
 
     def _view(self) -> View:
         if not self:
             return View(f"{self._name}: none")
         table = type(self[0])._table(self)  # noqa: SLF001  (a row's own table)
-        notes = self._notes(self) if self._notes is not None else ()
-        return replace(table, title=f"{self._name}: {len(self):,}", notes=(*table.notes, *notes))
+        return replace(table, title=f"{self._name}: {len(self):,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class Bar:
         value: The number.
         limit: The limit.
         unit: What is counted.
-        parts: What it consists of, each with its number; they have a colour each. Without them the bar has one.
+        parts: What it consists of, each with its number; they have a colour each.
         note: What else there is to say of it.
     """
 
@@ -180,7 +179,7 @@ def visible(text: str) -> str:
 
     A line break and a tab stay; an escape sequence begins with `\x1b`, an override of direction is `\u202e`.
     """
-    return _COMMANDS.sub(_escape, text)
+    return _COMMANDS.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def words_of(cell: Cell, longest: int = _LONGEST) -> str:
@@ -190,12 +189,6 @@ def words_of(cell: Cell, longest: int = _LONGEST) -> str:
         return visible(text if len(text) <= longest else text[: longest - 1] + "…")
     number = text.value if isinstance(text, Bar) else text
     return "" if number is None else format(number, _FORMATS[type(number)])
-
-
-def fold(text: str) -> tuple[str, str]:
-    """Return the part of a text that HTML shows at once, and the rest, which is empty for a short text."""
-    cut = max(text.rfind(" ", 0, _HEAD), _HEAD // 2)
-    return (text, "") if len(text) <= _FOLD else (f"{text[:cut]} …", text[cut:].lstrip(" "))
 
 
 def line_of(value: Any) -> str:
@@ -233,12 +226,12 @@ def text_of(view: View) -> object:
 
     above = [Text(visible(view.title))] if view.title else []
     if view.bar is not None:
-        above += [Text(_sentence(view.bar)), *_drawn(view.bar)]
+        above += [Text(_sentence(view.bar)), _legend(view.bar)]
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=bool(view.columns))
-    for place in range(max(map(len, [view.columns, *view.rows])) if view.rows else 0):
-        name = Text(visible(view.columns[place]), style="bold") if view.columns else ""
+    columns = view.columns or ("",) * len(view.rows[0]) if view.rows else ()
+    for place, name in enumerate(columns):
         table.add_column(
-            name,
+            Text(visible(name), style="bold"),
             justify="right" if _is_number(view, place) else "left",
             overflow="fold",
             no_wrap=not any(isinstance(row[place], str) for row in view.rows),
@@ -248,11 +241,6 @@ def text_of(view: View) -> object:
     notes = (Text(visible(note.text), style=_style(note)) for note in map(_mark, view.notes))
     below = (part for section in view.sections for part in ("", section))
     return Group(*above, *([table] if view.rows else []), *notes, *below)  # type: ignore[arg-type]
-
-
-def _escape(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"  # noqa: PLR2004  (two digits hold it)
 
 
 def _sentence(bar: Bar) -> str:
@@ -271,19 +259,11 @@ def _is_number(view: View, place: int) -> bool:
     return any(isinstance(row[place], int | float | Bar) for row in view.rows)
 
 
-def _drawn(bar: Bar) -> list[Any]:
+def _legend(bar: Bar) -> Text:
     from rich.text import Text
 
-    if not bar.parts:
-        return []
-    whole = max(bar.value, bar.limit, 1)
-    drawn, legend = Text(), Text()
-    for mark, value in bar.parts:
-        drawn.append("█" * round(_WIDTH * value / whole), style=_style(mark))
-        legend.append("■ ", style=_style(mark)).append(f"{visible(mark.text)} {value:,}  ")
-    legend.append(visible(bar.note))
-    drawn.append("░" * max(0, _WIDTH - len(drawn)), style="dim")
-    return [drawn, legend]
+    parts = ((f"■ {visible(mark.text)} {value:,}  ", _style(mark)) for mark, value in bar.parts)
+    return Text.assemble(*parts, visible(bar.note))
 
 
 def _rows(view: View) -> str:
@@ -308,12 +288,12 @@ def _cell(cell: Cell, align: str) -> str:
     if isinstance(cell, Mark):
         kind += f";font-weight:600;color:{_COLOURS[cell.colour][0]}"
     begin = f'<td style="{_CELL};text-align:{align};{kind}">'
-    head, rest = fold(text)
-    if not rest:
+    if len(text) <= _FOLD:
         picture = f"{_strip(cell, 48, 6)} " if isinstance(cell, Bar) else ""
-        return f"{begin}{picture}{escape(head)}</td>"
-    summary = f'<summary style="cursor:pointer">{escape(head)}</summary>'
-    return f"{begin}<details>{summary}{escape(rest)}</details></td>"
+        return f"{begin}{picture}{escape(text)}</td>"
+    cut = max(text.rfind(" ", 0, _HEAD), _HEAD // 2)
+    summary = f'<summary style="cursor:pointer">{escape(text[:cut])} …</summary>'
+    return f"{begin}<details>{summary}{escape(text[cut:].lstrip(' '))}</details></td>"
 
 
 def _meter(bar: Bar) -> str:
@@ -329,9 +309,8 @@ def _meter(bar: Bar) -> str:
 
 def _strip(bar: Bar, width: int, height: int) -> str:
     whole = max(bar.value, bar.limit, 1)
-    over: Colour = "red" if bar.value > bar.limit else "blue"
     pieces, left = [], 0.0
-    for mark, value in bar.parts or ((Mark("", over), bar.value),):
+    for mark, value in bar.parts:
         size = width * value / whole
         pieces.append(
             f'<rect x="{left:.1f}" width="{size:.1f}" height="{height}" fill="{_COLOURS[mark.colour][0]}"/>'

@@ -15,21 +15,18 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import lru_cache, wraps
 from inspect import isgeneratorfunction
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import Event, JobDead, JobFailed
 from memlayer_core.scope import Scope
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from opentelemetry.trace import Span
 
     from memlayer_core.settings import Settings
@@ -39,6 +36,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 OperationName = Literal["create_memory", "update_memory", "upsert_memory", "search_memory", "delete_memory"]
 Value = str | bool | int | float | Sequence[str]
+Attributes = Mapping[str, Value | None]
+"""Attributes by their names; None: it has no such attribute."""
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
@@ -128,32 +127,33 @@ class Telemetry:
         self.spans, self.metrics = "spans" in parts, "metrics" in parts
         self.ids, self.text = "ids" in parts, "text" in parts
         self.store_id, self._redact = store_id, redact
-        self._meters: tuple[object, dict[str, Any]] = (None, {})
-        self._tracers: tuple[object, Any] = (None, None)
 
     @property
     def is_on(self) -> bool:
         """Whether somebody reads spans or metrics."""
         return self._tracer() is not None or bool(self._instruments())
 
-    def operation(self, operation: OperationName, verb: str, args: Sequence[object]) -> Operation:
+    def operation(
+        self, operation: OperationName, verb: str, args: Sequence[object]
+    ) -> AbstractContextManager[Operation]:
         """Return the span of an operation on the memory, as a context manager."""
         labels = {"gen_ai.operation.name": operation, "memlayer.verb": verb}
+        start: dict[str, Value | None] = {"gen_ai.memory.store.id": self.store_id}
         scope = next((one for one in args if isinstance(one, Scope)), None)
-        start: dict[str, Value] = {**labels, "gen_ai.memory.store.id": self.store_id}
-        start |= self._ids_of(scope)
-        return Operation(self, operation, start, labels, "memlayer.operation.duration")
+        if scope is not None:
+            start |= {"gen_ai.conversation.id": scope.session_id, "gen_ai.agent.id": scope.agent_id}
+        if scope is not None and self.ids:
+            start |= {"user.id": scope.user_id, "memlayer.tenant.id": scope.tenant_id}
+        return self._span(operation, labels, start, "memlayer.operation.duration")
 
     def job(self, kind: str, jobs: int) -> AbstractContextManager[object]:
         """Return the span of background work, as a context manager. It is the first of its trace."""
         if not self.is_on:
             return nullcontext()
-        labels = {"memlayer.job.kind": kind}
-        start: dict[str, Value] = {**labels, "memlayer.job.count": jobs}
-        start["gen_ai.memory.store.id"] = self.store_id
-        return Operation(self, f"memlayer.job {kind}", start, labels, "memlayer.job.duration")
+        start: Attributes = {"memlayer.job.count": jobs, "gen_ai.memory.store.id": self.store_id}
+        return self._span(f"memlayer.job {kind}", {"memlayer.job.kind": kind}, start, "memlayer.job.duration")
 
-    def model_call(self, name: str, work: str) -> ModelCall:
+    def model_call(self, name: str, work: str) -> AbstractContextManager[Operation]:
         """Return the span of a call of a language model, as a context manager.
 
         Args:
@@ -166,24 +166,21 @@ class Telemetry:
             "gen_ai.provider.name": provider,
             "gen_ai.request.model": model,
         }
-        start = {**labels, "memlayer.job.kind": work}
-        return ModelCall(self, f"chat {model}", start, labels, "gen_ai.client.operation.duration")
+        start = {"memlayer.job.kind": work}
+        return self._span(f"chat {model}", labels, start, "gen_ai.client.operation.duration", "CLIENT")
 
     def hear(self, event: Event) -> None:
         """Count an event: this is the memory's own listener."""
-        if not self._instruments():
-            return
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-        attributes = {"memlayer.event": name}
-        if isinstance(event, JobFailed | JobDead):
-            attributes["memlayer.job.kind"] = event.kind
-        self.record("memlayer.events", 1, attributes)
+        kind = event.kind if isinstance(event, JobFailed | JobDead) else None
+        self.record("memlayer.events", 1, {"memlayer.event": name, "memlayer.job.kind": kind})
 
-    def record(self, name: str, value: float, attributes: Mapping[str, Value]) -> None:
+    def record(self, name: str, value: float, attributes: Attributes) -> None:
         """Record one value of a metric."""
         instrument = self._instruments().get(name)
         if instrument is not None:
-            (instrument.add if name == "memlayer.events" else instrument.record)(value, attributes)
+            write = instrument.add if name == "memlayer.events" else instrument.record
+            write(value, _given(attributes))
 
     def quote(self, text: str) -> str:
         """Return a text as it may be sent, and as an exporter can encode it; nothing if the redactor fails."""
@@ -192,46 +189,64 @@ class Telemetry:
         except RedactorError:  # a problem in `memory.admin.status`
             return ""
 
-    def start_span(self, name: str, kind: str, attributes: Mapping[str, Value]) -> Span | None:
-        """Start a span; None if nobody reads it."""
-        tracer = self._tracer()
-        if tracer is None:
-            return None
-        kinds = sys.modules["opentelemetry.trace"].SpanKind
-        span: Span = tracer.start_span(name, kind=kinds[kind], attributes=attributes)
-        return span
+    @contextmanager
+    def _span(
+        self, name: str, labels: Mapping[str, str], start: Attributes, duration: str, kind: str = "INTERNAL"
+    ) -> Iterator[Operation]:
+        """Open a span. It is the parent of what starts inside.
 
-    def _ids_of(self, scope: Scope | None) -> dict[str, Value]:
-        if scope is None:
-            return {}
-        ids = {"gen_ai.conversation.id": scope.session_id, "gen_ai.agent.id": scope.agent_id}
-        if self.ids:
-            ids |= {"user.id": scope.user_id, "memlayer.tenant.id": scope.tenant_id}
-        return {name: one for name, one in ids.items() if one is not None}
+        Args:
+            name: The span's name.
+            labels: The attributes of the span and of its metrics: few values each.
+            start: Further attributes of the span.
+            duration: The metric of its seconds.
+            kind: The name of a kind of span.
+        """
+        tracer, opened = self._tracer(), cast("AbstractContextManager[Span | None]", nullcontext())
+        if tracer is not None:
+            opened = tracer.start_as_current_span(
+                name,
+                kind=sys.modules["opentelemetry.trace"].SpanKind[kind],
+                attributes=_given({**labels, **start}),
+                record_exception=False,
+                set_status_on_exception=False,
+            )
+        began = time.perf_counter()
+        with opened as span:
+            operation = Operation(self, span, {**labels})
+            try:
+                yield operation
+            except BaseException as error:
+                operation.fail(error)
+                raise
+            finally:
+                operation.measure(duration, time.perf_counter() - began)
 
     def _tracer(self) -> Any:
         """Return the tracer of the provider that the application has set; None if it has set none."""
-        trace: Any = sys.modules.get("opentelemetry.trace") if self.spans else None
-        provider = getattr(trace, "get_tracer_provider", lambda: None)()  # it may be imported at the moment
-        if provider is None or isinstance(provider, trace.ProxyTracerProvider):
-            return None
-        if self._tracers[0] is not provider:
-            self._tracers = provider, trace.get_tracer("memlayer_core", tracer_provider=provider)
-        return self._tracers[1]
+        provider = _provider("opentelemetry.trace", "get_tracer_provider") if self.spans else None
+        return None if provider is None else _make_tracer(provider)
 
-    def _instruments(self) -> dict[str, Any]:
+    def _instruments(self) -> Mapping[str, Any]:
         """Return the metrics of the provider that the application has set; empty if it has set none."""
-        metrics: Any = sys.modules.get("opentelemetry.metrics") if self.metrics else None
-        provider = getattr(metrics, "get_meter_provider", lambda: None)()
-        if provider is None or type(provider).__name__ == "_ProxyMeterProvider":
-            return {}
-        if self._meters[0] is not provider:
-            meter = metrics.get_meter("memlayer_core", meter_provider=provider)
-            self._meters = provider, _make_instruments(meter)
-        return self._meters[1]
+        provider = _provider("opentelemetry.metrics", "get_meter_provider") if self.metrics else None
+        return {} if provider is None else _make_instruments(provider)
 
 
-def _make_instruments(meter: Any) -> dict[str, Any]:
+def _provider(module: str, getter: str) -> Any:
+    found = getattr(sys.modules.get(module), getter, lambda: None)()  # it may be imported at the moment
+    is_set = type(found).__name__ not in {"ProxyTracerProvider", "_ProxyMeterProvider"}
+    return found if is_set else None
+
+
+@lru_cache(maxsize=1)
+def _make_tracer(provider: Any) -> Any:
+    return sys.modules["opentelemetry.trace"].get_tracer("memlayer_core", tracer_provider=provider)
+
+
+@lru_cache(maxsize=1)
+def _make_instruments(provider: Any) -> Mapping[str, Any]:
+    meter = sys.modules["opentelemetry.metrics"].get_meter("memlayer_core", meter_provider=provider)
     forms = {
         "memlayer.operation.duration": ("s", _SECONDS, "Duration of an operation on the memory"),
         "memlayer.context.tokens": ("{token}", _TOKENS, "Tokens of a context"),
@@ -240,127 +255,94 @@ def _make_instruments(meter: Any) -> dict[str, Any]:
         "gen_ai.client.token.usage": ("{token}", _TOKENS, "Tokens that a language model reads or writes"),
     }
     made = {
-        name: meter.create_histogram(
-            name, unit=unit, description=description, explicit_bucket_boundaries_advisory=bounds
-        )
-        for name, (unit, bounds, description) in forms.items()
+        name: meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=bounds)
+        for name, (unit, bounds, about) in forms.items()
     }
-    made["memlayer.events"] = meter.create_counter(
-        "memlayer.events", unit="{event}", description="What `memory.listen` tells, by its kind"
-    )
-    return made
+    about = "What `memory.listen` tells, by its kind"
+    return {**made, "memlayer.events": meter.create_counter("memlayer.events", "{event}", about)}
 
 
+@dataclass(frozen=True, slots=True)
 class Operation:
-    """The span of one operation, as a context manager. It is the parent of what starts inside.
+    """An operation, or a call of a language model, with its span.
 
-    Args:
+    Attributes:
         telemetry: What is sent.
-        name: The span's name.
-        attributes: What is known at its beginning.
+        span: The span; None if nobody reads it.
         labels: The attributes of its metrics: few values each.
-        duration: The metric of its seconds.
     """
 
-    kind = "INTERNAL"
+    telemetry: Telemetry
+    span: Span | None
+    labels: dict[str, str]
 
-    def __init__(
-        self,
-        telemetry: Telemetry,
-        name: str,
-        attributes: Mapping[str, Value],
-        labels: dict[str, str],
-        duration: str,
-    ) -> None:
-        self.telemetry = telemetry
-        self.span: Span | None = None
-        self._name, self._attributes, self._duration = name, attributes, duration
-        self._labels: dict[str, Value] = {**labels}
-        self._use: AbstractContextManager[object] = nullcontext()
-        self._began = 0.0
-
-    def __enter__(self) -> Self:
-        self._began = time.perf_counter()
-        self.span = self.telemetry.start_span(self._name, self.kind, self._attributes)
-        if self.span is not None:
-            use = sys.modules["opentelemetry.trace"].use_span
-            self._use = use(
-                self.span, end_on_exit=True, record_exception=False, set_status_on_exception=False
-            )
-        self._use.__enter__()
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        if error_type is not None:
-            self._labels["error.type"] = error_type.__name__
-            self.tell({"error.type": error_type.__name__})
-            if self.span is not None:
-                trace = sys.modules["opentelemetry.trace"]
-                words = self.telemetry.quote(str(error)) if self.telemetry.text else None
-                self.span.set_status(trace.Status(trace.StatusCode.ERROR, words))
-        self.measure(self._duration, time.perf_counter() - self._began)
-        self._use.__exit__(None, None, None)
-
-    def tell(self, attributes: Mapping[str, Value]) -> None:
+    def tell(self, attributes: Attributes) -> None:
         """Add attributes to the span."""
         if self.span is not None and self.span.is_recording():
-            self.span.set_attributes(attributes)
+            self.span.set_attributes(_given(attributes))
 
     def measure(self, metric: str, value: float, **more: str) -> None:
         """Record a value of a metric."""
-        self.telemetry.record(metric, value, {**self._labels, **more})
+        self.telemetry.record(metric, value, {**self.labels, **more})
+
+    def fail(self, error: BaseException) -> None:
+        """Add that it failed."""
+        self.labels["error.type"] = type(error).__name__
+        self.tell({"error.type": type(error).__name__})
+        if self.span is not None:
+            trace = sys.modules["opentelemetry.trace"]
+            words = self.telemetry.quote(str(error)) if self.telemetry.text else None
+            self.span.set_status(trace.Status(trace.StatusCode.ERROR, words))
 
     def end_with(self, outcome: Outcome) -> None:
         """Add what came of the operation."""
-        told = dict(outcome.attributes)
-        tokens = told.get("memlayer.context.tokens")
+        tokens = outcome.attributes.get("memlayer.context.tokens")
         if isinstance(tokens, int):
             self.measure("memlayer.context.tokens", tokens)
-        if self.span is None or not self.span.is_recording():
-            return
-        if outcome.count is not None:
-            told["gen_ai.memory.record.count"] = outcome.count
-        if outcome.session_id is not None:
-            told["gen_ai.conversation.id"] = outcome.session_id
-        if self.telemetry.ids and outcome.record_id is not None:
-            told["gen_ai.memory.record.id"] = outcome.record_id
-        if self.telemetry.text:
+        self.tell(
+            {
+                **outcome.attributes,
+                "gen_ai.memory.record.count": outcome.count,
+                "gen_ai.conversation.id": outcome.session_id,
+                "gen_ai.memory.record.id": outcome.record_id if self.telemetry.ids else None,
+            }
+        )
+        if self.telemetry.text and self.span is not None and self.span.is_recording():
             quote = self.telemetry.quote
             records = [{"content": quote(one)} for one in outcome.contents()]
-            told |= {"gen_ai.memory.records": _as_json(records)} if records else {}
             pieces = [{**one, "text": quote(str(one["text"]))} for one in outcome.pieces()]
-            told |= {"memlayer.context.pieces": _as_json(pieces)} if pieces else {}
-            told |= {"gen_ai.memory.query.text": quote(outcome.query)} if outcome.query else {}
-        self.tell(told)
-
-
-class ModelCall(Operation):
-    """The span of a call of a language model."""
-
-    kind = "CLIENT"
+            self.tell(
+                {
+                    "gen_ai.memory.records": _as_json(records),
+                    "memlayer.context.pieces": _as_json(pieces),
+                    "gen_ai.memory.query.text": quote(outcome.query) if outcome.query else None,
+                }
+            )
 
     def end_with_reply(
         self, instructions: str, text: str, reply: str, tokens_in: int, tokens_out: int
     ) -> None:
-        """Add what the model read and wrote. The texts are added only with the part `"text"`."""
-        self.measure("gen_ai.client.token.usage", tokens_in, **{"gen_ai.token.type": "input"})
-        self.measure("gen_ai.client.token.usage", tokens_out, **{"gen_ai.token.type": "output"})
-        told: dict[str, Value] = {
-            "gen_ai.usage.input_tokens": tokens_in,
-            "gen_ai.usage.output_tokens": tokens_out,
-        }
+        """Add what a model read and wrote. The texts are added only with the part `"text"`."""
+        for kind, tokens in (("input", tokens_in), ("output", tokens_out)):
+            self.measure("gen_ai.client.token.usage", tokens, **{"gen_ai.token.type": kind})
+            self.tell({f"gen_ai.usage.{kind}_tokens": tokens})
         if self.telemetry.text:
             system, asked, said = (
                 {"type": "text", "content": self.telemetry.quote(one)} for one in (instructions, text, reply)
             )
             answer = {"role": "assistant", "parts": [said], "finish_reason": "stop"}
-            told["gen_ai.system_instructions"] = _as_json([system])
-            told["gen_ai.input.messages"] = _as_json([{"role": "user", "parts": [asked]}])
-            told["gen_ai.output.messages"] = _as_json([answer])
-        self.tell(told)
+            self.tell(
+                {
+                    "gen_ai.system_instructions": _as_json([system]),
+                    "gen_ai.input.messages": _as_json([{"role": "user", "parts": [asked]}]),
+                    "gen_ai.output.messages": _as_json([answer]),
+                }
+            )
 
 
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _given(attributes: Attributes) -> dict[str, Value]:
+    return {name: one for name, one in attributes.items() if one is not None}
+
+
+def _as_json(value: Sequence[object]) -> str | None:
+    return json.dumps(value, ensure_ascii=False) if value else None

@@ -97,9 +97,9 @@ def open_at(tmp_path: Path) -> Iterator[Callable[..., Memory]]:
     """Return a function that opens a memory in the test's directory, or another below it."""
     opened: list[Memory] = []
 
-    def open_memory(name: str = "memory", **kwargs: Any) -> Memory:
+    def open_memory(name: str = "memory", how: Callable[..., Memory] = Memory.open, **kwargs: Any) -> Memory:
         options = {"embedder": "hashing", "settings": PROMPT, **kwargs}
-        opened.append(Memory.open(tmp_path / name, **options))
+        opened.append(how(tmp_path / name, **options))
         return opened[-1]
 
     yield open_memory

@@ -74,7 +74,11 @@ PUBLIC = frozenset(
 )
 """Fields that users, or stores of theirs, know."""
 
-EVENTS = frozenset(kind.__name__.lower() for kind in events.Event.__args__)
+EVENTS = frozenset(
+    name.lower()
+    for name, kind in vars(events).items()
+    if isinstance(kind, type) and issubclass(kind, events.Event)
+)
 """An event is called by what happened."""
 
 

@@ -10,7 +10,7 @@ import logging
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ from functools import partial
 from importlib.metadata import version
 from inspect import Parameter, Signature, cleandoc, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args
 
 import typer
 from rich.console import Console
@@ -110,12 +110,14 @@ def progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda count, total: bar.update(task, completed=count, total=max(count, total))
 
 
-def load(option: str) -> Any:
-    """Return the object that `package.module:attribute` names, in the directory of the application.
+def load(option: str, names: Sequence[str] = ()) -> Any:
+    """Return one of memlayer's names, or the object that `package.module:attribute` names, in the directory of the application.
 
     Raises:
         InputError: It cannot be loaded.
     """
+    if option in names:
+        return option
     sys.path.insert(0, "")  # as with `python -m`
     try:
         return pkgutil.resolve_name(option)
@@ -228,18 +230,26 @@ class StorePlace(JournalPlace):
 
     chroma_url: str | None = None
 
-    def open(self, **how: Any) -> Memory:
-        """Open the memory as an application does; it is made if there is none."""
+    def open(self, embedder: str = "auto", *, reembed: bool = False, **options: Any) -> Memory:
+        """Open the memory as an application does; it is made if there is none.
+
+        Args:
+            embedder: As on the command line.
+            reembed: Whether everything is embedded again, if another embedder made the vectors.
+            **options: Other options of `Memory.open`.
+        """
         from memlayer_core.memory import Memory
+        from memlayer_core.models.foreign import EmbedderName
 
-        how |= {"database_url": self.database_url, "chroma_url": self.chroma_url}
-        return Memory.open(self.directory, **how)
+        options |= {"database_url": self.database_url, "chroma_url": self.chroma_url}
+        verb = Memory.reembed if reembed else Memory.open
+        return verb(self.directory, embedder=load(embedder, get_args(EmbedderName)), **options)
 
-    def open_old(self, **how: Any) -> Memory:
+    def open_old(self, embedder: str = "auto", **how: Any) -> Memory:
         """Open the memory, which must exist."""
         with self.journal(writes=True):
             pass
-        return self.open(**how)
+        return self.open(embedder, **how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,6 +267,11 @@ class Whom:
     session: str | None = None
     tenant: str = "default"
     agent: str | None = None
+
+    @property
+    def ids(self) -> dict[str, Any]:
+        """The keywords by which the verbs of a memory take it."""
+        return {f"{name}_id": value for name, value in vars(self).items()}
 
 
 _NAMES = {"as_json": ("--json",), "source_format": ("--from",), "k": ("-k",), "yes": ("--yes", "-y")}

@@ -80,46 +80,32 @@ def inspect(store: JournalPlace, whom: Whom, *, last: int = 50) -> Answers:
         db = journal.db
         if whom.user is None:
             yield look(store.directory, db, last)
-            return
-        scope = Scope(whom.user, whom.session, whom.agent, whom.tenant)
-        if whom.session is None:
-            yield ViewList("Sessions", db.read(reads.list_sessions, scope, last, 0)), None
-            return
-        known = db.read(reads.find, scope)
-        if known is None:
+        elif whom.session is None:
+            yield ViewList("Sessions", db.read(reads.list_sessions, Scope(**whom.ids), last, 0)), None
+        elif (known := db.read(reads.find, Scope(**whom.ids))) is None:
             what = f"There is no session {whom.session!r}"
             note(f"{what}; `--user` alone lists the sessions with their agents.")
             raise typer.Exit(1)
-        newest = db.read(reads.tail_messages, known, None, last)[::-1]
-        said = ViewList("Messages", [one.message for _, one in newest])
-        yield said, [one.to_json() for one in said]
+        else:
+            newest = db.read(reads.tail_messages, known, None, last)[::-1]
+            said = ViewList("Messages", [one.message for _, one in newest])
+            yield said, [one.to_json() for one in said]
 
 
 @app.add
-def search(
-    query: str,
-    store: StorePlace,
-    *,
-    user: str,
-    k: int = 10,
-    tenant: str = "default",
-    agent: str | None = None,
-    session: str | None = None,
-    embedder: str = "auto",
-) -> Answers:
+def search(query: str, store: StorePlace, whom: Whom, *, k: int = 10, embedder: str = "auto") -> Answers:
     """Search the messages and records of a user.
 
     Takes:
         query: A question, or words.
-        user: Whose memory is searched.
+        user: Whose memory is searched. It must be given.
         k: Maximum number of hits.
         embedder: `auto` is the store's own; `package.module:attribute` one of your application.
     """
-    with store.open_old(embedder=shell.load(embedder) if ":" in embedder else embedder) as memory:
-        hits = memory.search(
-            query, user_id=user, tenant_id=tenant, agent_id=agent, session_id=session, limit=k
-        )
-    yield hits, None
+    if whom.user is None:
+        raise InputError("`--user` is missing", hint="`memlayer inspect` lists the users.")
+    with store.open_old(embedder) as memory:
+        yield memory.search(query, **whom.ids, limit=k), None
 
 
 @app.add
@@ -176,16 +162,14 @@ def import_(
         raise InputError(f"there is no file {source!r}", hint="Give the path of what is to be imported.")
     lines = sys.stdin.buffer if source == "-" else source
     options: dict[str, Any] = {"user_id": user, "tenant_id": tenant, "source_format": source_format, "me": me}
-    if dry_run:
-        with Memory.in_memory(embedder="hashing") as memory, shell.progress("Reading") as bar:
-            done = memory.import_from(lines, **options, progress=bar, dry_run=True)
-        yield View(rows=(("Would import", str(done)),)), {"imported": done}
-        return
-    with store.open() as memory:
-        with shell.progress("Importing") as bar:
-            done = memory.import_from(lines, **options, progress=bar)
+    with Memory.in_memory() if dry_run else store.open() as memory:
+        with shell.progress("Reading" if dry_run else "Importing") as bar:
+            done = memory.import_from(lines, **options, progress=bar, dry_run=dry_run)
         backlog = memory.admin.status().backlog
-    yield shell.state(backlog, ("Imported", str(done))), {"imported": done, "backlog": backlog}
+    if dry_run:
+        yield View(rows=(("Would import", str(done)),)), {"imported": done}
+    else:
+        yield shell.state(backlog, ("Imported", str(done))), {"imported": done, "backlog": backlog}
 
 
 @app.add
@@ -208,15 +192,8 @@ def forget(
     from memlayer_core.transfer.flow import Erasure, forget_in_journal
     from memlayer_core.transfer.sql import sessions_of
 
-    whose = {"user_id": whom.user, "session_id": whom.session, "agent_id": whom.agent}
-    erasure = Erasure(**whose, tenant_id=whom.tenant, record_id=record, speaker=speaker)
-    names = {
-        "record": record,
-        "speaker": speaker,
-        "session": whom.session,
-        "user": whom.user,
-        "agent": whom.agent,
-    }
+    erasure = Erasure(**whom.ids, record_id=record, speaker=speaker)
+    names = {"record": record, "speaker": speaker, **vars(whom), "tenant": None}
     named = visible(", ".join(f"{name} {value!r}" for name, value in names.items() if value is not None))
     if whom.user is None and whom.session is None and record is None:
         raise InputError(
@@ -300,28 +277,26 @@ def verify(store: StorePlace) -> Answers:
     It may run while a server uses the store. Exit codes: 0: all is sound. 1: an index had to be built again, or a job
     was given up. 3: all that was compared is sound, but another process holds Chroma's index and keeps it whole.
     """
-    rebuilt: set[int] = set()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, IndexRebuilt):
-            rebuilt.update(event.shards)
-
+    events: list[Event] = []
     with store.open_old() as memory:
-        memory.listen(on_event)  # the worker may find it first
+        memory.listen(events.append)  # the worker may find it first
         with console(stderr=True).status("Comparing …"):
             repaired = memory.admin.verify()
         status = memory.admin.status()
+    rebuilt = sorted({shard for one in events if isinstance(one, IndexRebuilt) for shard in one.shards})
     index = {
         "none": "this memory has none",
         "held": "agrees with the journal",
         "not held": "not compared: another process holds it, and keeps it whole",
     }[status.index]
     if rebuilt:
-        index = f"built again: collection(s) {', '.join(map(str, sorted(rebuilt)))}"
+        index = f"built again: collection(s) {', '.join(map(str, rebuilt))}"
     words = "filed again" if "words" in repaired else "agree with the journal"
-    data = {"words": "words" not in repaired, "index": status.index, "rebuilt": sorted(rebuilt)}
-    view = shell.state(status.backlog, ("Words", words), ("Index", index))
-    yield view, data | {"backlog": status.backlog}
+    data = {"words": "words" not in repaired, "index": status.index, "rebuilt": rebuilt}
+    yield (
+        shell.state(status.backlog, ("Words", words), ("Index", index)),
+        data | {"backlog": status.backlog},
+    )
     if rebuilt or repaired or status.backlog.dead:
         raise typer.Exit(1)
     if status.index == "not held":
@@ -329,13 +304,14 @@ def verify(store: StorePlace) -> Answers:
 
 
 @app.add
-def reindex(store: StorePlace, *, embedder: EmbedderName | None = None) -> Answers:
-    """Build Chroma's index again from the vectors in the journal, or embed everything again.
+def reindex(store: StorePlace, *, embedder: str | None = None) -> Answers:
+    """Build Chroma's index again from the vectors in the journal, or embed everything again with another embedder.
 
     Takes:
-        embedder: Embed everything again with this one; else no model is asked.
+        embedder: Embed everything again with this one, `minilm`, `multilingual`, `hashing` or `package.module:attribute`; else
+            no model is asked.
     """
-    with store.open_old(embedder=embedder or "auto", reembed=embedder is not None) as memory:
+    with store.open_old(embedder or "auto", reembed=embedder is not None) as memory:
         memory.flush()
         with console(stderr=True).status("Writing the index …"):
             written = memory.admin.reindex()
@@ -396,7 +372,6 @@ def doctor(store: StorePlace) -> Answers:
 
     with console(stderr=True).status("Looking …"):
         checks = list(examine(store))
-    rows = tuple((one.state.upper(), one.name, one.finding, one.mend) for one in checks)
-    yield View(columns=("", "what", "found", "how to mend it"), rows=rows), checks
+    yield ViewList("Checks", checks), None
     if any(one.state == "wrong" for one in checks):
         raise typer.Exit(1)

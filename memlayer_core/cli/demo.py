@@ -1,7 +1,7 @@
 """`memlayer demo`: a first process talks with a user and is killed; a second process remembers, and learns facts.
 
-The first process is `python -m memlayer_core.cli.demo DIRECTORY`. It prints a line of JSON after each message that it
-stored, and then waits to be killed.
+The first process is `python -m memlayer_core.cli.demo DIRECTORY`. It prints a line after each message that it stored,
+and then waits to be killed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -96,8 +95,8 @@ def _play_first(console: Console, directory: Path) -> None:
             f"[bold]First process, pid {first.pid}[/] · {datetime.now(UTC) - _THEN:%Y-%m-%d}", align="left"
         )
         try:
-            for line in islice(first.stdout or (), len(_FIRST)):
-                _show_line(console, *json.loads(line))
+            for turn, _ in zip(_FIRST, first.stdout or (), strict=False):
+                _show_line(console, *turn)
                 stored += 1
         finally:
             first.kill()
@@ -193,8 +192,7 @@ def _talk(directory: str) -> None:
         chat = memory.chat(user_id=_USER, session_id="summer")
         for role, text in _FIRST:
             chat.add(role, text, created_at=datetime.now(UTC) - _THEN)
-            sys.stdout.buffer.write(json.dumps([role, text]).encode() + b"\n")
-            sys.stdout.flush()
+            print("stored", flush=True)  # noqa: T201  (the parent counts these lines)
         sys.stdin.read()  # returns when the second process is gone
 
 

@@ -24,7 +24,7 @@ from memlayer_core.errors import MemlayerError, StoreUnavailableError
 from memlayer_core.messages.reads import list_users
 from memlayer_core.models import embed, hashing, minilm, multilingual, tokens
 from memlayer_core.settings import Settings
-from memlayer_core.show import View, ViewList
+from memlayer_core.show import Cell, Tabular, View, ViewList
 from memlayer_core.storage import jobs as storage_jobs, tables, vectors
 from memlayer_core.storage.database import Database, open_database
 from memlayer_core.storage.outbox import EMBEDDED
@@ -42,7 +42,7 @@ State = Literal["fine", "note", "wrong"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Check(Tabular):
     """What was looked at.
 
     Attributes:
@@ -56,6 +56,9 @@ class Check:
     state: State
     finding: str
     mend: str = ""
+
+    def _row(self) -> dict[str, Cell]:
+        return {"": self.state.upper(), "what": self.name, "found": self.finding, "how to mend it": self.mend}
 
 
 Finding: TypeAlias = tuple[State, str] | tuple[State, str, str]

@@ -430,14 +430,14 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
             f"the store's vectors come from the embedder {layout.embedder!r}, not from {identity!r}",
             hint=(
                 f"Open the store with the embedder {layout.embedder!r}, or embed everything again: "
-                "`memlayer reindex DIR --embedder NAME`, or `Memory.open(…, reembed=True)`."
+                "`memlayer reindex DIR --embedder NAME`, or `Memory.reembed(…, embedder=…)`."
             ),
         )
     if dimension is not None and layout.dimension != dimension:
         raise EmbedderMismatchError(
             f"the store's vectors have {layout.dimension} dimensions, and those of the embedder {identity!r} {dimension}",
             hint="It is another embedder under the same name: give it a name of its own (an `identity`), or open the store "
-            "with the embedder that made its vectors, or embed everything again: `Memory.open(…, reembed=True)`.",
+            "with the embedder that made its vectors, or embed everything again: `Memory.reembed(…, embedder=…)`.",
         )
 
 

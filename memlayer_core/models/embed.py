@@ -210,7 +210,7 @@ class ForeignEmbedder:
             raise errors.EmbedderMismatchError(
                 f"the store's vectors have {self._dimension} dimensions, and those of {self.identity} have {size}",
                 hint="It is another embedder under the same name. Open the store with the one that made its vectors, give "
-                "this one an `identity` of its own, or embed everything again: `Memory.open(…, reembed=True)`.",
+                "this one an `identity` of its own, or embed everything again: `Memory.reembed(…, embedder=…)`.",
             )
         is_blank = np.array([not text.strip() for text in texts])
         rows[is_blank & ~rows.any(axis=1)] = np.eye(1, size)
@@ -374,7 +374,7 @@ def _name_of(identity: str) -> EmbedderName:
         return names[identity]
     raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
-        hint="Pass that embedder again (`embedder=...`), or re-embed with `memlayer reindex`.",
+        hint="Pass that embedder again (`embedder=...`), or embed everything again: `memlayer reindex DIR --embedder NAME`.",
     )
 
 

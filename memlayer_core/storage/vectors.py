@@ -277,7 +277,7 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
     if matrix.shape[1] != len(vector):
         raise EmbedderMismatchError(
             f"the store's vectors have {matrix.shape[1]} dimensions, and the question's has {len(vector)}",
-            hint="Open the store with the embedder that made its vectors, or `Memory.open(…, reembed=True)`.",
+            hint="Open the store with the embedder that made its vectors, or `Memory.reembed(…, embedder=…)`.",
         )
     # One product a row: on a busy machine the threads that a matrix product starts wait for each other.
     near: FloatVector = np.matmul(matrix[:, None, :], np.asarray(vector, dtype=np.float32))[:, 0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 from datetime import datetime
@@ -129,21 +128,6 @@ def test_what_it_cannot_do_is_said_in_words(played: tuple[Stand, str], tmp_path:
         assert (ended.exit_code in {1, 2}, said in ended.stderr) == (True, True)
         assert "Traceback" not in ended.output
     assert (kept / "journal.sqlite3").read_bytes() == before
-
-
-@pytest.mark.skipif(os.name != "posix", reason="SIGKILL is POSIX")
-def test_each_message_is_durable_when_the_first_process_names_it(tmp_path: Path):
-    """It is killed between two messages: those that it named are there."""
-    command = [sys.executable, "-m", "memlayer_core.cli.demo", str(tmp_path / "memory")]
-    Memory.open(tmp_path / "memory", embedder="hashing").close()
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
-        named = [first.stdout.readline() for _ in range(3)]
-        first.kill()
-        assert first.wait(60) == -signal.SIGKILL
-    with Memory.open(tmp_path / "memory", embedder="hashing") as memory:
-        history = memory.chat(user_id="maya", session_id="summer").history()
-    assert len(history) >= len(named)
-    assert all(message.text.split()[0] in line for message, line in zip(history, named, strict=False))
 
 
 @pytest.mark.slow

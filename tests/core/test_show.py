@@ -128,10 +128,11 @@ def test_a_memory_a_status_a_receipt_and_a_message_have_a_view(chat) -> None:
 
 def test_a_view_is_text_and_never_markup() -> None:
     """Neither HTML nor the markup of rich, whatever the cell."""
-    view = View("[red]a[/]", Bar(5, 4, "<i>"), ("<b>",), ((f"<td>{'[bold]'}",), (None,)), ("<p>[/]",))
+    cells = (("<td>[bold]",), (None,), (Mark("bad\x1b[/]", "red"),), (True,))
+    view = View("[red]a[/]", Bar(5, 4, "<i>"), ("<b>",), cells, ("<p>[/]",))
     page, shown = html_of(view), on_a_terminal(view)
     assert not re.search("<(?:i|b|p)>|<td>", page)
-    for text in ("[red]a[/]", "5 of 4 <i>", "<b>", "<td>[bold]", "<p>[/]"):
+    for text in ("[red]a[/]", "5 of 4 <i>", "<b>", "<td>[bold]", "<p>[/]", "bad\\x1b[/]", "True"):
         assert text in shown
         assert escape(text) in page
 
@@ -180,7 +181,7 @@ def test_no_text_is_shown_with_signs_that_command_and_all_else_stays(text) -> No
         assert shown == text
 
 
-PLAIN = {"items", "listen", "load_state", "save_state", "open", "in_memory", "chat", "chat_of"}
+PLAIN = {"items", "listen", "load_state", "save_state", "open", "reembed", "in_memory", "chat", "chat_of"}
 """Verbs that return what is not a value to look at; `chat` and `open` return what the classes below show."""
 
 
@@ -281,7 +282,3 @@ def test_html_needs_nothing_from_elsewhere(told) -> None:
     foreign = "<script|<style|<link|<img|url\\(|https?:|(?<!-)color:(?:black|white|#000|#fff)"
     assert not re.search(foreign, page)
     assert page.count('class="memlayer"') == 2
-
-
-def test_a_mark_is_shown() -> None:
-    assert on_a_terminal(View(rows=((Mark("bad\x1b", "red"), True),))).split() == ["bad\\x1b", "True"]

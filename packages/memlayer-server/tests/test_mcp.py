@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,33 +26,21 @@ from memlayer_core.errors import StoreUnavailableError
 from memlayer_core.tools import AGENT_TOOLS
 
 TOOLS = ["record_to_memory", "retrieve_from_memory", "correct_memory", "forget_memory", "get_context"]
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {
-        "protocolVersion": "2025-06-18",
-        "capabilities": {},
-        "clientInfo": {"name": "a test", "version": "1"},
-    },
-}
+CLIENT = {"clientInfo": {"name": "a test", "version": "1"}, "capabilities": {}}
+PARAMS = {"protocolVersion": "2025-06-18", **CLIENT}
+INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": PARAMS}
 HEADERS = {"Accept": "application/json, text/event-stream"}
 Environment = dict[str, str]
 
 
-async def call(client: Client, tool: str, /, **arguments: Any) -> str:
+async def call(client: Client, tool: str, /, *, fails: bool = False, **arguments: Any) -> str:
     result = await client.call_tool(tool, arguments)
     text = result.content[0].text
-    assert not result.is_error, text
+    assert (result.is_error, "Traceback" in text) == (fails, False), text
     return text
 
 
-async def refused(client: Client, tool: str, /, **arguments: Any) -> str:
-    result = await client.call_tool(tool, arguments)
-    text = result.content[0].text
-    assert result.is_error, text
-    assert "Traceback" not in text
-    return text
+refused = partial(call, fails=True)
 
 
 async def record(client: Client, *content: Any) -> str:

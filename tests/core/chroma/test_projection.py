@@ -321,7 +321,7 @@ def test_another_embedder_means_filling_again(open_at) -> None:
     with open_at(settings=ASKED) as memory:
         memory.items().batch([PutItem(("d",), text, {"text": text}) for text in ("hiking", "sushi")])
         copied(memory, *boats(0, 5))
-    memory = open_at(settings=ASKED, embedder=letters, reembed=True)
+    memory = open_at(how=Memory.reembed, settings=ASKED, embedder=letters)
     memory.flush(60)
     assert found(memory) == 5
     assert_whole(memory)

@@ -706,7 +706,7 @@ def test_the_index_is_built_again_with_records_and_another_embedder_embeds_them_
         store.flush()
         assert (store.admin.reindex(), store.admin.verify()) == (3, [])
         assert store.search("Who may eat nuts?", user_id="louis")[0].text == NUTS
-    with Memory.open(store.path, embedder=lengths, reembed=True) as again:
+    with Memory.reembed(store.path, embedder=lengths) as again:
         again.flush()
         assert [len(one.embedding.vector) for one in again.records(user_id="louis")] == [2, 2]
 

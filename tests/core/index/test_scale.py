@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memlayer_core.errors import EmbedderMismatchError
+from memlayer_core import Memory
+from memlayer_core.errors import ConfigurationError, EmbedderMismatchError
 from memlayer_core.index.flow import calibration_texts, scales_from
 from memlayer_core.models import multilingual
 from memlayer_core.models.embed import scales_of
@@ -98,7 +99,7 @@ def test_a_users_embedder_is_measured_with_its_first_text_and_no_more_and_anothe
     with open_at(embedder=later) as memory:
         remember(memory, "More.")
         assert (later.texts, scale(memory, "en")) == (1, english)
-    memory = open_at(reembed=True)
+    memory = open_at(how=Memory.reembed)
     memory.flush()
     assert scale(memory) == SimilarityScale(0.05, 0.06)
 
@@ -106,8 +107,16 @@ def test_a_users_embedder_is_measured_with_its_first_text_and_no_more_and_anothe
 def test_a_second_embedder_of_the_same_name_is_refused_by_its_dimension(open_at):
     with open_at(embedder=lambda texts: [[1.0, 2.0]] * len(texts)) as one:
         remember(one)
-    other = open_at(embedder=lambda texts: [[1.0, 2.0, 3.0]] * len(texts))
-    with pytest.raises(EmbedderMismatchError, match="2 dimensions"):
+    second = {"embedder": lambda texts: [[1.0, 2.0, 3.0]] * len(texts)}
+    other = open_at(**second)
+    with pytest.raises(EmbedderMismatchError, match="2 dimensions") as refused:
         other.search("Where do I live?", user_id="u")
     with pytest.raises(EmbedderMismatchError):
         other.chat(user_id="u", session_id="t").context("Where do I live?")
+    other.close()
+    assert "Memory.reembed" in refused.value.hint
+    with open_at(how=Memory.reembed, **second) as again:
+        again.flush()
+        assert again.search("Where do I live?", user_id="u")
+    with pytest.raises(ConfigurationError, match="lambda"):
+        open_at(embedder="auto")

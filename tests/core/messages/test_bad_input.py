@@ -161,7 +161,7 @@ def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) ->
     memory.close()
     with pytest.raises(ConfigurationError, match="one"):
         open_at(embedder="auto")
-    for embedder, options in ((one, {}), (other, {"reembed": True}), (other, {})):
+    for embedder, options in ((one, {}), (other, {"how": Memory.reembed}), (other, {})):
         with open_at(embedder=embedder, **options) as again:
             again.flush()
             found = again.search("zebra there", user_id="louis", limit=50)

@@ -118,7 +118,7 @@ def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, setti
         sizes.append(len(some))
         return signs(some)
 
-    again = open_at(embedder=embed, reembed=True, settings=settings.replace(index_batch=2))
+    again = open_at(how=Memory.reembed, embedder=embed, settings=settings.replace(index_batch=2))
     again.flush(60)
     number = len(passages(LONG))
     assert sorted(counted(again)) == [(number, 1), (number + 3, 4)]
