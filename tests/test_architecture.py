@@ -69,7 +69,6 @@ PUBLIC = frozenset(
         "Splice": ["unchanged"],
         "StoreMaintained": ["archived", "deleted", "expired"],
         "SyncReport": ["answered", "stored", "unchanged"],
-        "ThreadSnapshot": ["running"],
     }.items()
     for field in fields
 )
