@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from operator import is_
 from typing import Annotated, Any, NotRequired
@@ -225,14 +225,11 @@ class AgentThread(Chat):
             "owner": owner_of(self),
         }
 
-    def snapshot_at_start(
-        self, messages: Sequence[BaseMessage]
-    ) -> tuple[dict[str, Any], Callable[[], None] | None]:
-        """Return the snapshot of a run that begins, and a function that applies to the memory what changed since the last one.
+    def begin(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        """Apply to the memory what changed since the last snapshot, and return that of a run that begins.
 
-        New messages at the end do not count as a change. None instead of the function: nothing changed. If there is no
-        snapshot, answers say what is stored, if somebody else keeps the list: an application without a checkpointer, or
-        a graph around the agent.
+        New messages at the end do not count as a change. If there is no snapshot, answers say what is stored, if somebody
+        else keeps the list: an application without a checkpointer, or a graph around the agent.
         """
         entries, contents = [*map(_entry, messages)], {*self._seen}
         start = 0 if self.snapshot else _stored_before(messages, owner_of(self))
@@ -241,11 +238,11 @@ class AgentThread(Chat):
         removals = self._removals(entries)
         pairs = zip(messages, entries, strict=True)
         edits = [one for one, entry in pairs if entry[:_ID] in self._ids and entry not in contents]
-        if not (removals or edits) or self._may_be_trimming(messages):
-            return snapshot, None
-        return snapshot, partial(self._apply, messages, removals, edits)
+        if (removals or edits) and not self._may_be_trimming(messages):
+            self._apply(messages, removals, edits)
+        return snapshot
 
-    def snapshot_after_call(
+    def after_call(
         self, messages: Sequence[BaseMessage], removals: Collection[str | None], answer: Sequence[BaseMessage]
     ) -> dict[str, Any]:
         """Return the snapshot of the state after a call of the model, when all messages are stored."""
@@ -253,13 +250,11 @@ class AgentThread(Chat):
         rest = [_entry(one) for one in messages if one.id not in removals]
         return self._take([*rest, *map(_entry, answer)], in_run=True, trims=trims)
 
-    def snapshot_at_end(
-        self, messages: Sequence[BaseMessage], *, is_stored: bool = False
-    ) -> dict[str, Any] | None:
-        """Return the snapshot of the state at the end of a run; None if there may be messages to store first."""
+    def finish(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        """Store messages that the memory may not have, and return the snapshot of the state at the end of a run."""
         entries = [*map(_entry, messages)]
-        if not is_stored and (not self.snapshot or self.pending or entries != self._seen):
-            return None
+        if not self.snapshot or self.pending or entries != self._seen:
+            store_new_messages(self, messages)
         return self._take(entries, in_run=False, trims=bool(self._removals(entries)))
 
     def _may_be_trimming(self, messages: Sequence[BaseMessage]) -> bool:
@@ -607,19 +602,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        snapshot, change = self._thread(runtime, state).snapshot_at_start(state["messages"])
-        if change is not None:
-            change()
-        return {"memlayer": snapshot}
+        return {"memlayer": self._thread(runtime, state).begin(state["messages"])}
 
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        thread = await asyncio.to_thread(self._thread, runtime, state)
-        # In the event loop: LangGraph copies the same list there, which takes many times as long.
-        snapshot, change = thread.snapshot_at_start(state["messages"])
-        if change is not None:
-            await self._memory.runtime.threads.write(change)
-        return {"memlayer": snapshot}
+        return await asyncio.to_thread(self.before_agent, state, runtime)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -652,15 +639,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return self._finish(self._thread(runtime, state), state["messages"])
+        return {"memlayer": self._thread(runtime, state).finish(state["messages"])}
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        thread = await asyncio.to_thread(self._thread, runtime, state)
-        end = thread.snapshot_at_end(state["messages"])
-        if end is not None:
-            return {"memlayer": end}
-        return await self._memory.runtime.threads.write(self._finish, thread, state["messages"])
+        return await asyncio.to_thread(self.after_agent, state, runtime)
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
@@ -751,15 +734,8 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
         if chat.snapshot:
             removals = {*call.removals, *(m.id for m in response.result if isinstance(m, RemoveMessage))}
-            update["memlayer"] = chat.snapshot_after_call(call.original.state["messages"], removals, answer)
+            update["memlayer"] = chat.after_call(call.original.state["messages"], removals, answer)
         return ExtendedModelResponse(response, Command(update=update)) if update else response
-
-    def _finish(self, thread: AgentThread, messages: Sequence[BaseMessage]) -> dict[str, Any]:
-        end = thread.snapshot_at_end(messages)
-        if end is None:
-            store_new_messages(thread, messages)
-            end = thread.snapshot_at_end(messages, is_stored=True)
-        return {"memlayer": end}
 
 
 def _window_place(context: Context, newest: Newest | None) -> int | None:
