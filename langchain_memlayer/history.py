@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from langchain_core.chat_history import BaseChatMessageHistory
 from langchain_core.messages import BaseMessage
@@ -23,6 +23,9 @@ from memlayer_core.integration import (
     Policies,
     Threads,
     Times,
+    async_drive,
+    async_read,
+    async_write,
     context_flow,
     dated,
     drive,
@@ -200,6 +203,17 @@ def factory_of(
     return HistoryFactory(make, config_specs)
 
 
+class HistoryOptions(TypedDict, total=False):
+    """The options of all histories of a factory: see `MemlayerChatMessageHistory.factory`."""
+
+    user_id: str | None
+    tenant_id: str | None
+    agent_id: str | None
+    roles: Iterable[str]
+    token_limit: int | None
+    policy: Policies | None
+
+
 class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
     """The history of one session, stored in a memory.
 
@@ -231,6 +245,8 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         InvalidLimitError: A limit is below one, or a policy is unknown.
     """
 
+    _drive = staticmethod(drive)
+
     def __init__(
         self,
         memory: Memory,
@@ -256,13 +272,8 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         cls,
         memory: Memory,
         *,
-        user_id: str | None = None,
-        tenant_id: str | None = None,
-        agent_id: str | None = None,
         configurable: Sequence[str] | None = None,
-        roles: Iterable[str] = (),
-        token_limit: int | None = None,
-        policy: Policies | None = None,
+        **options: Unpack[HistoryOptions],
     ) -> HistoryFactory[Self]:
         """Return a function for `get_session_history`: it makes the history of the ids in a call's config.
 
@@ -272,17 +283,13 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
         Args:
             memory: The memory that stores the histories.
-            user_id: The user of all histories.
-            tenant_id: The tenant of all histories; `"default"` if neither this argument nor the calls name one.
-            agent_id: The agent of all histories.
             configurable: The ids that each call must name in `config["configurable"]`: `"session_id"`, which may also
                 be called `"conversation_id"` or `"thread_id"`, and any of `"tenant_id"`, `"user_id"` and `"agent_id"`.
                 By default the session, and the user if `user_id` is None: on LangGraph Server the user who is logged
                 in, so that a call need not name one. `["session_id"]` without `user_id`: each session stands alone.
                 Where `with_memory` finds no session in a call, its `thread_id` is the session.
-            roles: As for one history.
-            token_limit: As for one history.
-            policy: As for one history.
+            **options: The `user_id`, `tenant_id` and `agent_id` of all histories; the tenant is `"default"` if neither an
+                option nor the calls name one. `roles`, `token_limit` and `policy`: as for one history.
 
         Raises:
             ConfigurationError: `memory` is not a `Memory`; or `configurable` has an unknown id, an id that is also an
@@ -290,27 +297,25 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             InvalidScopeError: An id cannot be stored.
             InvalidLimitError: A limit is below one, or a policy is unknown.
         """
+        named: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if configurable is None:
-            configurable = ["user_id", "session_id"] if user_id is None else ["session_id"]
-        specs = _fields_of(configurable)
-        ids = {"user_id": user_id, "tenant_id": tenant_id, "agent_id": agent_id}
-        fixed = {name: value for name, value in ids.items() if value is not None}
+            configurable = ["session_id"] if "user_id" in named else ["user_id", "session_id"]
+        specs, constant = _fields_of(configurable), {one: named[one] for one in _IDS if one in named}
         sessions = _SESSIONS.intersection(configurable)
-        if len(sessions) != 1 or not fixed.keys().isdisjoint(configurable):
+        if len(sessions) != 1 or not constant.keys().isdisjoint(configurable):
             raise ConfigurationError(
-                f"`configurable` is {list(configurable)!r}, and {list(fixed)!r} are arguments",
+                f"`configurable` is {list(configurable)!r}, and {list(constant)!r} are arguments",
                 hint="Each call names its `session_id`, `conversation_id` or `thread_id`. Any other id is named by the "
                 "calls, or is an argument here.",
             )
-        options = {"roles": roles_of(roles), "token_limit": token_limit, "policy": policy}
-        make = partial(cls, memory, **options, **fixed)  # type: ignore[arg-type]
+        make = partial(cls, memory, **{**named, "roles": roles_of(named.get("roles", ()))})
         make(session_id="any")  # raises for unusable arguments now, not at the first call
         [session] = sessions
 
         def make_history(*alone: str, **ids: Any) -> Any:
             return make(session_id=alone[0] if alone else ids.pop(session), **ids)
 
-        return HistoryFactory(make_history, specs, fixed, blocks=False)
+        return HistoryFactory(make_history, specs, constant, blocks=False)
 
     @property
     def chat(self) -> Chat:
@@ -373,21 +378,15 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """
         self._chat.add_temporary(translate_batch(messages))
 
-    async def aadd_temporary(self, messages: Sequence[BaseMessage]) -> None:
-        """Show a model messages at the end of every context until its answer is added. They are not stored.
-
-        Raises:
-            InvalidMessageError: One of them has no form that could be stored; none is used.
-        """
-        await self._threads.read(self.add_temporary, messages)
+    aadd_temporary = async_read(add_temporary)
+    """Do `add_temporary` without blocking the event loop."""
 
     def clear(self) -> None:
         """Delete the session's messages and their index entries."""
         self._chat.clear()
 
-    async def aclear(self) -> None:
-        """Delete the session's messages and their index entries."""
-        await self._chat.aclear()
+    aclear = async_write(clear)
+    """Do `clear` without blocking the event loop."""
 
     def context(
         self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
@@ -402,22 +401,13 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidLimitError: No context can keep the limit, or a policy is unknown.
         """
-        return drive(self._context(query, token_limit, policy))
-
-    async def acontext(
-        self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
-    ) -> list[BaseMessage]:
-        """Return the messages for a model, as `context` does."""
-        return await self._threads.drive(self._context(query, token_limit, policy))
-
-    def _context(
-        self, query: str | None, token_limit: int | None, policy: Policies | None
-    ) -> Asking[list[BaseMessage]]:
         limit = self._limit if token_limit is None else token_limit
-        policy, chat = self._policy if policy is None else policy, self._chat
+        policy = self._policy if policy is None else policy
         options: Any = {"token_limit": limit, "policy": policy, "reload": self._reload}
-        context = yield from context_flow(chat, query, **options)
-        return compose_messages(context)
+        return self._drive(_composed(context_flow(self._chat, query, **options)))
+
+    acontext = async_drive(context)
+    """Do `context` without blocking the event loop."""
 
     @property
     def _threads(self) -> Threads:
@@ -434,6 +424,10 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._chat!r})"
+
+
+def _composed(flow: Asking[Context]) -> Asking[list[BaseMessage]]:
+    return compose_messages((yield from flow))
 
 
 def compose_messages(context: Context, other_parts: object = ()) -> list[BaseMessage]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import uuid
@@ -12,10 +11,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 from operator import is_
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
@@ -73,10 +72,9 @@ except ImportError as problem:
 
 logger = logging.getLogger("memlayer")
 
-# A snapshot of a thread that an agent's run leaves in its state, so that the next run sees what changed in between.
+# A thread's snapshot, which an agent's run leaves in the state, so that the next run sees what changed in between.
 #
-# The snapshot is part of the checkpoint, also after forks and time travel. It has twelve characters for each message,
-# which distinguish removed and edited messages.
+# The snapshot is part of the checkpoint, also after forks and time travel. `AgentThread` reads and writes it.
 
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
@@ -88,130 +86,22 @@ _failed: WeakKeyDictionary[Memory, dict[str, str]] = WeakKeyDictionary()
 """By memory and session: the messages that a run stored before its model failed. The agent's state calls them pending."""
 
 
-class ThreadSnapshot(TypedDict):
-    """The messages of a thread as `MemlayerMiddleware` saw them last; plain JSON.
-
-    Attributes:
-        lineage: The line of checkpoints; equal for all that begin with the same message.
-        seen: Twelve characters for each message.
-        active: Whether a run has begun and not ended.
-        ended: Whether an earlier run of the thread has ended.
-        trims: Whether messages were removed during an earlier run.
-        pending: Eight characters for each message that the memory has not stored yet, as far as the snapshot knows.
-        owner: Whose thread it is, and whose memory has stored it: see `owner_of`.
-    """
-
-    lineage: str
-    seen: str
-    active: bool
-    ended: bool
-    trims: bool
-    pending: str
-    owner: str
+def _cut(text: str, width: int) -> list[str]:
+    """Cut a text of a snapshot into its entries."""
+    return [text[at : at + width] for at in range(0, len(text), width)]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """How a thread's messages differ from an earlier snapshot.
-
-    Attributes:
-        removals: How many messages are missing, by the checksums of their ids.
-        edits: Messages with a new content under the same id.
-        remainder: How many messages are still there.
-    """
-
-    removals: Counter[str]
-    edits: tuple[BaseMessage, ...]
-    remainder: int
+def _entry(message: BaseMessage) -> str:
+    """Return twelve characters for a message: the checksums of its id and of its content."""
+    fields = vars(message)  # an attribute of a model costs several times as much
+    content, calls = fields["content"], fields.get("tool_calls")
+    text = content if isinstance(content, str) else repr(content)
+    said = f"{text}\x1d{calls}" if calls else text
+    return f"{_id_checksum(fields['id'])}{crc32(said.encode('utf-8', 'surrogatepass')) & 0xFFFF:04x}"
 
 
-def take_snapshot(
-    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None, *, in_run: bool, owner: str = ""
-) -> tuple[ThreadSnapshot, Change | None]:
-    """Return a snapshot of a thread's messages, and how they differ from the previous one.
-
-    New messages at the end do not count as a difference.
-
-    Args:
-        messages: The messages that the state has or will have.
-        previous: The last snapshot of the thread; None if there is none.
-        in_run: Whether the run continues. At its end, the memory has stored all messages.
-        owner: What `owner_of` returns, if there is no previous snapshot. Answers then contain it, if somebody else
-            keeps the list: an application without a checkpointer, or a graph around the agent.
-    """
-    entries = [*map(_entry, messages)]
-    seen = "".join(entries)
-    change, pending = None, "" if previous is None else previous["pending"]
-    if previous is None:
-        new = entries[_stored_before(messages, owner) :]
-    elif seen.startswith(previous["seen"]):
-        new = entries[len(previous["seen"]) // _WIDTH :]
-    else:
-        change = _compare(previous["seen"], messages, entries)
-        known = {*_cut(previous["seen"], _WIDTH, _ID)}
-        new = [one for one in entries if one[:_ID] not in known]
-    snapshot = ThreadSnapshot(
-        lineage=_lineage(messages) if previous is None else previous["lineage"],
-        seen=seen,
-        active=in_run,
-        ended=not in_run or (previous is not None and previous["ended"]),
-        trims=previous is not None and previous["trims"],
-        pending=pending + "".join(one[:_ID] for one in new) if in_run else "",
-        owner=owner if previous is None else previous["owner"],
-    )
-    return snapshot, change
-
-
-def _compare(checksums: str, messages: Sequence[BaseMessage], entries: Sequence[str]) -> Change:
-    previous = _cut(checksums, _WIDTH)
-    ids, contents = Counter(entry[:_ID] for entry in previous), {*previous}
-    removals = ids - Counter(entry[:_ID] for entry in entries)
-    edits = (
-        message
-        for message, entry in zip(messages, entries, strict=True)
-        if entry[:_ID] in ids and entry not in contents
-    )
-    return Change(removals, tuple(edits), ids.total() - removals.total())
-
-
-def snapshot_after_call(
-    messages: Sequence[BaseMessage],
-    previous: ThreadSnapshot,
-    removals: Collection[str | None],
-    answer: Sequence[BaseMessage],
-) -> ThreadSnapshot:
-    """Return the snapshot of the state after a call of the model, when all messages are stored."""
-    snapshot = with_trims(*take_snapshot(messages, previous, in_run=True))
-    entries = _cut(snapshot["seen"], _WIDTH)
-    rest = (entry for entry, message in zip(entries, messages, strict=True) if message.id not in removals)
-    return {**snapshot, "seen": "".join([*rest, *map(_entry, answer)]), "pending": ""}
-
-
-def snapshot_at_end(
-    messages: Sequence[BaseMessage], previous: ThreadSnapshot | None
-) -> ThreadSnapshot | None:
-    """Return the snapshot of the state at the end of a run; None if there may be messages to store first."""
-    if previous is None or previous["pending"]:
-        return None
-    snapshot, change = take_snapshot(messages, previous, in_run=False)
-    is_equal = change is None and len(snapshot["seen"]) == len(previous["seen"])
-    return snapshot if is_equal else None
-
-
-def with_trims(snapshot: ThreadSnapshot, change: Change | None) -> ThreadSnapshot:
-    """Return the snapshot, with `trims` set if messages were removed during a run."""
-    return {**snapshot, "trims": True} if change is not None and change.removals else snapshot
-
-
-def was_shortened(snapshot: ThreadSnapshot, messages: Sequence[BaseMessage]) -> bool:
-    """Return whether messages were removed at the front since a snapshot, without reading all messages."""
-    seen, first = snapshot["seen"], messages[0].id if messages else None
-    return len(messages) * _WIDTH < len(seen) or (bool(seen) and _id_checksum(first or "") != seen[:_ID])
-
-
-def _cut(text: str, width: int, size: int | None = None) -> list[str]:
-    """Cut a text of a snapshot into its entries. Of each, return `size` characters; None: all."""
-    return [text[at : at + (size or width)] for at in range(0, len(text), width)]
+def _id_checksum(message_id: str | None) -> str:
+    return f"{crc32((message_id or '').encode('utf-8', 'surrogatepass')):08x}"
 
 
 def owner_of(chat: Chat) -> str:
@@ -238,7 +128,7 @@ def _stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
 
 def own_snapshot(
     chat: Chat, runtime: Any, state: object, *, reads_answers: bool = False
-) -> ThreadSnapshot | None:
+) -> Mapping[str, Any] | None:
     """Return the snapshot in the state of a run, if this session of this memory has stored what it says.
 
     Args:
@@ -251,7 +141,7 @@ def own_snapshot(
         InvalidScopeError: The thread is of another user.
     """
     values = state if isinstance(state, Mapping) else {}
-    snapshot: ThreadSnapshot | None = values.get("memlayer") if "messages" in values else None
+    snapshot: Mapping[str, Any] | None = values.get("memlayer") if "messages" in values else None
     owner, owners = owner_of(chat), set[str]()
     if snapshot is not None:
         owners = {snapshot["owner"]}
@@ -267,24 +157,6 @@ def own_snapshot(
     return snapshot if owners == {owner} else None
 
 
-def _lineage(messages: Sequence[BaseMessage]) -> str:
-    """Return a name that is equal for all threads that begin with the same message."""
-    first = messages[0].id if messages else None
-    return hashlib.blake2b((first or "").encode(), digest_size=8).hexdigest()
-
-
-def _entry(message: BaseMessage) -> str:
-    fields = vars(message)  # an attribute of a model costs several times as much
-    content, calls = fields["content"], fields.get("tool_calls")
-    text = content if isinstance(content, str) else repr(content)
-    said = f"{text}\x1d{calls}" if calls else text
-    return f"{_id_checksum(fields['id'] or '')}{crc32(said.encode('utf-8', 'surrogatepass')) & 0xFFFF:04x}"
-
-
-def _id_checksum(message_id: str) -> str:
-    return f"{crc32(message_id.encode('utf-8', 'surrogatepass')):08x}"
-
-
 # A conversation as an agent's list sees it, and what of the list the history does not have.
 
 
@@ -297,8 +169,8 @@ class AgentThread(Chat):
     Args:
         chat: The conversation.
         snapshot: The snapshot in the agent's state; None: there is none.
-        trims: Whether something removed messages from the list during this run. Stored messages are marked with it,
-            because a run that fails leaves no other trace.
+        messages: The list during a run. If something removed messages at its front since the snapshot, stored messages
+            are marked with it, because a run that fails leaves no other trace.
         is_task: Whether a tool calls the agent: the question is then not from the user.
         failure: The messages that a failed run stored, as in `pending`: the snapshot does not know that they are stored.
     """
@@ -306,32 +178,113 @@ class AgentThread(Chat):
     def __init__(
         self,
         chat: Chat,
-        snapshot: ThreadSnapshot | None,
+        snapshot: Mapping[str, Any] | None,
         *,
-        trims: bool = False,
+        messages: Sequence[BaseMessage] | None = None,
         is_task: bool = False,
         failure: str = "",
     ) -> None:
         super().__init__(chat.memory, chat.scope, chat.roles)
-        self.snapshot = snapshot
-        self._lineage = None if snapshot is None else snapshot["lineage"]
-        self._has_history = snapshot is not None and snapshot["ended"]
+        self.snapshot = snapshot or {}
+        self.pending: str = self.snapshot.get("pending", "")
+        self._seen = _cut(self.snapshot.get("seen", ""), _WIDTH)
+        self._ids = Counter(entry[:_ID] for entry in self._seen)
+        self._lineage = self.snapshot.get("lineage")
+        trims = messages is not None and self._is_shorter(messages)
         marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
         self._marks: dict[str, Any] = {name: mark for name, mark in marks.items() if mark is not None}
         self._since: datetime | None = None
-        self.stored = Counter[str]()  # as the snapshot says, by the checksums of ids
-        if snapshot is not None:
-            pending = Counter(_cut(snapshot["pending"], _ID)) - Counter(_cut(failure, _ID))
-            self.stored = Counter(_cut(snapshot["seen"], _WIDTH, _ID)) - pending
+        # What is stored as the snapshot says, by the checksums of ids.
+        self.stored = self._ids - (Counter(_cut(self.pending, _ID)) - Counter(_cut(failure, _ID)))
+
+    def _is_shorter(self, messages: Sequence[BaseMessage]) -> bool:
+        """Return whether messages were removed at the front since the snapshot, without reading all messages."""
+        first = _id_checksum(messages[0].id if messages else None)
+        return len(messages) < len(self._seen) or (bool(self._seen) and first != self._seen[0][:_ID])
+
+    def _removals(self, entries: Iterable[str]) -> Counter[str]:
+        """Return how many messages of the snapshot are missing, by the checksums of their ids."""
+        return self._ids - Counter(entry[:_ID] for entry in entries)
+
+    def _take(
+        self, entries: Sequence[str], *, in_run: bool, pending: str = "", trims: bool = False
+    ) -> dict[str, Any]:
+        """Return a snapshot of a list; plain JSON.
+
+        Its keys: the line of checkpoints, equal for all that begin with the same message; the entries of the list;
+        whether a run has begun and not ended; whether an earlier run has ended; whether messages were removed during
+        an earlier run; the checksums of the messages that the memory has not stored yet; and whose thread it is.
+        """
+        first = entries[0] if entries else _id_checksum(None)
+        return {
+            "lineage": self._lineage or first[:_ID],
+            "seen": "".join(entries),
+            "active": in_run,
+            "ended": not in_run or self.snapshot.get("ended", False),
+            "trims": trims or self.snapshot.get("trims", False),
+            "pending": pending,
+            "owner": owner_of(self),
+        }
+
+    def begin(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        """Apply to the memory what changed since the last snapshot, and return that of a run that begins.
+
+        New messages at the end do not count as a change. If there is no snapshot, answers say what is stored, if somebody
+        else keeps the list: an application without a checkpointer, or a graph around the agent.
+        """
+        entries, contents = [*map(_entry, messages)], {*self._seen}
+        start = 0 if self.snapshot else _stored_before(messages, owner_of(self))
+        news = (entry[:_ID] for entry in entries[start:] if entry[:_ID] not in self._ids)
+        snapshot = self._take(entries, in_run=True, pending=self.pending + "".join(news))
+        removals = self._removals(entries)
+        pairs = zip(messages, entries, strict=True)
+        edits = [one for one, entry in pairs if entry[:_ID] in self._ids and entry not in contents]
+        if (removals or edits) and not self._may_be_trimming(messages):
+            self._apply(messages, removals, edits)
+        return snapshot
+
+    def after_call(
+        self, messages: Sequence[BaseMessage], removals: Collection[str | None], answer: Sequence[BaseMessage]
+    ) -> dict[str, Any]:
+        """Return the snapshot of the state after a call of the model, when all messages are stored."""
+        trims = bool(self._removals(map(_entry, messages)))
+        rest = [_entry(one) for one in messages if one.id not in removals]
+        return self._take([*rest, *map(_entry, answer)], in_run=True, trims=trims)
+
+    def finish(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
+        """Store messages that the memory may not have, and return the snapshot of the state at the end of a run."""
+        entries = [*map(_entry, messages)]
+        if not self.snapshot or self.pending or entries != self._seen:
+            store_new_messages(self, messages)
+        return self._take(entries, in_run=False, trims=bool(self._removals(entries)))
+
+    def _may_be_trimming(self, messages: Sequence[BaseMessage]) -> bool:
+        """Return whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
+        has_summary = any(is_summary(one) and _id_checksum(one.id) not in self._ids for one in messages)
+        return self.snapshot["active"] and (self.snapshot["trims"] or has_summary)
+
+    def _apply(
+        self, messages: Sequence[BaseMessage], removals: Counter[str], edits: Sequence[BaseMessage]
+    ) -> None:
+        """Apply to the memory what was removed and edited between two runs.
+
+        If no message of the last ended run is left, everything was removed, also the messages that older runs had trimmed.
+        """
+        history, was_active = self.history(), self.snapshot["active"]
+        last = self._last(history)
+        if was_active and last is not None and last.metadata.get(_TRIMMED) is True:
+            return
+        stored_ids, thread_ids = [message.id or "" for message in history], {one.id for one in messages}
+        missing = [one for one in stored_ids if one not in thread_ids]
+        if was_active or removals != self._ids:
+            missing = [one for one in missing if _id_checksum(one) in removals]
+        self.withdraw(missing)
+        changes = [to_core(one) for one in edits if one.id in {*stored_ids}]
+        self.add_messages(self.with_lineage(changes), verbatim=True)
 
     def with_lineage(self, messages: Iterable[Message]) -> list[Message]:
         """Return copies of messages whose metadata names this line of checkpoints."""
         return [replace(one, metadata={**one.metadata, **self._marks}) for one in messages]
-
-    def was_trimmed(self, history: Sequence[Message]) -> bool:
-        """Return whether messages were removed from the list in the run that stored this line's last message."""
-        last = self._last(history)
-        return last is not None and last.metadata.get(_TRIMMED) is True
 
     def _last(self, history: Sequence[Message]) -> Message | None:
         """Return this line's last message."""
@@ -353,14 +306,14 @@ class AgentThread(Chat):
         incoming = self.with_lineage(map(to_core, messages))
         stored, history, told = self.stored.copy(), newest, list[Message]()
         there = {message.id for message in newest}
-        if any(one.id not in there and _id_checksum(one.id or "") in stored for one in incoming):
+        if any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
             history = self.history(all_versions=True)
         in_force = {one.id: one for one in history if one.withdrawn_at is None}
         last = self._last([*in_force.values()])
         superseded = {one.id for one in history} if last is not None and last.id not in ids else set()
         others = [_compared(one)[1:] for one in in_force.values() if one.id not in ids]
         for message in incoming:
-            checksum, held = _id_checksum(message.id or ""), in_force.get(message.id)
+            checksum, held = _id_checksum(message.id), in_force.get(message.id)
             is_stored = stored[checksum] > 0
             stored[checksum] -= is_stored
             if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
@@ -376,7 +329,7 @@ class AgentThread(Chat):
 
     def replaceable(self, message: Message) -> bool:
         """Return whether this line may remove a message that the history has and its list does not have."""
-        if not self._has_history:
+        if not self.snapshot.get("ended"):
             return True
         lineage = message.metadata.get(_LINEAGE)
         if lineage == self._lineage:
@@ -449,36 +402,6 @@ def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newes
 def _compared(message: Message) -> tuple[object, ...]:
     calls, answers = message.tool_calls, message.tool_call_id
     return message.id, message.role, message.name, message.content, calls, answers, message.model_visible
-
-
-# Applies to the memory what was removed or edited in an agent's state between two runs.
-
-
-def may_be_trimming(messages: Sequence[BaseMessage], previous: ThreadSnapshot) -> bool:
-    """Return whether missing messages may have been trimmed in a run that did not end, instead of removed after it."""
-    known = {*_cut(previous["seen"], _WIDTH, _ID)}
-    has_summary = any(is_summary(one) and _id_checksum(one.id or "") not in known for one in messages)
-    return previous["active"] and (previous["trims"] or has_summary)
-
-
-def apply_changes(
-    chat: AgentThread, messages: Sequence[BaseMessage], previous: ThreadSnapshot, change: Change
-) -> None:
-    """Apply to the memory what was removed and edited between two runs.
-
-    If no message of the last ended run is left, everything was removed, also the messages that older runs had trimmed.
-    """
-    history = chat.history()
-    if previous["active"] and chat.was_trimmed(history):
-        return
-    stored_ids = [message.id or "" for message in history]
-    thread_ids = {message.id for message in messages}
-    missing = [one for one in stored_ids if one not in thread_ids]
-    if change.remainder or previous["active"]:
-        missing = [one for one in missing if _id_checksum(one) in change.removals]
-    chat.withdraw(missing)
-    edits = [to_core(one) for one in change.edits if one.id in {*stored_ids}]
-    chat.add_messages(chat.with_lineage(edits), verbatim=True)
 
 
 # The messages of a request to an agent's model: the thread's own, and those of other middleware.
@@ -571,7 +494,7 @@ def _binds_tools(request: ModelRequest[Any]) -> bool:
 class MemlayerState(AgentState[Any]):
     """An agent's state with the middleware's snapshot."""
 
-    memlayer: NotRequired[Annotated[ThreadSnapshot, PrivateStateAttr]]
+    memlayer: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,19 +603,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        begin, change = self._begin(self._thread(runtime, state), state["messages"])
-        if change is not None:
-            change()
-        return begin
+        return {"memlayer": self._thread(runtime, state).begin(state["messages"])}
 
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
-        thread = await asyncio.to_thread(self._thread, runtime, state)
-        # In the event loop: LangGraph copies the same list there, which takes many times as long.
-        begin, change = self._begin(thread, state["messages"])
-        if change is not None:
-            await self._memory.runtime.threads.write(change)
-        return begin
+        return await asyncio.to_thread(self.before_agent, state, runtime)
 
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
@@ -725,15 +640,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        return self._finish(self._thread(runtime, state), state["messages"])
+        return {"memlayer": self._thread(runtime, state).finish(state["messages"])}
 
     async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
-        thread = await asyncio.to_thread(self._thread, runtime, state)
-        end = snapshot_at_end(state["messages"], thread.snapshot)
-        if end is not None:
-            return {"memlayer": end}
-        return await self._memory.runtime.threads.write(self._finish, thread, state["messages"])
+        return await asyncio.to_thread(self.after_agent, state, runtime)
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
@@ -746,19 +657,9 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = self._run_scope.chat(self._memory, runtime)
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
-        trims = in_call and snapshot is not None and was_shortened(snapshot, state["messages"])
+        messages = state["messages"] if in_call and snapshot else None
         failure = _failed.setdefault(self._memory, {}).get(chat.scope.session_bucket, "")
-        return AgentThread(chat, snapshot, trims=trims, is_task=is_task(runtime), failure=failure)
-
-    def _begin(
-        self, thread: AgentThread, messages: Sequence[BaseMessage]
-    ) -> tuple[dict[str, Any], Callable[[], None] | None]:
-        """Return the new snapshot, and a function that applies the changes between two runs; None if nothing changed."""
-        before = thread.snapshot
-        snapshot, change = take_snapshot(messages, before, in_run=True, owner=owner_of(thread))
-        if before is None or change is None or may_be_trimming(messages, before):
-            return {"memlayer": snapshot}, None
-        return {"memlayer": snapshot}, partial(apply_changes, thread, messages, before, change)
+        return AgentThread(chat, snapshot, messages=messages, is_task=is_task(runtime), failure=failure)
 
     def _prepare(
         self, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
@@ -768,9 +669,9 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         chat = self._thread(runtime, request.state or {}, in_call=True)
         incoming = split_request(request)
         newest = before or store_new_messages(chat, incoming.thread)
-        if chat.snapshot is not None and chat.snapshot["pending"]:
+        if chat.pending:
             runs = _failed[self._memory]
-            runs[chat.scope.session_bucket] = chat.snapshot["pending"]  # until the model answers
+            runs[chat.scope.session_bucket] = chat.pending  # until the model answers
             for oldest in list(runs)[:-_RUNS]:
                 runs.pop(oldest, None)
         overhead = cost(self._memory.tokens, request, (*incoming.prefix, *incoming.suffix))
@@ -832,19 +733,10 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         update: dict[str, Any] = {}
         if call.removals:
             update["messages"] = [RemoveMessage(id=one) for one in call.removals]
-        if chat.snapshot is not None:
+        if chat.snapshot:
             removals = {*call.removals, *(m.id for m in response.result if isinstance(m, RemoveMessage))}
-            update["memlayer"] = snapshot_after_call(
-                call.original.state["messages"], chat.snapshot, removals, answer
-            )
+            update["memlayer"] = chat.after_call(call.original.state["messages"], removals, answer)
         return ExtendedModelResponse(response, Command(update=update)) if update else response
-
-    def _finish(self, thread: AgentThread, messages: Sequence[BaseMessage]) -> dict[str, Any]:
-        end = snapshot_at_end(messages, thread.snapshot)
-        if end is None:
-            store_new_messages(thread, messages)
-            end = with_trims(*take_snapshot(messages, thread.snapshot, in_run=False, owner=owner_of(thread)))
-        return {"memlayer": end}
 
 
 def _window_place(context: Context, newest: Newest | None) -> int | None:

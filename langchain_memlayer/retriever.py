@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
+from langchain_core.callbacks import CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import Asking, drive, memory_of, roles_of, search_wider
+from memlayer_core.integration import Threads, async_drive, drive, memory_of, roles_of, search_wider
 from memlayer_core.message import JSON
 
 
@@ -53,6 +53,7 @@ class MemlayerRetriever(BaseRetriever):
 
     # Without "forbid", a misspelled `tenant` would be ignored.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+    _drive = staticmethod(drive)
 
     memory: Memory
     user_id: str | None = None
@@ -101,6 +102,10 @@ class MemlayerRetriever(BaseRetriever):
             agent_id=self.agent_id,
         )
 
+    @property
+    def _threads(self) -> Threads:
+        return self.memory.runtime.threads
+
     def _get_relevant_documents(
         self,
         query: str,
@@ -108,30 +113,20 @@ class MemlayerRetriever(BaseRetriever):
         run_manager: CallbackManagerForRetrieverRun,  # no run is begun below this one
         k: int | None = None,
     ) -> list[Document]:
-        return drive(self._search(query, self.k if k is None else k))
-
-    async def _aget_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: AsyncCallbackManagerForRetrieverRun,
-        k: int | None = None,
-    ) -> list[Document]:
-        threads = self.memory.runtime.threads  # raises if the memory is closed
-        return await threads.drive(self._search(query, self.k if k is None else k))
-
-    def _search(self, query: str, k: int) -> Asking[list[Document]]:
         wanted = self.filter
-        return search_wider(
+        flow = search_wider(
             self.memory.runtime,
             self._scope(),
             query,
             _document,
             (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted,
             roles=self.roles,
-            limit=k,
+            limit=self.k if k is None else k,
             token_limit=self.token_limit,
         )
+        return self._drive(flow)
+
+    _aget_relevant_documents = async_drive(_get_relevant_documents)  # type: ignore[arg-type]  # its run manager
 
 
 def _document(hit: Hit) -> Document:

@@ -11,7 +11,6 @@ from collections.abc import (
     Callable,
     Coroutine,
     Generator,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -20,7 +19,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from typing import Any, cast
+from typing import Any, Unpack, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -38,6 +37,7 @@ from pydantic_core import to_json
 
 from langchain_memlayer.history import (
     HistoryFactory,
+    HistoryOptions,
     MemlayerChatMessageHistory,
     compose_messages,
     factory_of,
@@ -46,7 +46,7 @@ from langchain_memlayer.history import (
 from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
-from memlayer_core.integration import Asking, Policies, context_flow, drive, retry_limit
+from memlayer_core.integration import Asking, context_flow, drive, retry_limit
 from memlayer_core.message import SYSTEM_ROLES
 
 # Reads the messages in a runnable's input and output: text, messages, or a dict with one of them under a key.
@@ -558,18 +558,13 @@ def with_memory(
     runnable: RunnableLike[Any, Any],
     memory: Memory | HistoryFactory[Any] | Callable[..., Any],
     *,
-    user_id: str | None = None,
-    tenant_id: str | None = None,
-    agent_id: str | None = None,
     configurable: Sequence[str] | None = None,
-    roles: Iterable[str] = (),
-    token_limit: int | None = None,
-    policy: Policies | None = None,
     input_messages_key: str | None = None,
     output_messages_key: str | None = None,
     history_messages_key: str | None = None,
     history_factory_config: Sequence[ConfigurableFieldSpec] | None = None,
     name: str | None = None,
+    **options: Unpack[HistoryOptions],
 ) -> RunnableWithMemory:
     """Give a runnable a memory of its conversations.
 
@@ -586,18 +581,16 @@ def with_memory(
             the history. It comes before `memory`, as in LangChain's class.
         memory: A `Memory`; or a function that makes a `MemlayerChatMessageHistory`, async or not, as LangChain's
             `get_session_history` does. The function then sets the ids and limits.
-        user_id: The user of all calls. Without it, each call names its user.
-        tenant_id: The user's tenant; `"default"` if neither this argument nor the calls name one.
-        agent_id: Only sessions with this agent are searched.
         configurable: The ids that each call names: see `MemlayerChatMessageHistory.factory`.
-        roles: The roles in which the user speaks.
-        token_limit: Token limit of a context, the new messages included; `Settings.max_tokens` by default.
-        policy: Further limits of a context: see `Chat.context`.
         input_messages_key: Key of the user's message in an input dict.
         output_messages_key: Key of the answer in an output dict; by default its only key, or `"output"`.
         history_messages_key: Key under which the runnable expects the conversation so far, recall included.
         history_factory_config: The fields that name the ids, if `memory` is a function; `"session_id"` by default.
         name: The runnable's name in traces.
+        **options: `user_id`, the user of all calls; without it, each call names its user. `tenant_id`, the user's tenant;
+            `"default"` if neither this option nor the calls name one. `agent_id`: only sessions with this agent are
+            searched. `roles`, in which the user speaks. `token_limit` of a context, the new messages included;
+            `Settings.max_tokens` by default. `policy`: further limits of a context, see `Chat.context`.
 
     Raises:
         ConfigurationError: `memory` is neither, an argument does not go with it, or `configurable` is wrong.
@@ -605,15 +598,7 @@ def with_memory(
         InvalidLimitError: A limit is below one, or a policy is unknown.
     """
     keys = Keys(input_messages_key, output_messages_key, history_messages_key)
-    own = {
-        "user_id": user_id,
-        "tenant_id": tenant_id,
-        "agent_id": agent_id,
-        "configurable": configurable,
-        "roles": roles,
-        "token_limit": token_limit,
-        "policy": policy,
-    }
+    own: Any = {"configurable": configurable, **options}
     histories: HistoryFactory[Any]
     if isinstance(memory, Memory) or not callable(memory):
         if history_factory_config is not None:
@@ -621,7 +606,7 @@ def with_memory(
                 "`history_factory_config` is for a function that makes histories, but `memory` is a memory",
                 hint="Name the ids: `configurable=[…]`.",
             )
-        histories = MemlayerChatMessageHistory.factory(memory, **own)  # type: ignore[arg-type]
+        histories = MemlayerChatMessageHistory.factory(memory, **own)
     elif extra := [name for name, value in own.items() if value is not None and value != ()]:
         raise ConfigurationError(
             f"{', '.join(extra)}: the function that makes the histories has to set this",

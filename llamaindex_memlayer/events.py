@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from llama_index.core.instrumentation import get_dispatcher  # type: ignore[attr-defined]
 from llama_index.core.instrumentation.events import BaseEvent
@@ -19,7 +19,7 @@ from llama_index.core.instrumentation.events import BaseEvent
 from memlayer_core import Context, Scope
 from memlayer_core.events import Event
 
-F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 dispatcher = get_dispatcher(__name__)
 
@@ -96,6 +96,12 @@ def emit_read(store_id: str, scope: Scope, context: Context) -> None:
     )
 
 
-def in_span(verb: F) -> F:
-    """Put a span of the dispatcher around a method; type checkers still see the method's signature."""
-    return cast("F", dispatcher.span(verb))
+def with_spans(*verbs: str) -> Callable[[C], C]:
+    """Put a span of the dispatcher around each of these verbs of a class, and around its async twin."""
+
+    def decorate(cls: C) -> C:
+        for verb in (*verbs, *(f"a{verb}" for verb in verbs)):
+            setattr(cls, verb, dispatcher.span(getattr(cls, verb)))
+        return cls
+
+    return decorate

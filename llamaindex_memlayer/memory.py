@@ -20,7 +20,7 @@ from llama_index.core.tools import FunctionTool
 from pydantic import SkipValidation
 
 from llamaindex_memlayer.component import MemoryComponent, memory_at
-from llamaindex_memlayer.events import emit_read, in_span
+from llamaindex_memlayer.events import emit_read, with_spans
 from llamaindex_memlayer.messages import Verbatim, all_to_core, from_core, put_after, put_before
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidStateError
@@ -30,7 +30,11 @@ from memlayer_core.integration import (
     EmbedderLike,
     Limits,
     Policies,
+    Threads,
     Times,
+    async_drive,
+    async_read,
+    async_write,
     at_least_one,
     check_whole_number,
     codec,
@@ -51,7 +55,181 @@ _WINDOW_SHARE = (
 _ACKNOWLEDGED = "OK"
 
 
-class MemlayerMemory(ChatState, MemoryComponent, BaseMemory):
+@with_spans("get", "get_all", "put", "put_messages", "set", "reset")
+class Conversation(ChatState):
+    """The verbs of `MemlayerMemory`, each with an async twin.
+
+    A type checker would take the twins' types from LlamaIndex's base class, if they stood in a class of it.
+    """
+
+    token_limit: int | None
+    policy: Policies | None
+    insert_method: Literal["user", "system"] | None
+    mode: Mode
+    _chat: Chat
+    _drive = staticmethod(drive)
+
+    @property
+    def chat(self) -> Chat:
+        """The conversation in the core, with search, metadata and its `Memory`."""
+        return self._chat
+
+    @property
+    def _threads(self) -> Threads:
+        return self._chat.memory.runtime.threads
+
+    def context(
+        self,
+        input: str | ChatMessage | None = None,
+        initial_token_count: int = 0,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+    ) -> Context:
+        """Return the context that `get` makes its messages of, with costs and reasons."""
+        options = self._options(initial_token_count, token_limit, policy)
+        return self._drive(context_flow(self._chat, self._query(input), **options))
+
+    acontext = async_drive(context)
+    """Do `context` without blocking the event loop."""
+
+    def get(
+        self,
+        input: str | ChatMessage | None = None,
+        initial_token_count: int = 0,
+        *,
+        token_limit: int | None = None,
+        policy: Policies | None = None,
+        **kwargs: Any,  # other memories take more, and engines pass it
+    ) -> list[ChatMessage]:
+        """Return the messages for a model. It changes nothing, and you may change the messages.
+
+        Args:
+            input: The question for the recall, stored or not; by default the newest user message.
+            initial_token_count: Tokens of the limit that the prompt already uses.
+            token_limit: Token limit of this call, instead of the memory's. A message costs more than its text, and the
+                newest turn is returned even if it exceeds the limit.
+            policy: Policy of this call, instead of the memory's.
+            **kwargs: Not used.
+
+        Raises:
+            InvalidLimitError: The prompt alone exceeds the limit, its tokens are below zero, or a limit is below one.
+        """
+        options = self._options(initial_token_count, token_limit, policy)
+        return self._drive(self._compose(context_flow(self._chat, self._query(input), **options)))
+
+    aget = async_drive(get)  # type: ignore[arg-type]  # because of its `**kwargs: Any`
+    """Do `get` without blocking the event loop."""
+
+    def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
+        """Return all messages of this session.
+
+        Args:
+            status: As in LlamaIndex's `Memory`, which archives messages that leave its queue. Here all stay active.
+        """
+        return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
+
+    aget_all = async_read(get_all)
+    """Do `get_all` without blocking the event loop."""
+
+    def put(self, message: ChatMessage) -> None:
+        """Store a message. It is durable when this returns; no model is asked."""
+        self._chat.add_messages(all_to_core([message]), verbatim=True)
+
+    aput = async_write(put)
+    """Do `put` without blocking the event loop."""
+
+    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Store messages in one transaction: all of them, or none.
+
+        Args:
+            messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` gives the time of a
+                message.
+            created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
+        """
+        self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
+
+    aput_messages = async_write(put_messages)
+    """Do `put_messages` without blocking the event loop."""
+
+    def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
+        """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
+        self._chat.add_temporary(all_to_core(messages))
+
+    aput_temporary = async_read(put_temporary)
+    """Do `put_temporary` without blocking the event loop."""
+
+    def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
+
+        New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
+        or in between, because it was trimmed or filtered, stay. If the list differs, or ends before the session does,
+        the session's messages from there on stay in `memory.chat.history(all_versions=True)` and are no longer
+        recalled; all of them do if the list has nothing in common with the session, or is empty. `created_at` is as for
+        `put_messages`.
+        """
+        self._chat.resync(all_to_core(messages, created_at), replace="all")
+
+    aset = async_write(set)  # noqa: A003  (as of a list)
+    """Do `set` without blocking the event loop."""
+
+    def reset(self, status: MessageStatus | None = None) -> None:
+        """Delete this session's messages. The user's other sessions stay and can be recalled."""
+        if not _is_archived(status):
+            self._chat.clear()
+
+    areset = async_write(reset)
+    """Do `reset` without blocking the event loop."""
+
+    def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
+        default = Limits(self._chat.memory.settings.max_tokens)
+        own = self.token_limit if token_limit is None else token_limit
+        return limits(default, self.policy if policy is None else policy, own).tokens
+
+    def _options(
+        self, initial_token_count: int, token_limit: int | None, policy: Policies | None
+    ) -> dict[str, JSON]:
+        limit = self._limit_of(token_limit, policy)
+        check_whole_number("initial_token_count", initial_token_count)
+        if initial_token_count > limit:
+            raise InvalidLimitError(
+                f"the prompt has {initial_token_count} tokens, the memory's limit for all is {limit}",
+                hint="Pass a larger `token_limit` to the memory, or shorten the system prompt.",
+            )
+        rest = max(1, limit - initial_token_count)
+        policy = self.policy if policy is None else policy
+        reload = self.mode != "STATIC"
+        return {"token_limit": rest, "policy": policy, "placement": self.insert_method, "reload": reload}
+
+    def _compose(self, flow: Asking[Context]) -> Asking[list[ChatMessage]]:
+        context = yield from flow
+        emit_read(self._chat.memory.store_id, self._chat.scope, context)
+        if not context.system:
+            # Agents and engines add their own system message, and some providers accept only one.
+            context = replace(context, placement="user")
+        messages = context.compose(
+            convert=from_core,
+            put_before=put_before,
+            put_after=put_after,
+            create=lambda role, text: ChatMessage(text, role=role),
+        )
+        if messages and not (context.system or context.window or context.temporary):
+            # An engine adds the question that it has not stored yet, and some models refuse two of the user in a row.
+            messages.append(ChatMessage(_ACKNOWLEDGED, role="assistant"))
+        return [Verbatim.of(message) for message in messages]
+
+    def _query(self, value: object) -> str | None:
+        """Return the text of a question; "", for no recall, in the mode `"AGENT"`.
+
+        None means the newest user message, if there is no text in the question.
+        """
+        if self.mode == "AGENT":
+            return ""
+        text = value.content if isinstance(value, ChatMessage) else value
+        return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
+
+
+class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
     """One conversation of a user, stored in a memlayer memory: pass it as `memory=` to an agent or an engine.
 
     `get` returns the newest whole turns, and messages of the same user from older turns and other sessions that are
@@ -195,26 +373,6 @@ class MemlayerMemory(ChatState, MemoryComponent, BaseMemory):
     def _policy_json(self, policy: Policies | None) -> dict[str, int] | None:
         return None if policy is None else policy_json(policy)
 
-    def _query(self, value: object) -> str | None:
-        """Return the text of a question; "", for no recall, in the mode `"AGENT"`.
-
-        None means the newest user message, if there is no text in the question.
-        """
-        if self.mode == "AGENT":
-            return ""
-        text = value.content if isinstance(value, ChatMessage) else value
-        return None if text is None else str(text) or None  # the text of a `QueryBundle` is its question
-
-    @property
-    def chat(self) -> Chat:
-        """The conversation in the core, with search, metadata and its `Memory`."""
-        return self._chat
-
-    @property
-    def memory(self) -> Memory:
-        """The memory that stores it."""
-        return self._chat.memory
-
     def set_memory(self, memory: Memory) -> None:
         """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
 
@@ -251,202 +409,6 @@ class MemlayerMemory(ChatState, MemoryComponent, BaseMemory):
         from llamaindex_memlayer.tool_spec import MemlayerToolSpec  # it is made of memories
 
         return [] if self.mode == "STATIC" else MemlayerToolSpec(self).to_tool_list()
-
-    def context(
-        self,
-        input: str | ChatMessage | None = None,
-        initial_token_count: int = 0,
-        *,
-        token_limit: int | None = None,
-        policy: Policies | None = None,
-    ) -> Context:
-        """Return the context that `get` makes its messages of, with costs and reasons."""
-        options = self._options(initial_token_count, token_limit, policy)
-        return self._chat.context(self._query(input), **options)
-
-    async def acontext(
-        self,
-        input: str | ChatMessage | None = None,
-        initial_token_count: int = 0,
-        *,
-        token_limit: int | None = None,
-        policy: Policies | None = None,
-    ) -> Context:
-        """Return the context that `aget` makes its messages of, with costs and reasons."""
-        options = self._options(initial_token_count, token_limit, policy)
-        return await self._chat.acontext(self._query(input), **options)
-
-    @in_span
-    def get(
-        self,
-        input: str | ChatMessage | None = None,
-        initial_token_count: int = 0,
-        *,
-        token_limit: int | None = None,
-        policy: Policies | None = None,
-        **kwargs: Any,  # other memories take more, and engines pass it
-    ) -> list[ChatMessage]:
-        """Return the messages for a model. It changes nothing, and you may change the messages.
-
-        Args:
-            input: The question for the recall, stored or not; by default the newest user message.
-            initial_token_count: Tokens of the limit that the prompt already uses.
-            token_limit: Token limit of this call, instead of the memory's. A message costs more than its text, and the
-                newest turn is returned even if it exceeds the limit.
-            policy: Policy of this call, instead of the memory's.
-            **kwargs: Not used.
-
-        Raises:
-            InvalidLimitError: The prompt alone exceeds the limit, its tokens are below zero, or a limit is below one.
-        """
-        return drive(self._get(input, initial_token_count, token_limit, policy))
-
-    @in_span
-    async def aget(
-        self,
-        input: str | ChatMessage | None = None,
-        initial_token_count: int = 0,
-        *,
-        token_limit: int | None = None,
-        policy: Policies | None = None,
-        **kwargs: Any,
-    ) -> list[ChatMessage]:
-        """Return the messages for a model, as `get` does."""
-        flow = self._get(input, initial_token_count, token_limit, policy)
-        return await self._threads.drive(flow)
-
-    @in_span
-    def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
-        """Return all messages of this session.
-
-        Args:
-            status: As in LlamaIndex's `Memory`, which archives messages that leave its queue. Here all stay active.
-        """
-        return self._all(status)
-
-    @in_span
-    async def aget_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
-        """Return all messages of this session, as `get_all` does."""
-        return await self._threads.read(self._all, status)
-
-    @in_span
-    def put(self, message: ChatMessage) -> None:
-        """Store a message. It is durable when this returns; no model is asked."""
-        self._add([message])
-
-    @in_span
-    async def aput(self, message: ChatMessage) -> None:
-        """Store a message. It is durable when this returns; no model is asked."""
-        await self._threads.write(self._add, [message])
-
-    @in_span
-    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
-        """Store messages in one transaction: all of them, or none.
-
-        Args:
-            messages: The messages. `created_at`, `timestamp` or `created` in `additional_kwargs` gives the time of a
-                message.
-            created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
-        """
-        self._add(messages, created_at)
-
-    @in_span
-    async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
-        """Store messages in one transaction: all of them, or none. See `put_messages`."""
-        await self._threads.write(self._add, messages, created_at)
-
-    def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
-        """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
-        self._chat.add_temporary(all_to_core(messages))
-
-    async def aput_temporary(self, messages: Sequence[ChatMessage]) -> None:
-        """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
-        await self._threads.read(self.put_temporary, messages)
-
-    @in_span
-    def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
-        """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
-
-        New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
-        or in between, because it was trimmed or filtered, stay. If the list differs, or ends before the session does,
-        the session's messages from there on stay in `memory.chat.history(all_versions=True)` and are no longer
-        recalled; all of them do if the list has nothing in common with the session, or is empty. `created_at` is as for
-        `put_messages`.
-        """
-        self._set(messages, created_at)
-
-    @in_span
-    async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
-        """Synchronize the session with the caller's list, as `set` does."""
-        await self._threads.write(self._set, messages, created_at)
-
-    @in_span
-    def reset(self, status: MessageStatus | None = None) -> None:
-        """Delete this session's messages. The user's other sessions stay and can be recalled."""
-        if not _is_archived(status):
-            self._chat.clear()
-
-    @in_span
-    async def areset(self, status: MessageStatus | None = None) -> None:
-        """Delete this session's messages. The user's other sessions stay and can be recalled."""
-        if not _is_archived(status):
-            await self._chat.aclear()
-
-    def _get(
-        self,
-        input: str | ChatMessage | None,
-        initial_token_count: int,
-        token_limit: int | None,
-        policy: Policies | None,
-    ) -> Asking[list[ChatMessage]]:
-        options = self._options(initial_token_count, token_limit, policy)
-        context = yield from context_flow(self._chat, self._query(input), **options)
-        return self._compose(context)
-
-    def _all(self, status: MessageStatus | None) -> list[ChatMessage]:
-        return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
-
-    def _add(self, messages: Sequence[ChatMessage], created_at: Times = None) -> None:
-        self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
-
-    def _set(self, messages: Sequence[ChatMessage], created_at: Times) -> None:
-        self._chat.resync(all_to_core(messages, created_at), replace="all")
-
-    def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
-        default = Limits(self.memory.settings.max_tokens)
-        own = self.token_limit if token_limit is None else token_limit
-        return limits(default, self.policy if policy is None else policy, own).tokens
-
-    def _options(
-        self, initial_token_count: int, token_limit: int | None, policy: Policies | None
-    ) -> dict[str, JSON]:
-        limit = self._limit_of(token_limit, policy)
-        check_whole_number("initial_token_count", initial_token_count)
-        if initial_token_count > limit:
-            raise InvalidLimitError(
-                f"the prompt has {initial_token_count} tokens, the memory's limit for all is {limit}",
-                hint="Pass a larger `token_limit` to the memory, or shorten the system prompt.",
-            )
-        rest = max(1, limit - initial_token_count)
-        policy = self.policy if policy is None else policy
-        reload = self.mode != "STATIC"
-        return {"token_limit": rest, "policy": policy, "placement": self.insert_method, "reload": reload}
-
-    def _compose(self, context: Context) -> list[ChatMessage]:
-        emit_read(self.memory.store_id, self._chat.scope, context)
-        if not context.system:
-            # Agents and engines add their own system message, and some providers accept only one.
-            context = replace(context, placement="user")
-        messages = context.compose(
-            convert=from_core,
-            put_before=put_before,
-            put_after=put_after,
-            create=lambda role, text: ChatMessage(text, role=role),
-        )
-        if messages and not (context.system or context.window or context.temporary):
-            # An engine adds the question that it has not stored yet, and some models refuse two of the user in a row.
-            messages.append(ChatMessage(_ACKNOWLEDGED, role="assistant"))
-        return [Verbatim.of(message) for message in messages]
 
 
 def _is_archived(status: MessageStatus | None) -> bool:

@@ -20,7 +20,7 @@ from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
-from memlayer_core.runtime import Asking, Threads, drive
+from memlayer_core.runtime import Asking, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState
 from memlayer_core.storage.files import write_whole
@@ -37,6 +37,9 @@ __all__ = [
     "Threads",
     "Times",
     "as_prompt",
+    "async_drive",
+    "async_read",
+    "async_write",
     "at_least_one",
     "check_whole_number",
     "codec",

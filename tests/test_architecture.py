@@ -68,7 +68,6 @@ PUBLIC = frozenset(
         "Receipt": ["answered", "replaced", "stored", "unchanged"],
         "Splice": ["unchanged"],
         "StoreMaintained": ["archived", "deleted", "expired"],
-        "ThreadSnapshot": ["running"],
     }.items()
     for field in fields
 )
