@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import zip_longest
 
 import sqlalchemy as sa
@@ -142,7 +142,7 @@ def _search(
     return found
 
 
-@cache
+@lru_cache(maxsize=2 * len(_LENGTHS))
 def _first_texts(length: int, is_narrow: bool) -> Statement:
     """Return a search for so many words, each with a limit of its own."""
     query = sa.select(table.c.word, table.c.text, table.c.count).where(*([_IS_NEAR] if is_narrow else []))

@@ -28,7 +28,6 @@ pytestmark = pytest.mark.each_database
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 LATER = Tuned(index_delay=3600, durability="normal")
 TABLES = ("items", "namespaces", "texts WHERE vector IS NOT NULL")
-FILED = "SELECT count(DISTINCT text) FROM memlayer_words"
 
 
 def put(memory: Memory, *labels: str, tenant: str = "default", **texts: str) -> None:
@@ -56,8 +55,8 @@ def counted(memory: Memory) -> list[int]:
     """Count items, folders with items, vectors and filed texts."""
 
     def count(connection: Connection) -> list[int]:
-        every = [f"SELECT count(*) FROM memlayer_{name}" for name in TABLES]
-        return [connection.scalar(text(one)) or 0 for one in [*every, FILED]]
+        counts = [connection.scalar(text(f"SELECT count(*) FROM memlayer_{name}")) or 0 for name in TABLES]
+        return [*counts, len(words.keys(connection))]
 
     return memory.runtime.db.read(count)
 

@@ -332,11 +332,9 @@ def empty() -> Iterator[Database]:
 def test_what_is_filed_and_not_deleted_is_found_by_its_owner_as_often_as_it_was_said(empty, steps) -> None:
     def run(connection: Any) -> None:
         here: dict[int, tuple[Scope, list[str]]] = {}
-        numbers = itertools.count(1)
         storage_words.delete(connection, storage_words.keys(connection))
-        for what, value in steps:
+        for key, (what, value) in enumerate(steps, 1):
             if what == "file":
-                key = next(numbers)
                 scope, owner = list(OWNERS.items())[key % 2]
                 storage_words.insert(connection, [owner], [(key, value)])
                 here[key] = (scope, value)
