@@ -341,7 +341,22 @@ def _refuse(constant: str) -> NoReturn:
 
 T = TypeVar("T")
 _PLAIN = (str, int, NoneType)
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=dict).encode
+_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=dict, separators=(",", ":")).encode
+
+
+def message_text(value: Any) -> str:
+    """Return a part of a message as JSON text, which may have lone surrogates.
+
+    Raises:
+        InvalidMessageError: It is not JSON.
+    """
+    try:
+        return _strict(value)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidMessageError(
+            f"a message cannot be written as JSON: {problem}",
+            hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
+        ) from problem
 
 
 def plain(value: Any) -> Any:
@@ -352,13 +367,7 @@ def plain(value: Any) -> Any:
     """
     if isinstance(value, _PLAIN) and (not isinstance(value, str) or value.isascii()):
         return value
-    try:
-        text = _encode(value)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidMessageError(
-            f"a message cannot be written as JSON: {problem}",
-            hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
-        ) from problem
+    text = message_text(value)
     looks_encoded = isinstance(value, Mapping) and TAG in value
     if looks_encoded or not is_utf8(text):
         return {TAG: "json", "value": encode_text(text)}

@@ -162,11 +162,10 @@ class SessionManager:
             InvalidStateError: A state is not JSON, or the existing file is not a readable file of this session.
             StoreUnavailableError: The file cannot be written.
         """
-        drive(self._save_session())
+        return self._drive(self._save_session())
 
-    async def asave_session(self) -> None:
-        """Do `save_session` without blocking the event loop."""
-        await self._threads.drive(self._save_session())
+    asave_session = async_drive(save_session)
+    """Do `save_session` without blocking the event loop."""
 
     def load_if_exists(self) -> bool:
         """Load the state of every component that the session's file contains. Other components stay as they are.

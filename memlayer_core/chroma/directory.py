@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from memlayer_core.chroma.index import ChromaIndex, chroma_settings, load_chromadb, translate_errors
-from memlayer_core.errors import IndexCorruptError, IndexUnavailableError, StoreError
+from memlayer_core.errors import IndexCorruptError, IndexUnavailableError, StoreError, os_errors_as
 from memlayer_core.storage.files import identity_of, private_directory, private_file, tighten
 
 if TYPE_CHECKING:
@@ -67,15 +67,13 @@ class EmbeddedChroma(ChromaIndex):
     def acquire(self) -> bool:
         """Take the lock, make room for Chroma's open files, and delete its files if they may be damaged."""
         with self._lock:
+            hint = "Give this process a directory on a local disk that it may write to."
+            problem = f"the directory {self.directory} cannot be used"
             try:
-                if not self.is_held and self._take_lock():
-                    self._inherit()
-                    self.is_held = True
-            except OSError as problem:
-                raise IndexUnavailableError(
-                    f"the directory {self.directory} cannot be used: {problem}",
-                    hint="Give this process a directory on a local disk that it may write to.",
-                ) from problem
+                with os_errors_as(IndexUnavailableError, problem, hint):
+                    if not self.is_held and self._take_lock():
+                        self._inherit()
+                        self.is_held = True
             finally:
                 if not self.is_held:
                     self._release()
@@ -185,16 +183,13 @@ class EmbeddedChroma(ChromaIndex):
 
     def _wipe(self) -> None:
         """Delete what Chroma made in the directory, and no other file."""
-        try:
+        problem = f"the damaged index in {self.directory} cannot be deleted"
+        hint = f"Delete {self.directory} by hand; it is filled again from the journal."
+        with os_errors_as(IndexUnavailableError, problem, hint):
             for path in self.directory.glob(_DATABASE + "*"):
                 path.unlink(missing_ok=True)
             for segment in _segments(self.directory):
                 shutil.rmtree(segment)
-        except OSError as problem:
-            raise IndexUnavailableError(
-                f"the damaged index in {self.directory} cannot be deleted: {problem}",
-                hint=f"Delete {self.directory} by hand; it is filled again from the journal.",
-            ) from problem
 
     def _written(self) -> None:
         """Blank the files of graphs with nothing in them yet: Chroma fills those with whatever its memory held before.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from memlayer_core.codec import message_text
 from memlayer_core.errors import (
     InvalidLimitError,
     InvalidMessageError,
@@ -144,14 +144,7 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     fields = fields_of(message)
     if "raw" in fields:
         del fields["raw"][1]  # whatever its version
-    try:
-        text = json.dumps(fields, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidMessageError(
-            f"a message cannot be written as JSON: {problem}",
-            hint="Content blocks and dumps hold JSON values only: encode bytes, dates and objects first.",
-        ) from problem
-    written = text.encode("utf-8", "surrogatepass")
+    written = message_text(fields).encode("utf-8", "surrogatepass")
     if len(written) > bytes_limit:
         raise InvalidMessageError(
             f"a message of {len(written):,} bytes is larger than the limit of {bytes_limit:,}",

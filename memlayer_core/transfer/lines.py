@@ -33,6 +33,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from memlayer_core import errors
@@ -43,12 +44,13 @@ from memlayer_core.errors import (
     InvalidScopeError,
     InvalidStateError,
     MemlayerError,
+    require_text,
     short_repr,
 )
 from memlayer_core.facts.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged
 from memlayer_core.items.model import Item, PutItem
-from memlayer_core.message import JSON, Message, identifier, with_offset
+from memlayer_core.message import JSON, Message, with_offset
 from memlayer_core.messages.check import check_messages
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.scope import Folder, Scope
@@ -62,13 +64,7 @@ _IN_STATES = ("title", "ended_with", "forked_from")
 
 def _name(key: str) -> Codec:
     """Return the codec of a title or an id."""
-
-    def read(name: object) -> object:
-        with errors.errors_as(InvalidStateError):
-            identifier(key, name)
-        return name
-
-    return Codec(str, read)
+    return Codec(str, partial(require_text, key, error=InvalidStateError, may_be_blank=True))
 
 
 DETAILS = Form(

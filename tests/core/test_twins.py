@@ -48,7 +48,6 @@ def plain(names: str) -> dict[str, Call]:
 
 ADA = call(user_id="ada")
 PLUMS = Message("user", "And plums.", id="m3", created_at=MAY)
-FIRST = Message("user", "First.", id="m9", created_at=MAY)
 CALLS: dict[type, dict[str, Call]] = {
     Memory: {
         **plain("close users"),

@@ -149,8 +149,12 @@ def test_long_messages_are_truncated_in_the_context_and_whole_in_the_store(store
 # What the store is asked
 
 
-@pytest.mark.requirement("L06", "L08", "L09", "L10", "F15")
+@pytest.mark.requirement("F14", "F15", "L06", "L08", "L09", "L10", "L12")
 def test_every_message_updates_the_complete_list_without_what_left_the_window(store, window, do) -> None:
+    """A missing session is an empty list, and the history is the caller's own."""
+    assert do(window, "context").messages == ()
+    assert do(window, "clear") == 0
+    store.calls.clear()
     do(window, "add", "system", "s")
     for at in range(3):
         do(window, "add", "user", f"u{at}")
@@ -158,21 +162,12 @@ def test_every_message_updates_the_complete_list_without_what_left_the_window(st
     lists = ["s", "s u0", "s u0 a0", "s u0 a0 u1", "s u0 a0 u1 a1", "s u1 a1 u2", "s u1 a1 u2 a2"]
     assert store.calls == [("update", some.split()) for some in lists], "a whole turn leaves"
     assert list(store.lists) == [KEY]
+    do(window, "history").clear()
     assert texts(do(window, "context").messages) == texts(do(window, "history"))
     assert len(store.calls) == 7, "reading changes nothing"
     assert do(window, "clear") == 5
     assert store.calls[-1] == ("delete", [])
     assert do(window, "history") == []
-
-
-@pytest.mark.requirement("F14", "L12")
-def test_a_missing_session_is_an_empty_list_and_the_history_is_the_callers_own(store, window, do) -> None:
-    assert do(window, "history") == []
-    assert do(window, "context").messages == ()
-    assert do(window, "clear") == 0
-    do(window, "add", "user", "hello")
-    do(window, "history").clear()
-    assert texts(do(window, "history")) == ["hello"]
 
 
 @pytest.mark.requirement("L01", "L13")
@@ -246,14 +241,12 @@ def test_what_a_store_raises_is_an_error_of_ours_that_quotes_nothing(store, wind
     assert isinstance(caught.value.__cause__, ConnectionError)
 
 
-@pytest.mark.parametrize(
-    ("verb", "hint"), [("get_messages", "`MessageList(messages, version)`"), ("update_messages", "True")]
-)
-def test_a_store_that_answers_something_else_is_named(store, window, verb, hint) -> None:
-    setattr(store, verb, lambda *_: None)
-    with pytest.raises(ConfigurationError, match=f"DictStore.{verb} returned NoneType") as caught:
-        window.add("user", "hello")
-    assert hint in caught.value.hint
+def test_a_store_that_answers_something_else_is_named(store, window) -> None:
+    for verb, hint in (("update_messages", "True"), ("get_messages", "`MessageList(messages, version)`")):
+        setattr(store, verb, lambda *_: None)
+        with pytest.raises(ConfigurationError, match=f"DictStore.{verb} returned NoneType") as caught:
+            window.add("user", "hello")
+        assert hint in caught.value.hint
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_written(store, window, do) -> None:

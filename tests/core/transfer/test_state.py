@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -174,19 +172,6 @@ def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory) -> None:
             chat.load_state(state)
         assert caught.value.hint
         assert chat.save_state() == before
-
-
-@pytest.mark.requirement("F14", "J10")
-def test_a_history_is_empty_or_the_callers_own_and_holds_all_that_is_added_at_the_same_time(store) -> None:
-    chat = new(store)
-    assert chat.history() == []
-    assert store.sessions(user_id=chat.user_id) == []
-    said = {f"{at}.{turn}" for at in range(4) for turn in range(10)}
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(partial(chat.add, "user"), said))
-    chat.history().clear()
-    assert {one.content for one in chat.history()} == said
-    assert {message["content"][0]["text"] for message in chat.save_state()["messages"]} == said
 
 
 # --- session files
