@@ -340,15 +340,7 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
 
 _FILLED = ("speaker", "language", "text_hash", "vector", "vectors", "changed")
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
-_NAMESPACE = Statement(
-    sa.select(
-        namespaces.c.shard,
-        namespaces.c.vectors,
-        namespaces.c.texts,
-        namespaces.c.version,
-        namespaces.c.number,
-    ).where(namespaces.c.namespace == sa.bindparam("of"))
-)
+_NAMESPACE = Statement(sa.select(namespaces).where(namespaces.c.namespace == sa.bindparam("of")))
 _META = Statement(sa.select(meta.c.name, meta.c.value))
 LEARNS = "learns_since"
 """Name of a row of `meta`: a store has it since a model learns from it, and index jobs then queue new texts for the model."""
