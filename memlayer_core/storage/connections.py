@@ -314,7 +314,8 @@ class Writer:
                 )
             for ticket in tickets:
                 ticket.problem = ticket.problem or others
-            self._disconnect()  # its transaction is in an unknown state
+            if others is not problem or self._connection is None or self._connection.in_transaction():
+                self._disconnect()  # its transaction is in an unknown state
         finally:
             for ticket in tickets:
                 ticket.finish()

@@ -265,11 +265,6 @@ _LEASE = ListStatement(
     )
 )
 _FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
-_OWNERS = Statement(
-    sa.select(jobs.c.owner)
-    .distinct()
-    .where(jobs.c.dead == 0, jobs.c.due > sa.bindparam("now"), jobs.c.owner.is_not(None))
-)
 _QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
 
@@ -451,7 +446,8 @@ def fail(
 
 def owners(connection: sa.Connection, now: datetime) -> list[str]:
     """Return who has leases that have not ended."""
-    return [row.owner for row in _OWNERS.all(connection, {"now": to_micros(now)})]
+    is_held = jobs.c.dead == 0, jobs.c.due > to_micros(now), jobs.c.owner.is_not(None)
+    return list(connection.scalars(sa.select(jobs.c.owner).distinct().where(*is_held)))
 
 
 def release(connection: sa.Connection, owners: Sequence[str], now: datetime, *, discount: int = 0) -> None:

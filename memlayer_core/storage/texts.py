@@ -27,7 +27,6 @@ _ROW: dict[str, sa.BindParameter[Any]] = {
     name: sa.bindparam(name)
     for name in ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 }
-_VERSION = sa.bindparam("new_version", type_=sa.BigInteger)
 _HERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys)))
 _REMOVE = ListStatement(
     lambda keys: sa.delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
@@ -42,24 +41,10 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
     )
 )
 _OWNERS = statements.rows_by(
-    sa.select(
-        namespaces.c.namespace,
-        namespaces.c.shard,
-        namespaces.c.version,
-        outbox.IS_PROJECTED.label("is_projected"),
-    ).with_for_update(),
+    sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update(),
     namespaces.c.namespace,
 )
 _NUMBER = Statement(sa.select(namespaces.c.number).where(namespaces.c.namespace == sa.bindparam("of")))
-_COUNT = Statement(
-    sa.update(namespaces)
-    .where(namespaces.c.namespace == sa.bindparam("of"))
-    .values(
-        vectors=namespaces.c.vectors + sa.bindparam("more_vectors"),
-        texts=namespaces.c.texts + sa.bindparam("more_texts"),
-        version=sa.case((_VERSION > 0, _VERSION), else_=namespaces.c.version),
-    )
-)
 
 Redact = Callable[[str], str]
 """Returns a text as it may be remembered."""
@@ -207,8 +192,9 @@ def count_vectors(
         version: The version from `next_version`; 0: none was stored.
     """
     if vectors or embeddings or version:
-        more = {"more_vectors": vectors, "more_texts": embeddings, "new_version": version}
-        _COUNT.run(connection, {"of": namespace, **more})
+        more = {"vectors": namespaces.c.vectors + vectors, "texts": namespaces.c.texts + embeddings}
+        this = sa.update(namespaces).where(namespaces.c.namespace == namespace)
+        connection.execute(this.values(**more, version=version or namespaces.c.version))
 
 
 def columns_of(kind: Kind, scope: Scope | SharedScope | Folder, owner: int | None) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -340,15 +340,7 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
 
 _FILLED = ("speaker", "language", "text_hash", "vector", "vectors", "changed")
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
-_NAMESPACE = Statement(
-    sa.select(
-        namespaces.c.shard,
-        namespaces.c.vectors,
-        namespaces.c.texts,
-        namespaces.c.version,
-        namespaces.c.number,
-    ).where(namespaces.c.namespace == sa.bindparam("of"))
-)
+_NAMESPACE = Statement(sa.select(namespaces).where(namespaces.c.namespace == sa.bindparam("of")))
 _META = Statement(sa.select(meta.c.name, meta.c.value))
 LEARNS = "learns_since"
 """Name of a row of `meta`: a store has it since a model learns from it, and index jobs then queue new texts for the model."""
@@ -412,25 +404,18 @@ def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: dat
     owners = storage_texts.owners_locked(connection, {entry.buckets[0][1:] for entry in new_entries})
     versions = {name: storage_texts.next_version(owner, now) for name, owner in owners.items()}
     here = {row.key: row for row in _LOCKED.all(connection, sorted(entry.key for entry in new_entries))}
-    if not here:
+    entries = {entry.key: entry for entry in new_entries if entry.key in here}
+    if not entries:
         return
-    changes = (
-        {"of": entry.key, **_filled(entry, versions[here[entry.key].namespace])}
-        for entry in new_entries
-        if entry.key in here
-    )
+    changes = ({"of": key, **_filled(one, versions[here[key].namespace])} for key, one in entries.items())
     _STORE.run(connection, *changes)
     if any(owner.is_projected for owner in owners.values()):
         outbox.mark(connection, sorted(here))
-    stored = {entry.key: len(entry.vectors) for entry in new_entries}
-    vectors, embeddings = Counter[str](), Counter[str]()
-    for key, row in here.items():
-        vectors[row.namespace] += stored[key] - (row.vectors or 0)
-        embeddings[row.namespace] += row.vectors is None
     for namespace in sorted({row.namespace for row in here.values()}):
-        storage_texts.count_vectors(
-            connection, namespace, vectors[namespace], embeddings[namespace], versions[namespace]
-        )
+        theirs = [row for row in here.values() if row.namespace == namespace]
+        vectors = sum(len(entries[row.key].vectors) - (row.vectors or 0) for row in theirs)
+        embeddings = sum(row.vectors is None for row in theirs)
+        storage_texts.count_vectors(connection, namespace, vectors, embeddings, versions[namespace])
 
 
 class Embedding(NamedTuple):

@@ -161,11 +161,20 @@ def test_whatever_ends_a_shared_commit_is_raised_to_everybody_and_later_writes_w
     database.close()
 
 
-def test_interrupted_reads_use_up_no_connections(open_at) -> None:
+def test_reads_that_fail_or_are_interrupted_use_up_no_connections(open_at) -> None:
+    def fail(_: object) -> None:
+        raise LookupError
+
     database = open_at().runtime.db
-    for _ in range(50):
-        with pytest.raises(Ended):
-            database.read(end)
+    with ThreadPoolExecutor(1) as another:
+        for _ in range(50):
+            with pytest.raises(Ended):
+                database.read(end)
+            with pytest.raises(LookupError):
+                database.read(fail)
+            with pytest.raises(LookupError):
+                another.submit(database.read, fail).result()
+        assert another.submit(database.read, lambda c: c.scalar(text("SELECT 7"))).result() == 7
     assert database.read(lambda c: c.scalar(text("SELECT 7"))) == 7
 
 
