@@ -521,6 +521,17 @@ _SPOKEN = (
     .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE_BY_KEY)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
+_COPY = messages.alias()
+_IS_LEFT_OUT = sa.exists().where(
+    evidence.c.namespace == sessions.c.namespace,
+    evidence.c.ordinal.is_(None),
+    _COPY.c.key == evidence.c.message,
+    _COPY.c.id == messages.c.id,
+    _COPY.c.digest == messages.c.digest,
+)
+"""The condition that a message, or a copy of it, is not read again: somebody deleted a record of it, or an import brought
+what was learned from it."""
+_UNREAD = statements.rows_by(_SPOKEN.where(~_IS_LEFT_OUT), messages.c.key)
 _QUOTE = sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start)
 _FIELDS = ("message_id", "session_id", "start", "end", "quote", "role", "kind", "model")
 _ROWS = (
@@ -537,14 +548,15 @@ _ROWS = (
 )
 
 
-def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
+def from_users(connection: sa.Connection, keys: Sequence[int], *, unread: bool = False) -> list[Any]:
     """Return those of some messages that a user said: the key, id, text, time and owner of each.
 
-    Hidden messages, tasks of agents, replaced versions and sessions without a user are left out.
+    Hidden messages, tasks of agents, replaced versions and sessions without a user are left out; if `unread`, also those
+    that no model may read again.
     """
     return [
         row
-        for row in _FROM_USERS.all(connection, keys)
+        for row in (_UNREAD if unread else _FROM_USERS).all(connection, keys)
         if Scope.of_user(row.user_id, tenant_id=row.tenant_id).session_id is None
     ]
 
@@ -647,27 +659,6 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
         for row in connection.execute(sa.select(evidence.c.ordinal, evidence.c.message).where(*these)):
             found.setdefault(row.ordinal, []).append(row.message)
     return found
-
-
-def forgotten_messages(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
-    """Return the keys of those of some messages that are not read again, nor are their copies.
-
-    `rows` are rows of `from_users`. Somebody deleted a record of such a message, or an import brought what was learned
-    from it.
-    """
-    marked = sa.select(messages.c.id, messages.c.digest).join(evidence, evidence.c.message == messages.c.key)
-    gone = {
-        (found.id, bytes(found.digest))
-        for some in statements.chunks(rows)
-        for found in connection.execute(
-            marked.where(
-                evidence.c.namespace.in_({row.namespace for row in some}),
-                evidence.c.ordinal.is_(None),
-                messages.c.id.in_([row.id for row in some]),
-            )
-        )
-    }
-    return {row.key for row in rows if (row.id, bytes(row.digest)) in gone}
 
 
 def release_evidence(connection: sa.Connection, rows: Iterable[Any]) -> None:
@@ -819,9 +810,7 @@ def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
 
     Messages with a deleted record are left out: their words are not read again.
     """
-    rows = from_users(connection, sorted(job.subject for job in jobs))
-    gone = forgotten_messages(connection, rows)
-    return [row for row in rows if row.key not in gone]
+    return from_users(connection, sorted(job.subject for job in jobs), unread=True)
 
 
 def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:

@@ -1053,6 +1053,5 @@ def unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that did not change since they were read."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
-    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys)}
-    gone = reads.forgotten_messages(connection, rows)
-    return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
+    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys, unread=True)}
+    return {row.key for row in rows if digests.get(row.key) == bytes(row.digest)}
