@@ -20,7 +20,6 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.facts import check, reads
-from memlayer_core.facts.check import confirm
 from memlayer_core.facts.model import (
     Claim,
     Decision,
@@ -87,7 +86,7 @@ def remember(
     row = _said_before(connection, record, now)
     if row is None:
         return add_version(connection, record, count(connection, record.owner), now, shards)
-    known = confirm(reads.record_of(row), record, now)
+    known = check.confirm(reads.record_of(row), record, now)
     narrowed = check.narrow_access(known, record.access_control) if narrows else known
     if narrowed != known:
         supersede(connection, [row], row.ordinal, now)
@@ -628,7 +627,7 @@ def _confirm(
     said = statement.quote
     if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
-    record = confirm(known, statement.record, now)
+    record = check.confirm(known, statement.record, now)
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
     if said is None and not texts.existing_keys(connection, [row.number]):
