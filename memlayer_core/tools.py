@@ -271,25 +271,25 @@ def _ids(reports: Sequence[AssertionReport]) -> str:
     return ", ".join(one.record_id for one in reports if one.record_id is not None)
 
 
-def _note(said: Assertion, report: AssertionReport) -> str | None:
+def _note(assertion: Assertion, report: AssertionReport) -> str | None:
     """Say what a model must know about something that it recorded; None: nothing."""
     if report.record_id is None:
         return f"Not recorded: {report.reason}."
     if report.reason:
         return f"{report.record_id} is recorded as your conclusion, and not as said by the user: {report.reason}."
-    if said.quote is not None:
+    if assertion.quote is not None:
         return f"{report.record_id} is recorded in the user's own words."
     return None
 
 
-def _assertion(said: str | Assertion) -> Assertion:
+def _assertion(fact: str | Assertion) -> Assertion:
     """Return what an agent asserts: it, its JSON, or any other text as a whole sentence."""
-    if isinstance(said, Assertion):
-        return said
+    if isinstance(fact, Assertion):
+        return fact
     try:
-        return Assertion.model_validate_json(said)
+        return Assertion.model_validate_json(fact)
     except ValidationError:
-        return Assertion(text=said)
+        return Assertion(text=fact)
 
 
 AGENT_TOOLS: dict[str, AgentTool[Any]] = {

@@ -70,7 +70,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
         first_observed=now,
         is_rated="importance" in fields,
     )
-    return as_fact(_check_expiry(model.check_record(_with_fields(made, fields)), fields, now), fields)
+    return _with_fields(made, fields, now)
 
 
 def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:
@@ -140,7 +140,7 @@ def next_version(
     changed = merge(existing, others) if others else existing
     if text is not None and text != existing.raw:
         changed = replace(changed, raw=text, summary=None, value=None)  # type: ignore[arg-type]  # checked below
-    changed = as_fact(_check_expiry(model.check_record(_with_fields(changed, fields)), fields, now), fields)
+    changed = _with_fields(changed, fields, now)
     if changed == existing:
         return existing
     return replace(changed, version=existing.version + 1, updated_at=now)
@@ -203,8 +203,8 @@ def roles_of(roles: object) -> tuple[str, ...]:
     return named
 
 
-def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
-    """Return a record with a caller's fields: lists of any type, and the fields of its access."""
+def _with_fields(record: Record, fields: Mapping[str, Any], now: datetime) -> Record:
+    """Return a checked record with a caller's fields: lists of any type, and the fields of its access."""
     for name in fields:
         if name not in _FIELDS:
             raise InvalidRecordError(
@@ -218,20 +218,16 @@ def _with_fields(record: Record, fields: Mapping[str, Any]) -> Record:
             if name in named:
                 named[name] = tuple(dict.fromkeys(list_of(name, named[name])))
     given["is_rated"] = record.is_rated or given.get("importance", record.importance) != record.importance
-    made = replace(record, **given, access_control=replace(record.access_control, **access))
-    if not made.is_inferred:
-        return made
-    model.check_share("confidence", made.confidence)
-    return replace(made, confidence=min(made.confidence, INFERRED))
-
-
-def _check_expiry(record: Record, fields: Mapping[str, Any], now: datetime) -> Record:
-    if "expires_at" in fields and record.expires_at is not None and record.expires_at <= now:
+    access_control = replace(record.access_control, **access)
+    made = model.check_record(replace(record, **given, access_control=access_control))
+    if "expires_at" in fields and made.expires_at is not None and made.expires_at <= now:
         raise InvalidRecordError(
-            f"`expires_at` is in the past: {record.expires_at.isoformat()}",
+            f"`expires_at` is in the past: {made.expires_at.isoformat()}",
             hint="Leave it out for what does not expire; `memory.forget(record_id=…)` deletes a record.",
         )
-    return record
+    if made.is_inferred:
+        made = replace(made, confidence=min(made.confidence, INFERRED))
+    return as_fact(made, fields)
 
 
 def list_of(name: str, value: object) -> list[Any]:

@@ -85,11 +85,8 @@ def prompt_of(
     """
     head = [*facts_prompt(now, facts).splitlines(), "Conversation:"]
     shown = [_line(line) for line in lines]
-    costs = [cost(text) + 1 for text in shown]
-    costs = [
-        min(price, _CONTEXT) if line.number is None else price
-        for line, price in zip(lines, costs, strict=True)
-    ]
+    limits = (budget if line.number is not None else _CONTEXT for line in lines)
+    costs = [min(cost(text) + 1, limit) for text, limit in zip(shown, limits, strict=True)]
     most = _most(costs, budget - sum(cost(text) + 1 for text in head))
     cut = [_beginning(text, min(price, most), cost) for text, price in zip(shown, costs, strict=True)]
     return "\n".join([*head, *cut])
@@ -348,11 +345,10 @@ def _period(text: str | None, zone: tzinfo | None) -> tuple[datetime | None, dat
 
 def _quoted(operation: Operation, own_lines: Sequence[Line], lines: Sequence[Line]) -> tuple[Line, int, int]:
     """Return the line that an operation quotes, and the place of the quote."""
-    found = _find(operation.quote, own_lines)
-    if found is not None:
-        return found
-    others = [line for line in lines if line.number is None]
-    if _find(operation.quote, others) is not None:
+    for line in own_lines:
+        if (found := place_of(operation.quote, line.text)) is not None:
+            return line, *found
+    if any(line.number is None and place_of(operation.quote, line.text) for line in lines):
         raise RefusedError("the user did not say it, the assistant did")
     raise RefusedError("its quote stands in no message that it names")
 
@@ -363,11 +359,3 @@ def _place(line: Line, start: int, end: int) -> tuple[int, int]:
         return start, end
     found = place_of(line.text[start:end], line.original)
     return found if found is not None else (0, len(line.original))
-
-
-def _find(quote: str, lines: Sequence[Line]) -> tuple[Line, int, int] | None:
-    """Return the line that contains a quote, with its place. Case, spaces and quotation marks do not matter."""
-    for line in lines:
-        if (found := place_of(quote, line.text)) is not None:
-            return line, *found
-    return None

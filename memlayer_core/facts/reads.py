@@ -15,7 +15,6 @@ from pydantic import TypeAdapter
 
 from memlayer_core.codec import json_text, plain, restore
 from memlayer_core.facts import check
-from memlayer_core.facts.check import ACCESSES, HALF_LIFE, PATIENCE, TOLERANCE
 from memlayer_core.facts.model import (
     LISTS,
     USER,
@@ -34,7 +33,6 @@ from memlayer_core.facts.model import (
 )
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.reads import inside
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
@@ -64,8 +62,8 @@ from memlayer_core.storage.vectors import COLUMNS, TextColumns, columns_from
 _ALWAYS = 1e300
 """Means that there is no threshold: nothing is halved so often."""
 
-_HALF_LIFE = sa.literal_column(str(statements.micros_of(HALF_LIFE)), sa.BigInteger)
-_PATIENCE = sa.literal_column(str(statements.micros_of(PATIENCE)), sa.BigInteger)
+_HALF_LIFE = sa.literal_column(str(statements.micros_of(check.HALF_LIFE)), sa.BigInteger)
+_PATIENCE = sa.literal_column(str(statements.micros_of(check.PATIENCE)), sa.BigInteger)
 _NOW = sa.bindparam("now", type_=sa.BigInteger)
 
 USED: Any = sa.case(
@@ -73,7 +71,7 @@ USED: Any = sa.case(
 )
 """When a record was last used: recalled or written."""
 
-_COUNTED = sa.case((records.c.accesses < ACCESSES, records.c.accesses), else_=ACCESSES)
+_COUNTED = sa.case((records.c.accesses < check.ACCESSES, records.c.accesses), else_=check.ACCESSES)
 _IDLE = _NOW - USED - _PATIENCE * (1 + _COUNTED)
 _FADED = sa.case((sa.and_(records.c.always == 0, _IDLE > 0), _IDLE), else_=0)
 
@@ -107,14 +105,14 @@ WORTH = sa.case(
 
 def limits_of(settings: Settings) -> dict[str, float]:
     """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
-    above = settings.recall_importance + TOLERANCE
-    least = settings.recall_confidence - TOLERANCE
+    above = settings.recall_importance + check.TOLERANCE
+    least = settings.recall_confidence - check.TOLERANCE
     return {
         "above": above,
         "above_faded": _limit(above),
         "least": least,
-        "kept_importance": _limit(settings.archive_importance - TOLERANCE),
-        "kept_decay_score": _limit(settings.archive_decay_score - TOLERANCE),
+        "kept_importance": _limit(settings.archive_importance - check.TOLERANCE),
+        "kept_decay_score": _limit(settings.archive_decay_score - check.TOLERANCE),
     }
 
 
@@ -122,7 +120,7 @@ def _limit(threshold: float) -> float:
     """Return the microseconds in which a value of one fades to a threshold."""
     if threshold <= 0:
         return _ALWAYS
-    return check.halvings(threshold) * statements.micros_of(HALF_LIFE)
+    return check.halvings(threshold) * statements.micros_of(check.HALF_LIFE)
 
 
 # Converts records into rows with labels, and rows into records.
@@ -521,6 +519,17 @@ _SPOKEN = (
     .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE_BY_KEY)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
+_COPY = messages.alias()
+_IS_LEFT_OUT = sa.exists().where(
+    evidence.c.namespace == sessions.c.namespace,
+    evidence.c.ordinal.is_(None),
+    _COPY.c.key == evidence.c.message,
+    _COPY.c.id == messages.c.id,
+    _COPY.c.digest == messages.c.digest,
+)
+"""The condition that a message, or a copy of it, is not read again: somebody deleted a record of it, or an import brought
+what was learned from it."""
+_UNREAD = statements.rows_by(_SPOKEN.where(~_IS_LEFT_OUT), messages.c.key)
 _QUOTE = sa.func.substr(messages.c.text, evidence.c.start + 1, evidence.c.until - evidence.c.start)
 _FIELDS = ("message_id", "session_id", "start", "end", "quote", "role", "kind", "model")
 _ROWS = (
@@ -537,14 +546,15 @@ _ROWS = (
 )
 
 
-def from_users(connection: sa.Connection, keys: Sequence[int]) -> list[Any]:
+def from_users(connection: sa.Connection, keys: Sequence[int], *, unread: bool = False) -> list[Any]:
     """Return those of some messages that a user said: the key, id, text, time and owner of each.
 
-    Hidden messages, tasks of agents, replaced versions and sessions without a user are left out.
+    Hidden messages, tasks of agents, replaced versions and sessions without a user are left out; if `unread`, also those
+    that no model may read again.
     """
     return [
         row
-        for row in _FROM_USERS.all(connection, keys)
+        for row in (_UNREAD if unread else _FROM_USERS).all(connection, keys)
         if Scope.of_user(row.user_id, tenant_id=row.tenant_id).session_id is None
     ]
 
@@ -555,7 +565,7 @@ def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any
     if number is None:
         return []
     newest_first = messages.c.position.desc()
-    these = _SPOKEN.where(inside(number)).order_by(newest_first).limit(limit)
+    these = _SPOKEN.where(messages_reads.inside(number)).order_by(newest_first).limit(limit)
     found = connection.execute(these).all()
     others = other_speakers(connection, scope, {row.name for row in found})
     return [row for row in found if row.name not in others]
@@ -647,27 +657,6 @@ def sources_of(connection: sa.Connection, namespace: str, ordinals: Collection[i
         for row in connection.execute(sa.select(evidence.c.ordinal, evidence.c.message).where(*these)):
             found.setdefault(row.ordinal, []).append(row.message)
     return found
-
-
-def forgotten_messages(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
-    """Return the keys of those of some messages that are not read again, nor are their copies.
-
-    `rows` are rows of `from_users`. Somebody deleted a record of such a message, or an import brought what was learned
-    from it.
-    """
-    marked = sa.select(messages.c.id, messages.c.digest).join(evidence, evidence.c.message == messages.c.key)
-    gone = {
-        (found.id, bytes(found.digest))
-        for some in statements.chunks(rows)
-        for found in connection.execute(
-            marked.where(
-                evidence.c.namespace.in_({row.namespace for row in some}),
-                evidence.c.ordinal.is_(None),
-                messages.c.id.in_([row.id for row in some]),
-            )
-        )
-    }
-    return {row.key for row in rows if (row.id, bytes(row.digest)) in gone}
 
 
 def release_evidence(connection: sa.Connection, rows: Iterable[Any]) -> None:
@@ -819,9 +808,7 @@ def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
 
     Messages with a deleted record are left out: their words are not read again.
     """
-    rows = from_users(connection, sorted(job.subject for job in jobs))
-    gone = forgotten_messages(connection, rows)
-    return [row for row in rows if row.key not in gone]
+    return from_users(connection, sorted(job.subject for job in jobs), unread=True)
 
 
 def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:
@@ -837,7 +824,7 @@ def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, Sto
     )
     these = sa.select(messages.c.key, before.scalar_subquery().label("at"))
     found = connection.execute(these.where(messages.c.key.in_([row.key for row in rows]))).all()
-    there = inside(session.number), messages.c.position.in_([row.at for row in found])
+    there = messages_reads.inside(session.number), messages.c.position.in_([row.at for row in found])
     stored = {one.position: one for one in messages_reads.list_where(connection, session.scope, *there)}
     return {row.key: stored[row.at] for row in found if row.at in stored}
 

@@ -20,7 +20,6 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError
 from memlayer_core.facts import check, reads
-from memlayer_core.facts.check import confirm
 from memlayer_core.facts.model import (
     Claim,
     Decision,
@@ -86,7 +85,7 @@ def remember(
     row = _said_before(connection, record, now)
     if row is None:
         return add_version(connection, record, count(connection, record.owner), now, shards)
-    known = confirm(reads.record_of(row), record, now)
+    known = check.confirm(reads.record_of(row), record, now)
     narrowed = check.narrow_access(known, record.access_control) if narrows else known
     if narrowed != known:
         supersede(connection, [row], row.ordinal, now)
@@ -627,7 +626,7 @@ def _confirm(
     said = statement.quote
     if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
-    record = confirm(known, statement.record, now)
+    record = check.confirm(known, statement.record, now)
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
     if said is None and not texts.existing_keys(connection, [row.number]):
@@ -806,12 +805,11 @@ def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment
 
 def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) -> None:
     """Delete evidence that meets a condition, and records without other evidence. Facts that these replaced are in force again."""
-    rows = connection.execute(sa.select(evidence).where(condition)).all()
-    if not rows:
+    owners = connection.scalars(sa.select(evidence.c.namespace).where(condition).distinct()).all()
+    if not owners:
         return
-    texts.lock_owners(connection, {row.namespace for row in rows})
-    for some in statements.chunks([row.number for row in rows]):
-        connection.execute(sa.delete(evidence).where(evidence.c.number.in_(some)))
+    texts.lock_owners(connection, owners)
+    rows = connection.execute(sa.delete(evidence).where(condition).returning(evidence)).all()
     place = attrgetter("namespace", "ordinal")
     told = sorted((row for row in rows if row.ordinal is not None), key=place)
     for (namespace, ordinal), of_one in groupby(told, key=place):
@@ -828,8 +826,7 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         gone |= {versions[-1].text for row in withdrawn if row.kind == "said"}
         says = versions[-1].text not in gone - {row.text for row in others}
         if left > 0 and (says or _retell(connection, versions, others, now)):
-            last = records.c.number == versions[-1].number
-            _set(connection, records, last, mentions=left)
+            _set(connection, records, records.c.number == versions[-1].number, mentions=left)
             continue
         delete_records(connection, versions, now)
         reopen_facts(connection, versions[-1:], now)
@@ -870,22 +867,16 @@ def keep_left(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> 
             gone += versions
             continue
         numbers = records.c.number.in_([one.number for one in versions])
-        kept = sa.update(records).where(numbers)
-        connection.execute(kept.values(session_id=None, mentions=len(left)))
+        _set(connection, records, numbers, session_id=None, mentions=len(left))
     return gone
 
 
-def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+def _words(connection: sa.Connection, keys: Sequence[int]) -> dict[int, sa.Row[Any]]:
     """Return what some messages say, those of them that are evidence of a record."""
-    columns = messages.c.text, messages.c.role, messages.c.created_at
-    query = (
-        sa.select(messages.c.key, *columns).join(evidence, evidence.c.message == messages.c.key).distinct()
-    )
-    return {
-        row.key: tuple(row)[1:]
-        for some in statements.chunks(keys)
-        for row in connection.execute(query.where(messages.c.key.in_(some), IN_FORCE))
-    }
+    is_evidence = sa.exists().where(evidence.c.message == messages.c.key)
+    said = sa.select(*messages.c["key", "text", "role", "created_at"]).where(is_evidence, IN_FORCE)
+    pages = (said.where(messages.c.key.in_(some)) for some in statements.chunks(keys))
+    return {row.key: row for page in pages for row in connection.execute(page)}
 
 
 @contextmanager
@@ -1049,6 +1040,5 @@ def unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
     """Lock messages, and return the keys of those that did not change since they were read."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
-    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys)}
-    gone = reads.forgotten_messages(connection, rows)
-    return {row.key for row in rows if digests.get(row.key) == bytes(row.digest) and row.key not in gone}
+    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys, unread=True)}
+    return {row.key for row in rows if digests.get(row.key) == bytes(row.digest)}

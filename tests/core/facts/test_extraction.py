@@ -439,6 +439,19 @@ def until_queued(memory: Memory, count: int) -> None:
 # Models answer badly in many ways: no fact is lost, none is made up, and every turn ends in a state
 
 
+class Replies:
+    """A model that gives replies, the last one again and again, and keeps the prompts that it got."""
+
+    def __init__(self, *replies: str | Callable[[str], str]) -> None:
+        self.replies = list(replies)
+        self.prompts: list[str] = []
+
+    def __call__(self, prompt: str) -> str:
+        self.prompts.append(prompt)
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        return reply(prompt) if callable(reply) else reply
+
+
 def hang(_prompt: str) -> str:
     threading.Event().wait(1)
     return GOOD
@@ -494,39 +507,27 @@ def boats(memory: Memory) -> list[str | None]:
 
 def test_what_can_be_read_is_read() -> None:
     for reply in READABLE:
-        with learned(lambda _prompt, reply=reply: reply) as memory:
+        with learned(Replies(reply)) as memory:
             assert boats(memory) == ["red"], reply[:80]
             assert sum(one.calls for one in memory.admin.costs(user_id="louis")) == 1
 
 
 def test_after_a_bad_answer_the_model_heals_and_nothing_is_lost() -> None:
     for reply in UNUSABLE:
-        prompts: list[str] = []
-
-        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
-            prompts.append(prompt)
-            if len(prompts) > 1:
-                return GOOD
-            return reply(prompt) if callable(reply) else reply
-
+        model = Replies(reply, GOOD)
         with learned(model) as memory:
             assert boats(memory) == ["red"], reply
-            assert len(prompts) == 2
-            assert ("could not be used" in prompts[1]) is not callable(reply), "the error is quoted"
+            assert len(model.prompts) == 2
+            assert ("could not be used" in model.prompts[1]) is not callable(reply), "the error is quoted"
             assert "gave up" not in {entry.outcome for entry in memory.ledger(user_id="louis")}
             assert memory.admin.status().problems == {}
 
 
 def test_an_answer_that_stays_bad_is_paid_for_a_few_times_and_the_ledger_says_so() -> None:
     for reply in (UNUSABLE[0], UNUSABLE[3]):
-        prompts: list[str] = []
-
-        def model(prompt: str, prompts: list[str] = prompts, reply: Any = reply) -> str:
-            prompts.append(prompt)
-            return reply
-
+        model = Replies(reply)
         with learned(model, *(f"My locker {number} has a green door." for number in range(4))) as memory:
-            assert len(prompts) == 4, "one, a second try, and one for each half"
+            assert len(model.prompts) == 4, "one, a second try, and one for each half"
             (entry,) = memory.ledger(user_id="louis")
             assert entry.outcome == "gave up"
             assert "could not be read" in entry.reason
@@ -547,8 +548,7 @@ def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> No
 
 
 def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
-    models = [fail, fail]
-    with learned(lambda prompt: models.pop()(prompt) if models else GOOD, job_attempts=2) as memory:
+    with learned(Replies(fail, fail, GOOD), job_attempts=2) as memory:
         status = memory.admin.status()
         assert status.backlog.dead == 1, "it waits for somebody who looks"
         assert "did not answer" in status.problems["learning"]

@@ -253,6 +253,7 @@ def test_what_had_expired_is_in_force_once_it_is_said_again(clocked) -> None:
 @pytest.mark.requirement("M18", "M22")
 def test_a_change_makes_a_version_and_the_old_one_stays_readable(clocked) -> None:
     store = clocked(NOW)
+    events = heard(store, RecordStored)
     chat = store.chat(user_id="louis", session_id="s")
     chat.remember(NUTS, summary="No nuts", tags=["food"])
     assert told(store, Scope("louis")) == ["No nuts"]
@@ -265,6 +266,9 @@ def test_a_change_makes_a_version_and_the_old_one_stays_readable(clocked) -> Non
     assert (second.memory_id, second.version, second.importance) == (first.memory_id, 2, 0.9)
     assert (second.created_at, second.updated_at) == (NOW, NOW + timedelta(days=1))
     assert (second.summary, second.tags) == (None, ("food",))
+    announced = [RecordStored(Scope("louis").namespace, first.memory_id, version, 1) for version in (1, 2)]
+    assert events == announced, "each without its words"
+    assert "nuts" not in repr(events)
     assert store.records(user_id="louis") == [second]
     old = replace(first, replaced_by=first.memory_id)
     assert store.records(user_id="louis", all_versions=True) == [second, old]
@@ -534,18 +538,6 @@ def test_clearing_a_session_leaves_a_record_and_forgetting_it_or_its_user_leaves
     assert_one_is_indexed(store)
     assert chat.remember(NUTS).mentions == 1
     assert store.forget("louis") == ForgetReport(0, 0, 1), "who has nothing but records is forgotten, too"
-
-
-# --- background work
-
-
-def test_a_record_is_announced_without_its_words(memory) -> None:
-    events = heard(memory, RecordStored)
-    chat = memory.chat(user_id="louis")
-    chat.revise(chat.remember(NUTS).memory_id, importance=0.9)
-    namespace = Scope("louis").namespace
-    assert events == [RecordStored(namespace, "louis_mem_001", version, 1) for version in (1, 2)]
-    assert "nuts" not in repr(events)
 
 
 # --- to other stores
