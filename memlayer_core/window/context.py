@@ -421,15 +421,6 @@ _HEADINGS = {
 }
 
 
-def _told(lines: Sequence[Line]) -> list[str]:
-    """Write lines under the headings of their kinds."""
-    written: list[str] = []
-    for kind, heading in _HEADINGS.items():
-        some = [line(one.turn) for one in lines if one.kind == kind]
-        written += [heading, *some] if some else []
-    return written
-
-
 def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
     """Return the tokens of a block of lines and of what separates it from the next message; 0 without lines."""
     return rt.tokens.text(f"{block(lines, rt.sign(scope))}\n\n") if lines else 0
@@ -446,7 +437,11 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
         in_order = sorted(
             chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
         )
-        text = block(_told(in_order), rt.sign(scope))
+        written: list[str] = []
+        for kind, heading in _HEADINGS.items():
+            some = [line(one.turn) for one in in_order if one.kind == kind]
+            written += [heading, *some] if some else []
+        text = block(written, rt.sign(scope))
         tokens = rt.tokens.text(f"{text}\n\n")
         if tokens <= budget:
             break

@@ -408,24 +408,17 @@ class _SummaryPart:
 
 def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
     """Read the newest turns and the summary of what lies before them; older turns leave `reserve` tokens free."""
-    connection, rt, limits, profile = snapshot.connection, snapshot.rt, snapshot.limits, snapshot.profile
-    session, first = snapshot.begin.session, snapshot.begin.first
+    session, limits, profile = snapshot.begin.session, snapshot.limits, snapshot.profile
     now = None
     if session is not None and session.summary_version:
-        now = summaries_sql.in_force(connection, session)
+        now = summaries_sql.in_force(snapshot.connection, session)
     behind = now.until + 1 if now is not None else 0
     outranked: tuple[Reason, ...] = ()
-
-    def before(begins: int) -> _SummaryPart:
-        if session is None or now is None:
-            return _SummaryPart()
-        return _before(rt, session, summaries_sql.up_to(connection, session, begins), begins, limits)
-
-    shown = before(first)
+    shown = _SummaryPart() if now is None else _before(snapshot, snapshot.begin.first)
     while True:
         others = _cost((*shown.parts, *profile))
         seen = read_window(snapshot, reserve, others, (behind,) if now is not None else ())
-        wanted = before(seen.first)
+        wanted = _SummaryPart() if now is None else _before(snapshot, seen.first)
         grows = wanted.parts != shown.parts
         if (shown.parts or profile) and seen.tokens + others > limits.tokens:
             # The newest turn has precedence over everything.
@@ -464,14 +457,13 @@ def due_position(rt: Runtime, session: Session, view: WindowView, first: int) ->
     return begins if begins > known and stepped else None
 
 
-def _before(
-    rt: Runtime, session: Session, summary: Summary | None, begins: int, limits: Limits
-) -> _SummaryPart:
-    """Return the summary before the window; its beginning, if all of it does not fit."""
+def _before(snapshot: Snapshot, begins: int) -> _SummaryPart:
+    """Return the summary before a window that begins there; its beginning, if all of it does not fit."""
+    rt, session = snapshot.rt, snapshot.begin.session
+    summary = None if session is None else summaries_sql.up_to(snapshot.connection, session, begins)
     if summary is None or summary.first >= begins:
         return _SummaryPart()
-    sign = rt.sign(session.scope)
-    room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)
+    sign, room = rt.sign(snapshot.scope), quarter_at_most(snapshot.limits.tokens, rt.settings.summary_tokens)
     text, reasons = summary.text, [_reason(summary)]
     while len(text) > 1:
         message = Message("user", render.summary_block(text, sign))
