@@ -412,12 +412,9 @@ class Receipt(Viewable):
         counts = (("stored", self.stored), ("unchanged", self.unchanged), ("replaced", self.replaced))
         told = ", ".join(f"{count:,} {what}" for what, count in counts if count)
         more = len(self.ids) - _SHOWN
-        return View(
-            told or "nothing stored",
-            columns=("id",),
-            rows=tuple((one,) for one in self.ids[:_SHOWN]),
-            notes=(f"and {more:,} more",) if more > 0 else (),
-        )
+        notes = (f"and {more:,} more",) if more > 0 else ()
+        rows = tuple((one,) for one in self.ids[:_SHOWN])
+        return View(told or "nothing stored", columns=("id",), rows=rows, notes=notes)
 
 
 _SHOWN = 10  # ids in the view of a receipt

@@ -77,8 +77,7 @@ class Transcripts:
 
     def keys(self) -> list[str]:
         """Return the keys of all conversations that have messages, the oldest conversation first."""
-        whose = self.tenant_id, self.user_id, self.agent_id
-        return self.memory.runtime.db.read(writes.session_ids, *whose)
+        return self.memory.runtime.db.read(writes.session_ids, self.tenant_id, self.user_id, self.agent_id)
 
     akeys = async_read(keys)
     """Do `keys` without blocking the event loop."""
