@@ -400,6 +400,11 @@ class Receipt(Report):
 
     __repr__ = line_of
 
+    @property
+    def superseded(self) -> int:
+        """The same as `replaced`, as `resync` names it."""
+        return self.replaced
+
 
 # Checks a message before anything is written, and what its fields are made of.
 

@@ -20,20 +20,11 @@ from memlayer_core.errors import (
 )
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.index.flow import embedding_of
-from memlayer_core.message import (
-    SYSTEM_ROLES,
-    Block,
-    Message,
-    Receipt,
-    StoredMessage,
-    check_message,
-    identifier,
-    is_task,
-)
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, check_message, identifier
 from memlayer_core.messages import check, preview, reads, writes
-from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, User
+from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, User, message_of_draft
 from memlayer_core.messages.render import as_prompt, change_text
-from memlayer_core.messages.splice import in_order
+from memlayer_core.messages.splice import in_order, is_answer
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList
@@ -266,17 +257,6 @@ def _append_round(
     return receipt
 
 
-def is_answer(message: Message) -> bool:
-    """Return whether a message ends a round: a model's answer that calls no tool."""
-    is_last = message.role == "assistant" and not message.tool_calls
-    return is_last and message.model_visible and not is_task(message)
-
-
-def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
-    """Return a message that has no place in the history."""
-    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)
-
-
 def drafts_of(
     rt: Runtime, scope: Scope, messages: Sequence[Message], *, is_list: bool = False
 ) -> list[PreparedMessage]:
@@ -364,7 +344,7 @@ def list_messages(
         check.check_whole_number("limit", limit)
     check.check_whole_number("offset", offset)
 
-    return _messages(rt.db.read(writes.list_messages, scope, part, limit, offset))
+    return [one.message for one in rt.db.read(writes.list_messages, scope, part, limit, offset)]
 
 
 def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:
@@ -405,17 +385,15 @@ def take_from_list(
         check.check_whole_number("count", limit)
     if part is None and first == 0 and limit is None:
         rt.temporaries.clear(scope)
-    return _messages(_write(rt, writes.take_from_list, scope, part, first, limit, rt.now()))
+    return [one.message for one in _write(rt, writes.take_from_list, scope, part, first, limit, rt.now())]
 
 
 def archive_list(rt: Runtime, scope: Scope, limit: int) -> list[Message]:
     """Archive the oldest active messages. Returns them."""
     check.check_whole_number("count", limit)
-    return _messages(_write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum))
-
-
-def _messages(messages: list[StoredMessage]) -> list[Message]:
-    return [stored.message for stored in messages]
+    return [
+        one.message for one in _write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
+    ]
 
 
 # Whole sessions: list, end, fork, synchronize with a list, delete.

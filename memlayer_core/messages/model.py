@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self
 
-from memlayer_core.message import Message
+from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.show import Mark, Report, Tabular, View, line_of
 
@@ -216,3 +216,8 @@ class PreparedMessage:
     search_text: str = ""
     terms: tuple[str, ...] | None = None
     embedding: Embedding | None = None
+
+
+def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
+    """Return a message that has no place in the history."""
+    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)

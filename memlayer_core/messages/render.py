@@ -262,13 +262,8 @@ def lines_inside(text: str) -> list[str]:
 
 def has_escapes(message: Message) -> bool:
     """Return whether a message contains escapes, so that it may be a copy of an original without them."""
-    return _is_escaped(message.text) or (
-        bool(message.tool_calls) and any(_is_escaped(call.arguments) for call in message.tool_calls)
-    )
-
-
-def _is_escaped(text: str) -> bool:
-    return ("&" in text or not text.isascii()) and _ESCAPED.search(text) is not None
+    texts = (message.text, *[call.arguments for call in message.tool_calls])
+    return any(("&" in text or not text.isascii()) and _ESCAPED.search(text) for text in texts)
 
 
 def change_text(message: Message, change: Callable[[str], str]) -> Message | None:

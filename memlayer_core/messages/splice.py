@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.message import Message, Receipt, StoredMessage
+from memlayer_core.message import Message, Receipt, StoredMessage, is_task
 from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction
 from memlayer_core.messages.model import PreparedMessage
 
@@ -194,6 +194,12 @@ def start_over(
 def instructs(draft: PreparedMessage) -> bool:
     """Return whether the draft is a system message that a model sees."""
     return is_instruction(draft.message)
+
+
+def is_answer(message: Message) -> bool:
+    """Return whether a message ends a round: a model's answer that calls no tool."""
+    is_last = message.role == "assistant" and not message.tool_calls
+    return is_last and message.model_visible and not is_task(message)
 
 
 def _repeats(

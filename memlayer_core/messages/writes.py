@@ -344,6 +344,7 @@ def append(
     verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
+    repeats: Sequence[str] = (),
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
 
@@ -356,6 +357,7 @@ def append(
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
+        repeats: Ids of stored messages that the list has in front of the drafts.
     """
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
@@ -377,6 +379,8 @@ def append(
         answers=answers,
         new_id=new_id,
     )
+    ids, unchanged = (*repeats, *splice.ids), splice.unchanged + len(repeats)
+    splice = dataclasses.replace(splice, ids=ids, unchanged=unchanged)
     apply(connection, scope, row, splice, now, keys)
     return splice.receipt
 
@@ -739,9 +743,7 @@ def hear(
     if first and told[0] not in [digest for digest, _ in past]:
         past = _among(connection, row.number, told, 0)
     known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
-    receipt = append(connection, scope, drafts[len(known) :], now, shards, verbatim=True)
-    ids = (*known, *receipt.ids)
-    return dataclasses.replace(receipt, ids=ids, unchanged=receipt.unchanged + len(known))
+    return append(connection, scope, drafts[len(known) :], now, shards, verbatim=True, repeats=known)
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:

@@ -31,12 +31,9 @@ from memlayer_core.scope import Scope
 from memlayer_core.seams import quarter_at_most
 from memlayer_core.show import ViewList
 from memlayer_core.storage import jobs
-from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import EVERY
 from memlayer_core.summaries import check, prompt as summaries_prompt, sql as summaries_sql
-from memlayer_core.summaries.check import EpisodeText, Source
 from memlayer_core.summaries.model import Summary
-from memlayer_core.summaries.prompt import EPISODE_INSTRUCTIONS, INSTRUCTIONS, WITH_EPISODE, Line
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -58,7 +55,7 @@ class _Result(NamedTuple):
 
     text: str | None
     faults: tuple[str, ...] = ()
-    episode: EpisodeText | None = None
+    episode: check.EpisodeText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ def summaries(rt: Runtime, scope: Scope, *, all_versions: bool) -> list[Summary]
 
 
 def summarize(
-    rt: Runtime, job: Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
+    rt: Runtime, job: jobs.Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
 ) -> None:
     """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
 
@@ -160,7 +157,7 @@ def summarize(
     _commit(rt, task, made, bill, job)
 
 
-def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | None]:
+def _next(connection: Connection, job: jobs.Job) -> tuple[Session | None, _Task | None]:
     """Return a job's session, and what of it is to be summed up next; None if nothing is."""
     session = messages_reads.find_by_number(connection, job.subject)
     if session is None:
@@ -182,7 +179,7 @@ def _next(connection: Connection, job: Job) -> tuple[Session | None, _Task | Non
     return session, _Task(session, before, messages, rounds, until)
 
 
-def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: Job) -> None:
+def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: jobs.Job) -> None:
     """Put a summary in force, and store the episode of its new turns. One that was refused too often gives them up."""
     session, before, now = task.session, task.before, rt.now()
     scope = session.scope
@@ -257,7 +254,7 @@ def _limit(rt: Runtime) -> int:
 class _Writer:
     """Sums up one conversation with a model, which is asked once more after a bad answer."""
 
-    def __init__(self, rt: Runtime, usage: ModelUsage, lines: Sequence[Line]) -> None:
+    def __init__(self, rt: Runtime, usage: ModelUsage, lines: Sequence[summaries_prompt.Line]) -> None:
         self._rt, self._usage, self.lines = rt, usage, [str(one) for one in lines]
         self._scripts = check.scripts_of([one.text for one in lines if not one.by_tool])
 
@@ -278,7 +275,7 @@ class _Writer:
         made = _Result(previous)
         while waiting and made.text is not None:
             part = waiting.popleft()
-            own = WITH_EPISODE if whole and with_episode else INSTRUCTIONS
+            own = summaries_prompt.WITH_EPISODE if whole and with_episode else summaries_prompt.INSTRUCTIONS
             try:
                 made = self._ask(made.text, part, limit, own, side_task if whole else None)
             except ModelContextError:
@@ -306,7 +303,7 @@ class _Writer:
             if side_task is not None:
                 answer, side_task, instructions = side_task.take(answer), None, own
             text = check.unwrapped(answer)
-            if own == WITH_EPISODE:
+            if own == summaries_prompt.WITH_EPISODE:
                 text, told = check.split_episode(text)
                 if not check.check_episode(
                     told, self.source("", part), self._rt.settings.episode_tokens, cost
@@ -324,7 +321,7 @@ class _Writer:
         first = prompt = summaries_prompt.request("", part, limit)
         faults: tuple[str, ...] = ()
         for _ in range(_ANSWERS):
-            answer = check.unwrapped(self._usage.ask(prompt, EPISODE_INSTRUCTIONS))
+            answer = check.unwrapped(self._usage.ask(prompt, summaries_prompt.EPISODE_INSTRUCTIONS))
             told = check.split_episode(answer)[1]
             faults = check.check_episode(told, source, limit, self._rt.tokens.text)
             if not faults:
@@ -332,14 +329,14 @@ class _Writer:
             prompt = summaries_prompt.retry_prompt(first, answer, faults)
         return _Result(None, faults)
 
-    def source(self, previous: str, part: Sequence[str]) -> Source:
+    def source(self, previous: str, part: Sequence[str]) -> check.Source:
         """Return what a summary of a part stands for."""
         said = "\n".join(part)
         tokens = self._rt.tokens.text(f"{previous}\n{said}" if previous else said)
-        return Source(said, tokens, self._scripts)
+        return check.Source(said, tokens, self._scripts)
 
 
-def write_episode(rt: Runtime, job: Job) -> None:
+def write_episode(rt: Runtime, job: jobs.Job) -> None:
     """Do a job of kind `"episode"`; there is none if its part is too short, or the model's answers cannot be used.
 
     The record and the end of the job are committed together. If a worker dies before that, the next one asks the model
@@ -388,8 +385,8 @@ def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, li
 
 
 def _episode_by_model(
-    rt: Runtime, usage: ModelUsage, scope: Scope, lines: Sequence[Line]
-) -> EpisodeText | None:
+    rt: Runtime, usage: ModelUsage, scope: Scope, lines: Sequence[summaries_prompt.Line]
+) -> check.EpisodeText | None:
     """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
     writer, made = _Writer(rt, usage, lines), _Result(None)
     if rt.tokens.text("\n".join(writer.lines)) <= INPUT_TOKENS:
@@ -405,7 +402,7 @@ def _episode_by_model(
 
 
 def _prepare(
-    rt: Runtime, scope: Scope, episode: EpisodeText, model: str, first: Message, last: Message
+    rt: Runtime, scope: Scope, episode: check.EpisodeText, model: str, first: Message, last: Message
 ) -> Record:
     """Return the record of an episode from its first to its last message."""
     fields: dict[str, Any] = {

@@ -141,9 +141,8 @@ def commit(
         version = session.summary_version + 1
         old = summaries.c.session == session.number, IS_ROLLING, summaries.c.replaced_by.is_(None)
         connection.execute(sa.update(summaries).where(*old).values(replaced_by=version))
-        connection.execute(
-            sa.insert(summaries).values(_row(replace(summary, version=version), session.number, now))
-        )
+        written = _row(replace(summary, version=version), session.number, now)
+        connection.execute(sa.insert(summaries).values(written))
         connection.execute(sa.update(sessions).where(this).values(summary_version=version, summary_tries=0))
         if then is not None:
             then(connection)
@@ -191,13 +190,8 @@ _SAME = ("first", "until", "rounds", "text", "tokens", "counter", "model", "scor
 
 def _row(summary: Summary, session: int, now: datetime) -> dict[str, Any]:
     same = {name: getattr(summary, name) for name in _SAME}
-    return {
-        **same,
-        "kind": "rolling",
-        "session": session,
-        "faults": ",".join(summary.faults),
-        "created_at": to_micros(now),
-    }
+    faults = ",".join(summary.faults)
+    return same | {"kind": "rolling", "session": session, "faults": faults, "created_at": to_micros(now)}
 
 
 def _of(session: Session, row: Any) -> Summary | None:

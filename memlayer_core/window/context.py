@@ -12,9 +12,10 @@ from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
 from memlayer_core.messages.check import check_messages, text_of
-from memlayer_core.messages.flow import drafts_of, is_answer, message_of_draft
-from memlayer_core.messages.model import PreparedMessage, Session
+from memlayer_core.messages.flow import drafts_of
+from memlayer_core.messages.model import PreparedMessage, Session, message_of_draft
 from memlayer_core.messages.render import block, line, lines_inside, quote_line
+from memlayer_core.messages.splice import is_answer
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Reason, RecallFilter
@@ -25,7 +26,6 @@ from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
 from memlayer_core.storage import jobs
-from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import passages
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
@@ -344,8 +344,8 @@ def _read(
     seen = Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending)
     if newest.is_bare:
         return seen
-    profile, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
-    return replace(seen, profile=profile, notes=notes)
+    told, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
+    return replace(seen, profile=told, notes=notes)
 
 
 def _may_recall(seen: Snapshot) -> bool:
@@ -421,15 +421,6 @@ _HEADINGS = {
 }
 
 
-def _told(lines: Sequence[Line]) -> list[str]:
-    """Write lines under the headings of their kinds."""
-    written: list[str] = []
-    for kind, heading in _HEADINGS.items():
-        some = [line(one.turn) for one in lines if one.kind == kind]
-        written += [heading, *some] if some else []
-    return written
-
-
 def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
     """Return the tokens of a block of lines and of what separates it from the next message; 0 without lines."""
     return rt.tokens.text(f"{block(lines, rt.sign(scope))}\n\n") if lines else 0
@@ -446,7 +437,11 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
         in_order = sorted(
             chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
         )
-        text = block(_told(in_order), rt.sign(scope))
+        written: list[str] = []
+        for kind, heading in _HEADINGS.items():
+            some = [line(one.turn) for one in in_order if one.kind == kind]
+            written += [heading, *some] if some else []
+        text = block(written, rt.sign(scope))
         tokens = rt.tokens.text(f"{text}\n\n")
         if tokens <= budget:
             break
@@ -475,7 +470,7 @@ _LINES = 50  # lines of the service's text that are quoted
 _PAGE = 200  # messages in front of an answer among which its question is
 
 
-def record(rt: Runtime, job: Job) -> None:
+def record(rt: Runtime, job: jobs.Job) -> None:
     """Send the service one round: what the user and the model said up to an answer."""
     scope, messages = rt.db.read(_round, job.subject)
     if rt.long_term is not None and scope is not None and messages:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Literal, TypeVar
 
 from memlayer_core.message import JSON, Entry, Link, Message, ids_in
@@ -105,8 +106,8 @@ class Context(Viewable):
         return tuple(
             self.compose(
                 convert=lambda message: message,
-                put_before=_put_before,
-                put_after=_put_after,
+                put_before=_put,
+                put_after=partial(_put, behind=True),
                 create=Message,
             )
         )
@@ -296,13 +297,8 @@ def _add_mentions(entries: Sequence[Entry], links: dict[_Spot, _Spot]) -> None:
             named |= {one: (at, -1) for one in every if one not in own}
 
 
-def _put_before(message: Message, text: str) -> Message:
-    if isinstance(message.content, str):
-        return replace(message, content=f"{text}\n\n{message.content}", raw=None)
-    return replace(message, content=({"type": "text", "text": text}, *message.content), raw=None)
-
-
-def _put_after(message: Message, text: str) -> Message:
-    if isinstance(message.content, str):
-        return replace(message, content=f"{message.content}\n\n{text}", raw=None)
-    return replace(message, content=(*message.content, {"type": "text", "text": text}), raw=None)
+def _put(message: Message, text: str, *, behind: bool = False) -> Message:
+    own, block = message.content, {"type": "text", "text": text}
+    if isinstance(own, str):
+        return replace(message, content="\n\n".join((own, text) if behind else (text, own)), raw=None)
+    return replace(message, content=(*own, block) if behind else (block, *own), raw=None)

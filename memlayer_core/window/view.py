@@ -26,7 +26,6 @@ from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window import fit
-from memlayer_core.window.fit import INSTRUCTIONS, PENDING, RECENT, Shape, Window
 from memlayer_core.window.model import Compaction, Piece, PieceKind
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ class Snapshot:
 
 
 def last_entries(
-    snapshot: Snapshot, pending: Sequence[Entry], shape: Shape | None
+    snapshot: Snapshot, pending: Sequence[Entry], shape: fit.Shape | None
 ) -> tuple[list[Entry], dict[int, StoredMessage]]:
     """Return the session's last visible entries, as many as a window can need, and their messages by place.
 
@@ -240,7 +239,7 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
     rt, limits, settings = snapshot.rt, snapshot.limits, snapshot.rt.settings
     shape = None
     if settings.offload:
-        shape = Shape(large=settings.offload_characters, last_keep=settings.last_keep)
+        shape = fit.Shape(large=settings.offload_characters, last_keep=settings.last_keep)
     once = tuple(_part(rt, stored, _ONCE) for stored in snapshot.temporary if stored.message.is_told)
     system = _instructions(snapshot)
     new = _pending_parts(snapshot) if snapshot.pending else []
@@ -303,7 +302,7 @@ def _instructions(snapshot: Snapshot) -> tuple[Part, ...]:
     if new := [pending[at] for at in in_force([one.message for one in pending])]:
         told = [one.digest for one in stored] if begins else []
         stored = [*(stored if begins else []), *(one for one in new if one.digest not in told)]
-    system = tuple(_part(rt, one, (INSTRUCTIONS,)) for one in stored if one.message.is_told)
+    system = tuple(_part(rt, one, (fit.INSTRUCTIONS,)) for one in stored if one.message.is_told)
     fit.check_instructions(_cost(system), snapshot.limits.tokens)
     return system
 
@@ -312,13 +311,13 @@ def _pending_parts(snapshot: Snapshot) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
     rt, session = snapshot.rt, snapshot.begin.session
     told = [one for one in snapshot.pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
-    parts = [_part(rt, stored, (PENDING,))._replace(keys=()) for stored in told]
+    parts = [_part(rt, stored, (fit.PENDING,))._replace(keys=()) for stored in told]
     first = session.next_position if session is not None else 0
     return [(Entry.of(at, part.message, part.tokens), part) for at, part in enumerate(parts, first)]
 
 
 def _join_parts(
-    rt: Runtime, choice: Window, parts_by_place: Mapping[int, Part], question: int | None
+    rt: Runtime, choice: fit.Window, parts_by_place: Mapping[int, Part], question: int | None
 ) -> tuple[Part, ...]:
     """Return the window in order; old neighbours of one speaker are merged if the window says so."""
     parts: list[Part] = []
@@ -337,11 +336,13 @@ def _join_parts(
     return tuple(parts)
 
 
-def _shrink(rt: Runtime, choice: Window, entry: Entry, original: StoredMessage, question: int | None) -> Part:
+def _shrink(
+    rt: Runtime, choice: fit.Window, entry: Entry, original: StoredMessage, question: int | None
+) -> Part:
     is_question = entry.position == question
     message, notes = fit.prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
     keys, ids = (original.key,), (original.message.id or "",)
-    reasons = (RECENT, *notes)
+    reasons = (fit.RECENT, *notes)
     how = choice.reductions.get(entry.position)
     if how is None or (tokens := choice.most_tokens(entry)) >= entry.tokens:
         return Part(message, keys, ids, entry.tokens, reasons)
@@ -408,24 +409,17 @@ class _SummaryPart:
 
 def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
     """Read the newest turns and the summary of what lies before them; older turns leave `reserve` tokens free."""
-    connection, rt, limits, profile = snapshot.connection, snapshot.rt, snapshot.limits, snapshot.profile
-    session, first = snapshot.begin.session, snapshot.begin.first
+    session, limits, profile = snapshot.begin.session, snapshot.limits, snapshot.profile
     now = None
     if session is not None and session.summary_version:
-        now = summaries_sql.in_force(connection, session)
+        now = summaries_sql.in_force(snapshot.connection, session)
     behind = now.until + 1 if now is not None else 0
     outranked: tuple[Reason, ...] = ()
-
-    def before(begins: int) -> _SummaryPart:
-        if session is None or now is None:
-            return _SummaryPart()
-        return _before(rt, session, summaries_sql.up_to(connection, session, begins), begins, limits)
-
-    shown = before(first)
+    shown = _SummaryPart() if now is None else _before(snapshot, snapshot.begin.first)
     while True:
         others = _cost((*shown.parts, *profile))
         seen = read_window(snapshot, reserve, others, (behind,) if now is not None else ())
-        wanted = before(seen.first)
+        wanted = _SummaryPart() if now is None else _before(snapshot, seen.first)
         grows = wanted.parts != shown.parts
         if (shown.parts or profile) and seen.tokens + others > limits.tokens:
             # The newest turn has precedence over everything.
@@ -464,14 +458,13 @@ def due_position(rt: Runtime, session: Session, view: WindowView, first: int) ->
     return begins if begins > known and stepped else None
 
 
-def _before(
-    rt: Runtime, session: Session, summary: Summary | None, begins: int, limits: Limits
-) -> _SummaryPart:
-    """Return the summary before the window; its beginning, if all of it does not fit."""
+def _before(snapshot: Snapshot, begins: int) -> _SummaryPart:
+    """Return the summary before a window that begins there; its beginning, if all of it does not fit."""
+    rt, session = snapshot.rt, snapshot.begin.session
+    summary = None if session is None else summaries_sql.up_to(snapshot.connection, session, begins)
     if summary is None or summary.first >= begins:
         return _SummaryPart()
-    sign = rt.sign(session.scope)
-    room = quarter_at_most(limits.tokens, rt.settings.summary_tokens)
+    sign, room = rt.sign(snapshot.scope), quarter_at_most(snapshot.limits.tokens, rt.settings.summary_tokens)
     text, reasons = summary.text, [_reason(summary)]
     while len(text) > 1:
         message = Message("user", render.summary_block(text, sign))

@@ -371,13 +371,6 @@ def test_an_end_waits_for_no_model_and_one_that_stays_away_leaves_a_letter_to_se
 # What was taken back
 
 
-LONGER = [
-    *SAID,
-    Message("user", "The code of the door is Bela555.", id="m4", created_at=MAY),
-    Message("assistant", "Noted: Bela555 opens the door.", id="m5", created_at=MAY),
-]
-
-
 def test_what_changes_outside_of_an_episode_leaves_it_and_too_little_that_is_left_is_none(opened) -> None:
     model = Scripted(then=scripted_summarizer.honest)
     memory = opened(model, episode_tokens=200)

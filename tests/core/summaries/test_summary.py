@@ -235,9 +235,6 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
     assert memory.admin.status().problems == {}
 
 
-"""A frame with its heading alone."""
-
-
 # What must not be lost, nor paid twice
 
 

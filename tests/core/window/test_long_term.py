@@ -12,6 +12,7 @@ from tuned import Tuned
 from memlayer_core import Chat, Memory, Message, RecallFilter, Scope, ToolCall
 from memlayer_core.chat import UserMemory
 from memlayer_core.errors import ConfigurationError, MessageTypeError
+from memlayer_core.message import TASK
 
 NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
 
@@ -146,6 +147,8 @@ def test_each_round_is_recorded_once_and_in_the_background(memory, service, chat
     chat.add("user", "Look!")
     chat.add("assistant", "I look.", tool_calls=[ToolCall("c1", "look", "{}")])
     chat.add("tool", "a parrot", tool_call_id="c1")
+    for role in ("user", "assistant"):
+        chat.add(role, "a task of another agent", metadata={TASK: True})
     chat.add("assistant", "A parrot.")
     chat.add("user", "Not answered yet.")
     memory.flush()
