@@ -34,6 +34,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.embeddings import MockEmbedding
 from pydantic import Field
+from refusals import refused
 from tuned import Tuned
 from waiting import wait_for
 
@@ -240,15 +241,13 @@ class TestTheChoice:
             ("auto", MINILM, ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing")),
             ("minilm", None, ('embedder="hashing"',)),
         ):
-            with pytest.raises(EmbedderError) as caught:
-                resolve(choice, recorded=recorded)
-            assert [way for way in ways if way not in caught.value.hint] == []
+            hint = refused(EmbedderError, None, resolve, choice, recorded=recorded)
+            assert [way for way in ways if way not in hint] == []
         put_minilm()
         for recorded in (HASHING, MINILM):
             assert resolve("auto", recorded=recorded, tell=told.append).identity == recorded
-        with pytest.raises(ConfigurationError, match="langchain:a") as refused:
-            resolve("auto", recorded="langchain:a.B:c")
-        assert "memlayer reindex" in refused.value.hint
+        hint = refused(ConfigurationError, "langchain:a", resolve, "auto", recorded="langchain:a.B:c")
+        assert "memlayer reindex" in hint
         assert told == []
 
     def test_what_is_no_embedder_is_refused(self):
@@ -256,8 +255,7 @@ class TestTheChoice:
             return [[1.0]] * len(texts)
 
         for wrong in ("openai:ada", None, HashingEmbedder, embed_later):
-            with pytest.raises(ConfigurationError):
-                resolve(wrong)
+            refused(ConfigurationError, None, resolve, wrong)
 
     def test_choosing_imports_neither_a_model_nor_a_framework(self):
         code = (
@@ -485,9 +483,7 @@ class TestOthers:
             (None, "not a list of vectors"),
         ):
             wrong = SimpleNamespace(identity="wrong-v1", embed=lambda _, given=answer: given, embed_query=len)
-            with pytest.raises(EmbedderError, match=f"wrong-v1.*{said}") as caught:
-                resolve(wrong).embed(["a", "b"])
-            assert caught.value.hint
+            refused(EmbedderError, f"wrong-v1.*{said}", resolve(wrong).embed, ["a", "b"])
 
     def test_zeros_for_an_empty_text_become_a_unit_vector_and_large_numbers_are_scaled(self):
         embedder = resolve(lambda texts: [[0.0, 0.0], [3e300, 4e300], [3e-300, 4e-300]])
@@ -549,12 +545,10 @@ class TestMultilingual:
             assert resolve("auto").identity == multilingual.IDENTITY == "use-multilingual-v3-0.2.1"
             assert resolve("auto", recorded=made_with).identity == made_with
             put_minilm()
-        with pytest.raises(ConfigurationError, match=r"0\.1\.0"):
-            resolve("auto", recorded="use-multilingual-v3-0.1.0")
+        refused(ConfigurationError, r"0\.1\.0", resolve, "auto", recorded="use-multilingual-v3-0.1.0")
         monkeypatch.setattr(multilingual, "is_present", lambda: False)
-        with pytest.raises(EmbedderError) as caught:
-            resolve("auto", recorded=multilingual.IDENTITY)
-        assert "memlayer-core[multilingual]" in caught.value.hint
+        hint = refused(EmbedderError, None, resolve, "auto", recorded=multilingual.IDENTITY)
+        assert "memlayer-core[multilingual]" in hint
 
 
 # A question is asked once, as long as the embedder works.
