@@ -291,8 +291,7 @@ def find(
     scores = score(look, question.own.vector, look.words[0], question.own.speakers)
     if (both := question.both) is not None and bears(look.texts, scores) < FOLLOWS:
         if both.vector is None and question.own.vector is not None and rt.embeds_here:
-            vector, _ = drive(query_vector(rt, both.text))
-            both = replace(both, vector=vector)
+            both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [question.own, both], look
         look = _look(connection, rt, scope, question.key, every, eligible, before.postings)
         if len(look.texts.keys) > len(before.texts.keys):
