@@ -489,7 +489,7 @@ class Runtime(Journal):
         telemetry: What OpenTelemetry gets.
         questions: The vectors of the last questions by digests of their texts. A vector is made of a text alone: whose question
             it was does not matter.
-        loading: Set while `warm` loads the embedder's model: questions do not wait for that.
+        warmup: Set while `warm` loads the embedder's model: questions do not wait for that.
     """
 
     shards: int
@@ -518,7 +518,7 @@ class Runtime(Journal):
     secret: str
     telemetry: Telemetry = field(default_factory=Telemetry)
     questions: OrderedDict[bytes, FloatVector] = field(default_factory=OrderedDict)
-    loading: threading.Event = field(default_factory=threading.Event)
+    warmup: threading.Event = field(default_factory=threading.Event)
 
     def sign(self, scope: Scope) -> Callable[[str], str]:
         """Return a function from a text for a user's model to its key: eight hex digits that only this store can make."""

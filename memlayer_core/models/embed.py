@@ -317,11 +317,11 @@ def warm(rt: Runtime) -> None:
     Raises:
         EmbedderError: It failed.
     """
-    rt.loading.set()
+    rt.warmup.set()
     try:
         rt.embedder.embed_query("warm")
     finally:
-        rt.loading.clear()
+        rt.warmup.clear()
 
 
 def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, str | None]]:
@@ -335,7 +335,7 @@ def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, st
     if vector is not None and "embedder" not in rt.health.problems:
         return vector, None
     try:
-        if rt.loading.is_set():
+        if rt.warmup.is_set():
             raise errors.EmbedderLoadingError(
                 f"the embedder {rt.embedder.identity} is being loaded",
                 hint="Ask again when `memory.admin.warm` has returned.",
