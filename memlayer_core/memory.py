@@ -204,7 +204,9 @@ class Admin:
         Raises:
             EmbedderError: The model cannot be loaded.
         """
-        self._memory._open_resources.questions.warm()  # noqa: SLF001  (of this file)
+        from memlayer_core.models.embed import warm  # numpy
+
+        warm(self._memory.runtime)
 
     async def awarm(self) -> None:
         """Do `warm` without blocking the event loop."""

@@ -19,7 +19,7 @@ from memlayer_core.errors import ConfigurationError, require
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
-from memlayer_core.models.embed import QueryCache, resolve_embedder, scales_of
+from memlayer_core.models.embed import OWN, resolve_embedder, scales_of
 from memlayer_core.models.foreign import (
     CheckedRedactor,
     EmbedderLike,
@@ -162,17 +162,15 @@ class Resources:
             bus, database, directory, chroma_url, options, settings, reembed=reembed
         )
         self.store_id = layout.store_id
-        self.questions = QueryCache(chosen)
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
             shards=layout.shards,
             index=index,
-            embedder=self.questions,
-            embeds_here=self.questions.is_local,
+            embedder=chosen,
+            embeds_here=isinstance(chosen, OWN),
             embeds_at_once=isinstance(chosen, HashingEmbedder),
-            vector_at_once=self.questions.at_once,
             tokens=counter,
             settings=settings,
             emit=bus.emit,

@@ -465,8 +465,6 @@ class Runtime(Journal):
         embedder: Makes vectors of texts.
         embeds_here: Whether the embedder runs in this process and waits for nothing.
         embeds_at_once: Whether it takes less time than an index job: texts are then stored with their vectors.
-        vector_at_once: Returns a question's vector if that takes no network: it is cached, or the embedder runs in this
-            process. Otherwise None.
         tokens: Counts tokens.
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
@@ -486,6 +484,9 @@ class Runtime(Journal):
         new_id: Returns an id for a message that has none.
         secret: The store's own: it signs the blocks that a model sees.
         telemetry: What OpenTelemetry gets.
+        questions: The vectors of the last questions by digests of their texts. A vector is made of a text alone: whose question
+            it was does not matter.
+        warmup: Set while `warm` loads the embedder's model: questions do not wait for that.
     """
 
     shards: int
@@ -493,7 +494,6 @@ class Runtime(Journal):
     embedder: Embedder
     embeds_here: bool
     embeds_at_once: bool
-    vector_at_once: Callable[[str], FloatVector | None]
     tokens: TokenCounter
     emit: Callable[[Event], None]
     health: Health
@@ -513,6 +513,8 @@ class Runtime(Journal):
     new_id: Callable[[], str]
     secret: str
     telemetry: Telemetry = field(default_factory=Telemetry)
+    questions: OrderedDict[bytes, FloatVector] = field(default_factory=OrderedDict)
+    warmup: threading.Event = field(default_factory=threading.Event)
 
     def sign(self, scope: Scope) -> Callable[[str], str]:
         """Return a function from a text for a user's model to its key: eight hex digits that only this store can make."""

@@ -14,14 +14,12 @@ import numpy as np
 
 from memlayer_core import seams
 from memlayer_core.errors import (
-    EmbedderError,
-    EmbedderLoadingError,
     EmbedderMismatchError,
     IndexCorruptError,
     IndexUnavailableError,
 )
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
-from memlayer_core.runtime import Asking, Runtime, ask
+from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope, SharedScope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
@@ -33,7 +31,7 @@ from memlayer_core.storage import (
     words as storage_words,
 )
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.terms import language_of, passages, searchable
+from memlayer_core.storage.terms import language_of, passages
 from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, columns_of, hash_of
 from memlayer_core.storage.words import Postings
 
@@ -103,35 +101,6 @@ def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale
 # Finds the nearest vectors in one scope: in the index, or by an exact comparison; and the postings of words.
 
 _UNTOLD = 1000  # texts that are compared one by one, since their collection does not have them yet; with more, all are
-
-
-def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, str | None]]:
-    """Return the query's vector; or None, and what is wrong with the embedder."""
-    try:
-        awaiting = None if rt.embeds_here else rt.embedder.aembed_query
-        vector = yield ask(rt.embedder.embed_query, awaiting, searchable(query))
-    except EmbedderError as problem:
-        return None, _failure(rt, problem)
-    rt.health.up("embedder")
-    return vector, None
-
-
-def vector_at_once(rt: Runtime, query: str) -> tuple[FloatVector | None, str | None] | None:
-    """Return the same without waiting for anything outside of this process; None if that cannot be done."""
-    try:
-        vector = rt.vector_at_once(searchable(query))
-    except EmbedderError as problem:
-        return None, _failure(rt, problem)
-    if vector is None:
-        return None
-    rt.health.up("embedder")
-    return vector, None
-
-
-def _failure(rt: Runtime, problem: EmbedderError) -> str:
-    if not isinstance(problem, EmbedderLoadingError):
-        rt.health.down("embedder", str(problem))
-    return str(problem)
 
 
 def postings_of(

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
-from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of, query_vector
+from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of
 from memlayer_core.items import check, sql
 from memlayer_core.items.model import (
     DropItem,
@@ -23,6 +23,7 @@ from memlayer_core.items.model import (
     PutItem,
 )
 from memlayer_core.messages.check import check_whole_number
+from memlayer_core.models.embed import query_vector
 from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Folder
 from memlayer_core.seams import FloatVector

@@ -1,14 +1,11 @@
-"""Finds the embedder for a memory: the caller's, or the best one that is available; its answers are checked and kept."""
+"""Finds the embedder for a memory: the caller's, or the best one that is available; its answers are checked. Embeds questions."""
 
 from __future__ import annotations
 
 import hashlib
 import inspect
 import re
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,110 +19,13 @@ from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
+from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.seams import OTHER_LANGUAGES, Embedder, SimilarityScale
 from memlayer_core.settings import Settings
+from memlayer_core.storage.terms import searchable
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
-
-
-# Caches the vectors of the last questions: a turn searches several times, and embeds its question once.
-
-_QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
-
-
-class QueryCache:
-    """An embedder with a cache for questions.
-
-    A vector is made of a text alone: whose question it was does not matter. Once the embedder fails, all are
-    forgotten, so that a question which finds a vector here does not pass for a sign that it works again.
-
-    Args:
-        embedder: The embedder that does the work.
-
-    Attributes:
-        identity: Name of the model, the same in every process.
-        is_local: Whether it runs in this process and waits for nothing: the built-in ones do.
-    """
-
-    def __init__(self, embedder: Embedder) -> None:
-        self.identity = embedder.identity
-        self._embedder = embedder
-        self.is_local = isinstance(embedder, _OWN)
-        self._known: OrderedDict[bytes, FloatVector] = OrderedDict()
-        self._lock = threading.Lock()
-        self._warming = False
-
-    def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector for each text."""
-        with self._or_forget():
-            return self._embedder.embed(texts)
-
-    def embed_query(self, text: str) -> FloatVector:
-        """Return the vector of a question.
-
-        Raises:
-            EmbedderError: It failed, or is being loaded.
-        """
-        known = self._known.get(_digest(text))
-        if known is not None:
-            return known
-        with self._or_forget(is_question=True):
-            return self._keep(text, self._embedder.embed_query(text))
-
-    def at_once(self, text: str) -> FloatVector | None:
-        """Return the vector of a question if that takes no network, else None.
-
-        Raises:
-            EmbedderError: It failed, or is being loaded.
-        """
-        return self.embed_query(text) if self.is_local else self._known.get(_digest(text))
-
-    async def aembed_query(self, text: str) -> FloatVector:
-        """Do the same without blocking the event loop."""
-        known = self._known.get(_digest(text))
-        if known is not None:
-            return known
-        with self._or_forget(is_question=True):
-            return self._keep(text, await self._embedder.aembed_query(text))
-
-    def warm(self) -> None:
-        """Embed a text, so that the embedder loads its model. Questions do not wait for that.
-
-        Raises:
-            EmbedderError: It failed.
-        """
-        self._warming = True
-        try:
-            self._embedder.embed_query("warm")
-        finally:
-            self._warming = False
-
-    @contextmanager
-    def _or_forget(self, *, is_question: bool = False) -> Iterator[None]:
-        if is_question and self._warming:
-            raise errors.EmbedderLoadingError(
-                f"the embedder {self.identity} is being loaded",
-                hint="Ask again when `memory.admin.warm` has returned.",
-            )
-        try:
-            yield
-        except Exception:
-            self._known.clear()
-            raise
-
-    def _keep(self, text: str, vector: FloatVector) -> FloatVector:
-        vector.flags.writeable = False  # it is everybody's now
-        with self._lock:
-            self._known[_digest(text)] = vector
-            if len(self._known) > _QUESTIONS:
-                self._known.popitem(last=False)
-        return vector
-
-
-def _digest(text: str) -> bytes:
-    """Return a digest: a question may be megabytes."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 # Wraps an embedder of the user's or a framework's: its answers are checked, and it gets an identity.
@@ -303,7 +203,9 @@ def _path(target: Any) -> str:
 
 # Finds the embedder for a memory: the caller's, or the best one that is available.
 
-_OWN = HashingEmbedder | MiniLM | Multilingual
+OWN = HashingEmbedder | MiniLM | Multilingual
+"""The embedders that run in this process and wait for nothing."""
+
 _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
     hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.05, 0.06)},
     multilingual.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.086)},
@@ -359,7 +261,7 @@ def resolve_embedder(
             return Multilingual.at_hand()
         case "minilm":
             return MiniLM.at_hand(settings.download_timeout)
-    if isinstance(choice, _OWN | ForeignEmbedder):
+    if isinstance(choice, OWN | ForeignEmbedder):
         return choice
     return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 
@@ -402,3 +304,51 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
             )
         _failed.add(where)
     return HashingEmbedder()
+
+
+# Embeds questions: a turn searches several times, and embeds its question once.
+
+_QUESTIONS = 256  # of all users together: those that are being answered, and a few megabytes at most
+
+
+def warm(rt: Runtime) -> None:
+    """Embed a text, so that the embedder loads its model. Questions do not wait for that.
+
+    Raises:
+        EmbedderError: It failed.
+    """
+    rt.warmup.set()
+    try:
+        rt.embedder.embed_query("warm")
+    finally:
+        rt.warmup.clear()
+
+
+def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, str | None]]:
+    """Return the query's vector; or None, and what is wrong with the embedder.
+
+    The last vectors are kept. While the embedder fails, it is asked anew.
+    """
+    text = searchable(query)
+    digest = hashlib.blake2b(text.encode(), digest_size=16).digest()  # a question may be megabytes
+    vector = rt.questions.get(digest)
+    if vector is not None and "embedder" not in rt.health.problems:
+        return vector, None
+    try:
+        if rt.warmup.is_set():
+            raise errors.EmbedderLoadingError(
+                f"the embedder {rt.embedder.identity} is being loaded",
+                hint="Ask again when `memory.admin.warm` has returned.",
+            )
+        awaiting = None if rt.embeds_here else rt.embedder.aembed_query
+        vector = yield ask(rt.embedder.embed_query, awaiting, text)
+    except errors.EmbedderError as problem:
+        if not isinstance(problem, errors.EmbedderLoadingError):
+            rt.health.down("embedder", str(problem))
+        return None, str(problem)
+    rt.health.up("embedder")
+    vector.flags.writeable = False  # it is everybody's now
+    rt.questions[digest] = vector
+    if len(rt.questions) > _QUESTIONS:
+        rt.questions.popitem(last=False)
+    return vector, None

@@ -23,7 +23,7 @@ from memlayer_core.facts import reads as records_reads
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.flow import reader_of
 from memlayer_core.facts.model import TYPES, Reader, Record, part_of
-from memlayer_core.index.flow import index_pays, nearest, postings_of, query_vector, vector_at_once
+from memlayer_core.index.flow import index_pays, nearest, postings_of
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
 from memlayer_core.items.sql import find_by_key, searched_folders
@@ -33,13 +33,14 @@ from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.preview import ELLIPSIS, shown_characters
 from memlayer_core.messages.render import line
+from memlayer_core.models.embed import query_vector
 from memlayer_core.recall import sql
 from memlayer_core.recall.check import check_filter
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
 from memlayer_core.recall.score import FOLLOWS, LEADING, Look, Scores, Texts, bears, score, told
 from memlayer_core.recall.sql import Beginning
-from memlayer_core.runtime import Asking, Runtime
+from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
 from memlayer_core.storage import words as storage_words
@@ -289,9 +290,8 @@ def find(
     look = _look(connection, rt, scope, question.key, [question.own], eligible)
     scores = score(look, question.own.vector, look.words[0], question.own.speakers)
     if (both := question.both) is not None and bears(look.texts, scores) < FOLLOWS:
-        if both.vector is None and question.own.vector is not None:
-            vector, _ = vector_at_once(rt, both.text) or (None, None)
-            both = replace(both, vector=vector)
+        if both.vector is None and question.own.vector is not None and rt.embeds_here:
+            both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [question.own, both], look
         look = _look(connection, rt, scope, question.key, every, eligible, before.postings)
         if len(look.texts.keys) > len(before.texts.keys):

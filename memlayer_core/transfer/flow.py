@@ -140,10 +140,10 @@ def _details(connection: Connection, session: Session) -> SessionDetails:
 
 
 def _paged(
-    db: Database, read: Callable[..., T], whose: Sequence[Any], place: Any, place_of: Callable[[T], Any]
+    db: Database, query: Callable[..., T], ids: Sequence[Any], place: Any, place_of: Callable[[T], Any]
 ) -> Iterator[T]:
-    """Yield what a function reads, page by page. `place_of` returns where a page ends."""
-    while page := db.read(read, *whose, place, AT_ONCE):
+    """Yield what a query reads, page by page. `place_of` returns where a page ends."""
+    while page := db.read(query, *ids, place, AT_ONCE):
         yield page
         place = place_of(page)
 
@@ -187,10 +187,10 @@ def _pages(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Sequen
             yield [lines.item_line(tenant_id, item, texts) for item, texts in held]
 
 
-def _end_of(done: Mapping[type[lines.Line], int]) -> Iterator[Sequence[lines.Line]]:
+def _end_of(counts: Mapping[type[lines.Line], int]) -> Iterator[Sequence[lines.Line]]:
     """Yield the last line, once all others are counted."""
     counted = lines.SessionLine, lines.MessageLine, lines.RecordLine, lines.ItemLine
-    yield [lines.EndLine(*(done[kind] for kind in counted))]
+    yield [lines.EndLine(*(counts[kind] for kind in counted))]
 
 
 # Imports an export page by page, and what other programs wrote conversation by conversation.

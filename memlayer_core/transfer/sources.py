@@ -268,7 +268,8 @@ def _recognized(head: bytes) -> str:
 def _names_in(head: bytes) -> set[str]:
     """Return the fields at the beginning of a file, and those inside them with dots between the names."""
     if head.lstrip(_BLANK)[:1] not in (b"[", b"{"):
-        return {one.strip().lower() for one in _columns(io.StringIO(_decoded(head).partition("\n")[0]))[1]}
+        line, _, _ = head.decode(_encoding(head), "ignore").partition("\n")
+        return {one.strip().lower() for one in _columns(io.StringIO(line))[1]}
     names = set[str]()
     with suppress(ijson.JSONError):  # the beginning of a file may end anywhere
         for prefix, _, _ in ijson.parse(io.BytesIO(head.lstrip(_BLANK)), buf_size=4096, multiple_values=True):
@@ -349,10 +350,6 @@ def _columns(text: IO[str]) -> tuple[str, list[str]]:
 
 def _encoding(head: bytes) -> str:
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-
-
-def _decoded(head: bytes) -> str:
-    return head.decode(_encoding(head), "ignore")
 
 
 def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:

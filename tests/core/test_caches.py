@@ -60,5 +60,5 @@ def test_what_many_users_leave_in_a_process_is_bounded(memory, monkeypatch):
         assert chat.context().recall
 
     held = memory.runtime.temporaries
-    for cached in (held._recalls, held._waiting, held._shown, memory.runtime.embedder._known):
+    for cached in (held._recalls, held._waiting, held._shown, memory.runtime.questions):
         assert 0 < len(cached) <= 5

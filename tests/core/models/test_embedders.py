@@ -34,6 +34,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.embeddings import MockEmbedding
 from pydantic import Field
+from refusals import refused
 from tuned import Tuned
 from waiting import wait_for
 
@@ -41,10 +42,11 @@ from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, EmbedderError
 from memlayer_core.events import EmbedderFallback, Event, IndexDegraded, IndexRecovered
 from memlayer_core.models import embed, multilingual
-from memlayer_core.models.embed import QueryCache, resolve_embedder
+from memlayer_core.models.embed import query_vector, resolve_embedder
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM, fetch, folder, is_present
 from memlayer_core.models.multilingual import Multilingual
+from memlayer_core.runtime import adrive, drive
 from memlayer_core.settings import Settings
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
@@ -239,15 +241,13 @@ class TestTheChoice:
             ("auto", MINILM, ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing")),
             ("minilm", None, ('embedder="hashing"',)),
         ):
-            with pytest.raises(EmbedderError) as caught:
-                resolve(choice, recorded=recorded)
-            assert [way for way in ways if way not in caught.value.hint] == []
+            hint = refused(EmbedderError, None, resolve, choice, recorded=recorded)
+            assert [way for way in ways if way not in hint] == []
         put_minilm()
         for recorded in (HASHING, MINILM):
             assert resolve("auto", recorded=recorded, tell=told.append).identity == recorded
-        with pytest.raises(ConfigurationError, match="langchain:a") as refused:
-            resolve("auto", recorded="langchain:a.B:c")
-        assert "memlayer reindex" in refused.value.hint
+        hint = refused(ConfigurationError, "langchain:a", resolve, "auto", recorded="langchain:a.B:c")
+        assert "memlayer reindex" in hint
         assert told == []
 
     def test_what_is_no_embedder_is_refused(self):
@@ -255,12 +255,11 @@ class TestTheChoice:
             return [[1.0]] * len(texts)
 
         for wrong in ("openai:ada", None, HashingEmbedder, embed_later):
-            with pytest.raises(ConfigurationError):
-                resolve(wrong)
+            refused(ConfigurationError, None, resolve, wrong)
 
     def test_choosing_imports_neither_a_model_nor_a_framework(self):
         code = (
-            "import sys; from memlayer_core.models.embed import QueryCache, resolve_embedder as r;"
+            "import sys; from memlayer_core.models.embed import resolve_embedder as r;"
             "from memlayer_core.settings import Settings;"
             "r('hashing', store_identity=None, settings=Settings(), emit=print).embed(['a']);"
             "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
@@ -484,9 +483,7 @@ class TestOthers:
             (None, "not a list of vectors"),
         ):
             wrong = SimpleNamespace(identity="wrong-v1", embed=lambda _, given=answer: given, embed_query=len)
-            with pytest.raises(EmbedderError, match=f"wrong-v1.*{said}") as caught:
-                resolve(wrong).embed(["a", "b"])
-            assert caught.value.hint
+            refused(EmbedderError, f"wrong-v1.*{said}", resolve(wrong).embed, ["a", "b"])
 
     def test_zeros_for_an_empty_text_become_a_unit_vector_and_large_numbers_are_scaled(self):
         embedder = resolve(lambda texts: [[0.0, 0.0], [3e300, 4e300], [3e-300, 4e-300]])
@@ -548,21 +545,13 @@ class TestMultilingual:
             assert resolve("auto").identity == multilingual.IDENTITY == "use-multilingual-v3-0.2.1"
             assert resolve("auto", recorded=made_with).identity == made_with
             put_minilm()
-        with pytest.raises(ConfigurationError, match=r"0\.1\.0"):
-            resolve("auto", recorded="use-multilingual-v3-0.1.0")
+        refused(ConfigurationError, r"0\.1\.0", resolve, "auto", recorded="use-multilingual-v3-0.1.0")
         monkeypatch.setattr(multilingual, "is_present", lambda: False)
-        with pytest.raises(EmbedderError) as caught:
-            resolve("auto", recorded=multilingual.IDENTITY)
-        assert "memlayer-core[multilingual]" in caught.value.hint
+        hint = refused(EmbedderError, None, resolve, "auto", recorded=multilingual.IDENTITY)
+        assert "memlayer-core[multilingual]" in hint
 
 
 # A question is asked once, as long as the embedder works.
-
-
-class Both(QueryCache):
-    """A cache with the names that the colours go by."""
-
-    ask, aask = QueryCache.embed_query, QueryCache.aembed_query
 
 
 @pytest.fixture
@@ -570,51 +559,50 @@ def embedder():
     return FlakyEmbedder(HashingEmbedder())
 
 
-def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, embedder):
-    asked = Both(embedder)
-    first, again = (do(asked, "ask", "where?") for _ in range(2))
-    assert embedder.queries == ["where?"]
-    assert np.array_equal(first, again)
-    assert np.array_equal(first, HashingEmbedder().embed_query("where?"))
-    with pytest.raises(ValueError, match="read-only"):
-        first[0] = 1
-    embedder.failing = lambda _: True
-    for question in ("when?", "where?"):  # a failure is not kept, and ends what was
-        with pytest.raises(EmbedderError):
-            do(asked, "ask", question)
-    embedder.failing = lambda _: False
-    do(asked, "ask", "where?")
-    assert embedder.queries == ["where?", "when?", "where?", "where?"]
-    embedder.failing = lambda _: True
-    with pytest.raises(EmbedderError):
-        asked.embed(["a text"])  # as the background does
-    embedder.failing = lambda _: False
-    do(asked, "ask", "where?")
-    assert embedder.queries[4:] == ["where?"]
-
-
-def test_an_embedder_that_is_away_is_not_told_to_be_back_by_a_question_that_was_known(embedder):
-    heard = []
+@pytest.fixture
+def memory(embedder):
     with Memory.in_memory(embedder=embedder, settings=Tuned(index_delay=0.0)) as memory:
         memory.chat(user_id="ada").add("user", "my pet is a parrot")
         memory.flush()
-        memory.listen(heard.append)
-        memory.search("my parrot", user_id="ada")
-        embedder.failing = lambda _: True
-        memory.search("my pet", user_id="ada")
-        memory.search("my parrot", user_id="ada")
-    kinds = [type(event) for event in heard if isinstance(event, IndexDegraded | IndexRecovered)]
-    assert kinds == [IndexDegraded]
+        yield memory
 
 
-async def test_the_last_questions_are_kept_without_their_texts_for_every_loop(embedder):
-    asked, question = QueryCache(embedder), "a very long question \ud800" * 20_000
-    before = await asked.aembed_query(question)
-    assert await asked.aembed_query(question) is before
-    assert len(pickle.dumps(asked._known)) < 10_000
+def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, embedder, memory):
+    def ask(*questions):
+        for question in questions:
+            assert do(memory, "search", question, user_id="ada") or "parrot" not in question
+        return embedder.queries
+
+    assert ask("my parrot", "my parrot") == ["my parrot"]
+    vector, _ = drive(query_vector(memory.runtime, "my parrot"))
+    assert np.array_equal(vector, HashingEmbedder().embed_query("my parrot"))
+    with pytest.raises(ValueError, match="read-only"):
+        vector[0] = 1
+    embedder.failing = lambda _: True
+    heard = []
+    memory.listen(heard.append)
+    ask("when?", "my parrot")  # a failure is not kept, and what was known is no sign that it works again
+    assert [type(event) for event in heard] == [IndexDegraded]
+    embedder.failing = lambda _: False
+    assert ask("my parrot", "my parrot") == ["my parrot", "when?", "my parrot", "my parrot"]
+    assert [type(event) for event in heard] == [IndexDegraded, IndexRecovered]
+    embedder.failing = "a text".__eq__
+    memory.chat(user_id="ada").add("user", "a text")  # in the background
+    wait_for(lambda: memory.admin.status().problems)
+    assert ask("my parrot", "my parrot")[4:] == ["my parrot"]
+
+
+async def test_the_last_questions_are_kept_without_their_texts_for_every_loop(embedder, memory):
+    async def ask(question):
+        return await adrive(query_vector(memory.runtime, question))
+
+    question = "a very long question \ud800" * 20_000
+    before, _ = await ask(question)
+    assert (await ask(question))[0] is before
+    assert len(pickle.dumps(memory.runtime.questions)) < 10_000
     for number in range(300):
-        asked.embed_query(str(number))
+        await ask(str(number))
     embedder.queries.clear()
     for kept in ("299", "44", "43"):
-        await asyncio.to_thread(lambda kept=kept: asyncio.run(asked.aembed_query(kept)))
+        await asyncio.to_thread(lambda kept=kept: asyncio.run(ask(kept)))
     assert embedder.queries == ["43"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from refusals import refused
 from tuned import Tuned
 
 from memlayer_core import Memory, Message, RecallFilter
@@ -203,9 +204,8 @@ def test_whether_anything_is_told_the_ranking_decides_and_what_is_told_the_reran
 
 def test_what_is_no_reranker_is_refused_with_what_to_pass() -> None:
     for wrong in ("cohere", Judge, object()):
-        with pytest.raises(ConfigurationError, match="is not a reranker") as refused:
-            Memory.in_memory(reranker=wrong)
-        assert "docs/search.md" in refused.value.hint
+        hint = refused(ConfigurationError, "is not a reranker", Memory.in_memory, reranker=wrong)
+        assert "docs/search.md" in hint
 
 
 @given(st.lists(st.floats(-9, 9), min_size=12, max_size=12))

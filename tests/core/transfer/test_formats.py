@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from command_line import run
 from hypothesis import HealthCheck, event, given, strategies as st
+from refusals import refused
 from scripted_reader import reads
 from tuned import Tuned
 
@@ -311,8 +312,7 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
         (None, "several people speak in it: 'Ada', 'Bob'"),
         ("Eve", "nobody .* called 'Eve'"),
     ):
-        with pytest.raises(ImportStoppedError, match=problem):
-            store.import_from(path, user_id="ada", me=me)
+        refused(ImportStoppedError, problem, store.import_from, path, user_id="ada", me=me)
     assert store.sessions(user_id="ada") == []
     store.import_from(path, user_id="ada", me="ada")
     said = [(None, "Hi"), ("Bob", "I am vegan"), (None, "Good")]
@@ -342,15 +342,13 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
     assert [one.text for one in store.records(user_id="ada", every=True)] == ["Likes tea"]
     assert not [hit for hit in store.search("Bob is vegan", user_id="ada", limit=50) if "Bob" in hit.text]
     assert told(history(store, "s", "eve")) == "user: Another Bob."
-    with pytest.raises(InputError):
-        store.forget("ada", speaker="Bob", record_id="ada_mem_001")
+    refused(InputError, None, store.forget, "ada", speaker="Bob", record_id="ada_mem_001")
 
 
 def test_nobodys_file_is_refused_and_a_file_of_several_users_is_not_mixed(store, write) -> None:
     rows = [{**row, "user": user} for row, user in zip(ROWS, ("ada", "bob", "ada"), strict=True)]
     for nobodys in (OPENAI, [*rows, {**ROWS[0], "session": "c"}]):
-        with pytest.raises(ImportStoppedError, match="does not say whose it is"):
-            store.import_from(write(nobodys))
+        refused(ImportStoppedError, "does not say whose it is", store.import_from, write(nobodys))
     assert store.sessions(user_id="ada") == []
     with pytest.raises(ImportStoppedError, match="of the users 'ada', 'bob', and not of 'eve'"):
         store.import_from(write(rows), user_id="eve")
@@ -369,8 +367,7 @@ def test_conversations_of_your_own_are_taken_one_by_one_and_each_whole_or_not_at
         yield Conversation(messages=[Message("user", "one", id="a")], session_id="s1")
         yield Conversation(messages=[Message("user", "two"), Message("user", "x" * 2000)], session_id="s2")
 
-    with pytest.raises(MemlayerError, match="larger than the limit"):
-        store.import_from(made(), user_id="ada")
+    refused(MemlayerError, "larger than the limit", store.import_from, made(), user_id="ada")
     assert [one.scope.session_id for one in store.sessions(user_id="ada")] == ["s1"]
     odd = [Message("user", "\0", name="\0"), Message("user", "three")]
     report = store.import_from([Conversation(messages=odd)], user_id="ada")
@@ -402,9 +399,7 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(store, tmp_path) ->
         archive.writestr("conversations.json", " " * 10_000_000)
     for content, problem in (*BAD, (packed.getvalue(), "less than a hundredth")):
         path.write_bytes(content)
-        with pytest.raises(ImportStoppedError, match=problem) as caught:
-            store.import_from(path, user_id="ada")
-        assert caught.value.hint
+        refused(ImportStoppedError, problem, store.import_from, path, user_id="ada")
         assert store.sessions(user_id="ada") == []
     with pytest.raises(ConfigurationError, match="no format 'claud'"):
         store.import_from(path, user_id="ada", source_format="claud")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, strategies as st
+from refusals import refused
 
 from examples import examples
 from memlayer_core import Chat, Memory, Message, errors
@@ -72,9 +73,7 @@ REFUSED = [
 @pytest.mark.requirement("L11")
 def test_json_that_is_no_message_is_refused_with_what_is_wrong() -> None:
     for form, problem in REFUSED:
-        with pytest.raises(errors.InvalidMessageError, match=problem) as caught:
-            Message.from_json(form)
-        assert caught.value.hint
+        refused(errors.InvalidMessageError, problem, Message.from_json, form)
 
 
 # --- the state of a conversation
@@ -168,9 +167,7 @@ def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory) -> None:
         ({"messages": [], "title": 3}, "`title` must be a non-empty string"),
     ]
     for state, problem in bad:
-        with pytest.raises(errors.InvalidStateError, match=problem) as caught:
-            chat.load_state(state)
-        assert caught.value.hint
+        refused(errors.InvalidStateError, problem, chat.load_state, state)
         assert chat.save_state() == before
 
 
@@ -285,14 +282,12 @@ def test_a_session_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypat
         raise OSError(28, "No space left on device")
 
     agent.state = {"steps": object()}
-    with pytest.raises(errors.InvalidStateError, match="cannot be written as JSON"):
-        manager.save_session()
+    refused(errors.InvalidStateError, "cannot be written as JSON", manager.save_session)
     agent.state = {"steps": 2}
     for broken in ("os.fsync", "pathlib.Path.replace"):
         with monkeypatch.context() as patched:
             patched.setattr(broken, full)
-            with pytest.raises(errors.StoreUnavailableError, match="No space left on device"):
-                manager.save_session()
+            refused(errors.StoreUnavailableError, "No space left on device", manager.save_session)
         assert [path.name for path in tmp_path.iterdir()] == ["s.json"]
         assert (tmp_path / "s.json").read_text() == before
 
@@ -304,16 +299,12 @@ def test_a_manager_refuses_what_it_could_not_save_and_names_a_bad_component(memo
     with pytest.raises(errors.InputError, match="has a component 'Chat' already") as caught:
         manager.add_component(chat)
     assert "name=" in caught.value.hint
-    with pytest.raises(errors.InputError, match="`save_state` and `load_state`, got str 'text'"):
-        manager.add_component("text")  # type: ignore[arg-type]
-    with pytest.raises(errors.InvalidScopeError, match="session_id"):
-        SessionManager.for_session_id("")
-    with pytest.raises(errors.InputError, match="no session files") as caught:
-        SessionManager("s").save_session()
-    assert "with_session" in caught.value.hint
+    refused(errors.InputError, "`save_state` and `load_state`, got str 'text'", manager.add_component, "text")
+    refused(errors.InvalidScopeError, "session_id", SessionManager.for_session_id, "")
+    hint = refused(errors.InputError, "no session files", SessionManager("s").save_session)
+    assert "with_session" in hint
     (tmp_path / "s.json").mkdir()
-    with pytest.raises(errors.StoreUnavailableError, match="cannot be read"):
-        manager.load_if_exists()
+    refused(errors.StoreUnavailableError, "cannot be read", manager.load_if_exists)
     JsonSession(tmp_path).save("t", {"Chat": {"messages": [{"role": "robot"}]}}, MAY)
     with pytest.raises(errors.InvalidStateError, match="component 'Chat': message 0 of the state: unknown"):
         managing(tmp_path, chat, session_id="t").load_if_exists()

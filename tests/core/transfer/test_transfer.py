@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from command_line import run
 from hypothesis import HealthCheck, given, strategies as st
+from refusals import refused
 from tuned import Tuned
 from waiting import wait_for
 
@@ -249,8 +250,7 @@ def test_what_a_user_brings_is_not_written_into_somebody_elses_memory(memory, tm
     assert words(memory, tenant="default") == ["ada says"]
     # An upload that breaks off is checked as far as it is read.
     file.write_text("\n".join([HEAD, *owned(), "no JSON", *owned("bob", number=2)]), encoding="utf-8")
-    with pytest.raises(ImportStoppedError, match="at line 4"):
-        memory.import_from(file, user_id="ada")
+    refused(ImportStoppedError, "at line 4", memory.import_from, file, user_id="ada")
     assert said(exported(memory)) == ["ada says"]
 
 
@@ -350,8 +350,7 @@ def test_an_export_appears_when_it_is_complete(store, tmp_path: Path, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         store.export(file, user_id="ada", progress=stop)
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(StoreUnavailableError, match="No space left on device"):
-        store.export(file, user_id="ada")
+    refused(StoreUnavailableError, "No space left on device", store.export, file, user_id="ada")
     assert [path.name for path in file.parent.iterdir()] == ["out.jsonl"]
     assert file.read_text(encoding="utf-8") == before
 
@@ -395,17 +394,12 @@ def test_a_file_that_cannot_hold_every_character_gets_escapes(memory, tmp_path: 
 
 def test_an_export_to_no_place_or_of_nobody_is_refused_and_writes_nothing(memory, tmp_path: Path) -> None:
     for nobody in ({"user_id": ""}, {"tenant_id": ""}):
-        with pytest.raises(InvalidScopeError):
-            memory.export(tmp_path / "out.jsonl", **nobody)
-        with pytest.raises(InvalidScopeError):
-            memory.import_from(EXPORT, **nobody)
-    with pytest.raises(InputError, match="goes to a path or an open text file"):
-        memory.export(io.BytesIO())
+        refused(InvalidScopeError, None, memory.export, tmp_path / "out.jsonl", **nobody)
+        refused(InvalidScopeError, None, memory.import_from, EXPORT, **nobody)
+    refused(InputError, "goes to a path or an open text file", memory.export, io.BytesIO())
     for source, problem in ((b"bytes", "comes from a path or an open file"), (tmp_path, "holds no file")):
-        with pytest.raises(InputError, match=problem):
-            memory.import_from(source)
-    with pytest.raises(StoreUnavailableError, match="cannot be written"):
-        memory.export(tmp_path)
+        refused(InputError, problem, memory.import_from, source)
+    refused(StoreUnavailableError, "cannot be written", memory.export, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
