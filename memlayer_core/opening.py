@@ -162,9 +162,7 @@ class Resources:
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
         reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
-        db, chosen, layout, index = _store(
-            bus, database, directory, chroma_url, options, settings, reembed=reembed
-        )
+        db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings, reembed)
         self.store_id = layout.store_id
         self.questions = QueryCache(chosen)
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
@@ -241,7 +239,6 @@ def _store(
     chroma_url: str | None,
     options: Options,
     settings: Settings,
-    *,
     reembed: bool,
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
