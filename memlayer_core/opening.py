@@ -156,8 +156,7 @@ class Resources:
         service = options.get("long_term_memory")
         _check(settings, options)
 
-        self.pid = os.getpid()
-        self.directory = directory
+        self.pid, self.directory = os.getpid(), directory
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
