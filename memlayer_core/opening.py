@@ -325,7 +325,7 @@ def _check(settings: object, options: Options) -> None:
 
 def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
     made = Telemetry(settings, layout.store_id, redact)
-    if made.metrics:
+    if "metrics" in made.parts:
         bus.listen(made.hear)
     return made
 
