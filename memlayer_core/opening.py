@@ -152,15 +152,12 @@ class Resources:
         service = options.get("long_term_memory")
         _check(settings, options)
 
-        self.pid = os.getpid()
-        self.directory = directory
+        self.pid, self.directory = os.getpid(), directory
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
         reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
-        db, chosen, layout, index = _store(
-            bus, database, directory, chroma_url, options, settings, reembed=reembed
-        )
+        db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings, reembed)
         self.store_id = layout.store_id
         redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
         self.worker = Worker(owner_name())
@@ -234,7 +231,6 @@ def _store(
     chroma_url: str | None,
     options: Options,
     settings: Settings,
-    *,
     reembed: bool,
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
@@ -317,7 +313,7 @@ def _check(settings: object, options: Options) -> None:
 
 def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
     made = Telemetry(settings, layout.store_id, redact)
-    if made.metrics:
+    if "metrics" in made.parts:
         bus.listen(made.hear)
     return made
 

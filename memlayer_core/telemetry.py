@@ -124,14 +124,14 @@ class Telemetry:
         self, settings: Settings | None = None, store_id: str = "", redact: Callable[[str], str] = str
     ) -> None:
         parts = settings.telemetry if settings is not None else ()
-        self.spans, self.metrics = "spans" in parts, "metrics" in parts
+        self.parts = frozenset(parts)
         self.ids, self.text = "ids" in parts, "text" in parts
         self.store_id, self._redact = store_id, redact
 
     @property
     def is_on(self) -> bool:
         """Whether somebody reads spans or metrics."""
-        return self._tracer() is not None or bool(self._instruments())
+        return any(map(self._reader, _READERS))
 
     def operation(
         self, operation: OperationName, verb: str, args: Sequence[object]
@@ -177,9 +177,9 @@ class Telemetry:
 
     def record(self, name: str, value: float, attributes: Attributes) -> None:
         """Record one value of a metric."""
-        instrument = self._instruments().get(name)
-        if instrument is not None:
-            write = instrument.add if name == "memlayer.events" else instrument.record
+        instruments = self._reader("metrics")
+        if instruments is not None:
+            write = instruments[name].add if name == "memlayer.events" else instruments[name].record
             write(value, _given(attributes))
 
     def quote(self, text: str) -> str:
@@ -202,7 +202,7 @@ class Telemetry:
             duration: The metric of its seconds.
             kind: The name of a kind of span.
         """
-        tracer, opened = self._tracer(), cast("AbstractContextManager[Span | None]", nullcontext())
+        tracer, opened = self._reader("spans"), cast("AbstractContextManager[Span | None]", nullcontext())
         if tracer is not None:
             opened = tracer.start_as_current_span(
                 name,
@@ -222,21 +222,14 @@ class Telemetry:
             finally:
                 operation.measure(duration, time.perf_counter() - began)
 
-    def _tracer(self) -> Any:
-        """Return the tracer of the provider that the application has set; None if it has set none."""
-        provider = _provider("opentelemetry.trace", "get_tracer_provider") if self.spans else None
-        return None if provider is None else _make_tracer(provider)
-
-    def _instruments(self) -> Mapping[str, Any]:
-        """Return the metrics of the provider that the application has set; empty if it has set none."""
-        provider = _provider("opentelemetry.metrics", "get_meter_provider") if self.metrics else None
-        return {} if provider is None else _make_instruments(provider)
-
-
-def _provider(module: str, getter: str) -> Any:
-    found = getattr(sys.modules.get(module), getter, lambda: None)()  # it may be imported at the moment
-    is_set = type(found).__name__ not in {"ProxyTracerProvider", "_ProxyMeterProvider"}
-    return found if is_set else None
+    def _reader(self, part: str) -> Any:
+        """Return the tracer (`"spans"`) or the metrics of the provider that the application has set; None if it has set none."""
+        module, getter, make = _READERS[part]
+        if part not in self.parts or not hasattr(sys.modules.get(module), getter):
+            return None  # the module may be imported at the moment
+        provider = getattr(sys.modules[module], getter)()
+        is_set = type(provider).__name__ not in {"ProxyTracerProvider", "_ProxyMeterProvider"}
+        return make(provider) if is_set else None
 
 
 @lru_cache(maxsize=1)
@@ -260,6 +253,12 @@ def _make_instruments(provider: Any) -> Mapping[str, Any]:
     }
     about = "What `memory.listen` tells, by its kind"
     return {**made, "memlayer.events": meter.create_counter("memlayer.events", "{event}", about)}
+
+
+_READERS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "spans": ("opentelemetry.trace", "get_tracer_provider", _make_tracer),
+    "metrics": ("opentelemetry.metrics", "get_meter_provider", _make_instruments),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,10 +95,11 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else int(value)  # PostgreSQL sums decimals
 
 
-def state(backlog: Any, *rows: tuple[str, str]) -> View:
-    """Return rows, and below them how many jobs are queued and how many are dead letters."""
+def state(backlog: Any, *rows: tuple[str, str], **data: Any) -> tuple[View, dict[str, Any]]:
+    """Return rows, and below them how many jobs are queued and how many are dead letters; for JSON, data and the backlog."""
     mend = " (`memlayer work --revive` tries them again)" if backlog.dead else ""
-    return View(rows=(*rows, ("Backlog", f"{backlog.queued} job(s) owed, {backlog.dead} given up{mend}")))
+    owed = "Backlog", f"{backlog.queued} job(s) owed, {backlog.dead} given up{mend}"
+    return View(rows=(*rows, owed)), {**data, "backlog": backlog}
 
 
 @contextmanager

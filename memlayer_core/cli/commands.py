@@ -169,7 +169,7 @@ def import_(
     if dry_run:
         yield View(rows=(("Would import", str(done)),)), {"imported": done}
     else:
-        yield shell.state(backlog, ("Imported", str(done))), {"imported": done, "backlog": backlog}
+        yield shell.state(backlog, ("Imported", str(done)), imported=done)
 
 
 @app.add
@@ -293,10 +293,7 @@ def verify(store: StorePlace) -> Answers:
         index = f"built again: collection(s) {', '.join(map(str, rebuilt))}"
     words = "filed again" if "words" in repaired else "agree with the journal"
     data = {"words": "words" not in repaired, "index": status.index, "rebuilt": rebuilt}
-    yield (
-        shell.state(status.backlog, ("Words", words), ("Index", index)),
-        data | {"backlog": status.backlog},
-    )
+    yield shell.state(status.backlog, ("Words", words), ("Index", index), **data)
     if rebuilt or repaired or status.backlog.dead:
         raise typer.Exit(1)
     if status.index == "not held":
@@ -351,7 +348,7 @@ def work(store: StorePlace, *, model: str | None = None, revive: bool = False, o
         memory.flush()
         backlog = memory.admin.status().backlog
         rows = [("Revived", f"{revived} job(s)")] if revive else []
-        yield shell.state(backlog, *rows), {"revived": revived, "backlog": backlog}
+        yield shell.state(backlog, *rows, revived=revived)
         if not once:
             note("Waiting for work; Ctrl-C ends it.")
         while not once:

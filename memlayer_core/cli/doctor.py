@@ -267,7 +267,7 @@ def look(path: Path | None, db: Database, last: int) -> tuple[View, dict[str, An
     users = ViewList("Users", db.read(list_users, "", last))
     query = sa.select(jobs.c.kind, jobs.c.subject, jobs.c.error).where(jobs.c.dead != 0).limit(5)
     dead = [dict(row) for row in db.read(lambda connection: connection.execute(query).mappings().all())]
-    shown = state(
+    shown, data = state(
         backlog,
         ("Store", layout.store_id),
         ("Schema", f"version {layout.schema_version}"),
@@ -277,7 +277,7 @@ def look(path: Path | None, db: Database, last: int) -> tuple[View, dict[str, An
         ("Vectors", f"{kept['vectors']:,}"),
         *(("Given up", f"{one['kind']} of {one['subject']}: {one['error']}") for one in dead),
     )
-    data = {"store": layout, "backlog": backlog, "totals": kept, "users": users, "dead": dead}
+    data |= {"store": layout, "totals": kept, "users": users, "dead": dead}
     return View(sections=(shown, *([users] if users else []))), data
 
 
