@@ -14,19 +14,29 @@ Importing this package imports only langchain-core's root. Each name is imported
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import MissingExtraError
 
-try:
+
+@contextmanager
+def needs(package: str, name: str, extra: str = "langchain") -> Iterator[None]:
+    """Say what to install if a package cannot be imported that a name of this one needs."""
+    try:
+        yield
+    except ImportError as problem:
+        raise MissingExtraError(
+            f"{name} needs {package}, which cannot be imported: {problem}",
+            hint=f"pip install 'memlayer-core[{extra}]'",
+        ) from problem
+
+
+with needs("langchain-core", "langchain_memlayer"):
     import langchain_core  # noqa: F401  (fails if it is not installed)
-except ImportError as problem:
-    raise MissingExtraError(
-        f"langchain_memlayer needs langchain-core, which cannot be imported: {problem}",
-        hint="pip install 'memlayer-core[langchain]'",
-    ) from problem
 
 if TYPE_CHECKING:
     from langchain_memlayer.agent_tools import create_memory_tools as create_memory_tools

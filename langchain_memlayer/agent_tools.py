@@ -9,20 +9,16 @@ from typing import Any, Literal
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 
+from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
 from memlayer_core import Chat, Memory, RecallFilter, Scope
-from memlayer_core.errors import ConfigurationError, InvalidScopeError, MissingExtraError
+from memlayer_core.errors import ConfigurationError, InvalidScopeError
 from memlayer_core.integration import Limits, limits, memory_of, roles_of
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
-try:
+with needs("langchain", "create_memory_tools"):
     from langchain.tools import ToolRuntime
     from langgraph.config import get_config
-except ImportError as problem:
-    raise MissingExtraError(
-        f"the memory tools need langchain, which cannot be imported: {problem}",
-        hint="pip install 'memlayer-core[langchain]'",
-    ) from problem
 
 
 # The ids of an agent's runs: LangGraph knows the thread, and the application knows the user.

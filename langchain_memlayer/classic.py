@@ -9,20 +9,16 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, get_buffer_string
 from pydantic import ConfigDict
 
+from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from langchain_memlayer.runnable import STEPS, tool_messages
 from memlayer_core import MaxRounds
-from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError, MissingExtraError
+from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError
 from memlayer_core.integration import Limits, limits
 
-try:
+with needs("langchain-classic", "MemlayerConversationMemory", "classic"):
     from langchain_classic.memory.chat_memory import BaseChatMemory
     from langchain_classic.memory.utils import get_prompt_input_key
-except ImportError as problem:
-    raise MissingExtraError(
-        f"MemlayerConversationMemory needs langchain-classic, which cannot be imported: {problem}",
-        hint="pip install 'memlayer-core[classic]'",
-    ) from problem
 
 
 class MemlayerConversationMemory(BaseChatMemory):

@@ -238,6 +238,11 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         policy: Further limits of a context, if a call has none: see `Chat.context`.
         reload: Whether the model has the tool of `reload_tool`: previews then name it.
 
+    Attributes:
+        chat: The conversation as memlayer's `Chat`.
+        token_limit: Token limit of a context, if a call has none.
+        policy: Further limits of a context, if a call has none.
+
     Raises:
         ConfigurationError: `memory` is not a `Memory`.
         InvalidScopeError: An id is empty or cannot be stored.
@@ -263,9 +268,9 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         super().__init__()
         memory = memory_of(memory)
         scope = Scope.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
-        self._chat = memory.chat_of(scope, roles=roles_of(roles))
-        self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
-        self._policy, self._reload = policy, reload
+        self.chat = memory.chat_of(scope, roles=roles_of(roles))
+        self.token_limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
+        self.policy, self._reload = policy, reload
 
     @classmethod
     def factory(
@@ -318,31 +323,16 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         return HistoryFactory(make_history, specs, constant, blocks=False)
 
     @property
-    def chat(self) -> Chat:
-        """The conversation as memlayer's `Chat`."""
-        return self._chat
-
-    @property
-    def token_limit(self) -> int:
-        """Token limit of a context, if a call has none."""
-        return self._limit
-
-    @property
-    def policy(self) -> Policies | None:
-        """Further limits of a context, if a call has none."""
-        return self._policy
-
-    @property
     def messages(self) -> list[BaseMessage]:
         """The whole transcript, in a new list at every read. Setting it replaces the transcript."""
-        return [from_core(message) for message in self._chat.history()]
+        return [from_core(message) for message in self.chat.history()]
 
     @messages.setter
     def messages(self, messages: Sequence[BaseMessage]) -> None:
         self._replace(messages)
 
     def _replace(self, messages: Sequence[BaseMessage]) -> None:
-        self._chat.resync(translate_batch(messages), replace="all", erase=True)
+        self.chat.resync(translate_batch(messages), replace="all", erase=True)
 
     async def aset_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Replace the transcript, as setting `messages` does."""
@@ -364,7 +354,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             MessageTypeError: An element is not a message, such as a bare `str`.
             InvalidMessageError: One of them cannot be stored.
         """
-        self._chat.add_messages(translate_batch(messages, created_at), verbatim=True)
+        self.chat.add_messages(translate_batch(messages, created_at), verbatim=True)
 
     async def aadd_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none. See `add_messages`."""
@@ -376,14 +366,14 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidMessageError: One of them has no form that could be stored; none is used.
         """
-        self._chat.add_temporary(translate_batch(messages))
+        self.chat.add_temporary(translate_batch(messages))
 
     aadd_temporary = async_read(add_temporary)
     """Do `add_temporary` without blocking the event loop."""
 
     def clear(self) -> None:
         """Delete the session's messages and their index entries."""
-        self._chat.clear()
+        self.chat.clear()
 
     aclear = async_write(clear)
     """Do `clear` without blocking the event loop."""
@@ -401,17 +391,17 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidLimitError: No context can keep the limit, or a policy is unknown.
         """
-        limit = self._limit if token_limit is None else token_limit
-        policy = self._policy if policy is None else policy
+        limit = self.token_limit if token_limit is None else token_limit
+        policy = self.policy if policy is None else policy
         options: Any = {"token_limit": limit, "policy": policy, "reload": self._reload}
-        return self._drive(_composed(context_flow(self._chat, query, **options)))
+        return self._drive(_composed(context_flow(self.chat, query, **options)))
 
     acontext = async_drive(context)
     """Do `context` without blocking the event loop."""
 
     @property
     def _threads(self) -> Threads:
-        return self._chat.memory.runtime.threads
+        return self.chat.memory.runtime.threads
 
     def set_memory(self, memory: Memory) -> None:
         """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
@@ -420,10 +410,10 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
             ConfigurationError: `memory` is not a `Memory`.
             StoreClosedError: The memory is closed.
         """
-        self._chat.set_memory(memory)
+        self.chat.set_memory(memory)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._chat!r})"
+        return f"{type(self).__name__}({self.chat!r})"
 
 
 def _composed(flow: Asking[Context]) -> Asking[list[BaseMessage]]:

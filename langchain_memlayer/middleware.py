@@ -28,10 +28,11 @@ from langchain_core.messages import (
 )
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from langchain_memlayer import needs
 from langchain_memlayer.history import compose_messages
 from langchain_memlayer.messages import VISIBLE, fresh_answers, is_summary, to_core
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError, MissingExtraError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
 from memlayer_core.integration import (
     Asking,
     LanguageModelLike,
@@ -49,7 +50,7 @@ from memlayer_core.message import SYSTEM_ROLES, TASK
 from memlayer_core.seams import TokenCounter
 from memlayer_core.tools import Mode, check_mode
 
-try:
+with needs("langchain", "MemlayerMiddleware"):
     from langchain.agents.middleware import (
         AgentMiddleware,
         AgentState,
@@ -63,11 +64,6 @@ try:
     from langgraph.types import Command
 
     from langchain_memlayer.agent_tools import RunScope, agent_tools, is_task, thread_id
-except ImportError as problem:
-    raise MissingExtraError(
-        f"MemlayerMiddleware needs langchain, which cannot be imported: {problem}",
-        hint="pip install 'memlayer-core[langchain]'",
-    ) from problem
 
 
 logger = logging.getLogger("memlayer")

@@ -7,18 +7,14 @@ from collections.abc import Callable, Sequence
 
 from langchain_core.messages import AnyMessage
 
+from langchain_memlayer import needs
 from langchain_memlayer.messages import is_summary, to_core
 from memlayer_core import Memory, Message
-from memlayer_core.errors import ConfigurationError, MissingExtraError
+from memlayer_core.errors import ConfigurationError
 from memlayer_core.integration import memory_of
 
-try:
+with needs("langchain", "create_summarizer"):
     from langchain.agents.middleware import SummarizationMiddleware
-except ImportError as problem:
-    raise MissingExtraError(
-        f"create_summarizer needs langchain, which cannot be imported: {problem}",
-        hint="pip install 'memlayer-core[langchain]'",
-    ) from problem
 
 
 _PREFACE = "Here is a summary of the conversation to date:"

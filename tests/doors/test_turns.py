@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from blockbuster import blockbuster_ctx
 from budget import Meter, memory_with_history, meter
 from langchain.agents import create_agent
 from langchain_core.exceptions import ContextOverflowError
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langgraph.checkpoint.memory import InMemorySaver
 from llama_index.core.agent.workflow import FunctionAgent
@@ -27,7 +28,7 @@ from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware, M
 from llamaindex_memlayer import MemlayerMemory, acall_with_retry, call_with_retry
 from memlayer_core import Memory
 from memlayer_core.events import ContextOverflowed
-from tests.conftest import OURS
+from tests.conftest import OURS, PROMPT
 from tests.langchain.scripted_model import VERBS, Scripted, in_session, in_thread, pieces, texts
 
 __all__ = ["meter"]
@@ -120,6 +121,34 @@ async def test_turns_at_the_same_time_use_no_thread_of_the_application(long_know
     await asyncio.gather(*(history.aadd_messages([HumanMessage(f"{n}")]) for n in range(20)))
     assert len(await history.aget_messages()) == 20
     assert await history.acontext("What do I think of pears?")
+
+
+# Turns at the same time
+
+
+@pytest.mark.trap("langchain", 2)
+@pytest.mark.requirement("L12")
+@pytest.mark.parametrize("door", ["agent", "with_memory"])
+def test_a_batch_on_one_session_without_checkpoints_loses_nothing(do, door) -> None:
+    """LangChain's own wrapper loses the questions of calls that overlap: it counts what is new by lengths."""
+    together = threading.Barrier(4)
+
+    def script(messages: list[BaseMessage]) -> str:
+        together.wait(30)  # with_memory has stored nothing before everybody has read
+        return f"to {messages[-1].text}"
+
+    model, asked = Scripted(script=script), [f"{number}?" for number in range(4)]
+    with Memory.in_memory(settings=PROMPT, tokenizer="estimate") as memory:
+        if door == "agent":
+            runnable = create_agent(model, middleware=[MemlayerMiddleware(memory, user_id="ada")])
+            given: list[Any] = [{"messages": [HumanMessage(one)]} for one in asked]
+        else:
+            runnable, given = with_memory(model, memory, user_id="ada"), asked
+        do(runnable, "batch", given, {**CONFIG, "max_concurrency": 4})
+        said = texts(history_of(memory)("s").messages)
+    assert sorted(said) == sorted([*asked, *(f"to {one}" for one in asked)])
+    if door == "with_memory":
+        assert said[1::2] == [f"to {one}" for one in said[::2]]
 
 
 # Where the context is too long

@@ -110,9 +110,6 @@ def test_the_whole_transcript_survives_reopening_and_a_role_is_shown_what_is_sha
     assert ["Grillparzer" in str(one.context("parrot")) for one in (again, of_staff)] == [False, True]
 
 
-# Whose it is
-
-
 # The factory
 
 
@@ -174,9 +171,6 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
     for wrong in ({"token_limit": 0}, {"roles": "staff"}, {"user_id": ""}, {"memory": "./memory"}):
         with pytest.raises(errors.MemlayerError):
             MemlayerChatMessageHistory.factory(**{"memory": memory, **wrong})
-
-
-# What a model is shown
 
 
 # RunnableWithMessageHistory
@@ -242,9 +236,6 @@ async def test_a_streamed_answer_is_kept_whole_and_a_streamed_call_as_a_call(mem
     assert contents(kept) == ["count", "one two three", "more", "four five", "?", ""]
     assert [type(message) for message in kept] == [HumanMessage, AIMessage] * 3
     assert kept[-1] == calling(("height", {"of": "it"}))
-
-
-# Async
 
 
 # Being a part of LangChain

@@ -291,9 +291,6 @@ def test_a_file_makes_no_object_of_a_class_that_the_application_did_not_allow(tm
         allow_classes(str)
 
 
-# Stored by the first version, in JSON as it stands in the journal
-
-
 # Tool calls
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
 from copy import deepcopy
@@ -781,9 +780,6 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(once, memory)
     assert "Petrel" in memory.chat(user_id="ada", session_id="u").context("What is my boat called?").recall
 
 
-# Streams
-
-
 # Other middleware
 
 
@@ -965,22 +961,6 @@ def test_a_streamed_answer_is_stored_whole_and_one_that_is_left_early_keeps_its_
     [*stream("and then?")]
     assert history(memory)[:3] == [*whole, "user: and now?"]
     assert history(memory)[-2:] == ["user: and then?", "assistant: and again"]
-
-
-@pytest.mark.trap("langchain", 2)
-def test_a_batch_on_one_thread_without_checkpoints_loses_nothing(do, memory) -> None:
-    together = threading.Barrier(4)
-
-    def script(messages: list[BaseMessage]) -> str:
-        together.wait(30)
-        return f"to {messages[-1].text}"
-
-    agent = agent_of(memory, Scripted(script=script))
-    given = [{"messages": [HumanMessage(f"question {number}")]} for number in range(4)]
-    do(agent, "batch", given, {**in_thread(), "max_concurrency": 4})
-
-    turns = ((f"user: question {n}", f"assistant: to question {n}") for n in range(4))
-    assert sorted(history(memory)) == sorted(line for turn in turns for line in turn)
 
 
 @pytest.mark.parametrize("roles", [lambda runtime: ["doctor"], ()])

@@ -84,14 +84,6 @@ def test_a_summary_in_the_background_is_a_run_of_its_own_marked_as_the_memorys(o
     assert "memlayer" not in heard.above(run)
 
 
-WRAPPED = {
-    "with_config": lambda model: model,
-    "a chain": lambda model: model | StrOutputParser(),
-    "with_fallbacks": lambda model: model.with_fallbacks([model]),
-    "with_retry": lambda model: model.with_retry(),
-}
-
-
 @pytest.mark.trap("langchain", 21)
 @pytest.mark.parametrize("verb", ["stream", "astream"])
 def test_a_summary_written_during_a_run_is_neither_in_its_stream_nor_in_its_trace(open_at, verb) -> None:

@@ -350,23 +350,6 @@ def test_an_error_of_the_store_is_raised_also_when_a_stream_is_closed(memory, ve
         stream.close()
 
 
-@pytest.mark.trap("langchain", 2)
-@pytest.mark.requirement("L12")
-def test_a_batch_on_one_session_loses_nothing(do, memory) -> None:
-    """LangChain's own wrapper loses the questions of calls that overlap: it counts what is new by lengths."""
-    together = threading.Barrier(4)
-
-    def model(given: list[BaseMessage]) -> str:
-        together.wait(30)  # nothing is stored before everybody has read
-        return f"to {given[-1].text}"
-
-    asked = [f"{n}?" for n in range(4)]
-    do(with_memory(model, memory, user_id="ada"), "batch", asked, {**at(), "max_concurrency": 4})
-    said = contents(kept(memory))
-    assert sorted(said[::2]) == asked
-    assert said[1::2] == [f"to {asked}" for asked in said[::2]]
-
-
 # Streams
 
 
