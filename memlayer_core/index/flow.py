@@ -32,7 +32,7 @@ from memlayer_core.storage import (
 )
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import language_of, passages
-from memlayer_core.storage.vectors import Embedding, Layout, ScopeStatistics, columns_of, hash_of
+from memlayer_core.storage.vectors import Layout, ScopeStatistics, columns_of
 from memlayer_core.storage.words import Postings
 
 if TYPE_CHECKING:
@@ -205,21 +205,6 @@ def index(rt: Runtime, jobs: Sequence[Job]) -> int:
         rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
     rt.db.write(storage_jobs.finish, jobs)
     return embedded
-
-
-def embedding_of(rt: Runtime, text: str, words: str, speaker: str) -> Embedding | None:
-    """Return the vectors of a text that is not stored yet; None if that takes time, or if a model waits for the index job.
-
-    Args:
-        rt: What the memory works with.
-        text: The whole text.
-        words: What of it may be remembered.
-        speaker: The first letter of the role, and the name.
-    """
-    if not rt.embeds_at_once or rt.extractor is not None:
-        return None
-    vectors = tuple(rt.embedder.embed(passages(words)))
-    return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity)
 
 
 def embed(rt: Runtime, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:

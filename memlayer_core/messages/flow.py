@@ -19,7 +19,6 @@ from memlayer_core.errors import (
     require_list,
 )
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
-from memlayer_core.index.flow import embedding_of
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, check_message, identifier
 from memlayer_core.messages import check, preview, reads, writes
 from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, User, message_of_draft
@@ -29,7 +28,8 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs
-from memlayer_core.storage.terms import index_terms, searchable
+from memlayer_core.storage.terms import index_terms, language_of, passages, searchable
+from memlayer_core.storage.vectors import Embedding, hash_of
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def draft_of(
         if words := rt.own_words(scope.namespace, searched):
             terms = index_terms(words, message.name, created_at)
         if words.strip() and not is_known:
-            embedding = embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
+            embedding = _embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
     except RedactorError:
         terms = None
     return PreparedMessage(
@@ -313,6 +313,21 @@ def draft_of(
         terms=terms,
         embedding=embedding,
     )
+
+
+def _embedding_of(rt: Runtime, text: str, words: str, speaker: str) -> Embedding | None:
+    """Return the vectors of a text that is not stored yet; None if that takes time, or if a model waits for the index job.
+
+    Args:
+        rt: What the memory works with.
+        text: The whole text.
+        words: What of it may be remembered.
+        speaker: The first letter of the role, and the name.
+    """
+    if not rt.embeds_at_once or rt.extractor is not None:
+        return None
+    vectors = tuple(rt.embedder.embed(passages(words)))
+    return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity)
 
 
 def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
