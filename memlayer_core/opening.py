@@ -19,16 +19,8 @@ from memlayer_core.errors import ConfigurationError, require
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
+from memlayer_core.models import foreign
 from memlayer_core.models.embed import OWN, resolve_embedder, scales_of
-from memlayer_core.models.foreign import (
-    CheckedRedactor,
-    EmbedderLike,
-    ForeignLongTermMemory,
-    ForeignReranker,
-    LanguageModelLike,
-    RerankerLike,
-    TokenizerLike,
-)
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
@@ -111,13 +103,13 @@ class Status(Viewable):
 class Options(TypedDict, total=False):
     """The options of a memory besides its places: `Memory.open` describes each of them."""
 
-    embedder: EmbedderLike
-    tokenizer: TokenizerLike
+    embedder: foreign.EmbedderLike
+    tokenizer: foreign.TokenizerLike
     truncate_with: Callable[[str, int], str] | None
-    model: LanguageModelLike | None
-    summarizer: LanguageModelLike | None
-    extractor: LanguageModelLike | None
-    reranker: RerankerLike | None
+    model: foreign.LanguageModelLike | None
+    summarizer: foreign.LanguageModelLike | None
+    extractor: foreign.LanguageModelLike | None
+    reranker: foreign.RerankerLike | None
     redactor: Redactor | None
     long_term_memory: Callable[[Scope], LongTermMemory] | None
     settings: Settings | None
@@ -156,10 +148,10 @@ class Resources:
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
-        reorders = None if judge is None else ForeignReranker(judge, settings.reranker_timeout)
+        reorders = None if judge is None else foreign.ForeignReranker(judge, settings.reranker_timeout)
         db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings, reembed)
         self.store_id = layout.store_id
-        redact: Callable[[str], str] = str if redactor is None else CheckedRedactor(redactor, health)
+        redact: Callable[[str], str] = str if redactor is None else foreign.CheckedRedactor(redactor, health)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
@@ -180,7 +172,9 @@ class Resources:
             summarizer=writer,
             extractor=reader,
             reranker=reorders,
-            long_term=None if service is None else ForeignLongTermMemory(service, settings.long_term_timeout),
+            long_term=None
+            if service is None
+            else foreign.ForeignLongTermMemory(service, settings.long_term_timeout),
             temporaries=runtime.Temporaries(),
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,
@@ -195,7 +189,7 @@ class Resources:
         )
         self.worker.employ(self.runtime)
 
-    def use_model(self, model: LanguageModelLike) -> None:
+    def use_model(self, model: foreign.LanguageModelLike) -> None:
         """Use a model for the work that has no model so far."""
         given = language_model(model, self.runtime.settings.model_timeout)
         writer, reader = self.runtime.summarizer or given, self.runtime.extractor or given

@@ -16,14 +16,8 @@ from pathlib import Path
 from typing import Protocol, Self
 from urllib.parse import quote
 
+from memlayer_core import errors
 from memlayer_core.chat import Chat
-from memlayer_core.errors import (
-    InputError,
-    InvalidStateError,
-    StoreUnavailableError,
-    os_errors_as,
-    short_repr,
-)
 from memlayer_core.message import JSON
 from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
 from memlayer_core.scope import Scope
@@ -69,7 +63,7 @@ class JsonSession:
             return self.path
         name = quote(session_id, safe=" @+=,") + ".json"
         if len(name) > _LONGEST_NAME or name.startswith("."):
-            raise InputError(
+            raise errors.InputError(
                 f"a session id cannot be the name of a file: {session_id!r:.80}",
                 hint='Name the file: `JsonSession("session.json")`.',
             )
@@ -97,7 +91,7 @@ class JsonSession:
         file = self.file_of(session_id)
         what = f"the session file {str(file)!r}"
         hint = "Give a path that this process may read."
-        with os_errors_as(StoreUnavailableError, f"{what} cannot be read", hint):
+        with errors.os_errors_as(errors.StoreUnavailableError, f"{what} cannot be read", hint):
             text = file.read_bytes() if file.exists() else None
         return None if text is None else components_of(text, what, session_id)
 
@@ -141,13 +135,13 @@ class SessionManager:
             callable(getattr(component, "save_state", None))
             and callable(getattr(component, "load_state", None))
         ):
-            raise InputError(
-                f"a component has `save_state` and `load_state`, got {short_repr(component)}",
+            raise errors.InputError(
+                f"a component has `save_state` and `load_state`, got {errors.short_repr(component)}",
                 hint="Add a chat, one of the adapters' memories, or an object with these two methods.",
             )
         called = name or getattr(component, "component_name", None) or type(component).__name__
         if called in self._components:
-            raise InputError(
+            raise errors.InputError(
                 f"this session has a component {called!r} already",
                 hint="Give it another name: `add_component(component, name=…)`.",
             )
@@ -200,13 +194,13 @@ class SessionManager:
                 continue
             try:
                 yield ask(component.load_state, getattr(component, "aload_state", None), states[name])
-            except InvalidStateError as problem:
-                raise InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
+            except errors.InvalidStateError as problem:
+                raise errors.InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
         return True
 
     def _file_store(self) -> JsonSession:
         if self._session is None:
-            raise InputError(
+            raise errors.InputError(
                 "no session files were given", hint='Call `with_session(JsonSession("sessions"))` first.'
             )
         return self._session

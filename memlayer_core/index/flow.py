@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from memlayer_core import seams
-from memlayer_core.errors import (
-    EmbedderMismatchError,
-    IndexCorruptError,
-    IndexUnavailableError,
-)
+from memlayer_core import errors, seams
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Scope, SharedScope
@@ -156,9 +151,9 @@ def _found_by_index(
     is_alone = reach.bucket == reach.user_bucket and overview.shard >= rt.shards
     try:
         near = rt.index.nearest(overview.shard, None if is_alone else reach.bucket, vector, limit, names)
-    except (IndexUnavailableError, IndexCorruptError) as problem:
+    except (errors.IndexUnavailableError, errors.IndexCorruptError) as problem:
         rt.health.down("index", str(problem))
-        if isinstance(problem, IndexCorruptError):
+        if isinstance(problem, errors.IndexCorruptError):
             rt.db.write(outbox.condemn, overview.shard, rt.now())
             rt.wake()
         return None
@@ -282,7 +277,7 @@ def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
     while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), index.batch, made_for):
         try:
             index.write(batch)
-        except IndexCorruptError:
+        except errors.IndexCorruptError:
             rt.db.write(outbox.condemn, batch.shard, rt.now())
             raise
         if not rt.db.write(outbox.end_batch, job, batch, _lease_end(rt)) or is_stopped():
@@ -380,7 +375,7 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
         EmbedderMismatchError: They differ; vectors of two models cannot be compared.
     """
     if layout.dimension is not None and layout.embedder != identity:
-        raise EmbedderMismatchError(
+        raise errors.EmbedderMismatchError(
             f"the store's vectors come from the embedder {layout.embedder!r}, not from {identity!r}",
             hint=(
                 f"Open the store with the embedder {layout.embedder!r}, or embed everything again: "
@@ -388,7 +383,7 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
             ),
         )
     if dimension is not None and layout.dimension != dimension:
-        raise EmbedderMismatchError(
+        raise errors.EmbedderMismatchError(
             f"the store's vectors have {layout.dimension} dimensions, and those of the embedder {identity!r} {dimension}",
             hint="It is another embedder under the same name: give it a name of its own (an `identity`), or open the store "
             "with the embedder that made its vectors, or embed everything again: `Memory.reembed(…, embedder=…)`.",

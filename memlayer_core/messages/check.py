@@ -10,14 +10,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
+from memlayer_core import errors
 from memlayer_core.codec import message_text
-from memlayer_core.errors import (
-    InvalidLimitError,
-    InvalidMessageError,
-    MessageTypeError,
-    require,
-    require_list,
-)
 from memlayer_core.message import BLOCK_HINT, JSON, Block, Message, Role, ToolCall, check_message
 
 
@@ -32,7 +26,7 @@ def check_messages(messages: object) -> list[Message]:
         InvalidMessageError: One of them cannot be stored.
     """
     if isinstance(messages, str | bytes | Message | Mapping) or not isinstance(messages, Iterable):
-        raise MessageTypeError(
+        raise errors.MessageTypeError(
             f"expected a list of messages, got {type(messages).__name__}",
             hint="Wrap a single message in a list, or use `chat.add(role, text)`.",
         )
@@ -40,7 +34,7 @@ def check_messages(messages: object) -> list[Message]:
     seen: set[str] = set()
     for message in batch:
         if message.id is not None and message.id in seen:
-            raise InvalidMessageError(
+            raise errors.InvalidMessageError(
                 f"two messages of one batch have the id {message.id!r}",
                 hint="An id names one message of a session: leave `id` out, or make it unique.",
             )
@@ -81,7 +75,7 @@ def dated(messages: Any, created_at: Times) -> Any:
     told: Any = [created_at] * len(batch) if is_one else created_at
     times = [one if one is None else moment_of(one) for one in told]
     if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, told, strict=True)):
-        raise InvalidMessageError(
+        raise errors.InvalidMessageError(
             f"`created_at` has no time for each of {len(batch):,} message(s): {created_at!r:.80}",
             hint="Pass one time for all, or a list with one for each, None where it is not known: a `datetime`, a text in "
             "ISO 8601, or seconds since 1970.",
@@ -146,7 +140,7 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
         del fields["raw"][1]  # whatever its version
     written = message_text(fields).encode("utf-8", "surrogatepass")
     if len(written) > bytes_limit:
-        raise InvalidMessageError(
+        raise errors.InvalidMessageError(
             f"a message of {len(written):,} bytes is larger than the limit of {bytes_limit:,}",
             hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
         )
@@ -160,7 +154,7 @@ def text_of(name: str, value: object) -> str:
         InvalidMessageError: It is not.
     """
     if not isinstance(value, str):
-        raise InvalidMessageError(
+        raise errors.InvalidMessageError(
             f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
         )
     return value
@@ -198,7 +192,7 @@ def check_whole_number(name: str, value: object, *, minimum: int = 0) -> None:
     is_right = isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= _MOST
     what = f"a whole number of at least {minimum} and at most {_MOST:,}"
     hint = f"Leave `{name}` out for its default, or pass such a number."
-    require(is_right, name, what, value, hint, InvalidLimitError)
+    errors.require(is_right, name, what, value, hint, errors.InvalidLimitError)
 
 
 def seconds(name: str, value: object) -> float:
@@ -208,7 +202,7 @@ def seconds(name: str, value: object) -> float:
         InvalidLimitError: It is not a number, or NaN.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise InvalidLimitError(
+        raise errors.InvalidLimitError(
             f"`{name}` must be a number of seconds, got {value!r:.80}",
             hint=f"Leave `{name}` out for its default, or pass a number such as 2.5.",
         )
@@ -245,7 +239,7 @@ def new_message(
             list.
     """
     if role == "tool" and tool_call_id is None:
-        raise InvalidMessageError(
+        raise errors.InvalidMessageError(
             "a tool message must name the call that it answers",
             hint="Pass `tool_call_id=…`, the id of one of the `tool_calls` of the assistant's message.",
         )
@@ -271,10 +265,10 @@ def content_of(content: object) -> str | tuple[Block, ...]:
     if isinstance(content, str):
         return content
     what = "a string or a list of content blocks"
-    return tuple(require_list("content", content, what, BLOCK_HINT, InvalidMessageError))
+    return tuple(errors.require_list("content", content, what, BLOCK_HINT, errors.InvalidMessageError))
 
 
 def _calls(tool_calls: object) -> tuple[ToolCall, ...]:
     hint = "Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`."
     what = "a list of tool calls"
-    return tuple(require_list("tool_calls", tool_calls, what, hint, InvalidMessageError))
+    return tuple(errors.require_list("tool_calls", tool_calls, what, hint, errors.InvalidMessageError))

@@ -11,13 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, get_args
 
-from memlayer_core.errors import (
-    InputError,
-    InvalidMessageError,
-    MessageChangedError,
-    RedactorError,
-    require_list,
-)
+from memlayer_core import errors
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, check_message, identifier
 from memlayer_core.messages import check, preview, reads, writes
@@ -134,7 +128,7 @@ def reload(rt: Runtime, scope: Scope, preview_id: str) -> Message:
     """Return all of a message that a preview stands for."""
     found = [one.message for one in rt.db.read(reads.list_keys, scope, [preview.key_of(preview_id)])]
     if not (found and found[0].model_visible):
-        raise InvalidMessageError(
+        raise errors.InvalidMessageError(
             f"this session has no message {preview_id!r}",
             hint="The id of an offloaded message is valid in its own session only, until the message is deleted.",
         )
@@ -300,7 +294,7 @@ def draft_of(
             terms = index_terms(words, message.name, created_at)
         if words.strip() and not is_known:
             embedding = _embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
-    except RedactorError:
+    except errors.RedactorError:
         terms = None
     return PreparedMessage(
         message=replace(message, id=message.id or rt.new_id(), created_at=created_at),
@@ -498,7 +492,7 @@ def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
 def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
     """Remove messages from a session, and keep them as versions."""
     hint = "`chat.history()` has the ids; put a single one in a list."
-    named = require_list("ids", ids, "a list of ids", hint, InvalidMessageError)
+    named = errors.require_list("ids", ids, "a list of ids", hint, errors.InvalidMessageError)
     for one in named:
         identifier("id", one)
     if not named:
@@ -521,7 +515,7 @@ def edit(
 
     def change(message: Message) -> PreparedMessage:
         if expected is not None and not _is_same(message, expected):
-            raise MessageChangedError(
+            raise errors.MessageChangedError(
                 f"the message {message.id!r} is not the expected one: somebody changed it",
                 hint="Read it again with `chat.history()`, then decide.",
             )
@@ -578,16 +572,16 @@ def resync(
 
 def _check_replace(replace: object, replaceable: object, erase: object) -> None:
     if replace not in get_args(Replace):
-        raise InputError(
+        raise errors.InputError(
             f"`replace` cannot be {replace!r:.80}", hint='Pass `"nothing"`, `"changes"` or `"all"`.'
         )
     if erase and (replace != "all" or replaceable is not None):
-        raise InputError(
+        raise errors.InputError(
             '`erase` was given without `replace="all"`, or with `replaceable`',
             hint='`resync(messages, replace="all", erase=True)` makes the session exactly this list.',
         )
     if replaceable is not None and replace == "nothing":
-        raise InputError(
+        raise errors.InputError(
             '`replaceable` was given with `replace="nothing"`',
             hint="Leave it out: no message is replaced then.",
         )

@@ -35,10 +35,21 @@ from memlayer_core.messages.preview import ELLIPSIS, shown_characters
 from memlayer_core.messages.render import line
 from memlayer_core.models.embed import query_vector
 from memlayer_core.recall import sql
-from memlayer_core.recall.check import check_filter
-from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
-from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
-from memlayer_core.recall.score import FOLLOWS, LEADING, Look, Scores, Texts, bears, score, told
+from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter, check_filter
+from memlayer_core.recall.score import (
+    FOLLOWS,
+    LEADING,
+    LINE,
+    Look,
+    Scores,
+    Texts,
+    bears,
+    excerpt,
+    pack,
+    says_again,
+    score,
+    told,
+)
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope

@@ -14,13 +14,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 
-from memlayer_core.errors import (
-    JournalCorruptError,
-    StoreClosedError,
-    StoreError,
-    StoreFullError,
-    StoreUnavailableError,
-)
+from memlayer_core import errors
 
 # Keeps threads out of SQLite while the process forks.
 #
@@ -172,7 +166,7 @@ class Disk:
         """Write inside of this context, where errors are memlayer's."""
         try:
             yield
-        except StoreFullError as problem:
+        except errors.StoreFullError as problem:
             self.problem = str(problem)
             raise
         self.problem = None
@@ -191,10 +185,10 @@ def translate_errors(driver: type[Exception] = sqlite3.Error) -> Iterator[None]:
         raise _ours(problem) from None
 
 
-def _ours(problem: Exception) -> StoreError:
+def _ours(problem: Exception) -> errors.StoreError:
     driven = getattr(problem, "orig", None) or problem
     if type(driven).__module__.partition(".")[0] == "blockbuster":
-        return StoreError(
+        return errors.StoreError(
             f"a blocking method was called in an event loop: {_short(problem)}",
             hint="Await the async form: `ainvoke` instead of `invoke`, `await chat.aadd(…)` instead of `chat.add(…)`. "
             "If there is none, call it by `await asyncio.to_thread(…)`.",
@@ -203,17 +197,17 @@ def _ours(problem: Exception) -> StoreError:
     if code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or state in _CORRUPTED:
         return damage_error(_short(problem))
     if code == sqlite3.SQLITE_FULL or state == _FULL:
-        return StoreFullError(
+        return errors.StoreFullError(
             f"the disk is full: {_short(problem)}",
             hint="Free some space. Nothing of it was written: write it again.",
         )
     names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
     if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:
-        return StoreUnavailableError(
+        return errors.StoreUnavailableError(
             f"the journal could not be reached or written: {_short(problem)}",
             hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
         )
-    return StoreError(
+    return errors.StoreError(
         f"the journal refused: {_short(problem)}",
         hint="Nothing was written. This should not happen: please report it.",
     )
@@ -224,9 +218,9 @@ def sqlstate_of(problem: Exception) -> str | None:
     return getattr(getattr(problem, "orig", None) or problem, "sqlstate", None)
 
 
-def damage_error(problem: str) -> JournalCorruptError:
+def damage_error(problem: str) -> errors.JournalCorruptError:
     """Return the error for a damaged journal."""
-    return JournalCorruptError(
+    return errors.JournalCorruptError(
         f"the journal is damaged: {problem}",
         hint="Stop every process that uses it, and restore the store from a backup. Without one, copy the directory; "
         "there, `memlayer export` saves what can be read, for `memlayer import` into a new store. If that fails, recover "
@@ -308,7 +302,7 @@ class Writer:
         except BaseException as problem:  # noqa: BLE001  (each waiting caller raises it)
             others = problem
             if not isinstance(problem, Exception):
-                others = StoreUnavailableError(
+                others = errors.StoreUnavailableError(
                     "another write ended the commit that this one was part of",
                     hint="Nothing was written; try again.",
                 )
@@ -346,7 +340,7 @@ class Writer:
             except Empty:
                 return
             if ticket is not None:
-                ticket.problem = StoreClosedError(
+                ticket.problem = errors.StoreClosedError(
                     "the journal is closed", hint="Close a memory when nobody uses it any more."
                 )
                 ticket.finish()

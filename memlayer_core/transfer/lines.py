@@ -38,15 +38,6 @@ from typing import Any, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read
-from memlayer_core.errors import (
-    ImportStoppedError,
-    InvalidItemError,
-    InvalidScopeError,
-    InvalidStateError,
-    MemlayerError,
-    require_text,
-    short_repr,
-)
 from memlayer_core.facts.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged
 from memlayer_core.items.model import Item, PutItem
@@ -64,13 +55,13 @@ _IN_STATES = ("title", "ended_with", "forked_from")
 
 def _name(key: str) -> Codec:
     """Return the codec of a title or an id."""
-    return Codec(str, partial(require_text, key, error=InvalidStateError, may_be_blank=True))
+    return Codec(str, partial(errors.require_text, key, error=errors.InvalidStateError, may_be_blank=True))
 
 
 DETAILS = Form(
     SessionDetails,
     "session",
-    InvalidStateError,
+    errors.InvalidStateError,
     keys={"last_ended_id": "ended_with"},
     codecs={
         "title": _name("title"),
@@ -99,16 +90,16 @@ def conversation_of(state: object) -> tuple[list[Message], SessionDetails]:
             names the message's place.
     """
     if not isinstance(state, Mapping) or not isinstance(state.get("messages"), list | tuple):
-        raise InvalidStateError(
-            f"a state must be a dict with a list of `messages`, got {short_repr(state)}",
+        raise errors.InvalidStateError(
+            f"a state must be a dict with a list of `messages`, got {errors.short_repr(state)}",
             hint="Pass a state that `save_state` returned.",
         )
-    check_version(state.get("version", _VERSION), _VERSION, "the state", InvalidStateError)
+    check_version(state.get("version", _VERSION), _VERSION, "the state", errors.InvalidStateError)
     found: list[Message] = []
     for place, form in enumerate(state["messages"]):
-        with errors.errors_as(InvalidStateError, f"message {place} of the state: "):
+        with errors.errors_as(errors.InvalidStateError, f"message {place} of the state: "):
             found.append(_message(form))
-    with errors.errors_as(InvalidStateError, "the state's messages: "):
+    with errors.errors_as(errors.InvalidStateError, "the state's messages: "):
         messages = check_messages(found)
     return messages, DETAILS.read({key: state.get(key) for key in _IN_STATES})
 
@@ -128,7 +119,7 @@ def session_text(session_id: str, components: Mapping[str, Any], now: datetime) 
     try:
         return json_text(document, indent=2) + "\n"
     except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidStateError(
+        raise errors.InvalidStateError(
             f"a component's state cannot be written as JSON: {problem}",
             hint="`save_state` returns strings, numbers, booleans, None, lists and dicts only.",
         ) from problem
@@ -145,22 +136,22 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
     Raises:
         InvalidStateError: It is cut off, is not a session file, or is of another version or another session.
     """
-    document = parse_json(text, what, InvalidStateError)
+    document = parse_json(text, what, errors.InvalidStateError)
     if not isinstance(document, dict) or not isinstance(document.get("components"), dict):
-        raise InvalidStateError(
+        raise errors.InvalidStateError(
             f"{what} is not a session file: it has no object `components`",
             hint="A session file is written by `save_session`.",
         )
-    check_version(document.get("version", _VERSION), _VERSION, what, InvalidStateError)
+    check_version(document.get("version", _VERSION), _VERSION, what, errors.InvalidStateError)
     if document.get("sessionId") != session_id:
-        raise InvalidStateError(
+        raise errors.InvalidStateError(
             f"{what} is of the session {document.get('sessionId')!r:.80}, and {session_id!r:.80} is asked for",
             hint="Each session has its own file: this one was copied or renamed, or the path is shared.",
         )
     return dict(document["components"])
 
 
-def check_version(version: object, current: int, what: str, error: type[MemlayerError]) -> None:
+def check_version(version: object, current: int, what: str, error: type[errors.MemlayerError]) -> None:
     """Check a version.
 
     Raises:
@@ -338,22 +329,22 @@ class ItemLine:
 Line = HeaderLine | UserLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
 T = TypeVar("T", SessionDetails, ItemLine)
 
-_HEADER = Form(HeaderLine, "first line", ImportStoppedError, is_open=True)
-_USER = Form(UserLine, "user", ImportStoppedError, is_open=True)
-_SCOPE = Form(Scope, "session", InvalidScopeError, defaults={"user_id": None}, is_open=True)
+_HEADER = Form(HeaderLine, "first line", errors.ImportStoppedError, is_open=True)
+_USER = Form(UserLine, "user", errors.ImportStoppedError, is_open=True)
+_SCOPE = Form(Scope, "session", errors.InvalidScopeError, defaults={"user_id": None}, is_open=True)
 _MESSAGE = Form(
     MessageLine,
     "message",
-    ImportStoppedError,
+    errors.ImportStoppedError,
     codecs={"message": Codec(Message.to_json, Message.from_json)},
     is_open=True,
 )
-_END = Form(EndLine, "last line", ImportStoppedError, is_open=True)
-_QUOTE = Form(Evidence, "evidence", ImportStoppedError, is_open=True)
+_END = Form(EndLine, "last line", errors.ImportStoppedError, is_open=True)
+_QUOTE = Form(Evidence, "evidence", errors.ImportStoppedError, is_open=True)
 _ITEM = Form(
     ItemLine,
     "item",
-    InvalidItemError,
+    errors.InvalidItemError,
     keys={"ttl": "ttl_seconds"},
     codecs={"value": Codec(value_to_tagged, read, "JSON that an export wrote")},
     is_open=True,
@@ -450,22 +441,22 @@ def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None
         ImportStoppedError: It is not a line of an export that this version can read.
     """
     if not isinstance(text, str | bytes):
-        raise ImportStoppedError(f"got {short_repr(text)}", hint="Lines are text.")
+        raise errors.ImportStoppedError(f"got {errors.short_repr(text)}", hint="Lines are text.")
     if len(text) > limit:
-        raise ImportStoppedError(
+        raise errors.ImportStoppedError(
             f"it is longer than {limit:,} bytes",
             hint="Is this file an export? `memory.export` writes shorter lines.",
         )
     if not text.strip():
         return None
-    with errors.errors_as(ImportStoppedError):
-        return _line(parse_json(text, "it", ImportStoppedError), tenant_id)
+    with errors.errors_as(errors.ImportStoppedError):
+        return _line(parse_json(text, "it", errors.ImportStoppedError), tenant_id)
 
 
 def _line(fields: Any, tenant_id: str | None) -> Line:
     match fields:
         case {"memlayer": "export", "version": version, **rest}:
-            check_version(version, _VERSION, "the export", ImportStoppedError)
+            check_version(version, _VERSION, "the export", errors.ImportStoppedError)
             return _HEADER.read(rest)
         case {"message": Mapping(), "session": int()}:
             said = _MESSAGE.read(fields)
@@ -483,8 +474,8 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
             return item if tenant_id is None else replace(item, tenant_id=tenant_id)
         case {"end": Mapping() as form} | {"user": Mapping() as form}:
             return _END.read(form) if "end" in fields else _user_line(_USER.read(form), tenant_id)
-    raise ImportStoppedError(
-        f"it is not a line of an export: {short_repr(fields)}",
+    raise errors.ImportStoppedError(
+        f"it is not a line of an export: {errors.short_repr(fields)}",
         hint="An export is written by `memory.export`; each message in it has an id.",
     )
 
@@ -494,7 +485,7 @@ def _user_line(line: UserLine, tenant_id: str | None) -> UserLine:
     ids = (memory_id(moved.owner.user_id, line.records), *line.forgotten)
     are_moments = all(isinstance(made, int) and abs(made) < 2**62 for made in line.forgotten.values())
     if not are_moments or any(ordinal_of(one)[0] != line.user_id for one in ids):
-        raise ImportStoppedError(
+        raise errors.ImportStoppedError(
             f"{line!r:.200} does not count a user's records", hint="An export is written by `memory.export`."
         )
     return moved
@@ -503,7 +494,7 @@ def _user_line(line: UserLine, tenant_id: str | None) -> UserLine:
 def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None) -> SessionLine:
     scope = _SCOPE.read(fields)
     if scope.session_id is None:
-        raise ImportStoppedError(
+        raise errors.ImportStoppedError(
             "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
         )
     moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
@@ -518,7 +509,7 @@ def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> R
     numbers = [one.version for one in moved]
     is_one = len({(one.owner, one.memory_id) for one in moved}) == 1 and numbers == sorted(set(numbers))
     if not is_one or any(one.replaced_by is None for one in moved[:-1]):
-        raise ImportStoppedError(
+        raise errors.ImportStoppedError(
             "a record's line does not hold the versions of one record, the oldest first",
             hint="An export is written by `memory.export`.",
         )

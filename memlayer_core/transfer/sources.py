@@ -23,7 +23,7 @@ import ijson
 
 from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, StoreUnavailableError
 from memlayer_core.message import with_offset
-from memlayer_core.transfer.formats import chats, frameworks, lists, memories
+from memlayer_core.transfer.formats import chats, frameworks, lists
 from memlayer_core.transfer.lines import is_export
 from memlayer_core.transfer.model import Conversation
 
@@ -60,10 +60,8 @@ FORMATS: Mapping[str, Format] = {
         [{"chat_messages"}, {"conversations.item.chat_messages"}], chats.claude, inside=("conversations",)
     ),
     "llamaindex": Format([{"store"}, {"chat_store_key"}], frameworks.chat_store),
-    "mem0": Format([{"memory", "id"}, {"results.item.memory"}], memories.mem0, inside=("results",)),
-    "zep": Format(
-        [{"fact"}, {"edges.item.fact"}, {"facts.item.fact"}], memories.zep, inside=("edges", "facts")
-    ),
+    "mem0": Format([{"memory", "id"}, {"results.item.memory"}], chats.mem0, inside=("results",)),
+    "zep": Format([{"fact"}, {"edges.item.fact"}, {"facts.item.fact"}], chats.zep, inside=("edges", "facts")),
     "langchain": Format(
         [{"type", "data.content"}, {"lc", "kwargs.content"}], message=frameworks.langchain_message
     ),
