@@ -279,7 +279,7 @@ async def test_bad_arguments_and_errors_of_the_store_are_tool_errors_in_words(
         for words, tool, arguments in (
             ("Field required", "retrieve_from_memory", {}),
             ("valid string", "get_context", {"question": 7}),
-            ("plain, non-empty string", "record_to_memory", {"thinking": "", "content": [""]}),
+            ("non-empty string", "record_to_memory", {"thinking": "", "content": [""]}),
             ("look it up first", "forget_memory", {"memory_ids": ["ada_mem_999"]}),
             ("the disk is full. Make room.", "get_context", {"question": "What?"}),
         ):
