@@ -14,7 +14,7 @@ from langchain_memlayer.history import MemlayerChatMessageHistory
 from langchain_memlayer.runnable import STEPS, tool_messages
 from memlayer_core import MaxRounds
 from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError
-from memlayer_core.integration import Limits, limits
+from memlayer_core.integration import token_limit_of
 
 with needs("langchain-classic", "MemlayerConversationMemory", "classic"):
     from langchain_classic.memory.chat_memory import BaseChatMemory
@@ -68,7 +68,7 @@ class MemlayerConversationMemory(BaseChatMemory):
                 hint="Pass the model to the memory: `Memory.open(…, model=llm)`.",
             )
         super().__init__(**fields)
-        limits(Limits(self.chat_memory.token_limit), self._policy, self.max_token_limit)
+        token_limit_of(self.chat_memory.token_limit, self._policy, self.max_token_limit)
 
     @property
     def memory_variables(self) -> list[str]:

@@ -19,7 +19,6 @@ from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageT
 from memlayer_core.integration import (
     Asking,
     ChatState,
-    Limits,
     Policies,
     Threads,
     Times,
@@ -29,9 +28,9 @@ from memlayer_core.integration import (
     context_flow,
     dated,
     drive,
-    limits,
     memory_of,
     roles_of,
+    token_limit_of,
 )
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
@@ -269,7 +268,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         memory = memory_of(memory)
         scope = Scope.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
         self.chat = memory.chat_of(scope, roles=roles_of(roles))
-        self.token_limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
+        self.token_limit = token_limit_of(memory.settings.max_tokens, policy, token_limit)
         self.policy, self._reload = policy, reload
 
     @classmethod

@@ -36,15 +36,14 @@ from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidS
 from memlayer_core.integration import (
     Asking,
     LanguageModelLike,
-    Limits,
     Policies,
     as_prompt,
     context_flow,
     drive,
-    limits,
     memory_of,
     registry,
     retry_limit,
+    token_limit_of,
 )
 from memlayer_core.message import SYSTEM_ROLES, TASK
 from memlayer_core.seams import TokenCounter
@@ -590,7 +589,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self._memory = memory_of(memory)
         self._run_scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
         self._recalls = mode != "AGENT"
-        self._limit = limits(Limits(memory.settings.max_tokens), policy, token_limit).tokens
+        self._limit = token_limit_of(memory.settings.max_tokens, policy, token_limit)
         self._policy = policy
         self._destructive = destructive
         self.tools = [] if mode == "STATIC" else agent_tools(self._chat, self._limit)

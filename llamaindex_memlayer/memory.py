@@ -28,22 +28,20 @@ from memlayer_core.integration import (
     Asking,
     ChatState,
     EmbedderLike,
-    Limits,
     Policies,
     Threads,
     Times,
     async_drive,
     async_read,
     async_write,
-    at_least_one,
     check_whole_number,
     codec,
     context_flow,
     drive,
-    limits,
     policy_json,
     registry,
     retry_limit,
+    token_limit_of,
 )
 from memlayer_core.message import JSON
 from memlayer_core.tools import Mode, check_mode
@@ -182,9 +180,9 @@ class Conversation(ChatState):
     """Do `reset` without blocking the event loop."""
 
     def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
-        default = Limits(self._chat.memory.settings.max_tokens)
         own = self.token_limit if token_limit is None else token_limit
-        return limits(default, self.policy if policy is None else policy, own).tokens
+        policy = self.policy if policy is None else policy
+        return token_limit_of(self._chat.memory.settings.max_tokens, policy, own)
 
     def _options(
         self, initial_token_count: int, token_limit: int | None, policy: Policies | None
@@ -282,9 +280,9 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         if fields.get("session_id") is None:
             fields["session_id"] = str(uuid.uuid4())
         if fields.get("token_limit") is not None:
-            at_least_one("token_limit", fields["token_limit"])
+            check_whole_number("token_limit", fields["token_limit"], minimum=1)
         if fields.get("policy") is not None:
-            limits(Limits(1), fields["policy"], None)  # raises before anything is opened
+            token_limit_of(1, fields["policy"])  # raises before anything is opened
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
         check_mode(fields.get("mode", "STATIC"))

@@ -14,7 +14,7 @@ from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 from memlayer_core import Hit, Memory, RecallFilter, Scope
 from memlayer_core.integration import (
     Asking,
-    at_least_one,
+    check_whole_number,
     drive,
     memory_of,
     roles_of,
@@ -72,9 +72,9 @@ class MemlayerRetriever(BaseRetriever):
         self._scope = Scope.of_search(
             user_id=user_id, session_id=session_id, tenant_id=tenant_id, agent_id=agent_id
         )
-        at_least_one("similarity_top_k", similarity_top_k)
+        check_whole_number("similarity_top_k", similarity_top_k, minimum=1)
         if token_limit is not None:
-            at_least_one("token_limit", token_limit)
+            check_whole_number("token_limit", token_limit, minimum=1)
         self._roles = roles_of(roles)
         self._limit = similarity_top_k
         self._token_limit = token_limit

@@ -12,7 +12,7 @@ from llama_index.core.tools.types import ToolMetadata
 from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import at_least_one, memory_of, roles_of
+from memlayer_core.integration import check_whole_number, memory_of, roles_of
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -94,7 +94,7 @@ class MemlayerToolSpec(BaseToolSpec):
         filter: RecallFilter | None = None,
     ) -> None:
         if token_limit is not None:
-            at_least_one("token_limit", token_limit)
+            check_whole_number("token_limit", token_limit, minimum=1)
         if not isinstance(memory, Chat | MemlayerMemory):
             scope = Scope.of_search(
                 user_id=user_id, session_id=session_id, tenant_id=tenant_id, agent_id=agent_id

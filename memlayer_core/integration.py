@@ -12,7 +12,7 @@ from memlayer_core.items import model as items
 from memlayer_core.items.check import whole_text
 from memlayer_core.memory import memory_of
 from memlayer_core.messages import flow as lists
-from memlayer_core.messages.check import Times, at_least_one, check_whole_number, dated, said_at
+from memlayer_core.messages.check import Times, check_whole_number, dated, said_at
 from memlayer_core.messages.model import Part
 from memlayer_core.messages.render import as_prompt, shorten_block
 from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
@@ -21,17 +21,15 @@ from memlayer_core.models.tokens import token_counter
 from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, Threads, async_drive, async_read, async_write, drive
-from memlayer_core.seams import Limits
 from memlayer_core.session_files import ChatState
 from memlayer_core.storage.files import write_whole
-from memlayer_core.window.fit import Policies, limits, policy_json
+from memlayer_core.window.fit import Policies, policy_json, token_limit_of
 
 __all__ = [
     "Asking",
     "ChatState",
     "EmbedderLike",
     "LanguageModelLike",
-    "Limits",
     "Part",
     "Policies",
     "Threads",
@@ -40,7 +38,6 @@ __all__ = [
     "async_drive",
     "async_read",
     "async_write",
-    "at_least_one",
     "check_whole_number",
     "codec",
     "context_flow",
@@ -48,7 +45,6 @@ __all__ = [
     "directory_at",
     "drive",
     "items",
-    "limits",
     "lists",
     "memory_of",
     "policy_json",
@@ -60,6 +56,7 @@ __all__ = [
     "search_wider",
     "shorten_block",
     "token_counter",
+    "token_limit_of",
     "whole_text",
     "write_whole",
 ]

@@ -11,22 +11,7 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
 from memlayer_core.events import RecordStored
-from memlayer_core.facts import check, reads, writes
-from memlayer_core.facts.model import (
-    USER,
-    Claim,
-    Evidence,
-    LedgerEntry,
-    LedgerOutcome,
-    Reader,
-    Record,
-    RecordFields,
-    RecordFilter,
-    RefusedError,
-    Task,
-    Why,
-    ordinal_of,
-)
+from memlayer_core.facts import check, model as facts_model, reads, writes
 from memlayer_core.message import with_offset
 from memlayer_core.messages.check import check_page
 from memlayer_core.messages.model import ForgetReport
@@ -46,12 +31,12 @@ if TYPE_CHECKING:
 _MOMENTS = ("as_of", "since", "until")
 
 
-def _recorded(record: Record, *_: object) -> Outcome:
+def _recorded(record: facts_model.Record, *_: object) -> Outcome:
     return Outcome(1, record_id=record.memory_id, contents=lambda: [record.text])
 
 
 @traced("upsert_memory", "remember", _recorded)
-def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) -> Record:
+def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) -> facts_model.Record:
     """Check a record and store it; an equal one is confirmed instead. A record with a key is a fact, and may replace others.
 
     Raises:
@@ -62,7 +47,7 @@ def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) ->
     return record
 
 
-def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]) -> Record:
+def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]) -> facts_model.Record:
     now = rt.now()
     if isinstance(text, str) and (own := rt.without_told(scope.namespace, text)) != text:
         if not own.strip():
@@ -75,7 +60,7 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
     ready, narrows = prepare_record(rt, said), check.names_access(fields)
     if said.key is None:
         return rt.db.write(writes.remember, ready, now, rt.shards, narrows=narrows)
-    statement = Claim(record=ready)
+    statement = facts_model.Claim(record=ready)
     decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrows=narrows)
     if record is None:
         raise InvalidRecordError(
@@ -109,11 +94,11 @@ def revise(
     text: str | None,
     merge: Iterable[str],
     fields: Mapping[str, Any],
-) -> Record:
+) -> facts_model.Record:
     """Change a record, and merge others into it."""
     others = _others(record_id, merge)
 
-    def change(existing: Record, absorb: Sequence[Record]) -> Record:
+    def change(existing: facts_model.Record, absorb: Sequence[facts_model.Record]) -> facts_model.Record:
         changed = check.next_version(existing, absorb, text, fields, now)
         ready = prepare_record(rt, replace(changed, archived_because=None))
         if ready == existing or ready.version > existing.version:
@@ -127,7 +112,9 @@ def revise(
     return record
 
 
-def records(rt: Journal, reach: Scope, record_filter: RecordFilter, roles: object) -> list[Record]:
+def records(
+    rt: Journal, reach: Scope, record_filter: facts_model.RecordFilter, roles: object
+) -> list[facts_model.Record]:
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles)
     check_page(record_filter.limit, record_filter.offset)
@@ -138,10 +125,10 @@ def records(rt: Journal, reach: Scope, record_filter: RecordFilter, roles: objec
     return ViewList("Records", found)
 
 
-def profile(rt: Journal, reach: Scope) -> dict[str, Record]:
+def profile(rt: Journal, reach: Scope) -> dict[str, facts_model.Record]:
     """Return the facts in force of a user by key. Of several under one key, a stated one counts, then the surest, then the last."""
     reader = reader_of(rt, reach, ())
-    found = rt.db.read(reads.list_records, reader, RecordFilter(about=USER))
+    found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(about=facts_model.USER))
     facts = {one.key: one for one in sorted(found, key=check.place_under_key) if one.modality == "states"}
     least = rt.settings.recall_confidence - check.TOLERANCE
     return {key: one for key, one in facts.items() if key is not None and one.confidence >= least}
@@ -158,9 +145,9 @@ def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
     return ForgetReport(0, 0, gone)
 
 
-def why(rt: Runtime, reach: Scope, record_id: str) -> Why:
+def why(rt: Runtime, reach: Scope, record_id: str) -> facts_model.Why:
     """Return the evidence of a record, and the records before and after it."""
-    ordinal_of(record_id)
+    facts_model.ordinal_of(record_id)
     found = rt.db.read(_why, rt, reader_of(rt, reach, ()), record_id)
     if found is None:
         raise UnknownRecordError(
@@ -170,25 +157,27 @@ def why(rt: Runtime, reach: Scope, record_id: str) -> Why:
     return found
 
 
-def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[LedgerEntry]:
+def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[facts_model.LedgerEntry]:
     """Return what calls of models and of agents' tools did for a user, the last one first."""
     check_page(limit, offset)
     return ViewList("Calls", rt.db.read(reads.newest_outcomes, reach, limit, offset))
 
 
-def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) -> Why | None:
-    wanted = RecordFilter(record_id, all_versions=True)
+def _why(
+    connection: Connection, rt: Runtime, reader: facts_model.Reader, record_id: str
+) -> facts_model.Why | None:
+    wanted = facts_model.RecordFilter(record_id, all_versions=True)
     versions = reads.list_records(connection, reader, wanted)
     if not versions:
         return None
-    newest, ordinal = versions[0], ordinal_of(record_id)[1]
-    after: list[Record] = []
+    newest, ordinal = versions[0], facts_model.ordinal_of(record_id)[1]
+    after: list[facts_model.Record] = []
     if newest.replaced_by not in (None, record_id):
-        wanted = RecordFilter(newest.replaced_by, all_versions=True, limit=1)
+        wanted = facts_model.RecordFilter(newest.replaced_by, all_versions=True, limit=1)
         after = reads.list_records(connection, reader, wanted)
     place = (reader.reach.namespace, ordinal)
-    quotes: tuple[Evidence, ...] = reads.evidence_of(connection, [place]).get(place, ())
-    return Why(
+    quotes: tuple[facts_model.Evidence, ...] = reads.evidence_of(connection, [place]).get(place, ())
+    return facts_model.Why(
         newest,
         tuple(replace(one, quote=rt.redact(one.quote)) for one in quotes),
         tuple(versions[1:]),
@@ -197,12 +186,12 @@ def _why(connection: Connection, rt: Runtime, reader: Reader, record_id: str) ->
     )
 
 
-def reader_of(rt: Journal, reach: Scope, roles: object) -> Reader:
+def reader_of(rt: Journal, reach: Scope, roles: object) -> facts_model.Reader:
     """Return the reader, for whom the thresholds of the settings count."""
-    return Reader(reach, rt.now(), check.roles_of(roles), rt.settings)
+    return facts_model.Reader(reach, rt.now(), check.roles_of(roles), rt.settings)
 
 
-def prepare_record(rt: Runtime, record: Record) -> Record:
+def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Record:
     """Return a checked record as the redactor leaves it.
 
     Raises:
@@ -222,7 +211,7 @@ def prepare_record(rt: Runtime, record: Record) -> Record:
 def _others(record_id: str, merge: object) -> list[str]:
     others = list(dict.fromkeys(check.list_of("merge", merge)))
     for one in (record_id, *others):
-        ordinal_of(one)
+        facts_model.ordinal_of(one)
     if record_id in others:
         raise InvalidRecordError(
             f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
@@ -230,7 +219,7 @@ def _others(record_id: str, merge: object) -> list[str]:
     return others
 
 
-def announce(rt: Runtime, record: Record) -> None:
+def announce(rt: Runtime, record: facts_model.Record) -> None:
     """Publish the event of a record that was stored, and wake the worker."""
     namespace = record.owner.namespace
     rt.emit(RecordStored(namespace, record.memory_id, record.version, record.mentions))
@@ -306,13 +295,13 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         InvalidRecordError: It cannot be stored; nothing was written.
     """
     reason, since = "", assertion.since
-    fields: RecordFields = {} if since is None else {"valid_from": since}
+    fields: facts_model.RecordFields = {} if since is None else {"valid_from": since}
     if assertion.key:
         fields |= {"key": assertion.key, "value": assertion.value or None}
     if assertion.quote is not None:
         try:
             message, start, end = _quoted(rt, scope, assertion.quote, assertion.value or None)
-        except RefusedError as problem:
+        except facts_model.RefusedError as problem:
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
@@ -325,7 +314,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
 
 def correct(
     rt: Runtime, scope: Scope, record_id: str, text: str, value: str | None, reason: str, quote: str | None
-) -> Record:
+) -> facts_model.Record:
     """Give a record a new version. What the user said is corrected only by words of the user; these are its new text.
 
     Args:
@@ -343,11 +332,11 @@ def correct(
     """
     record = _record(rt, scope, record_id)
     correction = {"by": "agent", "reason": reason}
-    fields: RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
+    fields: facts_model.RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
     if quote is not None or not record.is_inferred:
         try:
             message, start, end = _quoted(rt, scope, quote, value if record.key is not None else None)
-        except RefusedError as problem:
+        except facts_model.RefusedError as problem:
             if not record.is_inferred:
                 raise _refused(rt, scope, "correct", record_id, problem) from problem
         else:
@@ -373,7 +362,7 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
     if by_user is not None:
         try:
             _quoted(rt, scope, quote, None)
-        except RefusedError as problem:
+        except facts_model.RefusedError as problem:
             raise _refused(rt, scope, "forget", by_user.memory_id, problem) from problem
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
@@ -381,10 +370,10 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
     rt.wake()
 
 
-def _record(rt: Runtime, scope: Scope, record_id: str) -> Record:
-    ordinal_of(record_id)
+def _record(rt: Runtime, scope: Scope, record_id: str) -> facts_model.Record:
+    facts_model.ordinal_of(record_id)
     reader = reader_of(rt, scope.reach(), ())
-    found = rt.db.read(reads.list_records, reader, RecordFilter(record_id, limit=1))
+    found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(record_id, limit=1))
     if not found:
         raise UnknownRecordError(
             f"the user has no record {record_id!r:.100}",
@@ -400,22 +389,22 @@ def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> 
         RefusedError: There are none.
     """
     if quote is None or not quote.strip():
-        raise RefusedError("no words of the user are quoted")
+        raise facts_model.RefusedError("no words of the user are quoted")
     most = rt.settings.indexed_characters
     for message in rt.db.read(reads.last_spoken, scope, _SEARCHED):
         place = check.place_of(quote, rt.without_told(scope.namespace, message.text[:most], " "))
         if place is None:
             continue
         if value is not None and check.place_of(value, message.text[slice(*place)]) is None:
-            raise RefusedError("the words that are quoted do not name the value")
+            raise facts_model.RefusedError("the words that are quoted do not name the value")
         if rt.redact(message.text) != message.text:
-            raise RefusedError("the message with these words is redacted")
+            raise facts_model.RefusedError("the message with these words is redacted")
         return message, *place
-    raise RefusedError("the user has not said these words in this conversation")
+    raise facts_model.RefusedError("the user has not said these words in this conversation")
 
 
 def _refused(
-    rt: Runtime, scope: Scope, verb: Task, record_id: str, problem: RefusedError
+    rt: Runtime, scope: Scope, verb: facts_model.Task, record_id: str, problem: facts_model.RefusedError
 ) -> InvalidRecordError:
     """Note in the ledger that an agent may not change what the user said. Returns the error that says so."""
     _note(rt, scope, verb, "refused", str(problem), record_id)
@@ -426,21 +415,21 @@ def _refused(
 
 
 def _store(
-    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: RecordFields
+    rt: Runtime, scope: Scope, message: Any, start: int, end: int, fields: facts_model.RecordFields
 ) -> AssertionReport:
     """Store words of the user as a record that rests on them."""
     words = str(message.text[start:end])
     said_at = min(from_micros(message.created_at, message.utc_offset), rt.now())
-    fields |= {"confidence": _CONFIDENCE, "subject": USER, "modality": "states"}
+    fields |= {"confidence": _CONFIDENCE, "subject": facts_model.USER, "modality": "states"}
     if "key" in fields:
         fields["category"] = "state"
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
     valid_from = fields.get("valid_from") or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    statement = Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
+    statement = facts_model.Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
     try:
         stored = rt.db.write(_enter, rt, statement, message)
-    except RefusedError as problem:
+    except facts_model.RefusedError as problem:
         _note(rt, scope, "record", "refused", str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
@@ -448,7 +437,9 @@ def _store(
     return AssertionReport(stored.memory_id)
 
 
-def _enter(connection: Connection, rt: Runtime, statement: Claim, message: Any) -> Record:
+def _enter(
+    connection: Connection, rt: Runtime, statement: facts_model.Claim, message: Any
+) -> facts_model.Record:
     """Store a statement. Returns its record.
 
     Raises:
@@ -457,18 +448,23 @@ def _enter(connection: Connection, rt: Runtime, statement: Claim, message: Any) 
     lock_messages(connection, [message.key])
     here = reads.from_users(connection, [message.key])
     if [bytes(row.digest) for row in here] != [bytes(message.digest)]:
-        raise RefusedError("the message was changed meanwhile")
+        raise facts_model.RefusedError("the message was changed meanwhile")
     decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
     if record is None:
-        raise RefusedError(decision.reason)
+        raise facts_model.RefusedError(decision.reason)
     return record
 
 
 def _note(
-    rt: Runtime, scope: Scope, task: Task, outcome: LedgerOutcome, reason: str, *record_ids: str
+    rt: Runtime,
+    scope: Scope,
+    task: facts_model.Task,
+    outcome: facts_model.LedgerOutcome,
+    reason: str,
+    *record_ids: str,
 ) -> None:
     """Note in the ledger what a tool's call did."""
-    entry = LedgerEntry(
+    entry = facts_model.LedgerEntry(
         task=task,
         outcome=outcome,
         at=rt.now(),

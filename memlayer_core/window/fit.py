@@ -123,6 +123,15 @@ def limits(default: Limits, policies: Policies | None, token_limit: int | None) 
     return Limits(min(tokens, default=default.tokens), default.policies if policies is None else others)
 
 
+def token_limit_of(default: int, policies: Policies | None = None, token_limit: int | None = None) -> int:
+    """Return the limit of tokens that holds for a call of an adapter: see `limits`.
+
+    Raises:
+        InvalidLimitError: An unknown policy, or a limit below one.
+    """
+    return limits(Limits(default), policies, token_limit).tokens
+
+
 def policy_json(policies: Policies) -> dict[str, int]:
     """Return policies as JSON: the number that holds for each name, the smallest of several.
 
