@@ -34,22 +34,8 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.preview import ELLIPSIS, shown_characters
 from memlayer_core.messages.render import line
 from memlayer_core.models.embed import query_vector
-from memlayer_core.recall import sql
+from memlayer_core.recall import score as scoring, sql
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter, check_filter
-from memlayer_core.recall.score import (
-    FOLLOWS,
-    LEADING,
-    LINE,
-    Look,
-    Scores,
-    Texts,
-    bears,
-    excerpt,
-    pack,
-    says_again,
-    score,
-    told,
-)
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope
@@ -271,8 +257,8 @@ class SearchResult:
 
     scope: SearchScope
     question: Question
-    texts: Texts
-    scores: Scores
+    texts: scoring.Texts
+    scores: scoring.Scores
 
     @property
     def notes(self) -> tuple[Reason, ...]:
@@ -299,15 +285,15 @@ def find(
     """
     eligible = _eligible_keys(connection, scope, recall_filter)
     look = _look(connection, rt, scope, question.key, [question.own], eligible)
-    scores = score(look, question.own.vector, look.words[0], question.own.speakers)
-    if (both := question.both) is not None and bears(look.texts, scores) < FOLLOWS:
+    scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers)
+    if (both := question.both) is not None and scoring.bears(look.texts, scores) < scoring.FOLLOWS:
         if both.vector is None and question.own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [question.own, both], look
         look = _look(connection, rt, scope, question.key, every, eligible, before.postings)
         if len(look.texts.keys) > len(before.texts.keys):
-            scores = score(look, question.own.vector, look.words[0], question.own.speakers)
-        scores = scores.with_round(score(look, both.vector, look.words[1], both.speakers))
+            scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers)
+        scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     return SearchResult(scope, question, look.texts, scores)
 
 
@@ -319,7 +305,7 @@ def _look(
     every: Sequence[Query],
     eligible: frozenset[int] | None,
     earlier: Postings = MappingProxyType({}),
-) -> Look:
+) -> scoring.Look:
     """Return the texts that some queries look at, and which of them have the words; some may be known already."""
     is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
@@ -336,9 +322,11 @@ def _look(
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
     talk_of = functools.partial(sql.sessions_of, connection)
-    texts = Texts([own, *others], worded, talk_of, eligible, asks, scope.texts if is_indexed else None)
+    texts = scoring.Texts(
+        [own, *others], worded, talk_of, eligible, asks, scope.texts if is_indexed else None
+    )
     scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
-    return Look(texts, words, postings, scale)
+    return scoring.Look(texts, words, postings, scale)
 
 
 def _spoken(languages: Mapping[str, int], question: str) -> list[str]:
@@ -491,7 +479,7 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
     texts, scores, vector = result.texts, result.scores, result.question.own.vector
     explained = []
     for one in lines:
-        is_long = one.turn.tokens > LINE or one.skip
+        is_long = one.turn.tokens > scoring.LINE or one.skip
         words = tuple([word for word, keys in scores.words.items() if one.turn.key in keys])
         explained.append(
             one._replace(
@@ -515,7 +503,7 @@ def _repeats(message: Message, text: str, texts: Collection[str], older: Sequenc
     if text in texts or message.role == "user":
         return text in texts
     earlier = (one for _, one in older[: bisect_left(older, (age_of(message), ""))])
-    return says_again(text, [*texts, *earlier])
+    return scoring.says_again(text, [*texts, *earlier])
 
 
 def age_of(message: Message) -> float:
@@ -606,12 +594,14 @@ def choose(
         line_limit: How many lines there may be; None: any number.
     """
     order = result.texts.order(result.scores.total, hidden, _MOST)
-    if not len(told(result.scores, order[:LEADING], line_limit)):
+    if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, session, first, visible)
     # What is not shown, or is already shown, is not a measure for the others.
-    worth = told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[:line_limit]
+    worth = scoring.told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[
+        :line_limit
+    ]
     if rt.reranker is not None:
         return explain(result, lines), len(worth)
     rows = set(worth.tolist())
@@ -669,11 +659,15 @@ def rerank(
 
 
 def fit(
-    rt: Runtime, lines: Iterable[Line], budget: int, cost: Callable[[StoredMessage], int], longest: int = LINE
+    rt: Runtime,
+    lines: Iterable[Line],
+    budget: int,
+    cost: Callable[[StoredMessage], int],
+    longest: int = scoring.LINE,
 ) -> list[Line]:
     """Choose what fits into a budget, the best first; of a long text, the part that is relevant to the question."""
     short = [shorten(rt, one, longest) for one in lines]
-    return [short[place] for place in pack((cost(one.turn) for one in short), budget)]
+    return [short[place] for place in scoring.pack((cost(one.turn) for one in short), budget)]
 
 
 def shorten(rt: Runtime, one: Line, budget: int) -> Line:
@@ -683,7 +677,7 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
     if stored.tokens <= budget and not one.skip:
         return one
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.passage_cosines, one.skip)
+    part = scoring.excerpt(found_by, one.words, budget, rt.tokens.text, one.passage_cosines, one.skip)
     if part == text:  # the text fits, only an image or the like does not
         return one._replace(turn=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)
@@ -717,7 +711,7 @@ def outcome_of(result: Hits, reach: Scope, query: str, *_: object, **__: object)
 def _hits(rt: Runtime, lines: Sequence[Line], token_limit: int | None, notes: tuple[Reason, ...]) -> Hits:
     """Return lines as hits, as many as fit."""
     if token_limit is not None:
-        longest = max(LINE, token_limit // 4)
+        longest = max(scoring.LINE, token_limit // 4)
         lines = fit(rt, lines, token_limit, lambda turn: rt.tokens.text(line(turn)), longest)
     rt.note_recall([one.turn.key for one in lines if one.record is not None])
     return Hits(_hit(rt, one, notes) for one in lines)
@@ -883,5 +877,5 @@ def search_wider(
             break
     chosen = passed[:limit]
     if token_limit is not None:
-        chosen = [chosen[place] for place in pack((cost for cost, _ in chosen), token_limit)]
+        chosen = [chosen[place] for place in scoring.pack((cost for cost, _ in chosen), token_limit)]
     return [one for _, one in chosen]
