@@ -18,7 +18,8 @@ from memlayer_core.facts.flow import Assertion, AssertionReport
 from memlayer_core.facts.model import Record
 from memlayer_core.message import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import quote_line
-from memlayer_core.recall.model import SAYS, Hits, RecallFilter, facts_about, origin_of, record_origin
+from memlayer_core.recall.model import Hits, RecallFilter
+from memlayer_core.recall.search import SAYS, facts_about, origin_of, record_origin
 from memlayer_core.runtime import Asking, drive
 
 # How an agent reads a memory, and the arguments of its tools as a model sees them.

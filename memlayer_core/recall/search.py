@@ -10,7 +10,7 @@ import functools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from memlayer_core.errors import RedactorError, RerankerError
+from memlayer_core.errors import InputError, InvalidFilterError, RedactorError, RerankerError
 from memlayer_core.facts import reads as records_reads
-from memlayer_core.facts.check import roles_of
+from memlayer_core.facts.check import CONCLUDED, roles_of
 from memlayer_core.facts.flow import reader_of
-from memlayer_core.facts.model import TYPES, Reader, Record, part_of
+from memlayer_core.facts.model import TYPES, Reader, Record, RecordSource, part_of
 from memlayer_core.index.flow import index_pays, nearest, postings_of
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
 from memlayer_core.items.sql import find_by_key, searched_folders
-from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task
+from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task, with_offset
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
@@ -35,7 +35,8 @@ from memlayer_core.messages.preview import ELLIPSIS, shown_characters
 from memlayer_core.messages.render import line
 from memlayer_core.models.embed import query_vector
 from memlayer_core.recall import score as scoring, sql
-from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter, check_filter
+from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
+from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope
@@ -44,6 +45,7 @@ from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.terms import (
     SPOKEN,
     fold,
+    index_terms,
     language_of,
     possible_names,
     question_terms,
@@ -479,7 +481,7 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
     texts, scores, vector = result.texts, result.scores, result.question.own.vector
     explained = []
     for one in lines:
-        is_long = one.turn.tokens > scoring.LINE or one.skip
+        is_long = one.turn.tokens > LINE or one.skip
         words = tuple([word for word, keys in scores.words.items() if one.turn.key in keys])
         explained.append(
             one._replace(
@@ -503,7 +505,7 @@ def _repeats(message: Message, text: str, texts: Collection[str], older: Sequenc
     if text in texts or message.role == "user":
         return text in texts
     earlier = (one for _, one in older[: bisect_left(older, (age_of(message), ""))])
-    return scoring.says_again(text, [*texts, *earlier])
+    return says_again(text, [*texts, *earlier])
 
 
 def age_of(message: Message) -> float:
@@ -663,11 +665,11 @@ def fit(
     lines: Iterable[Line],
     budget: int,
     cost: Callable[[StoredMessage], int],
-    longest: int = scoring.LINE,
+    longest: int = LINE,
 ) -> list[Line]:
     """Choose what fits into a budget, the best first; of a long text, the part that is relevant to the question."""
     short = [shorten(rt, one, longest) for one in lines]
-    return [short[place] for place in scoring.pack((cost(one.turn) for one in short), budget)]
+    return [short[place] for place in pack((cost(one.turn) for one in short), budget)]
 
 
 def shorten(rt: Runtime, one: Line, budget: int) -> Line:
@@ -677,7 +679,7 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
     if stored.tokens <= budget and not one.skip:
         return one
     found_by = text if len(text) <= most else f"{text[:most]} {ELLIPSIS}"  # the rest is not indexed
-    part = scoring.excerpt(found_by, one.words, budget, rt.tokens.text, one.passage_cosines, one.skip)
+    part = excerpt(found_by, one.words, budget, rt.tokens.text, one.passage_cosines, one.skip)
     if part == text:  # the text fits, only an image or the like does not
         return one._replace(turn=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)
@@ -711,7 +713,7 @@ def outcome_of(result: Hits, reach: Scope, query: str, *_: object, **__: object)
 def _hits(rt: Runtime, lines: Sequence[Line], token_limit: int | None, notes: tuple[Reason, ...]) -> Hits:
     """Return lines as hits, as many as fit."""
     if token_limit is not None:
-        longest = max(scoring.LINE, token_limit // 4)
+        longest = max(LINE, token_limit // 4)
         lines = fit(rt, lines, token_limit, lambda turn: rt.tokens.text(line(turn)), longest)
     rt.note_recall([one.turn.key for one in lines if one.record is not None])
     return Hits(_hit(rt, one, notes) for one in lines)
@@ -877,5 +879,107 @@ def search_wider(
             break
     chosen = passed[:limit]
     if token_limit is not None:
-        chosen = [chosen[place] for place in scoring.pack((cost for cost, _ in chosen), token_limit)]
+        chosen = [chosen[place] for place in pack((cost for cost, _ in chosen), token_limit)]
     return [one for _, one in chosen]
+
+
+# Checks filters, and says where a hit comes from.
+
+KINDS = ("message", "record", *TYPES)
+"""What the kinds of a filter can be."""
+
+_LISTS = ("kinds", "tags", "speakers", "sessions")
+
+
+def check_filter(recall_filter: object) -> RecallFilter | None:
+    """Return a filter with its times in UTC and each value of a list once; None if everything passes.
+
+    Raises:
+        InvalidFilterError: It is not a filter, or one of its conditions cannot be checked.
+    """
+    if recall_filter is None:
+        return None
+    if not isinstance(recall_filter, RecallFilter):
+        raise InvalidFilterError(
+            f"`filter` must be a `RecallFilter`, got {recall_filter!r:.80}",
+            hint='Such as `RecallFilter(kinds=["record"], tags=["work"])`.',
+        )
+    lists = {name: _texts(name, getattr(recall_filter, name)) for name in _LISTS}
+    for kind in lists["kinds"]:
+        if kind not in KINDS:
+            raise InvalidFilterError(
+                f"`kinds` has {kind!r:.80}, which is not a kind", hint=f"There are {', '.join(KINDS)}."
+            )
+    try:
+        since, until = with_offset(recall_filter.since, "since"), with_offset(recall_filter.until, "until")
+        conditions_of(recall_filter.metadata)
+    except InputError as problem:
+        raise InvalidFilterError(str(problem).replace("`filter`", "`metadata`"), hint=problem.hint) from None
+    if since is not None and until is not None and since >= until:
+        raise InvalidFilterError(
+            f"nothing is both since {since.isoformat()} and until {until.isoformat()}",
+            hint="`since` is the earlier moment; what was said at `until` does not pass.",
+        )
+    metadata: Mapping[str, object] = recall_filter.metadata or {}
+    checked = RecallFilter(**lists, since=since, until=until, metadata=metadata)
+    return checked if any(getattr(checked, one.name) for one in fields(checked)) else None
+
+
+def _texts(name: str, values: object) -> Sequence[str]:
+    if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
+        raise InvalidFilterError(
+            f"`{name}` must be a list of texts, got {values!r:.80}", hint=f'For example `{name}=["…"]`.'
+        )
+    for value in values:
+        if not isinstance(value, str) or not value:
+            raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is not text", hint="Leave it out.")
+    return tuple(dict.fromkeys(values))
+
+
+# Says where each hit of a search comes from, for a model that looks something up.
+
+_FACTS = 5
+"""Facts besides the hits of one search."""
+SAYS: dict[RecordSource, str] = {
+    "explicit_user_input": "said by the user",
+    "corrected_memory": "said by the user",
+    "implicit_inference": CONCLUDED,
+    "system_generated": "written by memory",
+    "external_data": "from elsewhere",
+}
+"""Who says a record, by its source."""
+
+
+def origin_of(hit: Hit, scope: Scope) -> str:
+    """Return where a hit comes from: this session, another one, a record or an item.
+
+    Args:
+        hit: The hit.
+        scope: The session that asks.
+    """
+    if hit.record is not None:
+        return record_origin(hit.record, scope)
+    if hit.item is not None:
+        return hit.item.address
+    return "this conversation" if hit.session_id == scope.session_id else "another conversation"
+
+
+def record_origin(record: Record, scope: Scope) -> str:
+    """Return the id of a record and who says it; no id if it is another user's."""
+    if record.user_id != scope.user_id:
+        return "shared by somebody else"
+    return f"{record.memory_id}, {SAYS[record.source]}"
+
+
+def facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Record]:
+    """Return facts that are not hits, but have something of the query in their key or their words."""
+    asked = set(index_terms(query))
+    seen = {hit.record.memory_id for hit in hits if hit.record is not None}
+    about = (
+        record
+        for record in records
+        if record.key is not None
+        and record.memory_id not in seen
+        and not asked.isdisjoint(index_terms(f"{record.key} {record.value} {record.text}"))
+    )
+    return list(about)[:_FACTS]

@@ -17,9 +17,9 @@ from memlayer_core.messages.model import PreparedMessage, Session, message_of_dr
 from memlayer_core.messages.render import block, line, lines_inside, quote_line
 from memlayer_core.messages.splice import is_answer
 from memlayer_core.recall import search as recall_search
-from memlayer_core.recall.model import Reason, RecallFilter, check_filter
-from memlayer_core.recall.score import MARGIN, shares
-from memlayer_core.recall.search import Line, Question, SearchResult, age_of
+from memlayer_core.recall.model import Reason, RecallFilter
+from memlayer_core.recall.pack import MARGIN, shares
+from memlayer_core.recall.search import Line, Question, SearchResult, age_of, check_filter
 from memlayer_core.recall.sql import beginning
 from memlayer_core.runtime import Asking, Runtime, ask
 from memlayer_core.scope import Scope

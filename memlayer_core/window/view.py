@@ -17,7 +17,7 @@ from memlayer_core.messages.align import in_force
 from memlayer_core.messages.model import Session, beginning
 from memlayer_core.messages.preview import full_text, merge_messages, preview
 from memlayer_core.recall.model import Reason
-from memlayer_core.recall.score import LEAST, pack
+from memlayer_core.recall.pack import LEAST, pack
 from memlayer_core.recall.search import SearchScope
 from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Runtime

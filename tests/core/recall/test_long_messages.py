@@ -15,7 +15,7 @@ from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message
 from memlayer_core.models.minilm import folder, is_present
-from memlayer_core.recall.score import excerpt, shares
+from memlayer_core.recall.pack import excerpt, shares
 from memlayer_core.storage.tables import namespaces, texts
 from memlayer_core.storage.terms import passages, question_terms
 from tests.conftest import PROMPT

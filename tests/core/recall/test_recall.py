@@ -19,7 +19,7 @@ from memlayer_core import Chat, Context, Memory, Message, ToolCall
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
 from memlayer_core.events import IndexDegraded, IndexRecovered
 from memlayer_core.models.hashing import HashingEmbedder
-from memlayer_core.recall.score import pack
+from memlayer_core.recall.pack import pack
 from memlayer_core.scope import Scope
 from memlayer_core.seams import recall_budget
 from memlayer_core.storage.terms import index_terms, possible_names, question_terms

@@ -1,0 +1,150 @@
+"""Chooses what a context shows of the hits: without repetitions, cut to the part that is relevant, as many as fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import accumulate, pairwise, zip_longest
+
+from memlayer_core.messages.preview import ELLIPSIS, truncate_text
+from memlayer_core.storage.terms import index_terms, passages, sentence_starts, sentences
+
+LINE = 100
+"""Maximum tokens of a recalled line: a longer message is cut to the part that is relevant to the question."""
+
+LEAST = 8
+"""Tokens that the shortest recalled turn costs: a date, a name and a word."""
+
+MARGIN = 8
+"""Tokens that a recalled turn's line costs beyond the message: its date and name, without the message's frame."""
+
+
+def shares(total: int, weights: Sequence[int]) -> list[int]:
+    """Divide a number of tokens in the proportion of some weights. The parts are whole numbers, and together the total."""
+    ends = [total * behind // max(1, sum(weights)) for behind in accumulate(weights)]
+    return [end - start for start, end in pairwise((0, *ends))]
+
+
+_SHORT = 3  # words of a text below which it does not count as a repetition
+_REPEATED = (
+    0.5  # share of a line's words that stand in order in earlier texts, from which on it repeats these
+)
+
+
+def says_again(text: str, earlier: Iterable[str]) -> bool:
+    """Return whether a text repeats earlier ones: its words are in order in one of them, or at least half are in several.
+
+    Args:
+        text: What `fold` returned.
+        earlier: The same for texts that are older, or already in the context.
+    """
+    left = f" {text} "
+    for one in earlier:
+        if text in one and f" {text} " in f" {one} ":
+            return True
+        if one in left and one.count(" ") >= _SHORT - 1:
+            left = left.replace(f" {one} ", "  ")
+    return len(left.split()) <= (1 - _REPEATED) * len(text.split())
+
+
+def pack(costs: Iterable[int], budget: int) -> list[int]:
+    """Choose what fits, the best first; a candidate that is too large is skipped.
+
+    Args:
+        costs: Tokens of each candidate, the best first; read one by one, as far as needed.
+        budget: Tokens to spend.
+
+    Returns:
+        The places in `costs` that fit, in the order of their worth.
+    """
+    chosen: list[int] = []
+    for place, cost in enumerate(costs):
+        if cost <= budget:
+            chosen.append(place)
+            budget -= cost
+        if budget < LEAST:
+            break
+    return chosen
+
+
+_CHARACTERS = 16  # of a token: hardly any text has so many
+
+
+def excerpt(
+    text: str,
+    words: Collection[str],
+    budget: int,
+    cost: Callable[[str], int],
+    cosines: Sequence[float] = (),
+    skip: int = 0,
+) -> str:
+    """Return the part of a text around the sentence that has most of the words, and is near in meaning.
+
+    It grows by whole sentences, to both sides, first by those of the same passage, as long as it fits. An ellipsis marks each omission. A sentence that is
+    too long is truncated. If no sentence has any of the words, and nothing is known of its meaning, the excerpt is the
+    beginning.
+
+    Args:
+        text: Any text.
+        words: A question's index terms.
+        budget: Tokens that it may cost.
+        cost: Counts tokens.
+        cosines: Of each of the text's `passages` to the question; empty if they are not known.
+        skip: Characters at the beginning that are left out, since the context already has them.
+
+    Returns:
+        The text itself if it fits.
+    """
+    if not skip and _fits(text, budget, cost):
+        return text
+    spans = [
+        (start, start + len(sentence))
+        for start, sentence in zip(sentence_starts(text), sentences(text), strict=True)
+    ]
+    said = [text[max(start, skip) : end].strip() for start, end in spans if end > skip]
+    if not said:
+        return ""
+    shares = [len(set(index_terms(sentence)).intersection(words)) / max(1, len(words)) for sentence in said]
+    near = _nearness(text, cosines)[-len(said) :]
+    bears = [share + cosine for share, cosine in zip(shares, near, strict=True)]
+    best = max(range(len(said)), key=bears.__getitem__)
+    left = budget - 2 * cost(f"{ELLIPSIS} ")
+    if not _fits(f"{said[best]} ", left, cost):
+        return _cut(said[best], budget, cost)
+    left -= cost(f"{said[best]} ")
+    behind, before = range(best + 1, len(said)), range(best - 1, -1, -1)
+    taken = {best}
+    around = [place for pair in zip_longest(behind, before) for place in pair if place is not None]
+    for place in sorted(around, key=lambda place: near[place] != near[best]):  # the rest of its passage first
+        is_next = not taken.isdisjoint((place - 1, place + 1))
+        if is_next and _fits(f"{said[place]} ", left, cost):
+            taken.add(place)
+            left -= cost(f"{said[place]} ")
+    first, last = min(taken), max(taken)
+    part = " ".join(said[first : last + 1])
+    return f"{ELLIPSIS} " * (first > 0 or skip > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
+
+
+def _nearness(text: str, cosines: Sequence[float]) -> list[float]:
+    """Return the cosine of the passage that each sentence of a text begins in; zeros if the passages are others."""
+    starts, ends = sentence_starts(text), list(accumulate(map(len, passages(text))))
+    if len(cosines) != len(ends):
+        return [0.0] * len(starts)
+    return [cosines[bisect_right(ends, start)] for start in starts]
+
+
+def _fits(text: str, budget: int, cost: Callable[[str], int]) -> bool:
+    """Return whether a text fits into the budget. A text that is far too long is not counted to its end."""
+    beginning = text[: _CHARACTERS * max(budget, 1)]
+    return cost(beginning) <= budget and (len(beginning) == len(text) or cost(text) <= budget)
+
+
+def _cut(sentence: str, budget: int, cost: Callable[[str], int]) -> str:
+    """Return the beginning of a sentence that is too long. It is shortened until it fits."""
+    beginning = sentence[: _CHARACTERS * max(budget, 1)]
+    if cost(beginning) > budget:
+        sentence = beginning
+    characters = len(sentence) * budget // max(cost(sentence), 1)
+    while (part := truncate_text(sentence, characters)) and cost(part) > budget:
+        characters = characters * 3 // 4
+    return part
