@@ -62,6 +62,7 @@ class Bell:
 _PATIENCE = 60.0  # seconds without any progress before the waiting ends
 _SHOWN_AFTER = 1.0  # seconds after which a progress bar appears
 _LOOK = 0.05  # seconds between two checks
+_MANY = float("inf")
 
 
 def _doers(rt: Runtime) -> dict[JobKind, object]:
@@ -330,7 +331,7 @@ class Worker:
         others = [kind for kind, doer in _doers(rt).items() if doer is None]
         patience = _PATIENCE if timeout is None else timeout
         deadline = time.monotonic() + patience
-        fewest: tuple[int, int] | None = None
+        fewest = lacks = _MANY  # jobs, and texts since there were so few
         while True:
             # Notes are read first: those that become jobs now are in the backlog.
             is_noted = self._begins or self._accessed or self._owes_summaries
@@ -338,9 +339,10 @@ class Worker:
             backlog = rt.db.read(storage_jobs.backlog, others, now)
             if not is_noted and not backlog.queued and not _owes_index(rt):
                 return backlog
-            left = backlog.queued, rt.db.read(outbox.count)  # one job copies all texts that the index lacks
-            if timeout is None and (fewest is None or left < fewest):
-                fewest, deadline = left, time.monotonic() + patience
+            left = rt.db.read(outbox.count)  # one job copies all texts that the index lacks
+            if timeout is None and (backlog.queued < fewest or left < lacks):
+                lacks = _MANY if backlog.queued < fewest else left
+                fewest, deadline = min(fewest, backlog.queued), time.monotonic() + patience
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 failure = self._failures.get(_MODELS) or next(iter(self._failures.values()), None)
