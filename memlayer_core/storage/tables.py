@@ -222,7 +222,6 @@ costs = sa.Table(
     # The last day, and the calls of it.
     sa.Column("day", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("day_calls", sa.BigInteger, nullable=False, server_default="0"),
-    sa.Column("day_tokens", sa.BigInteger, nullable=False, server_default="0"),  # of no use any more
 )
 
 # Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and

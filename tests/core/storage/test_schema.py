@@ -22,7 +22,7 @@ from memlayer_core.storage.tables import tables
 pytestmark = pytest.mark.each_database
 
 Where = dict[str, Any]
-TABLES = {29: "74ae555484166354"}
+TABLES = {29: "47e8c3ad72eaf346"}
 """The version of the tables, and a digest of their columns and indexes."""
 
 
