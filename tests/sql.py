@@ -34,10 +34,16 @@ def stored_vectors(connection: Connection) -> list[IndexEntry]:
     return vectors.entries_of(connection, sorted(every))
 
 
-def postings(connection: Connection, reach: Scope | Folder, words: Sequence[str]) -> storage_words.Postings:
-    """Return what stands under words in a scope."""
-    owner = storage_words.owner(vectors.overview(connection, reach).number)
-    return storage_words.postings(connection, reach, words, [owner])
+def postings(
+    connection: Connection, reach: Scope | Folder, words: Sequence[str], owner: str | None = None
+) -> dict[str, dict[int, int]]:
+    """Return what stands under words in a scope: of each word the keys of its texts, and how often each has it."""
+    if owner is None:
+        owner = storage_words.owner(vectors.overview(connection, reach).number)
+    found = storage_words.postings(connection, reach, words, [owner])
+    return {
+        word: dict(zip(one.keys.tolist(), one.times.tolist(), strict=True)) for word, one in found.items()
+    }
 
 
 def filed_under(db: Database, reach: Scope, words: str) -> list[int]:

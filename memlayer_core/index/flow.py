@@ -28,7 +28,7 @@ from memlayer_core.storage import (
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import language_of, passages
 from memlayer_core.storage.vectors import Layout, ScopeStatistics, columns_of
-from memlayer_core.storage.words import Postings
+from memlayer_core.storage.words import Posting, Postings
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -112,11 +112,11 @@ def postings_of(
         words: Words, as the index files them.
         among: Keys of the only rows that are searched. None: all.
     """
-    found: dict[str, dict[int, int]] = {}
+    found: dict[str, list[Posting]] = {}
     for reach, owners in places:
-        for word, keys in storage_words.postings(connection, reach, words, owners, among).items():
-            found.setdefault(word, {}).update(keys)
-    return found
+        for word, texts_of in storage_words.postings(connection, reach, words, owners, among).items():
+            found.setdefault(word, []).append(texts_of)
+    return {word: storage_words.joined(some) for word, some in found.items()}
 
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:

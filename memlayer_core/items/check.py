@@ -208,10 +208,11 @@ def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, 
         postings: The texts that contain each of them.
         texts: How many texts there are.
     """
-    tells = {word: math.log1p(1 + texts / max(len(postings.get(word, ())), 0.5)) for word in words}
+    keys_of = {word: postings[word].keys.tolist() if word in postings else [] for word in words}
+    tells = {word: math.log1p(1 + texts / max(len(keys), 0.5)) for word, keys in keys_of.items()}
     whole = math.fsum(tells.values())
     found: dict[int, float] = {}
-    for word, keys in postings.items():
+    for word, keys in keys_of.items():
         for key in keys:
             found[key] = found.get(key, 0.0) + tells[word] / whole
     return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from typing import Any
@@ -188,14 +188,11 @@ storage_texts.register(
 _LISTED = 100  # folders with a user's id in a label
 _SEARCHED = 32  # folders of a user that a recall looks into
 
-DECLARED = sa.exists().where(tables.meta.c.name.like(sa.bindparam("declared_names")))
-"""The condition that a tenant has declared namespaces of its users; `declared_names` gives the parameter."""
+_IS_DECLARED = tables.meta.c.name.between(sa.bindparam("declared_from"), sa.bindparam("declared_to"))
+DECLARED = sa.exists().where(_IS_DECLARED)
+"""The condition that a tenant has declared namespaces of its users; `declared_names` gives the parameters."""
 
-_PATTERNS = Statement(
-    sa.select(tables.meta.c.value)
-    .where(tables.meta.c.name.like(sa.bindparam("declared_names")))
-    .order_by(tables.meta.c.name)
-)
+_PATTERNS = Statement(sa.select(tables.meta.c.value).where(_IS_DECLARED).order_by(tables.meta.c.name))
 
 
 def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
@@ -207,7 +204,7 @@ def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...
 
 def folders_of(connection: sa.Connection, tenant_id: str, user_id: str) -> list[Folder]:
     """Return the folders of a user: one in each namespace that was declared."""
-    rows = _PATTERNS.all(connection, {"declared_names": declared_names(tenant_id)})
+    rows = _PATTERNS.all(connection, declared_names(tenant_id))
     return [folder_of_user(tenant_id, json.loads(row.value), user_id) for row in rows]
 
 
@@ -237,9 +234,10 @@ def undeclared_folders(connection: sa.Connection, tenant_id: str, user_id: str) 
     return sorted(labels for labels in every if not is_within(labels, own))
 
 
-def declared_names(tenant_id: str) -> str:
-    """Return the pattern of the names under which a tenant's declarations are kept."""
-    return _prefix(tenant_id) + "%"
+def declared_names(tenant_id: str) -> Mapping[str, str]:
+    """Return names before and behind those under which a tenant's declarations are kept: hexadecimal digits follow the prefix."""
+    prefix = _prefix(tenant_id)
+    return {"declared_from": prefix, "declared_to": prefix + "z"}
 
 
 def _prefix(tenant_id: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +20,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.seams import FloatVector, SimilarityScale
 from memlayer_core.storage.terms import name_parts
 from memlayer_core.storage.vectors import TextColumns
-from memlayer_core.storage.words import Postings
+from memlayer_core.storage.words import NOWHERE, Postings
 
 Column = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -67,7 +66,7 @@ class Texts:
 
     Args:
         places: Those that have vectors, place by place.
-        worded: Keys of texts that have words of the question; some may have no vector yet.
+        others: Keys of texts that have words of the question, shape (m,); some may have no vector yet.
         talk_of: Returns of some texts the numbers of their sessions, where they are messages; asked for those without a vector.
         eligible: Keys of the texts that pass the caller's filter; None: all do.
         asks: Key of the text that asks, which is left out; 0: there is none.
@@ -84,14 +83,13 @@ class Texts:
     def __init__(
         self,
         places: Sequence[TextColumns],
-        word_keys: Collection[int],
+        others: NDArray[np.int64],
         talk_of: Callable[[Sequence[int]], Mapping[int, int]] = lambda _: {},
         eligible: Collection[int] | None = None,
         asks: int = 0,
         size: int | None = None,
     ) -> None:
         embedded = np.concatenate([np.zeros(0, np.int64), *(place.keys for place in places)])
-        others = _keys(word_keys)
         for place in places:
             at = np.minimum(np.searchsorted(place.keys, others), len(place.keys) - 1)
             others = others[place.keys[at] != others] if len(place.keys) else others
@@ -166,7 +164,7 @@ class Scores:
             is near everything), and the information of the words that it shares.
         parts: The parts of the score by name, each of shape (n,).
         cosines: Of the nearest passage, NaN without a vector. Shape (n,).
-        words: The question's words, each with the keys of the texts that have it.
+        words: The question's words, each with the texts that have it.
         has_words: Whether the question has any word that is not a stop word.
     """
 
@@ -227,7 +225,7 @@ class Look(NamedTuple):
     Attributes:
         texts: The texts.
         words: Of each query the index terms without stop words.
-        postings: For each term the texts that have it, by key; empty for one that too many have.
+        postings: For each term the texts that have it; none for one that too many have.
         scale: The scale of the embedder's cosines.
     """
 
@@ -253,15 +251,18 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     session = np.empty_like(in_order)
     session[talk_order] = in_order
     sessions = int(in_order.max(initial=0)) + 1
-    held = [postings.get(word) for word in words]
-    holders = list(filter(None, held))  # without words that nobody said, or too many did
-    counts = np.fromiter(map(len, holders), np.int64, len(holders))
+    # Without words that nobody said, or too many did.
+    holders = [one for word in words if (one := postings.get(word)) is not None and len(one.keys)]
+    counts = np.array([len(one.keys) for one in holders], np.int64)
     word = np.repeat(np.arange(len(holders)), counts)
-    rows = np.searchsorted(keys, np.fromiter(chain(*holders), np.int64, len(word)))  # all of them are here
-    times = np.fromiter(chain.from_iterable(one.values() for one in holders), np.float64, len(word))
+    rows = np.searchsorted(
+        keys, np.concatenate([NOWHERE.keys, *(one.keys for one in holders)])
+    )  # all are here
+    times = np.concatenate([NOWHERE.times, *(one.times for one in holders)])
     least = math.log(max(size, _USUAL) + 1)
     nats = least - np.log(counts + 0.5)
-    asked = float(nats.sum()) + held.count(None) * (least - math.log(0.5))
+    unsaid = sum(word not in postings for word in words)
+    asked = float(nats.sum()) + unsaid * (least - math.log(0.5))
     gain = _rarity(counts, size)[word] * times * (1 + _SATURATION) / (times + _SATURATION)
     bm25, information, of_session = (np.zeros(count) for count in (len(keys), len(keys), sessions))
     np.add.at(bm25, rows, gain)
@@ -293,7 +294,7 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
     total: Column = sum(parts.values(), np.zeros(len(keys)))
     return Scores(
-        total, support, parts, cosines, {word: postings.get(word, {}) for word in words}, bool(words)
+        total, support, parts, cosines, {word: postings.get(word, NOWHERE) for word in words}, bool(words)
     )
 
 

@@ -314,12 +314,11 @@ def _look(
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
     new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
-    postings = {**earlier, **postings_of(connection, scope.word_owners, new, eligible)}
-    for keys in postings.values():
-        keys.pop(asks, None)
-    worded = dict.fromkeys(chain(*postings.values()))
+    found = postings_of(connection, scope.word_owners, new, eligible)
+    postings = {**earlier, **{word: one.only(one.keys != asks) for word, one in found.items()}}
+    worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
     if own is None:
-        own = columns_of(connection, _chosen(rt, every, list(worded), eligible))
+        own = columns_of(connection, _chosen(rt, every, worded, eligible))
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
@@ -341,7 +340,7 @@ _RARE = 5  # times as many texts of another language: a language with only a few
 
 
 def _chosen(
-    rt: Runtime, every: Sequence[Query], word_keys: Sequence[int], eligible: Collection[int] | None
+    rt: Runtime, every: Sequence[Query], word_keys: NDArray[np.int64], eligible: Collection[int] | None
 ) -> list[int]:
     """Return the keys of the texts whose vectors are compared where there are too many: those that an index or a word found."""
     near = [one.key for asked in every for one in asked.neighbours or ()]
@@ -349,7 +348,7 @@ def _chosen(
         near = [key for key in near if key in eligible]
         if len(eligible) <= rt.settings.exact_scan_limit or len(near) < _READ:
             return list(eligible)  # the index does not know what passes
-    return list(dict.fromkeys([*near, *sorted(word_keys, reverse=True)[:_DEPTH]]))
+    return list(dict.fromkeys([*near, *word_keys[::-1][:_DEPTH].tolist()]))
 
 
 def _eligible_keys(
@@ -482,7 +481,7 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
     explained = []
     for one in lines:
         is_long = one.turn.tokens > LINE or one.skip
-        words = tuple([word for word, keys in scores.words.items() if one.turn.key in keys])
+        words = tuple([word for word, some in scores.words.items() if one.turn.key in some.keys])
         explained.append(
             one._replace(
                 reasons=scores.reasons(one.row, words),

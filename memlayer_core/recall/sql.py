@@ -86,7 +86,7 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
         **statements.reach_parameters(reach),
         # A session without a user sees nothing that is shared.
         "commons": "" if reach.session_id is not None else reach.commons.namespace,
-        "declared_names": declared_names(reach.tenant_id),
+        **declared_names(reach.tenant_id),
         "session_bucket": scope.session_bucket,
     }
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}

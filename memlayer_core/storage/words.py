@@ -11,15 +11,46 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
+from typing import Any, NamedTuple
 
+import numpy as np
 import sqlalchemy as sa
+from numpy.typing import NDArray
 
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.statements import EVERY, ListStatement, Statement
 from memlayer_core.storage.tables import texts, words as table
 
-Postings = Mapping[str, dict[int, int]]
-"""For each term of a question: the keys of the texts that contain it, and how often each contains it."""
+
+class Posting(NamedTuple):
+    """The texts that contain a word, as columns.
+
+    Attributes:
+        keys: Their keys, int64, shape (n,).
+        times: How often each contains it, shape (n,).
+    """
+
+    keys: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+    def only(self, here: NDArray[np.bool_] | NDArray[np.int64]) -> Posting:
+        """Return the texts of some rows."""
+        return Posting(self.keys[here], self.times[here])
+
+
+Postings = Mapping[str, Posting]
+"""The texts of each term of a question."""
+
+NOWHERE = Posting(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def joined(some: Sequence[Posting]) -> Posting:
+    """Return the texts of several postings, each text once."""
+    if len(some) == 1:
+        return some[0]
+    every = Posting(*map(np.concatenate, zip(*some, strict=True)))
+    return every.only(np.unique(every.keys, return_index=True)[1])
+
 
 MOST_ROWS = 1000
 """Maximum number of times that texts may contain a word. A more frequent word says little about each of them: it is left out,
@@ -30,6 +61,7 @@ _LENGTHS = (4, 16, _MOST_WORDS)  # words of a prepared search
 _INSERT = Statement(sa.insert(table).values({name: sa.bindparam(name) for name in ("word", "text", "count")}))
 _DELETE = ListStatement(lambda keys: sa.delete(table).where(table.c.text.in_(keys)))
 _EXISTING = ListStatement(lambda keys: sa.select(table.c.text).distinct().where(table.c.text.in_(keys)))
+_BLANK: Any = sa.literal_column("' '")  # no parameter: the statement is written once
 _EVERYWHERE: Mapping[str, str] = {}
 _NARROW = [sa.bindparam("bucket", type_=sa.Text), sa.bindparam("commons", type_=sa.Text)]
 _IS_NEAR = sa.exists().where(
@@ -81,7 +113,7 @@ def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
 
 def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:
     """Return those of some terms, each with its owner's token in front, that any text has."""
-    return {term for term, at in _search(connection, list(terms), 1).items() if at}
+    return set(_search(connection, list(terms), 1))
 
 
 def postings(
@@ -104,19 +136,21 @@ def postings(
     """
     spelled = {owner + word: word for owner in owners for word in words[:_MOST_WORDS]}
     narrow = _narrow(reach) if among is None else _EVERYWHERE
-    most = MOST_ROWS + 1 if among is None else EVERY
-    found: dict[str, Counter[int]] = {}
+    found: dict[str, list[Posting]] = {}
     common: list[str] = []
+    most = MOST_ROWS + 1 if among is None else EVERY
     for term, every in _search(connection, list(spelled), most, narrow).items():
-        times = every if among is None else {key: every[key] for key in every if key in among}
-        if sum(times.values()) > MOST_ROWS:
+        here = every if among is None else every.only(np.isin(every.keys, list(among)))
+        if here.times.sum() > MOST_ROWS:
             common.append(term)
-        elif times:
-            found.setdefault(spelled[term], Counter()).update(times)
+        elif len(here.keys):
+            found.setdefault(spelled[term], []).append(here)
     if common and not found and among is None:
-        together = dict.fromkeys(_together(connection, common, narrow), 1)
-        return {spelled[term]: together for term in common if together}
-    return {spelled[term]: {} for term in common} | found
+        keys = np.array(_together(connection, common, narrow), np.int64)
+        return {spelled[term]: Posting(keys, np.ones_like(keys)) for term in common if len(keys)}
+    return dict.fromkeys(map(spelled.__getitem__, common), NOWHERE) | {
+        word: joined(some) for word, some in found.items()
+    }
 
 
 def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
@@ -129,26 +163,32 @@ def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
 
 def _search(
     connection: sa.Connection, terms: Sequence[str], limit: int, narrow: Mapping[str, str] = _EVERYWHERE
-) -> dict[str, dict[int, int]]:
-    """Return the keys of the first texts of each term, `limit` at most, and how often each has it."""
-    found: dict[str, dict[int, int]] = {term: {} for term in terms}
+) -> dict[str, Posting]:
+    """Return the first texts of each term that any text has, `limit` at most."""
+    found: dict[str, Posting] = {}
     for start in range(0, len(terms), _MOST_WORDS):
         some = terms[start : start + _MOST_WORDS]
         length = next(length for length in _LENGTHS if length >= len(some))
         names = [f"word_{place}" for place in range(length)]
         values = {**dict(zip_longest(names, some, fillvalue="")), **narrow, "limit": limit}
-        for term, key, count in _first_texts(length, bool(narrow)).all(connection, values):
-            found[term][key] = count
+        for place, *columns in _first_texts(length, bool(narrow)).all(connection, values):
+            if columns[0] is not None and place < len(some):
+                found[some[place]] = Posting(*(np.fromstring(one, np.int64, sep=" ") for one in columns))
     return found
 
 
 @lru_cache(maxsize=2 * len(_LENGTHS))
 def _first_texts(length: int, is_narrow: bool) -> Statement:
-    """Return a search for so many words, each with a limit of its own."""
-    query = sa.select(table.c.word, table.c.text, table.c.count).where(*([_IS_NEAR] if is_narrow else []))
+    """Return a search for so many words: a row for each, since a row for each text costs several times as much."""
+    query = sa.select(table.c.text, table.c.count).where(*([_IS_NEAR] if is_narrow else []))
     query = query.order_by(table.c.text).limit(sa.bindparam("limit"))
     every = [query.where(table.c.word == sa.bindparam(f"word_{place}")) for place in range(length)]
-    return Statement(sa.union_all(*(sa.select(one.subquery()) for one in every)))
+    return Statement(sa.union_all(*(_in_one_row(place, one.subquery()) for place, one in enumerate(every))))
+
+
+def _in_one_row(place: int, found: sa.Subquery) -> sa.Select[*tuple[Any, ...]]:
+    texts_of, times = (sa.func.aggregate_strings(sa.cast(one, sa.Text), _BLANK) for one in found.c)
+    return sa.select(sa.literal_column(str(place)), texts_of, times)
 
 
 def _together(connection: sa.Connection, terms: Sequence[str], narrow: Mapping[str, str]) -> list[int]:

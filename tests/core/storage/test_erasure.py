@@ -28,6 +28,7 @@ from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs, sqlite, words as storage_words
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from tests.conftest import PROMPT
+from tests.sql import postings
 
 pytestmark = pytest.mark.each_database
 
@@ -346,7 +347,7 @@ def test_what_is_filed_and_not_deleted_is_found_by_its_owner_as_often_as_it_was_
             for (scope, owner), word in itertools.product(OWNERS.items(), "abcdef"):
                 counts = {key: said.count(word) for key, (whose, said) in here.items() if whose is scope}
                 times = {key: count for key, count in counts.items() if count}
-                found = storage_words.postings(connection, scope.reach(), [word], [owner])
+                found = postings(connection, scope.reach(), [word], owner)
                 assert found.get(word, {}) == times
                 assert bool(storage_words.existing(connection, [owner + word])) == bool(times)
 
