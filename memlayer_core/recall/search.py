@@ -478,10 +478,11 @@ def read_lines(
 def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
     """Return lines with what is known of each from its score: the reasons, the question's words, the cosines of its passages."""
     texts, scores, vector = result.texts, result.scores, result.question.own.vector
-    explained = []
-    for one in lines:
+    every, explained = list(lines), []
+    words_of = storage_words.words_of(scores.words, [one.turn.key for one in every])
+    for one in every:
         is_long = one.turn.tokens > LINE or one.skip
-        words = tuple([word for word, some in scores.words.items() if one.turn.key in some.keys])
+        words = tuple(words_of.get(one.turn.key, ()))
         explained.append(
             one._replace(
                 reasons=scores.reasons(one.row, words),

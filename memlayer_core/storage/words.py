@@ -71,6 +71,18 @@ _IS_NEAR = sa.exists().where(
 """The condition that a text is of the agent or the session that a search names, or shared with its users."""
 
 
+def words_of(postings: Postings, keys: Sequence[int]) -> dict[int, list[str]]:
+    """Return the words that some texts have, by the texts' keys, in the order of the words."""
+    words, every = list(postings), [NOWHERE.keys, *(one.keys for one in postings.values())]
+    of_word = np.repeat(np.arange(len(every)) - 1, [len(one) for one in every])
+    together = np.concatenate(every)
+    here = np.isin(together, keys)
+    found: dict[int, list[str]] = {}
+    for word, key in zip(of_word[here].tolist(), together[here].tolist(), strict=True):
+        found.setdefault(key, []).append(words[word])
+    return found
+
+
 def keys(connection: sa.Connection) -> list[int]:
     """Return the keys of all texts whose words are filed, in their order."""
     return list(connection.scalars(sa.select(table.c.text).distinct().order_by(table.c.text)))
