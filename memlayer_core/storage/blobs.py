@@ -37,24 +37,22 @@ def unpacked(blobs: Sequence[bytes], counts: Sequence[int]) -> NDArray[np.float3
         counts: How many vectors each has.
 
     Returns:
-        Shape (number of all vectors, dimension).
+        Shape (dimension, number of all vectors): a column for each vector.
     """
     dimension = dimension_of(blobs[0])
     width = -(-dimension // 8)
-    rows = np.repeat([blob[0] == _SPARSE for blob in blobs], counts)
+    is_sparse = np.repeat([blob[0] == _SPARSE for blob in blobs], counts)
+    matrix = np.zeros((dimension, len(is_sparse)), dtype="<f4")
     parts = [(blob, _HEAD + count * width) for blob, count in zip(blobs, counts, strict=True)]
     sparse = [(blob[_HEAD:end], blob[end:]) for blob, end in parts if blob[0] == _SPARSE]
     bits = _joined([one for one, _ in sparse], "u1").reshape(-1, width)
-    found = np.zeros((len(bits), dimension), dtype="<f4")
     # Places of true values are found seven times as fast as those of numbers.
     at = np.flatnonzero(np.unpackbits(bits, axis=1, count=dimension).view(bool))
-    found.reshape(-1)[at] = _joined([one for _, one in sparse], "<f2").astype("<f4")
-    if len(found) == len(rows):
-        return found
-    matrix = np.empty((len(rows), dimension), dtype="<f4")
-    matrix[rows] = found
+    vector, number = np.divmod(at, dimension)
+    matrix[number, np.flatnonzero(is_sparse)[vector]] = _joined([one for _, one in sparse], "<f2")
     dense = [blob[_HEAD:] for blob in blobs if blob[0] == _DENSE]
-    matrix[~rows] = _joined(dense, "<f2").reshape(-1, dimension)
+    if dense:
+        matrix[:, ~is_sparse] = _joined(dense, "<f2").reshape(-1, dimension).T
     return matrix
 
 
@@ -65,7 +63,7 @@ def dimension_of(blob: bytes) -> int:
 
 def parts_of(row: Any) -> tuple[FloatVector, ...]:
     """Return the vectors of the parts of a row of texts."""
-    return tuple(unpacked([row.vector], [row.vectors]))
+    return tuple(np.ascontiguousarray(unpacked([row.vector], [row.vectors]).T))
 
 
 def entry_of(row: Any) -> IndexEntry:

@@ -79,7 +79,7 @@ class Layout:
 # search reads both on its own snapshot, and takes from the cache what belongs to them: a vector that another process
 # removed a moment ago is not found.
 
-_ROOM = 1.25  # rows of a matrix for each row that it has: most growth then copies nothing
+_ROOM = 1.25  # columns of a matrix for each one that it has: most growth then copies nothing
 _OVERHEAD = 184  # bytes that a text takes besides its vectors: its columns, its place in a dict
 _AGENT, _SESSION, _SPEAKER, _LANGUAGE = range(4)  # the labels of a text
 
@@ -92,9 +92,10 @@ class _Block:
         version: Version of the namespace.
         texts: How many texts are its own.
         vectors: How many vectors they have.
-        matrix: Unit vectors, float32, shape (at least `vectors`, dimension). Those of a text stand one behind the other.
+        matrix: Unit vectors as columns, float32, shape (dimension, at least `vectors`). Those of a text stand one behind the
+            other. A product with a question then reads only the numbers where the question is not zero.
         total: The sum of its vectors, shape (dimension,).
-        starts: The row of each text's first vector, shape (at least `texts`,).
+        starts: The column of each text's first vector, shape (at least `texts`,).
         keys: Keys of the texts, int64, shape (at least `texts`,).
         sessions: Numbers of the sessions of messages; of other texts the key below zero. The same shape.
         labels: Of each text the numbers of its agent's and session's buckets, its speaker and its language, int32, shape
@@ -157,7 +158,7 @@ class TextColumns:
     def cosines(self, vector: FloatVector) -> FloatVector:
         """Return the cosine of each text to a unit vector: that of its nearest passage, shape (n,)."""
         block = self._block
-        near = products(block.matrix[: block.vectors], vector)
+        near = products(block.matrix[:, : block.vectors], vector)
         if block.vectors != block.texts:
             near = np.maximum.reduceat(near, block.starts[: block.texts])
         return near[self._order]
@@ -168,7 +169,7 @@ class TextColumns:
         ends = np.cumsum(counts)
         behind = np.repeat(block.starts[self._order[rows]] + counts - ends, counts)
         mean: FloatVector = block.total / np.float32(max(1, block.vectors))
-        near = products(block.matrix[behind + np.arange(len(behind))], mean)
+        near = products(np.take(block.matrix, behind + np.arange(len(behind)), axis=1), mean)
         nearest: FloatVector = np.maximum.reduceat(near, ends - counts) if len(rows) else near
         return np.maximum(nearest - mean @ mean, 0)
 
@@ -178,7 +179,7 @@ class TextColumns:
         if place >= block.texts:
             return ()
         end = block.starts[place + 1] if place + 1 < block.texts else block.vectors
-        return tuple(products(block.matrix[block.starts[place] : end], vector).tolist())
+        return tuple(products(block.matrix[:, block.starts[place] : end], vector).tolist())
 
     def nearest(self, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Return the nearest texts, at most `limit`, the nearest first."""
@@ -267,20 +268,24 @@ class VectorCache:
 
 
 def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
-    """Return the scalar product of each row with a vector, shape (number of rows,).
+    """Return the scalar product of each column with a vector, shape (number of columns,).
 
     Raises:
         EmbedderMismatchError: They have other dimensions.
     """
-    if not len(matrix):
+    if not matrix.shape[1]:
         return np.zeros(0, dtype=np.float32)
-    if matrix.shape[1] != len(vector):
+    if len(matrix) != len(vector):
         raise EmbedderMismatchError(
-            f"the store's vectors have {matrix.shape[1]} dimensions, and the question's has {len(vector)}",
+            f"the store's vectors have {len(matrix)} dimensions, and the question's has {len(vector)}",
             hint="Open the store with the embedder that made its vectors, or `Memory.reembed(…, embedder=…)`.",
         )
-    # One product a row: on a busy machine the threads that a matrix product starts wait for each other.
-    near: FloatVector = np.matmul(matrix[:, None, :], np.asarray(vector, dtype=np.float32))[:, 0]
+    asked = np.asarray(vector, dtype=np.float32)
+    some = np.flatnonzero(asked)
+    if 2 * len(some) < len(asked):  # a hashed question is zero nearly everywhere
+        matrix, asked = matrix[some], asked[some]
+    # `matmul` starts threads, which wait for each other on a busy machine.
+    near: FloatVector = np.einsum("i,ij->j", asked, matrix)
     return near
 
 
@@ -292,7 +297,7 @@ def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
         version,
         0,
         0,
-        np.empty((max(1, int(vectors * _ROOM)), dimension), dtype="<f4"),
+        np.empty((dimension, max(1, int(vectors * _ROOM))), dtype="<f4"),
         np.zeros(dimension, dtype="<f4"),
         np.empty(size, dtype=np.int64),
         np.empty(size, dtype=np.int64),
@@ -312,7 +317,7 @@ def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeSta
     """
     is_tip = len(block.places) == block.texts
     texts, vectors = block.texts + len(rows), block.vectors + sum(row[-2] for row in rows)
-    fits = texts <= len(block.keys) and vectors <= len(block.matrix) and texts == overview.texts
+    fits = texts <= len(block.keys) and vectors <= block.matrix.shape[1] and texts == overview.texts
     if not (block.texts and is_tip and fits) or any(row[0] in block.places for row in rows):
         return None
     return _appended(block, rows, overview.version)
@@ -324,8 +329,9 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
         keys, kinds, owners, *labels, counts, found = zip(*rows, strict=True)
         block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
         joined = blobs.unpacked(found, counts)
-        block.matrix[vectors : vectors + len(joined)] = joined
-        vectors, total = vectors + len(joined), total + joined.sum(0)
+        more = joined.shape[1]
+        block.matrix[:, vectors : vectors + more] = joined
+        vectors, total = vectors + more, total + joined.sum(1)
         block.keys[first:behind] = keys
         block.sessions[first:behind] = [
             owner if kind == "message" else -key for key, kind, owner in zip(keys, kinds, owners, strict=True)

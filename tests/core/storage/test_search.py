@@ -47,7 +47,7 @@ def in_journal(db: Database, reach: Scope) -> dict[int, float]:
     columns = tables.texts.c
     query = tables.texts.select().where(columns.namespace == reach.namespace, columns.vector.is_not(None))
     return {
-        row.key: round(float(max(unpacked([row.vector], [row.vectors]) @ QUESTION)), 4)
+        row.key: round(float(max(QUESTION @ unpacked([row.vector], [row.vectors]))), 4)
         for row in db.read(lambda connection: connection.execute(query).all())
         if reach.agent_id is None or row.agent_bucket == reach.bucket
     }
@@ -215,7 +215,7 @@ def test_rows_of_any_density_come_back_together(rows, dimension: int, seed: int)
         chance.normal(size=(n, dimension)) * (chance.random((n, dimension)) < share) for n, share in rows
     ]
     blobs = [packed(one.astype(np.float32)) for one in given_]
-    back = unpacked(blobs, [len(one) for one in given_])
+    back = unpacked(blobs, [len(one) for one in given_]).T
     assert back.dtype == np.float32
     np.testing.assert_allclose(back, np.concatenate(given_), atol=2e-3, rtol=1e-3)
 
@@ -223,4 +223,4 @@ def test_rows_of_any_density_come_back_together(rows, dimension: int, seed: int)
 def test_a_hashed_message_takes_a_sixth_of_its_floats() -> None:
     (vector,) = HashingEmbedder().embed(["I moved to Leeds with my mate Joe last summer, near the river."])
     assert len(packed([vector])) < 4 * len(vector) / 6
-    assert float(unpacked([packed([vector])], [1])[0] @ vector) > 0.999
+    assert (vector @ unpacked([packed([vector])], [1])).item() > 0.999
