@@ -302,8 +302,8 @@ class Admin:
         is_gone = "journal" in problems
         backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
         costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
-        if rt.db.disk.problem is not None:
-            problems["disk"] = rt.db.disk.problem
+        if rt.db.disk_problem is not None:
+            problems["disk"] = rt.db.disk_problem
         late = 0 if is_gone else backlog.queued - rt.db.read(jobs.resting, rt.now())
         if late > rt.settings.backlog_limit:
             problems["backlog"] = f"{late:,} background jobs wait, more than {rt.settings.backlog_limit:,}"
