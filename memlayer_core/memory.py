@@ -40,7 +40,6 @@ from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
 from memlayer_core.storage import jobs, texts, vectors
-from memlayer_core.storage.files import FileWriter
 from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
 from memlayer_core.transfer import flow as transfer_flow
@@ -804,9 +803,9 @@ class Memory(Viewable):
         Raises:
             StoreUnavailableError: The target cannot be written. An existing file is unchanged.
         """
-        rt, out = self.runtime, FileWriter(target)
+        rt = self.runtime
         flow = transfer_flow.export(
-            rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
+            rt.db, target, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
         return self._drive(flow)
 
