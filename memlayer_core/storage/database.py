@@ -272,16 +272,12 @@ def check_version(connection: Connection) -> None:
         OlderSchemaError: An earlier memlayer wrote the store.
     """
     version = _version(connection)
+    problem = f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}"
     if version > SCHEMA_VERSION:
-        raise errors.NewerSchemaError(
-            f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
-            hint="Upgrade memlayer-core to the version that wrote the store; nothing was changed.",
-        )
+        hint = "Upgrade memlayer-core to the version that wrote the store; nothing was changed."
+        raise errors.NewerSchemaError(problem, hint=hint)
     if version < SCHEMA_VERSION:
-        raise errors.OlderSchemaError(
-            f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
-            hint=_way_over(connection),
-        )
+        raise errors.OlderSchemaError(problem, hint=_way_over(connection))
 
 
 def _version(connection: Connection) -> int:

@@ -88,8 +88,15 @@ def _reading(connection: sa.Connection) -> Iterator[None]:
     """Read on one snapshot. Its end is sent, and not waited for."""
     _READ.run(connection, _NOTHING)
     yield
+    pipeline = connection.info["pipeline"]
+    is_answered = not pipeline.result_queue
     try:
-        _end_read(connection)
+        _COMMIT.run(connection, _NOTHING)
+        if is_answered:  # the next transaction receives the answer with its first rows
+            pipeline.pgconn.pipeline_sync()
+            pipeline.result_queue.append(None)  # the driver's mark for it
+        else:
+            _wait(connection, "COMMIT")  # an error is not left to the next transaction
     except sa.exc.DBAPIError:
         connection.invalidate()  # what was read is good
 
@@ -116,18 +123,6 @@ def _wait(connection: sa.Connection, last: str) -> None:
         connection.info["pipeline"].sync()
     except connection.dialect.loaded_dbapi.Error as problem:
         raise error_of(last, problem, connection) from problem
-
-
-def _end_read(connection: sa.Connection) -> None:
-    """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
-    pipeline = connection.info["pipeline"]
-    is_answered = not pipeline.result_queue
-    _COMMIT.run(connection, _NOTHING)
-    if is_answered:
-        pipeline.pgconn.pipeline_sync()
-        pipeline.result_queue.append(None)  # the driver's mark for it
-    else:
-        _wait(connection, "COMMIT")  # an error is not left to the next transaction
 
 
 def _postgres_engine(url: str, settings: Settings, **pool: Any) -> sa.Engine:

@@ -395,12 +395,10 @@ def read_only_uri(file: Path) -> str:
 
 def _emptied_log(connection: sa.Connection) -> bool:
     """Empty the write-ahead log. Returns False where a reader needs it for longer than writers should wait."""
-    patience = connection.scalar(sa.text("PRAGMA busy_timeout"))
-    connection.execute(sa.text(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}"))
-    try:
-        held_back: int = connection.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
-    finally:
-        connection.execute(sa.text(f"PRAGMA busy_timeout = {patience}"))
+    patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}")
+    held_back = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}")
     return not held_back
 
 
@@ -410,7 +408,7 @@ _PAGES = 1000  # copied at a time; Ctrl-C is heard in between
 _PARTIAL = "journal.sqlite3.partial"
 
 
-def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None] | None = None) -> int:
+def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None]) -> int:
     """Copy the journal of one directory into another one, as it is at this moment.
 
     A read transaction is held meanwhile: others write, and nothing of that is in the copy. The copy appears when it is
@@ -456,13 +454,8 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
     return size
 
 
-def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | None) -> None:
+def _copy(source: Path, target: Path, progress: Callable[[int, int], None]) -> None:
     """Copy all pages of one moment, and read the copy."""
-
-    def on_progress(_: int, rest: int, pages: int) -> None:
-        if progress is not None:
-            progress(pages - rest, pages)
-
     may_lock = all(os.access(one, os.W_OK) for one in (source, source.parent))
     uri = f"{source.absolute().as_uri()}?mode=rw" if may_lock else read_only_uri(source)
     with (
@@ -471,7 +464,9 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | Non
     ):
         original.execute("BEGIN")  # SQLite restarts a copy when somebody writes, unless it has a snapshot
         original.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        original.backup(copy, pages=_PAGES, progress=on_progress, sleep=0)
+        original.backup(
+            copy, pages=_PAGES, sleep=0, progress=lambda _, rest, pages: progress(pages - rest, pages)
+        )
         original.execute("ROLLBACK")
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
