@@ -140,12 +140,8 @@ class EmbeddedChroma(ChromaIndex):
             chroma_api_impl="chromadb.api.rust.RustBindingsAPI", is_persistent=True, persist_directory=path
         )
         _STARTED_IN.add(os.getpid())
-        try:
-            with translate_errors(f"open {path}"):
-                client: ClientAPI = chromadb.PersistentClient(path, settings=settings)
-        except IndexCorruptError:
-            self._wipe()
-            raise
+        with translate_errors(f"open {path}"):
+            client: ClientAPI = chromadb.PersistentClient(path, settings=settings)
         self._opened, self._blanked = identity_of(self.directory / _DATABASE), set()
         return client
 

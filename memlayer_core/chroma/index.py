@@ -425,22 +425,12 @@ def load_chromadb() -> ModuleType:
     try:
         import chromadb  # takes a second, so only if it is needed
     except Exception as problem:
-        named = ", ".join(_rejected(problem)) or "a variable"
         raise IndexUnavailableError(
             f"chromadb cannot be imported: {problem}",
-            hint=f"Chroma reads unprefixed environment variables and the file .env of the working "
-            f"directory: check {named} there, or start the process in another directory.",
+            hint="Chroma reads unprefixed environment variables and the file .env of the working directory: check those that "
+            "the error names, or start the process in another directory.",
         ) from problem
     return chromadb
-
-
-def _rejected(problem: Exception) -> list[str]:
-    """Return the variables that a pydantic error complains about."""
-    from pydantic import ValidationError  # only a failure needs it
-
-    if not isinstance(problem, ValidationError):
-        return []
-    return ["_".join(map(str, error["loc"])).upper() for error in problem.errors()]
 
 
 def chroma_settings(**values: Any) -> Any:
@@ -475,36 +465,29 @@ def translate_errors(action: str) -> Iterator[None]:
         yield
     except MemlayerError:
         raise
-    except Exception as problem:
-        raise _translation(problem, action) from problem
     except BaseException as problem:
-        if type(problem).__name__ != "PanicException":  # how Rust's panics reach Python
+        is_panic = type(problem).__name__ == "PanicException"  # how Rust's panics reach Python
+        if not is_panic and not isinstance(problem, Exception):
             raise
-        raise _corrupt(problem, action) from problem
+        raise _translation(problem, action) from problem
 
 
-def _translation(problem: Exception, action: str) -> MemlayerError:
+def _translation(problem: BaseException, action: str) -> MemlayerError:
     from chromadb import errors
 
-    said = f"Chroma could not {action}: {type(problem).__name__}: {problem}"
+    kind: type[MemlayerError] = IndexUnavailableError
     if any(phrase in str(problem).lower() for phrase in _PASSING):
         hint = "Free the disk, the file or the descriptors that it names; memlayer tries again."
     elif isinstance(problem, errors.ChromaAuthError | errors.AuthorizationError):
         hint = "Check the headers that are sent to the Chroma server."
     elif isinstance(problem, errors.NotFoundError):
         hint = "Another process drops the collection to fill it again."
-    elif isinstance(problem, errors.ChromaError):
-        return _corrupt(problem, action)
+    elif isinstance(problem, errors.ChromaError) or not isinstance(problem, Exception):
+        kind = IndexCorruptError
+        hint = "The index is a copy: memlayer drops the collection and fills it again."
     else:
         hint = "Check that Chroma is running and reachable; recall goes on without it."
-    return IndexUnavailableError(said, hint=hint)
-
-
-def _corrupt(problem: BaseException, action: str) -> IndexCorruptError:
-    return IndexCorruptError(
-        f"Chroma could not {action}: {type(problem).__name__}: {problem}",
-        hint="The index is a copy: memlayer drops the collection and fills it again.",
-    )
+    return kind(f"Chroma could not {action}: {type(problem).__name__}: {problem}", hint=hint)
 
 
 def _forget_parents() -> None:

@@ -289,15 +289,9 @@ def _version(connection: Connection) -> int:
 
 def _create(connection: Connection, shards: int) -> None:
     tables.create_all(connection, checkfirst=False)
-    connection.execute(
-        sa.insert(meta),
-        [
-            {"name": "store_id", "value": uuid.uuid4().hex},
-            {"name": "secret", "value": secrets.token_hex(16)},
-            {"name": "shards", "value": str(shards)},
-            {"name": "schema_version", "value": str(SCHEMA_VERSION)},
-        ],
-    )
+    fixed = {"store_id": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
+    fixed |= {"shards": str(shards), "schema_version": str(SCHEMA_VERSION)}
+    connection.execute(sa.insert(meta), [{"name": name, "value": value} for name, value in fixed.items()])
 
 
 def _way_over(connection: Connection) -> str:

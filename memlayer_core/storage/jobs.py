@@ -253,13 +253,8 @@ _INSIDE = sa.exists().where(
 )
 _OLDEST_INSIDE = _oldest(_INSIDE)
 _IS_DUE = ListStatement(lambda kinds: sa.select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
-_LEASE = ListStatement(
-    lambda ids: (
-        sa.update(jobs)
-        .where(jobs.c.id.in_(ids))
-        .values(owner=sa.bindparam("by"), due=sa.bindparam("until"), attempts=jobs.c.attempts + 1)
-    )
-)
+_OURS = {"owner": sa.bindparam("by"), "due": sa.bindparam("until"), "attempts": jobs.c.attempts + 1}
+_LEASE = ListStatement(lambda ids: sa.update(jobs).where(jobs.c.id.in_(ids)).values(_OURS))
 _FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
 _QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
@@ -326,12 +321,6 @@ def _is_of_day(kind: JobKind, now: datetime) -> tuple[sa.ColumnElement[bool], sa
 
 def _sortable(moment: datetime) -> str:
     return f"{to_micros(moment):020d}"
-
-
-def is_hurried(connection: sa.Connection, now: datetime) -> bool:
-    """Return whether no job is delayed in order to do several at once."""
-    later = sa.exists().where(_GATHERS, jobs.c.due > to_micros(now))
-    return not connection.scalar(sa.select(later))
 
 
 def hurry(connection: sa.Connection, now: datetime) -> None:

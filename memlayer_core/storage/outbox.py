@@ -17,7 +17,7 @@ from itertools import takewhile
 
 import sqlalchemy as sa
 
-from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.scope import Reach
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage import blobs, jobs as storage_jobs, statements
 from memlayer_core.storage.jobs import Job
@@ -250,7 +250,7 @@ def end_batch(connection: sa.Connection, job: Job, batch: Batch, until: datetime
 
 
 def search_state(
-    connection: sa.Connection, reach: Scope | SharedScope | Folder, shard: int, limit: int
+    connection: sa.Connection, reach: Reach, shard: int, limit: int
 ) -> tuple[tuple[str, ...], list[int]] | None:
     """Return the batches that a collection may have got last, and the marked texts in a scope, which it may lack.
 

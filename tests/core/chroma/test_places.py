@@ -197,7 +197,7 @@ try:
     index.acquire()
     write(index, 1)
 except IndexUnavailableError as problem:
-    print("MIGRATIONS" in problem.hint, ".env" in problem.hint)
+    print("migrations" in str(problem), ".env" in problem.hint)
 else:
     print("opened", index._client.get_settings().anonymized_telemetry)
 """
