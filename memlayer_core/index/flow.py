@@ -18,17 +18,11 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Folder, Reach, Scope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
-from memlayer_core.storage import (
-    jobs as storage_jobs,
-    outbox,
-    texts as texts_sql,
-    vectors as storage_vectors,
-    words as storage_words,
-)
+from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import language_of, passages
 from memlayer_core.storage.vectors import Layout, ScopeStatistics, columns_of
-from memlayer_core.storage.words import Postings
+from memlayer_core.storage.words import Postings, postings
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -114,7 +108,7 @@ def postings_of(
     """
     found: dict[str, dict[int, int]] = {}
     for reach, owners in places:
-        for word, keys in storage_words.postings(connection, reach, words, owners, among).items():
+        for word, keys in postings(connection, reach, words, owners, among).items():
             found.setdefault(word, {}).update(keys)
     return found
 

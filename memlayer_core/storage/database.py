@@ -139,25 +139,26 @@ class Connections:
 
     def run(self, work: Work[T], begin: Begin = Connection.begin) -> T:
         """Run `work` in the transaction that `begin` begins, and whose end is that of its context."""
-        if threading.current_thread() is not threading.main_thread():
-            with self._pool.connect() as connection:
-                return self._run(connection, work, begin)
-        idle, self._idle = self._idle, None  # after an interrupt, it is not put back
-        own = idle if idle is not None else self._apart.connect()
-        answer = self._run(own, work, begin)
-        self._idle = own
-        if self._closed:
-            self.close()
-        return answer
-
-    def _run(self, connection: Connection, work: Work[T], begin: Begin) -> T:
-        """Throw the connection away if anything fails: that rolls back, and a statement may still run on it."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            idle, self._idle = self._idle, None  # after an interrupt, it is not put back
+            connection = self._apart.connect() if idle is None else idle
+        else:
+            connection = self._pool.connect()
         try:
             with begin(connection):
-                return work(connection)
+                answer = work(connection)
         except BaseException:
-            connection.invalidate()
+            connection.invalidate()  # that rolls back, and a statement may still run on it
             raise
+        finally:
+            if not is_main:
+                connection.close()
+        if is_main:
+            self._idle = connection
+            if self._closed:
+                self.close()
+        return answer
 
     def close(self) -> None:
         """Close every connection."""

@@ -53,12 +53,14 @@ class SqliteDatabase(Database):
     def _read(self, work: Work[T]) -> T:
         if self._file is None:
             return self._write(work)
-        self._refuse_if_gone()  # a new connection would be to whatever lies there now
+        if self._gone:  # a new connection would be to whatever lies there now
+            raise self._removed()
         with translate_errors(), inside_sqlite():
             return self._readers.run(work)
 
     def _write(self, work: Work[T]) -> T:
-        self._refuse_if_gone()
+        if self._gone:
+            raise self._removed()
         with translate_errors(), inside_sqlite():
             return self._writer.run(work)
 
@@ -93,15 +95,15 @@ class SqliteDatabase(Database):
         if self._file is not None:
             with suppress(OSError):  # out of reach for now, and no less ours
                 self._gone = self._gone or files.identity_of(self._file) != self._identity
-        self._refuse_if_gone()
-
-    def _refuse_if_gone(self) -> None:
         if self._gone:
-            raise StoreUnavailableError(
-                f"the store's file {str(self._file)!r} was removed or replaced while it was open",
-                hint="Nothing can be stored there any more: close this memory and open the store again, or put the "
-                "directory back first.",
-            )
+            raise self._removed()
+
+    def _removed(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"the store's file {str(self._file)!r} was removed or replaced while it was open",
+            hint="Nothing can be stored there any more: close this memory and open the store again, or put the "
+            "directory back first.",
+        )
 
     def close(self) -> None:
         """Close every connection."""

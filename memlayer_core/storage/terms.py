@@ -76,8 +76,9 @@ def language_of(text: str) -> str:
 def _by_words(text: str, languages: tuple[str, ...]) -> str:
     words = _WORD.findall(_plain(text))
     hits = {language: sum(map(stop_words(language).__contains__, words)) for language in languages}
-    language = max(hits, key=hits.__getitem__)
-    return language if hits[language] >= _HITS else ""
+    most = max(hits.values())
+    first = (one for word in words for one in languages if hits[one] == most and word in stop_words(one))
+    return next(first, "") if most >= _HITS else ""
 
 
 # Decides under which terms a text is indexed, and with which terms a question searches.
