@@ -349,7 +349,8 @@ class Worker:
                 raise _timeout_error(rt, backlog, patience, failure, in_all=timeout is not None)
             show(backlog.queued)
             rt.db.check_file()
-            rt.db.write(storage_jobs.hurry, now)
+            if not rt.db.read(storage_jobs.is_hurried, now):
+                rt.db.write(storage_jobs.hurry, now)
             self._hurry.ring()
             self.wake()
             pause.wait(min(seconds, _LOOK))

@@ -194,8 +194,10 @@ class LineReader:
             yield from self._pages(self._source, limit)
 
     def _pages(self, file: Any, limit: int) -> Iterator[Page]:
+        readline = getattr(file, "readline", None)
+        pieces = file if readline is None else takewhile(len, iter(lambda: readline(self._most + 1), None))
         page, size = Page(), 0
-        for number, line in self._numbered(file):
+        for number, line in enumerate(pieces, start=1):
             page.append((number, line))
             size += len(line) if isinstance(line, str | bytes) else 0
             if size >= self._most or len(page) >= limit:
@@ -203,13 +205,6 @@ class LineReader:
                 page, size = [], 0
         if page:
             yield page
-
-    def _numbered(self, file: Any) -> Iterator[tuple[int, Any]]:
-        readline = getattr(file, "readline", None)
-        if readline is None:
-            return enumerate(file, start=1)
-        pieces = iter(lambda: readline(self._most + 1), None)
-        return enumerate(takewhile(len, pieces), start=1)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

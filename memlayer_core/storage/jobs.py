@@ -323,6 +323,12 @@ def _sortable(moment: datetime) -> str:
     return f"{to_micros(moment):020d}"
 
 
+def is_hurried(connection: sa.Connection, now: datetime) -> bool:
+    """Return whether no job is delayed in order to do several at once."""
+    later = sa.exists().where(_GATHERS, jobs.c.due > to_micros(now))
+    return not connection.scalar(sa.select(later))
+
+
 def hurry(connection: sa.Connection, now: datetime) -> None:
     """Make jobs due now that are only delayed in order to do several at once."""
     later = sa.update(jobs).where(_GATHERS, jobs.c.due > to_micros(now))

@@ -80,12 +80,14 @@ def test_work_of_the_whole_store_is_owed_once_gathers_and_can_be_hurried(db):
     assert subjects(erasures("one", later)) == [1, 2]
     db.write(jobs.enqueue_once, "erase", [1, 2], later)  # what somebody does is owed
     assert db.read(jobs.backlog).queued == 3
+    assert not db.read(jobs.is_hurried, NOON)
     db.write(jobs.hurry, NOON)
     (hurried,) = erasures("two", NOON)
     assert hurried.subject == 3
     db.write(jobs.hurry, NOON)  # what is in hand stays there
     assert erasures("another", NOON) == []
     db.write(jobs.fail, [hurried], "the disk is full", later, count_attempt=False)
+    assert db.read(jobs.is_hurried, NOON)
     db.write(jobs.hurry, NOON)  # what failed waits for its time
     assert erasures("two", NOON) == []
     assert [(job.subject, job.attempts) for job in erasures("two", later)] == [(3, 1)]
