@@ -46,7 +46,7 @@ from sqlalchemy.pool import Pool
 from turn_cost import Talk
 
 from memlayer_core import Memory, Settings
-from memlayer_core.storage.connections import Writer
+from memlayer_core.storage.sqlite import Writer
 
 LENGTHS = 100, 1000
 TOKEN_LIMIT = 1500

@@ -272,7 +272,6 @@ _BREAKS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
 """Line separators for some programs that `json` does not escape."""
 _BROKEN = "base64:"
 """In front of JSON with lone surrogates, which JSON's escapes would pair up."""
-_compact = json.JSONEncoder(ensure_ascii=False, default=dict, separators=(",", ":")).encode
 
 
 def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
@@ -314,7 +313,7 @@ def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
 
 def exact_text(value: Any) -> str:
     """Return a JSON value as text that any database can store and `parse_exact` reads back equal."""
-    text = _compact(value)
+    text = _strict(value)
     return text if is_utf8(text) else _BROKEN + encode_text(text)
 
 

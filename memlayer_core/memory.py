@@ -40,7 +40,6 @@ from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
 from memlayer_core.storage import jobs, texts, vectors
-from memlayer_core.storage.files import FileWriter
 from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
 from memlayer_core.transfer import flow as transfer_flow
@@ -302,8 +301,8 @@ class Admin:
         is_gone = "journal" in problems
         backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
         costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
-        if rt.db.disk.problem is not None:
-            problems["disk"] = rt.db.disk.problem
+        if rt.db.disk_problem is not None:
+            problems["disk"] = rt.db.disk_problem
         late = 0 if is_gone else backlog.queued - rt.db.read(jobs.resting, rt.now())
         if late > rt.settings.backlog_limit:
             problems["backlog"] = f"{late:,} background jobs wait, more than {rt.settings.backlog_limit:,}"
@@ -804,9 +803,9 @@ class Memory(Viewable):
         Raises:
             StoreUnavailableError: The target cannot be written. An existing file is unchanged.
         """
-        rt, out = self.runtime, FileWriter(target)
+        rt = self.runtime
         flow = transfer_flow.export(
-            rt.db, out, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
+            rt.db, target, tenant_id=tenant_id, user_id=user_id, now=rt.now(), progress=progress
         )
         return self._drive(flow)
 

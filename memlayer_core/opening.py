@@ -346,7 +346,7 @@ def _index(
     is_asked: bool,
 ) -> VectorIndex | None:
     from memlayer_core.chroma.directory import EmbeddedChroma
-    from memlayer_core.chroma.server import ChromaServer
+    from memlayer_core.chroma.index import ChromaServer
 
     if chroma_url is None and directory is None and not is_asked:
         return None

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Self
+from typing import Self, TypeAlias
 
 from memlayer_core.errors import InvalidScopeError, require_text
 
@@ -218,3 +218,7 @@ class Folder(_Place):
         """Return the folder that has this path."""
         tenant_id, *labels = (name.replace("~1", "/").replace("~0", "~") for name in path.split("/")[:-1])
         return cls(tenant_id, tuple(labels))
+
+
+Reach: TypeAlias = Scope | SharedScope | Folder
+"""What a search reaches."""

@@ -16,7 +16,7 @@ from sqlalchemy.pool import Pool
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
-from memlayer_core.storage.connections import Writer
+from memlayer_core.storage.sqlite import Writer
 
 __all__ = ["Costs", "Meter", "memory_with_history", "meter"]
 

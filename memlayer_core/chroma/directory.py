@@ -80,7 +80,13 @@ class EmbeddedChroma(ChromaIndex):
             return self.is_held
 
     def _inherit(self) -> None:
-        self._refuse_fork()
+        """Take over the files. In a forked child, Chroma would wait forever for threads of the parent process."""
+        if _STARTED_IN - {os.getpid()}:
+            raise IndexUnavailableError(
+                f"this process was forked from one that had used embedded Chroma, so {self.directory} "
+                "cannot be opened in it",
+                hint="Open the memory after forking, start workers with `spawn`, or use a Chroma server.",
+            )
         self.capacity = _room()
         sealed = self._seal.read_text(encoding="ascii") if self._seal.exists() else ""
         if sealed != _digest(self.directory):
@@ -124,15 +130,6 @@ class EmbeddedChroma(ChromaIndex):
         if lock is not None:
             lock.release()
 
-    def _refuse_fork(self) -> None:
-        """Raise an error if Chroma would wait forever for threads of the parent process."""
-        if _STARTED_IN - {os.getpid()}:
-            raise IndexUnavailableError(
-                f"this process was forked from one that had used embedded Chroma, so {self.directory} "
-                "cannot be opened in it",
-                hint="Open the memory after forking, start workers with `spawn`, or use a Chroma server.",
-            )
-
     def _open(self) -> ClientAPI:
         chromadb = load_chromadb()
         path = str(self.directory)
@@ -140,12 +137,8 @@ class EmbeddedChroma(ChromaIndex):
             chroma_api_impl="chromadb.api.rust.RustBindingsAPI", is_persistent=True, persist_directory=path
         )
         _STARTED_IN.add(os.getpid())
-        try:
-            with translate_errors(f"open {path}"):
-                client: ClientAPI = chromadb.PersistentClient(path, settings=settings)
-        except IndexCorruptError:
-            self._wipe()
-            raise
+        with translate_errors(f"open {path}"):
+            client: ClientAPI = chromadb.PersistentClient(path, settings=settings)
         self._opened, self._blanked = identity_of(self.directory / _DATABASE), set()
         return client
 

@@ -6,6 +6,7 @@ metadata for which embedder it was made, and the name of the last batch that was
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, MemlayerError
@@ -57,12 +59,7 @@ class ChromaIndex(ABC):
     sync_threshold: int  # vectors after which Chroma writes a collection's graph to the disk
 
     def __init__(self, store_id: str) -> None:
-        try:
-            self._prefix = f"memlayer-{UUID(store_id).hex[:12]}"
-        except (ValueError, AttributeError, TypeError) as problem:
-            raise ConfigurationError(
-                f"`store_id` must be a UUID, got {store_id!r}", hint="Pass the id in the journal's layout."
-            ) from problem
+        self._prefix = f"memlayer-{UUID(store_id).hex[:12]}"
         self.is_held = False
         self.capacity = 1 << 20
         self._client: ClientAPI | None = None
@@ -265,8 +262,8 @@ class ChromaIndex(ABC):
                 configuration={"hnsw": hnsw},
                 metadata=_made_for(batch),
             )
-        known = target is not None and (target.metadata or {}).get("batch") in batch.before
-        if target is None or not known or not _fits(target, batch.made_for):
+        named = (target.metadata or {}).get("batch") if target is not None else None
+        if target is None or named not in batch.before or not _fits(target, batch.made_for):
             raise IndexCorruptError(
                 f"the collection {self._name(batch.shard)} is not the one that the journal knows: it is missing, or of another "
                 "time or embedder",
@@ -304,6 +301,106 @@ def _fits(target: chromadb.Collection, made_for: tuple[str, int]) -> bool:
     return space == _SPACE and metadata.get("memlayer") == _LAYOUT and made == made_for
 
 
+class ChromaServer(ChromaIndex):
+    """A Chroma server.
+
+    It manages its own disk: deleted vectors are no longer found, but stay in its files until it rebuilds them.
+
+    Args:
+        url: `http://host:port` or `https://host:port`.
+        store_id: The journal's id, a UUID.
+        headers: Sent with each request, for example a token.
+        timeout: Seconds that a request may take; connecting gets five of them at most.
+
+    Attributes:
+        url: As it is used.
+
+    Raises:
+        ConfigurationError: `url` is not such a URL.
+    """
+
+    exclusive = False
+    batch = 1000
+    slice = 250
+    sync_threshold = 1000
+
+    def __init__(
+        self, url: str, *, store_id: str, headers: Mapping[str, str] | None = None, timeout: float = 10.0
+    ) -> None:
+        super().__init__(store_id)
+        self._headers, self._timeout = dict(headers or {}), timeout
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except (ValueError, TypeError, AttributeError) as problem:
+            raise _no_url("it cannot be parsed") from problem
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise _no_url(f"got scheme {parts.scheme!r} and host {parts.hostname!r}")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            raise _no_url("credentials go into `headers`, and nothing may follow the path")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.url = f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
+
+    def close(self) -> None:
+        """Close the connections, also those that Chroma's own client leaves open."""
+        client, self._client, self.is_held = cast("Any", self._client), None, False
+        if client is not None:
+            logging.getLogger("httpx").removeFilter(self._is_not_ours)
+            servers = [
+                getattr(one, "_server", None) for one in (client, getattr(client, "_admin_client", None))
+            ]
+            client.close()
+            for server in filter(None, servers):
+                server._session.close()  # noqa: SLF001 - there is no public way
+
+    def _open(self) -> ClientAPI:
+        """Open a client, after a quick check that the server answers."""
+        import httpx
+
+        chromadb = load_chromadb()
+        patience = httpx.Timeout(self._timeout, connect=min(5.0, self._timeout))
+        logging.getLogger("httpx").addFilter(self._is_not_ours)
+        try:
+            answer = httpx.get(f"{self.url}/api/v2/heartbeat", headers=self._headers, timeout=patience)
+            answer.raise_for_status()
+        except (httpx.HTTPError, httpx.InvalidURL) as problem:
+            raise IndexUnavailableError(
+                f"no Chroma server answers at {self.url}: {type(problem).__name__}: {problem}",
+                hint="Start it with `chroma run`, or correct the URL, its port and the headers.",
+            ) from problem
+        with translate_errors(f"connect to {self.url}"):
+            settings = chroma_settings(
+                chroma_api_impl="chromadb.api.fastapi.FastAPI",
+                chroma_server_host=self.url,
+                chroma_server_http_port=None,
+            )
+            parts = urlsplit(self.url)
+            client: ClientAPI = chromadb.HttpClient(
+                host=self.url,
+                port=parts.port or (443 if parts.scheme == "https" else 80),
+                ssl=parts.scheme == "https",
+                headers=self._headers,
+                settings=settings,
+            )
+            cast("Any", client)._server._session.timeout = patience  # noqa: SLF001 - Chroma waits forever
+        return client
+
+    def _is_not_ours(self, record: logging.LogRecord) -> bool:
+        """Keep httpx from logging each of our requests, as it does at level INFO; other requests are not touched."""
+        return record.levelno > logging.INFO or self.url not in record.getMessage()
+
+    def _forget_parent(self) -> None:
+        super()._forget_parent()
+        self._client = None
+
+
+def _no_url(text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the Chroma server's URL cannot be used: {text}",
+        hint="Write http://host:port or https://host:port.",
+    )
+
+
 # Loads Chroma, and translates its errors into memlayer's.
 
 _PASSING = (
@@ -328,22 +425,12 @@ def load_chromadb() -> ModuleType:
     try:
         import chromadb  # takes a second, so only if it is needed
     except Exception as problem:
-        named = ", ".join(_rejected(problem)) or "a variable"
         raise IndexUnavailableError(
             f"chromadb cannot be imported: {problem}",
-            hint=f"Chroma reads unprefixed environment variables and the file .env of the working "
-            f"directory: check {named} there, or start the process in another directory.",
+            hint="Chroma reads unprefixed environment variables and the file .env of the working directory: check those that "
+            "the error names, or start the process in another directory.",
         ) from problem
     return chromadb
-
-
-def _rejected(problem: Exception) -> list[str]:
-    """Return the variables that a pydantic error complains about."""
-    from pydantic import ValidationError  # only a failure needs it
-
-    if not isinstance(problem, ValidationError):
-        return []
-    return ["_".join(map(str, error["loc"])).upper() for error in problem.errors()]
 
 
 def chroma_settings(**values: Any) -> Any:
@@ -378,36 +465,29 @@ def translate_errors(action: str) -> Iterator[None]:
         yield
     except MemlayerError:
         raise
-    except Exception as problem:
-        raise _translation(problem, action) from problem
     except BaseException as problem:
-        if type(problem).__name__ != "PanicException":  # how Rust's panics reach Python
+        is_panic = type(problem).__name__ == "PanicException"  # how Rust's panics reach Python
+        if not is_panic and not isinstance(problem, Exception):
             raise
-        raise _corrupt(problem, action) from problem
+        raise _translation(problem, action) from problem
 
 
-def _translation(problem: Exception, action: str) -> MemlayerError:
+def _translation(problem: BaseException, action: str) -> MemlayerError:
     from chromadb import errors
 
-    said = f"Chroma could not {action}: {type(problem).__name__}: {problem}"
+    kind: type[MemlayerError] = IndexUnavailableError
     if any(phrase in str(problem).lower() for phrase in _PASSING):
         hint = "Free the disk, the file or the descriptors that it names; memlayer tries again."
     elif isinstance(problem, errors.ChromaAuthError | errors.AuthorizationError):
         hint = "Check the headers that are sent to the Chroma server."
     elif isinstance(problem, errors.NotFoundError):
         hint = "Another process drops the collection to fill it again."
-    elif isinstance(problem, errors.ChromaError):
-        return _corrupt(problem, action)
+    elif isinstance(problem, errors.ChromaError) or not isinstance(problem, Exception):
+        kind = IndexCorruptError
+        hint = "The index is a copy: memlayer drops the collection and fills it again."
     else:
         hint = "Check that Chroma is running and reachable; recall goes on without it."
-    return IndexUnavailableError(said, hint=hint)
-
-
-def _corrupt(problem: BaseException, action: str) -> IndexCorruptError:
-    return IndexCorruptError(
-        f"Chroma could not {action}: {type(problem).__name__}: {problem}",
-        hint="The index is a copy: memlayer drops the collection and fills it again.",
-    )
+    return kind(f"Chroma could not {action}: {type(problem).__name__}: {problem}", hint=hint)
 
 
 def _forget_parents() -> None:

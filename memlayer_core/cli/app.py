@@ -208,7 +208,7 @@ class JournalPlace:
         )
         if isinstance(target, Path) and not sqlite.journal_file(target).is_file():
             raise missing
-        is_writable = database.may_write(target)
+        is_writable = sqlite.may_write(target)
         if writes and not is_writable:
             raise ConfigurationError(
                 f"this user may not write to {str(target)!r}",

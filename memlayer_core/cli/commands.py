@@ -117,10 +117,9 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
     Takes:
         target: The file to write, or `-` for the standard output.
     """
-    from memlayer_core.storage.files import FileWriter
     from memlayer_core.transfer.flow import export as write
 
-    file = FileWriter(sys.stdout if target == "-" else target)
+    file = sys.stdout if target == "-" else target
     with store.journal() as journal, shell.progress("Exporting") as bar:
         flow = write(journal.db, file, tenant_id=tenant, user_id=user, now=journal.now(), progress=bar)
         written = drive(flow)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import sqlalchemy as sa
 from packaging.requirements import Requirement
 
-from memlayer_core.chroma.server import ChromaServer
+from memlayer_core.chroma.index import ChromaServer
 from memlayer_core.cli.app import StorePlace, state
 from memlayer_core.errors import MemlayerError, StoreUnavailableError
 from memlayer_core.messages.reads import list_users

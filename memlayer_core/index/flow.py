@@ -15,20 +15,14 @@ import numpy as np
 from memlayer_core import errors, seams
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.scope import Folder, Reach, Scope
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
-from memlayer_core.storage import (
-    jobs as storage_jobs,
-    outbox,
-    texts as texts_sql,
-    vectors as storage_vectors,
-    words as storage_words,
-)
+from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import language_of, passages
 from memlayer_core.storage.vectors import Layout, ScopeStatistics, columns_of
-from memlayer_core.storage.words import Posting, Postings
+from memlayer_core.storage.words import Posting, Postings, joined, postings
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -114,9 +108,9 @@ def postings_of(
     """
     found: dict[str, list[Posting]] = {}
     for reach, owners in places:
-        for word, texts_of in storage_words.postings(connection, reach, words, owners, among).items():
+        for word, texts_of in postings(connection, reach, words, owners, among).items():
             found.setdefault(word, []).append(texts_of)
-    return {word: storage_words.joined(some) for word, some in found.items()}
+    return {word: joined(some) for word, some in found.items()}
 
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
@@ -125,11 +119,7 @@ def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
 
 
 def nearest(
-    rt: Runtime,
-    reach: Scope | SharedScope | Folder,
-    vector: FloatVector,
-    overview: ScopeStatistics,
-    limit: int,
+    rt: Runtime, reach: Reach, vector: FloatVector, overview: ScopeStatistics, limit: int
 ) -> list[Neighbour]:
     """Return the nearest vectors of the index and of texts that it lacks yet; by an exact comparison if it cannot answer."""
     found = _found_by_index(rt, reach, vector, overview, limit)
@@ -137,11 +127,7 @@ def nearest(
 
 
 def _found_by_index(
-    rt: Runtime,
-    reach: Scope | SharedScope | Folder,
-    vector: FloatVector,
-    overview: ScopeStatistics,
-    limit: int,
+    rt: Runtime, reach: Reach, vector: FloatVector, overview: ScopeStatistics, limit: int
 ) -> list[Neighbour] | None:
     assert rt.index is not None  # it pays
     state = rt.db.read(outbox.search_state, reach, overview.shard, _UNTOLD)
@@ -168,11 +154,7 @@ def _found_by_index(
 
 
 def compare(
-    connection: Connection,
-    rt: Runtime,
-    reach: Scope | SharedScope | Folder,
-    vector: FloatVector,
-    limit: int,
+    connection: Connection, rt: Runtime, reach: Reach, vector: FloatVector, limit: int
 ) -> list[Neighbour]:
     """Return the nearest vectors by an exact comparison."""
     overview = storage_vectors.overview(connection, reach)
@@ -185,43 +167,36 @@ def compare(
 # step. Vectors are committed before Chroma is called, so that no text is embedded twice.
 
 
-def index(rt: Runtime, jobs: Sequence[Job]) -> int:
-    """Do jobs of kind `"index"`. Returns how many texts were embedded, or passages of them.
+def index(rt: Runtime, jobs: Sequence[Job]) -> None:
+    """Do jobs of kind `"index"`.
 
     Raises:
         RedactorError: The user's redactor fails. The jobs are tried again.
     """
     keys = [job.subject for job in jobs]
-    filings, embedded = embed(rt, keys)
+    messages, embedded = embed(rt, keys)
     if wordless := rt.db.read(texts_sql.without_words, keys):
         rt.db.write(texts_sql.add_words, wordless, rt.own_words)
-    if filings:
+    if messages:
         # First, so that the caller of `flush` gets the event.
-        rt.emit(MessagesIndexed(messages=len(filings), embedded=embedded))
+        rt.emit(MessagesIndexed(messages=messages, embedded=embedded))
     rt.db.write(storage_jobs.finish, jobs)
-    return embedded
 
 
-def embed(rt: Runtime, keys: Sequence[int]) -> tuple[list[IndexEntry], int]:
+def embed(rt: Runtime, keys: Sequence[int]) -> tuple[int, int]:
     """Embed the texts that have no vector, the long ones in passages, and store the vectors.
 
     Returns:
-        All entries, and how many texts or passages were embedded.
+        How many of the texts have vectors now, and how many texts or passages were embedded.
     """
-    found = [_redacted(rt, task) for task in rt.db.read(storage_vectors.index_tasks, keys)]
-    wanted = [waiting for waiting in found if waiting.text.strip()]
+    tasks = rt.db.read(storage_vectors.index_tasks, keys)
+    new = [one for task in tasks if not task.vectors and (one := _redacted(rt, task)).text.strip()]
     made: dict[str, FloatVector] = {}
-    filings = list[IndexEntry]()
-    for some in _batches(rt, wanted):
-        every = dict.fromkeys(passage for one in some if not one.vectors for passage in passages(one.text))
-        texts = [passage for passage in every if passage not in made]
-        made |= _embed_texts(rt, texts)
-        entries = [_entry_of(one, made) for one in some]
-        new = [entry for entry, one in zip(entries, some, strict=True) if not one.vectors]
-        if new:
-            rt.db.write(storage_vectors.store, new, rt.now())
-        filings += entries
-    return filings, len(made)
+    for some in _batches(rt, new):
+        every = dict.fromkeys(passage for one in some for passage in passages(one.text))
+        made |= _embed_texts(rt, [passage for passage in every if passage not in made])
+        rt.db.write(storage_vectors.store, [_entry_of(one, made) for one in some], rt.now())
+    return len(new) + sum(bool(task.vectors) for task in tasks), len(made)
 
 
 def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
@@ -249,7 +224,7 @@ def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask
             yield some
             some, size = [], 0
         some.append(task)
-        size += 0 if task.vectors else len(passages(task.text))
+        size += len(passages(task.text))
     if some:
         yield some
 
@@ -392,11 +367,9 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
 
 def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
-    if task.vectors:
-        return task
     return replace(task, text=rt.own_words(task.buckets[0][1:], task.text[: rt.settings.indexed_characters]))
 
 
 def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
-    parts = task.vectors or tuple(vectors[passage] for passage in passages(task.text))
+    parts = tuple(vectors[passage] for passage in passages(task.text))
     return IndexEntry(task.key, task.buckets, parts, task.text_hash, task.speaker, language_of(task.text))

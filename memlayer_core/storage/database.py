@@ -1,27 +1,90 @@
-"""The journal's database: how to open SQLite or PostgreSQL, and the version of its tables."""
+"""The journal's database: what SQLite and PostgreSQL have in common, how to open them, and the version of the tables."""
 
 from __future__ import annotations
 
-import os
 import secrets
 import shlex
+import sqlite3
+import threading
 import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import it from here)
 
-from memlayer_core.errors import ConfigurationError, NewerSchemaError, OlderSchemaError
+from memlayer_core import errors
 from memlayer_core.settings import Settings
-from memlayer_core.storage.sqlite import SqliteDatabase, journal_file
 from memlayer_core.storage.tables import meta, namespaces, tables
 
-if TYPE_CHECKING:
-    from memlayer_core.storage.postgres import PostgresDatabase
+P = ParamSpec("P")
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Connection], T]
+Begin: TypeAlias = Callable[[Connection], AbstractContextManager[Any]]
 
-Database: TypeAlias = "SqliteDatabase | PostgresDatabase"
-"""Runs functions, each in one transaction. Their first argument is the connection; `read` and `write` pass the others on."""
+
+class Database(ABC):
+    """Runs functions, each in one transaction. Their first argument is the connection; `read` and `write` pass the others on.
+
+    Attributes:
+        disk_problem: The error of the last write, if the disk was full; None if it succeeded.
+    """
+
+    disk_problem: str | None = None
+
+    def read(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` on one snapshot. It may be run twice."""
+        return self._read(lambda connection: work(connection, *args, **kwargs))
+
+    def write(self, work: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `work` and commit it; if it raises, nothing of it stays. It may be run several times."""
+        try:
+            answer = self._write(lambda connection: work(connection, *args, **kwargs))
+        except errors.StoreFullError as problem:
+            self.disk_problem = str(problem)
+            raise
+        self.disk_problem = None
+        return answer
+
+    @abstractmethod
+    def _read(self, work: Work[T]) -> T: ...
+
+    @abstractmethod
+    def _write(self, work: Work[T]) -> T: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close every connection."""
+
+    # A server does these things itself.
+
+    def tidy(self, *, whole: bool = False) -> bool:
+        """Move the write-ahead log into the database, as far as no reader holds it back.
+
+        Args:
+            whole: Whether to move all of it, and leave nothing behind that was deleted.
+
+        Returns:
+            False if a reader prevented that.
+        """
+        return True
+
+    def check(self) -> None:  # noqa: B027
+        """Read every page.
+
+        Raises:
+            StoreError: One is damaged.
+        """
+
+    def check_file(self) -> None:  # noqa: B027
+        """See whether the file is still at its place; once it is not, every read and write raises.
+
+        Raises:
+            StoreUnavailableError: It was removed or replaced while it was open.
+        """
 
 
 def open_database(target: Path | str | None, settings: Settings, *, read_only: bool = False) -> Database:
@@ -37,6 +100,8 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
         StoreUnavailableError: The database does not answer.
     """
     if target is None or isinstance(target, Path):
+        from memlayer_core.storage.sqlite import SqliteDatabase  # it imports this module
+
         return SqliteDatabase(target, settings, read_only=read_only)
     try:
         named = sa.make_url(target).get_backend_name()
@@ -46,7 +111,7 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
         problem = (
             f"names {named!r}, and only PostgreSQL is supported by URL" if named else "is not a database URL"
         )
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"`database_url` {problem}",
             hint="Use `postgresql+psycopg://user@host:5432/name`; for SQLite give a directory instead.",
         )
@@ -55,10 +120,121 @@ def open_database(target: Path | str | None, settings: Settings, *, read_only: b
     return PostgresDatabase(target, settings)
 
 
-def may_write(target: Path | str | None) -> bool:
-    """Return whether this process may write to a memory's directory; true for a server, which is not asked."""
-    files = (target, journal_file(target)) if isinstance(target, Path) else ()
-    return all(os.access(file, os.W_OK) for file in files)
+class Connections:
+    """Runs functions with connections. Each function may be interrupted.
+
+    Python raises an interrupt (Ctrl-C, a notebook's stop) in the main thread, between any two steps. If that happens
+    while a connection is taken from a pool, the pool has lost it. So the main thread has a connection outside of the
+    pool, and gets a new one after an interrupt.
+
+    Args:
+        pool: Engine with a pool, for other threads.
+        main_engine: Engine without a pool, for the main thread.
+    """
+
+    def __init__(self, pool: sa.Engine, main_engine: sa.Engine) -> None:
+        self._pool, self._apart = pool, main_engine
+        self._idle: Connection | None = None
+        self._closed = False
+
+    def run(self, work: Work[T], begin: Begin = Connection.begin) -> T:
+        """Run `work` in the transaction that `begin` begins, and whose end is that of its context."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            idle, self._idle = self._idle, None  # after an interrupt, it is not put back
+            connection = self._apart.connect() if idle is None else idle
+        else:
+            connection = self._pool.connect()
+        try:
+            with begin(connection):
+                answer = work(connection)
+        except BaseException:
+            connection.invalidate()  # that rolls back, and a statement may still run on it
+            raise
+        finally:
+            if not is_main:
+                connection.close()
+        if is_main:
+            self._idle = connection
+            if self._closed:
+                self.close()
+        return answer
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._closed = True
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.close()
+        self._pool.dispose()
+
+
+_CORRUPTED = {"XX001", "XX002"}  # PostgreSQL's codes for damaged data and damaged indexes
+_FULL = "53100"
+_PASSING = {"OperationalError", "InterfaceError"}
+LOST = sa.exc.PendingRollbackError, sa.exc.ResourceClosedError
+"""What SQLAlchemy raises on a connection that was closed while it was used."""
+
+
+@contextmanager
+def translate_errors(driver: type[Exception] = sqlite3.Error) -> Iterator[None]:
+    """Raise the errors of SQLAlchemy and its drivers as memlayer's, without the statement's values, which may quote messages.
+
+    Args:
+        driver: The error of the driver: a new connection and one that is closed raise it as it is.
+    """
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, driver) as problem:
+        raise _ours(problem) from None
+
+
+def _ours(problem: Exception) -> errors.StoreError:
+    driven = getattr(problem, "orig", None) or problem
+    if type(driven).__module__.partition(".")[0] == "blockbuster":
+        return errors.StoreError(
+            f"a blocking method was called in an event loop: {_short(problem)}",
+            hint="Await the async form: `ainvoke` instead of `invoke`, `await chat.aadd(…)` instead of `chat.add(…)`. "
+            "If there is none, call it by `await asyncio.to_thread(…)`.",
+        )
+    code, state = getattr(driven, "sqlite_errorcode", 0), sqlstate_of(problem)
+    if code & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB} or state in _CORRUPTED:
+        return damage_error(_short(problem))
+    if code == sqlite3.SQLITE_FULL or state == _FULL:
+        return errors.StoreFullError(
+            f"the disk is full: {_short(problem)}",
+            hint="Free some space. Nothing of it was written: write it again.",
+        )
+    names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
+    if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:
+        return errors.StoreUnavailableError(
+            f"the journal could not be reached or written: {_short(problem)}",
+            hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
+        )
+    return errors.StoreError(
+        f"the journal refused: {_short(problem)}",
+        hint="Nothing was written. This should not happen: please report it.",
+    )
+
+
+def sqlstate_of(problem: Exception) -> str | None:
+    """Return PostgreSQL's code of an error."""
+    return getattr(getattr(problem, "orig", None) or problem, "sqlstate", None)
+
+
+def damage_error(problem: str) -> errors.JournalCorruptError:
+    """Return the error for a damaged journal."""
+    return errors.JournalCorruptError(
+        f"the journal is damaged: {problem}",
+        hint="Stop every process that uses it, and restore the store from a backup. Without one, copy the directory; "
+        "there, `memlayer export` saves what can be read, for `memlayer import` into a new store. If that fails, recover "
+        "the file: `sqlite3 journal.sqlite3 .recover | sqlite3 new.sqlite3`, with sqlite.org's program (others may lack it).",
+    )
+
+
+def _short(problem: Exception) -> str:
+    origin = getattr(problem, "orig", None) or problem
+    return f"{type(origin).__name__}: {str(origin).splitlines()[0] if str(origin) else ''}"
 
 
 # The version of the journal's tables. A new store is made in it; a store of another version is refused.
@@ -97,16 +273,12 @@ def check_version(connection: Connection) -> None:
         OlderSchemaError: An earlier memlayer wrote the store.
     """
     version = _version(connection)
+    problem = f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}"
     if version > SCHEMA_VERSION:
-        raise NewerSchemaError(
-            f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
-            hint="Upgrade memlayer-core to the version that wrote the store; nothing was changed.",
-        )
+        hint = "Upgrade memlayer-core to the version that wrote the store; nothing was changed."
+        raise errors.NewerSchemaError(problem, hint=hint)
     if version < SCHEMA_VERSION:
-        raise OlderSchemaError(
-            f"the store has schema version {version}, and this memlayer reads version {SCHEMA_VERSION}",
-            hint=_way_over(connection),
-        )
+        raise errors.OlderSchemaError(problem, hint=_way_over(connection))
 
 
 def _version(connection: Connection) -> int:
@@ -118,15 +290,9 @@ def _version(connection: Connection) -> int:
 
 def _create(connection: Connection, shards: int) -> None:
     tables.create_all(connection, checkfirst=False)
-    connection.execute(
-        sa.insert(meta),
-        [
-            {"name": "store_id", "value": uuid.uuid4().hex},
-            {"name": "secret", "value": secrets.token_hex(16)},
-            {"name": "shards", "value": str(shards)},
-            {"name": "schema_version", "value": str(SCHEMA_VERSION)},
-        ],
-    )
+    fixed = {"store_id": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
+    fixed |= {"shards": str(shards), "schema_version": str(SCHEMA_VERSION)}
+    connection.execute(sa.insert(meta), [{"name": name, "value": value} for name, value in fixed.items()])
 
 
 def _way_over(connection: Connection) -> str:

@@ -7,11 +7,11 @@ import io
 import os
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import takewhile
 from pathlib import Path
 from tempfile import mkstemp
-from typing import IO, Any, Self, TypeAlias
+from typing import IO, Any, TypeAlias
 
 from memlayer_core.errors import ImportStoppedError, InputError, StoreUnavailableError, os_errors_as
 
@@ -83,12 +83,13 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         StoreUnavailableError: The file cannot be written. The old one is unchanged.
     """
-    with FileWriter(path, sweeps=False) as out:  # a directory of session files may be large
-        out.write(text)
+    with writing(path, sweeps=False) as file:  # a directory of session files may be large
+        file.write(text)
 
 
-class FileWriter:
-    """Writes a text file that appears when its context ends without an error; else an existing file is unchanged.
+@contextmanager
+def writing(target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) -> Iterator[IO[str]]:
+    """Yield a text file that appears when its context ends without an error; else an existing file is unchanged.
 
     Args:
         target: A path, or an open text file. An open file is written directly, and stays open.
@@ -98,79 +99,51 @@ class FileWriter:
         InputError: `target` is neither.
         StoreUnavailableError: It cannot be written.
     """
+    opened: AbstractContextManager[IO[str]]
+    if isinstance(target, str | os.PathLike):
+        path = Path(target).expanduser()
+        where, opened = repr(str(path)), _opened(path, sweeps)
+    elif hasattr(target, "write") and not isinstance(target, io.RawIOBase | io.BufferedIOBase):
+        where, opened = "the file", nullcontext(target)
+    else:
+        raise InputError(
+            f"an export goes to a path or an open text file, got {type(target).__name__}",
+            hint='`open(path, "w", encoding="utf-8")`, or give the path itself.',
+        )
+    hint = "Choose a place that this process may write to, on a disk with room."
+    with os_errors_as(StoreUnavailableError, f"{where} cannot be written", hint), opened as file:
+        yield file
+        file.flush()
 
-    def __init__(self, target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) -> None:
-        self._sweeps = sweeps
-        self._path: Path | None = None
-        self._file: IO[str] | None = None
-        self._temporary: Path | None = None
-        if isinstance(target, str | os.PathLike):
-            self._path = Path(target).expanduser()
-        elif hasattr(target, "write") and not isinstance(target, io.RawIOBase | io.BufferedIOBase):
-            self._file = target
-        else:
-            raise InputError(
-                f"an export goes to a path or an open text file, got {type(target).__name__}",
-                hint='`open(path, "w", encoding="utf-8")`, or give the path itself.',
-            )
 
-    @property
-    def ascii_only(self) -> bool:
-        """Whether it cannot hold every character."""
-        encoding = getattr(self._file, "encoding", None) if self._path is None else None
-        return isinstance(encoding, str) and encoding.lower().replace("-", "").replace("_", "") != "utf8"
+@contextmanager
+def _opened(path: Path, sweeps: bool) -> Iterator[IO[str]]:
+    """Yield a temporary file that becomes the one at a path."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a pipe, or a terminal
+        with path.open("w", encoding="utf-8") as file:
+            yield file
+        return
+    private_directory(path.parent)
+    if sweeps:
+        _sweep(path.parent)
+    number, name = mkstemp(dir=path.parent, prefix=_PREFIX)  # mode 0600: it is private
+    try:
+        with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
+            with suppress(OSError):  # some network disks have no locks
+                _lock(number)
+            yield file
+            os.fsync(number)
+        Path(name).replace(path)
+        flush_directory(path.parent)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
-    def __enter__(self) -> Self:
-        return self
 
-    def write(self, text: str) -> None:
-        """Write the next piece."""
-        with self._writing():
-            if self._file is None:
-                self._file = self._open()
-            self._file.write(text)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            if kind is None and self._file is not None:
-                self._keep(self._file)
-        finally:
-            if self._file is not None and self._path is not None:
-                with suppress(OSError):
-                    self._file.close()
-            if self._temporary is not None:
-                self._temporary.unlink(missing_ok=True)
-
-    def _keep(self, file: IO[str]) -> None:
-        """Put the complete file in its place."""
-        with self._writing():
-            file.flush()
-            if self._temporary is not None and self._path is not None:
-                os.fsync(file.fileno())
-                file.close()
-                self._temporary.replace(self._path)
-                flush_directory(self._path.parent)
-
-    def _open(self) -> IO[str]:
-        assert self._path is not None
-        self._path = self._path.resolve()
-        if self._path.exists() and not self._path.is_file():  # a pipe, or a terminal
-            return self._path.open("w", encoding="utf-8")
-        private_directory(self._path.parent)
-        if self._sweeps:
-            _sweep(self._path.parent)
-        number, name = mkstemp(dir=self._path.parent, prefix=_PREFIX)  # mode 0600: it is private
-        self._temporary = Path(name)
-        with suppress(OSError):  # some network disks have no locks
-            _lock(number)
-        return os.fdopen(number, "w", encoding="utf-8", newline="\n")
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        where = repr(str(self._path)) if self._path is not None else "the file"
-        hint = "Choose a place that this process may write to, on a disk with room."
-        with os_errors_as(StoreUnavailableError, f"{where} cannot be written", hint):
-            yield
+def is_ascii_only(file: IO[str]) -> bool:
+    """Return whether a text file may not hold every character."""
+    encoding = getattr(file, "encoding", None)
+    return isinstance(encoding, str) and encoding.lower().replace("-", "").replace("_", "") != "utf8"
 
 
 class LineReader:
@@ -188,12 +161,13 @@ class LineReader:
         self._path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
         self._source: Any = source
         self._most = line_limit
-        self._start: Any = None
         if isinstance(source, bytes) or not isinstance(source, str | os.PathLike | Iterable):
             raise InputError(
                 f"an import comes from a path or an open file, got {type(source).__name__}",
                 hint="Give the path of an export, or the file opened.",
             )
+        is_file = self._path is None and self.is_repeatable
+        self._start = source.tell() if is_file else None  # type: ignore[union-attr]
 
     @property
     def is_repeatable(self) -> bool:
@@ -215,15 +189,15 @@ class LineReader:
                 with self._path.open("rb") as file:
                     yield from self._pages(file, limit)
                 return
-            if self.is_repeatable and self._start is None:
-                self._start = self._source.tell()
-            elif self.is_repeatable:
+            if self._start is not None:
                 self._source.seek(self._start)
             yield from self._pages(self._source, limit)
 
     def _pages(self, file: Any, limit: int) -> Iterator[Page]:
+        readline = getattr(file, "readline", None)
+        pieces = file if readline is None else takewhile(len, iter(lambda: readline(self._most + 1), None))
         page, size = Page(), 0
-        for number, line in self._numbered(file):
+        for number, line in enumerate(pieces, start=1):
             page.append((number, line))
             size += len(line) if isinstance(line, str | bytes) else 0
             if size >= self._most or len(page) >= limit:
@@ -231,13 +205,6 @@ class LineReader:
                 page, size = [], 0
         if page:
             yield page
-
-    def _numbered(self, file: Any) -> Iterator[tuple[int, Any]]:
-        readline = getattr(file, "readline", None)
-        if readline is None:
-            return enumerate(file, start=1)
-        pieces = iter(lambda: readline(self._most + 1), None)
-        return enumerate(takewhile(len, pieces), start=1)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple, Self
 
@@ -143,12 +143,8 @@ class Cost(Tabular):
 
     @classmethod
     def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("work", "model", "calls", "tokens in", "tokens out", "facts"),
-            rows=tuple(
-                (one.kind, one.model, one.calls, one.tokens_in, one.tokens_out, one.facts) for one in values
-            ),
-        )
+        columns = ("work", "model", "calls", "tokens in", "tokens out", "facts")
+        return View(columns=columns, rows=tuple(map(astuple, values)))
 
 
 def spend(
@@ -257,13 +253,8 @@ _INSIDE = sa.exists().where(
 )
 _OLDEST_INSIDE = _oldest(_INSIDE)
 _IS_DUE = ListStatement(lambda kinds: sa.select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
-_LEASE = ListStatement(
-    lambda ids: (
-        sa.update(jobs)
-        .where(jobs.c.id.in_(ids))
-        .values(owner=sa.bindparam("by"), due=sa.bindparam("until"), attempts=jobs.c.attempts + 1)
-    )
-)
+_OURS = {"owner": sa.bindparam("by"), "due": sa.bindparam("until"), "attempts": jobs.c.attempts + 1}
+_LEASE = ListStatement(lambda ids: sa.update(jobs).where(jobs.c.id.in_(ids)).values(_OURS))
 _FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
 _QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
@@ -306,9 +297,7 @@ def enqueue_texts(connection: sa.Connection, now: datetime) -> None:
 
 def is_day_over(connection: sa.Connection, kind: JobKind, now: datetime) -> bool:
     """Return whether `enqueue_daily` has something to do."""
-    noted = connection.scalar(sa.select(meta.c.value).where(meta.c.name == f"{kind}_queued"))
-    day_ago, day_ahead = _day_around(now)
-    return noted is None or not day_ago < noted <= day_ahead
+    return not connection.scalar(sa.select(sa.exists().where(*_is_of_day(kind, now))))
 
 
 def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> None:
@@ -316,17 +305,18 @@ def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> No
 
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
-    name, at = f"{kind}_queued", _sortable(now)
-    if note(connection, name, at):
+    if note(connection, f"{kind}_queued", _sortable(now)):
         return
-    day_ago, day_ahead = _day_around(now)
-    is_over = sa.or_(meta.c.value <= day_ago, meta.c.value > day_ahead)
-    if connection.execute(sa.update(meta).where(meta.c.name == name, is_over).values(value=at)).rowcount:
+    named, is_of_day = _is_of_day(kind, now)
+    late = sa.update(meta).where(named, ~is_of_day).values(value=_sortable(now))
+    if connection.execute(late).rowcount:
         enqueue_once(connection, kind, [0], now)
 
 
-def _day_around(now: datetime) -> tuple[str, str]:
-    return _sortable(now - _DAY), _sortable(now + _DAY)
+def _is_of_day(kind: JobKind, now: datetime) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
+    """Return the conditions that a row of `meta` says when a kind was queued, and that this was less than a day ago."""
+    is_of_day = sa.and_(meta.c.value > _sortable(now - _DAY), meta.c.value <= _sortable(now + _DAY))
+    return meta.c.name == f"{kind}_queued", is_of_day
 
 
 def _sortable(moment: datetime) -> str:

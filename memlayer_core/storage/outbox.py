@@ -17,7 +17,7 @@ from itertools import takewhile
 
 import sqlalchemy as sa
 
-from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.scope import Reach
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage import blobs, jobs as storage_jobs, statements
 from memlayer_core.storage.jobs import Job
@@ -211,7 +211,7 @@ def begin_batch(
         connection: In a transaction that writes.
         job: The job, whose lease is extended.
         until: When the lease ends.
-        limit: Maximum number of texts, and about as many vectors.
+        limit: Maximum number of texts.
         made_for: Identity and dimension of the embedder.
     """
     if not _is_held(connection, job, until):
@@ -220,13 +220,8 @@ def begin_batch(
     marked = {row.key: row.version for row in takewhile(lambda row: row.shard == every[0].shard, every)}
     if not marked:
         return None
-    shard, vectors, entries = every[0].shard, 0, list[IndexEntry]()
-    for row in _ROWS.all(connection, list(marked)):
-        if row.shard == shard and vectors < limit:
-            entries.append(blobs.entry_of(row))
-            vectors += row.vectors
-        elif row.shard == shard:
-            del marked[row.key]  # the next batch has it
+    shard = every[0].shard
+    entries = [blobs.entry_of(row) for row in _ROWS.all(connection, list(marked)) if row.shard == shard]
     known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
     names = "" if known is None else known.value
     batch = Batch(shard, marked, entries, made_for, tuple(names.split(" ")))
@@ -255,7 +250,7 @@ def end_batch(connection: sa.Connection, job: Job, batch: Batch, until: datetime
 
 
 def search_state(
-    connection: sa.Connection, reach: Scope | SharedScope | Folder, shard: int, limit: int
+    connection: sa.Connection, reach: Reach, shard: int, limit: int
 ) -> tuple[tuple[str, ...], list[int]] | None:
     """Return the batches that a collection may have got last, and the marked texts in a scope, which it may lack.
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from memlayer_core.errors import MissingExtraError
 from memlayer_core.settings import Settings
-from memlayer_core.storage.connections import LOST, Connections, Disk, sqlstate_of, translate_errors
+from memlayer_core.storage import database
+from memlayer_core.storage.database import T, Work, translate_errors
 from memlayer_core.storage.statements import Statement, error_of
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _DEADLOCK = "40P01"
 _AGAIN = 5  # times that what the server rolled back, since it waited in a circle with others, is done again
@@ -29,7 +27,7 @@ _COMMIT = Statement(sa.text("COMMIT"))
 _NOTHING: dict[str, Any] = {}
 
 
-class PostgresDatabase:
+class PostgresDatabase(database.Database):
     """PostgreSQL: a pool, a transaction for each piece of work.
 
     Connections are in the driver's pipeline mode: a statement is sent at once, and waited for when its rows are needed.
@@ -37,7 +35,6 @@ class PostgresDatabase:
     """
 
     def __init__(self, url: str, settings: Settings) -> None:
-        self.disk = Disk()
         try:
             self._engine = _postgres_engine(url, settings, poolclass=NullPool)
             self._pool = _postgres_engine(
@@ -49,55 +46,34 @@ class PostgresDatabase:
             ) from missing
         self._cut_at = 0.0
         sa.event.listen(self._pool, "checkout", self._refuse_cut)
-        self._readers = Connections(self._pool, self._engine, _reading)
-        self._writers = Connections(self._pool, self._engine, _writing)
+        self._connections = database.Connections(self._pool, self._engine)
 
     def _refuse_cut(self, _: Any, record: Any, __: Any) -> None:
         if record.info["made_at"] < self._cut_at:
             raise sa.exc.DisconnectionError  # SQLAlchemy connects again
 
-    def read(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` on one snapshot. It may be run twice."""
-        return self._run(self._readers, work, *args, **kwargs)
+    def _read(self, work: Work[T]) -> T:
+        return self._run(work, _reading)
 
-    def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` and commit it; if it raises, nothing of it stays. It may be run several times."""
-        with self.disk.writing():
-            return self._run(self._writers, work, *args, **kwargs)
-
-    def tidy(self, *, whole: bool = False) -> bool:
-        """Leave it to the server."""
-        return True
-
-    def check(self) -> None:
-        """Leave it to the server."""
-
-    def check_file(self) -> None:
-        """Do nothing: a server has its own files."""
+    def _write(self, work: Work[T]) -> T:
+        return self._run(work, _writing)
 
     def close(self) -> None:
         """Close every connection."""
-        self._readers.close()
-        self._writers.close()
+        self._connections.close()
 
-    def _run(
-        self,
-        connections: Connections,
-        work: Callable[Concatenate[sa.Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    def _run(self, work: Work[T], begin: database.Begin) -> T:
         """Run `work`, and again if the server rolled it back, or was gone before it was to commit."""
         deadlocks = breaks = 0
         driver: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         with translate_errors(driver):
             while True:
                 try:
-                    return connections.run(work, *args, **kwargs)
-                except (sa.exc.DBAPIError, driver, *LOST) as problem:
+                    return self._connections.run(work, begin)
+                except (sa.exc.DBAPIError, driver, *database.LOST) as problem:
                     is_lost = getattr(problem, "connection_invalidated", True)
                     is_committed = getattr(problem, "statement", None) == "COMMIT"  # perhaps
-                    if sqlstate_of(problem) == _DEADLOCK and deadlocks < _AGAIN:
+                    if database.sqlstate_of(problem) == _DEADLOCK and deadlocks < _AGAIN:
                         deadlocks += 1
                         time.sleep(random.uniform(0.1, 0.3))  # noqa: S311  (lets the other one end first)
                     elif is_lost and not is_committed and not breaks:
@@ -112,8 +88,15 @@ def _reading(connection: sa.Connection) -> Iterator[None]:
     """Read on one snapshot. Its end is sent, and not waited for."""
     _READ.run(connection, _NOTHING)
     yield
+    pipeline = connection.info["pipeline"]
+    is_answered = not pipeline.result_queue
     try:
-        _end_read(connection)
+        _COMMIT.run(connection, _NOTHING)
+        if is_answered:  # the next transaction receives the answer with its first rows
+            pipeline.pgconn.pipeline_sync()
+            pipeline.result_queue.append(None)  # the driver's mark for it
+        else:
+            _wait(connection, "COMMIT")  # an error is not left to the next transaction
     except sa.exc.DBAPIError:
         connection.invalidate()  # what was read is good
 
@@ -140,18 +123,6 @@ def _wait(connection: sa.Connection, last: str) -> None:
         connection.info["pipeline"].sync()
     except connection.dialect.loaded_dbapi.Error as problem:
         raise error_of(last, problem, connection) from problem
-
-
-def _end_read(connection: sa.Connection) -> None:
-    """Send the end of a snapshot. The next transaction receives the answer with its first rows."""
-    pipeline = connection.info["pipeline"]
-    is_answered = not pipeline.result_queue
-    _COMMIT.run(connection, _NOTHING)
-    if is_answered:
-        pipeline.pgconn.pipeline_sync()
-        pipeline.result_queue.append(None)  # the driver's mark for it
-    else:
-        _wait(connection, "COMMIT")  # an error is not left to the next transaction
 
 
 def _postgres_engine(url: str, settings: Settings, **pool: Any) -> sa.Engine:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
-from memlayer_core.errors import ConfigurationError, InputError, StoreUnavailableError, os_errors_as
+from memlayer_core import errors
+from memlayer_core.errors import ConfigurationError, StoreUnavailableError, os_errors_as
 from memlayer_core.settings import Settings
-from memlayer_core.storage import connections, files
-from memlayer_core.storage.connections import Connections, Disk, Writer
+from memlayer_core.storage import files
+from memlayer_core.storage.database import Connections, Database, T, Work, damage_error, translate_errors
 
-P = ParamSpec("P")
-T = TypeVar("T")
 _READERS = max(2, os.cpu_count() or 2)
 """Reads at once; more than there are processors only makes them wait for the interpreter's lock in turns."""
 
@@ -30,64 +32,49 @@ _REWRITTEN = 2**28
 """Bytes of a database that is rewritten when something was deleted from it: writers wait for about a second."""
 
 
-class SqliteDatabase:
+class SqliteDatabase(Database):
     """SQLite: readers run at the same time; writers wait in one queue, and share commits (see `Writer`)."""
 
     def __init__(self, directory: Path | None, settings: Settings, *, read_only: bool = False) -> None:
-        self._private = directory is None
         self._file = journal_file(directory) if directory is not None else None
-        self.disk = Disk()
+        unpooled = (
+            NullPool if self._file is not None else StaticPool
+        )  # a database in memory has one connection
+        self._engine = pool = _sqlite_engine(directory, settings, unpooled, read_only=read_only)
+        if self._file is not None:
+            pool = _sqlite_engine(directory, settings, QueuePool, read_only=read_only)
+        self._identity = files.identity_of(self._file) if self._file is not None else None
         self._gone = False
-        self._identity: tuple[int, int] | None = None
-        self._engine = _sqlite_engine(
-            directory, settings, StaticPool if self._private else NullPool, read_only=read_only
-        )
-        self._pool = self._engine
-        if not self._private:
-            self._pool = _sqlite_engine(directory, settings, QueuePool, read_only=read_only)
-        self._identity = self._looked()
-        self._readers = Connections(self._pool, self._engine)
+        self._readers = Connections(pool, self._engine)
         writing = self._engine.execution_options(memlayer_begin="BEGIN IMMEDIATE")
-        with connections.translate_errors(), connections.inside_sqlite():
+        with translate_errors(), inside_sqlite():
             self._writer = Writer(writing.connect)
 
-    def read(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` on one snapshot."""
-        if self._private:  # a database in memory has one connection
-            return self.write(work, *args, **kwargs)
+    def _read(self, work: Work[T]) -> T:
+        if self._file is None:
+            return self._write(work)
         if self._gone:  # a new connection would be to whatever lies there now
             raise self._removed()
-        with connections.translate_errors(), connections.inside_sqlite():
-            return self._readers.run(work, *args, **kwargs)
+        with translate_errors(), inside_sqlite():
+            return self._readers.run(work)
 
-    def write(self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run `work` and commit it; if it raises, nothing of it stays."""
+    def _write(self, work: Work[T]) -> T:
         if self._gone:
             raise self._removed()
-        with self.disk.writing(), connections.translate_errors(), connections.inside_sqlite():
-            return self._writer.run(work, *args, **kwargs)
+        with translate_errors(), inside_sqlite():
+            return self._writer.run(work)
 
     def tidy(self, *, whole: bool = False) -> bool:
-        """Move the write-ahead log into the database, as far as no reader holds it back.
+        """Move the log. To leave nothing behind, a file that is not too large is rewritten.
 
-        Args:
-            whole: Whether to move all of it, and leave nothing behind that was deleted. SQLite overwrites what is deleted, but
-                not the copies that stay in a page when its rows are shared out among others: a file that is not too large is
-                rewritten.
-
-        Returns:
-            False if a reader prevented that.
+        SQLite overwrites what is deleted, but not the copies that stay in a page when its rows are shared out among others.
         """
-        if self._private or self._gone:
+        if self._file is None or self._gone:
             return True
         if not whole:
             self.read(lambda connection: connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close())
             return True
-        with (
-            connections.translate_errors(),
-            connections.inside_sqlite(),
-            self._engine.connect() as connection,
-        ):
+        with translate_errors(), inside_sqlite(), self._engine.connect() as connection:
             if not _emptied_log(connection):
                 return False  # it would grow by the whole database
             pages, size = (connection.scalar(sa.text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))
@@ -98,33 +85,18 @@ class SqliteDatabase:
             return _emptied_log(connection)
 
     def check(self) -> None:
-        """Read every page.
-
-        Raises:
-            StoreError: One is damaged.
-        """
+        """Compare every table with its indexes."""
         found: str = self.read(lambda c: c.execute(sa.text("PRAGMA integrity_check(1)")).scalar_one())
         if found != "ok":
-            raise connections.damage_error(found.strip().splitlines()[-1])
+            raise damage_error(found.strip().splitlines()[-1])
 
     def check_file(self) -> None:
-        """See whether the file is still at its place; once it is not, every read and write raises.
-
-        Raises:
-            StoreUnavailableError: It was removed or replaced while it was open.
-        """
-        self._gone = self._gone or self._looked() != self._identity
+        """Look at the path."""
+        if self._file is not None:
+            with suppress(OSError):  # out of reach for now, and no less ours
+                self._gone = self._gone or files.identity_of(self._file) != self._identity
         if self._gone:
             raise self._removed()
-
-    def _looked(self) -> tuple[int, int] | None:
-        """Return what distinguishes the file at this path from another file there; None if there is none."""
-        if self._file is None:
-            return None
-        try:
-            return files.identity_of(self._file)
-        except OSError:  # out of reach for now, and no less ours
-            return self._identity
 
     def _removed(self) -> StoreUnavailableError:
         return StoreUnavailableError(
@@ -135,15 +107,216 @@ class SqliteDatabase:
 
     def close(self) -> None:
         """Close every connection."""
-        with connections.inside_sqlite():
+        with inside_sqlite():
             self._writer.close()
             self._readers.close()
             self._engine.dispose()
 
 
+# One thread that does every write to a database, and commits together what waits together.
+
+
+class Writer:
+    """Writes to a database, in its own thread.
+
+    Python raises an interrupt (Ctrl-C, a notebook's stop) in its main thread, between any two steps of it. A caller
+    that is interrupted here only stops waiting: the transaction is another thread's, and ends as it would have.
+
+    A commit that survives a power cut waits for the disk. Writes that wait for their turn are therefore committed
+    together: sixty-four threads cost one flush and not sixty-four. Each of them still succeeds or fails alone, inside
+    its own savepoint.
+
+    Args:
+        connect: Opens a connection whose transactions write.
+    """
+
+    def __init__(self, connect: Callable[[], sa.Connection]) -> None:
+        self._connect = connect
+        self._connection: sa.Connection | None = connect()
+        self._tickets: SimpleQueue[_Ticket[Any] | None] = SimpleQueue()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="memlayer-writer", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Work[T]) -> T:
+        """Run `work` and commit it; if it raises, nothing of it stays.
+
+        Raises:
+            StoreClosedError: The writer was closed.
+            StoreUnavailableError: Another write, committed together with this one, ended the commit.
+        """
+        ticket = _Ticket(work)
+        self._tickets.put(ticket)
+        if self._ended:
+            self._refuse_the_rest()
+        return ticket.outcome()
+
+    def close(self) -> None:
+        """Do what waits, and close the connection."""
+        self._tickets.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            is_open = True
+            while is_open:
+                waiting = [self._tickets.get()]
+                waiting.extend(self._tickets.get() for _ in range(self._tickets.qsize()))
+                is_open = None not in waiting
+                self._commit([ticket for ticket in waiting if ticket is not None])
+        finally:
+            self._ended = True
+            self._refuse_the_rest()
+            self._disconnect()
+
+    def _commit(self, tickets: Sequence[_Ticket[Any]]) -> None:
+        """Commit the tickets together."""
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            with self._connection.begin():
+                for ticket in tickets:
+                    ticket.run(self._connection, is_alone=len(tickets) == 1)
+        except BaseException as problem:  # noqa: BLE001  (each waiting caller raises it)
+            others = problem
+            if not isinstance(problem, Exception):
+                others = StoreUnavailableError(
+                    "another write ended the commit that this one was part of",
+                    hint="Nothing was written; try again.",
+                )
+            for ticket in tickets:
+                ticket.problem = ticket.problem or others
+            if others is not problem or self._connection is None or self._connection.in_transaction():
+                self._disconnect()  # its transaction is in an unknown state
+        finally:
+            for ticket in tickets:
+                ticket.finished.release()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):
+                connection.close()
+
+    def _refuse_the_rest(self) -> None:
+        with suppress(Empty):
+            while True:
+                ticket = self._tickets.get_nowait()
+                if ticket is not None:
+                    ticket.problem = errors.StoreClosedError(
+                        "the journal is closed", hint="Close a memory when nobody uses it any more."
+                    )
+                    ticket.finished.release()
+
+
+class _Ticket(Generic[T]):
+    """A piece of work that waits to be committed.
+
+    Attributes:
+        problem: Why nothing of it stays.
+        finished: It is released when the work is committed, or has failed. (`Event` is written in Python: an interrupt may
+            leave it locked.)
+    """
+
+    def __init__(self, work: Work[T]) -> None:
+        self._work = work
+        self._answer: list[T] = []
+        self.problem: BaseException | None = None
+        self.finished = threading.Lock()
+        self.finished.acquire()
+
+    def run(self, connection: sa.Connection, *, is_alone: bool) -> None:
+        """Do it. If it is not alone, its error is its own caller's: the others go on."""
+        try:
+            with nullcontext() if is_alone else connection.begin_nested():
+                self._answer = [self._work(connection)]
+        except BaseException as problem:
+            self.problem = problem
+            if is_alone or not isinstance(problem, Exception):
+                raise
+
+    def outcome(self) -> T:
+        self.finished.acquire()
+        if self.problem is not None:
+            raise self.problem
+        return self._answer[0]
+
+
+# Keeps threads out of SQLite while the process forks.
+#
+# SQLite guards a few things of the whole process by locks. A child that is forked while another thread holds one of
+# them has a lock that nobody will ever release: its next connection would wait forever.
+
+_PATIENCE = 5.0  # seconds that a fork waits for what runs; the child is better late than stuck
+_LOOK = 0.001  # seconds between two looks
+
+
+class _Gate:
+    """Knows the threads that are inside SQLite. While the process forks, no other thread comes in.
+
+    `threading.Condition` is written in Python: a thread that is interrupted inside of it may hold its lock forever. A
+    thread that is interrupted here is counted until it comes again.
+    """
+
+    def __init__(self) -> None:
+        self._way_in = threading.RLock()
+        self._inside: set[int] = set()
+
+    def enter(self) -> None:
+        with self._way_in:
+            self._inside.add(threading.get_ident())
+
+    def leave(self) -> None:
+        self._inside.discard(threading.get_ident())
+
+    def begin_fork(self) -> None:
+        self._way_in.acquire(timeout=_PATIENCE)
+        until = time.monotonic() + _PATIENCE
+        while self._inside - {threading.get_ident()} and time.monotonic() < until:
+            time.sleep(_LOOK)
+
+    def end_fork(self) -> None:
+        with suppress(RuntimeError):  # it never was ours: another thread forked for longer than the patience
+            self._way_in.release()
+
+
+_gate = _Gate()
+
+
+def _start_afresh() -> None:
+    """Give a forked child its own gate: the threads that are counted in the parent's are not in the child."""
+    global _gate  # noqa: PLW0603  (one a process is the purpose)
+    _gate = _Gate()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _gate.begin_fork(),  # noqa: PLW0108  (a child has another gate)
+        after_in_parent=lambda: _gate.end_fork(),  # noqa: PLW0108
+        after_in_child=_start_afresh,
+    )
+
+
+@contextmanager
+def inside_sqlite() -> Iterator[None]:
+    """Use SQLite inside of this context. A fork waits for its end; do not enter it twice, and do not fork in it."""
+    gate = _gate
+    gate.enter()
+    try:
+        yield
+    finally:
+        gate.leave()
+
+
 def journal_file(directory: Path) -> Path:
     """Return where a directory keeps its journal."""
     return directory / "journal.sqlite3"
+
+
+def may_write(target: Path | str | None) -> bool:
+    """Return whether this process may write to a memory's directory; true for a server, which is not asked."""
+    files = (target, journal_file(target)) if isinstance(target, Path) else ()
+    return all(os.access(file, os.W_OK) for file in files)
 
 
 def _sqlite_engine(
@@ -224,12 +397,10 @@ def read_only_uri(file: Path) -> str:
 
 def _emptied_log(connection: sa.Connection) -> bool:
     """Empty the write-ahead log. Returns False where a reader needs it for longer than writers should wait."""
-    patience = connection.scalar(sa.text("PRAGMA busy_timeout"))
-    connection.execute(sa.text(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}"))
-    try:
-        held_back: int = connection.execute(sa.text("PRAGMA wal_checkpoint(TRUNCATE)")).one()[0]
-    finally:
-        connection.execute(sa.text(f"PRAGMA busy_timeout = {patience}"))
+    patience = connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_CHECKPOINT_MS}")
+    held_back = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()[0]
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience}")
     return not held_back
 
 
@@ -239,7 +410,7 @@ _PAGES = 1000  # copied at a time; Ctrl-C is heard in between
 _PARTIAL = "journal.sqlite3.partial"
 
 
-def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None] | None = None) -> int:
+def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None]) -> int:
     """Copy the journal of one directory into another one, as it is at this moment.
 
     A read transaction is held meanwhile: others write, and nothing of that is in the copy. The copy appears when it is
@@ -260,7 +431,7 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
         JournalCorruptError: The journal is damaged.
     """
     if journal_file(target).exists():
-        raise InputError(
+        raise errors.InputError(
             f"there is a memory in {str(target)!r} already, and a backup replaces none",
             hint="Name a new directory for each backup, such as one with the day in its name.",
         )
@@ -272,7 +443,7 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
     hint = "Free some space, or choose another directory."
     try:
         with os_errors_as(StoreUnavailableError, "the backup cannot be written", hint):
-            with connections.translate_errors():
+            with translate_errors():
                 _copy(journal_file(source), partial, progress)
             size = partial.stat().st_size
             partial.replace(journal_file(target))
@@ -285,13 +456,8 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
     return size
 
 
-def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | None) -> None:
+def _copy(source: Path, target: Path, progress: Callable[[int, int], None]) -> None:
     """Copy all pages of one moment, and read the copy."""
-
-    def on_progress(_: int, rest: int, pages: int) -> None:
-        if progress is not None:
-            progress(pages - rest, pages)
-
     may_lock = all(os.access(one, os.W_OK) for one in (source, source.parent))
     uri = f"{source.absolute().as_uri()}?mode=rw" if may_lock else read_only_uri(source)
     with (
@@ -300,11 +466,13 @@ def _copy(source: Path, target: Path, progress: Callable[[int, int], None] | Non
     ):
         original.execute("BEGIN")  # SQLite restarts a copy when somebody writes, unless it has a snapshot
         original.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        original.backup(copy, pages=_PAGES, progress=on_progress, sleep=0)
+        original.backup(
+            copy, pages=_PAGES, sleep=0, progress=lambda _, rest, pages: progress(pages - rest, pages)
+        )
         original.execute("ROLLBACK")
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if found != "ok":
-        raise connections.damage_error(found.strip().splitlines()[-1])
+        raise damage_error(found.strip().splitlines()[-1])
 
 
 def _remove(partial: Path) -> None:

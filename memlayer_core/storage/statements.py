@@ -15,7 +15,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPICursor
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.scope import Reach
 from memlayer_core.storage.tables import KEYS, meta, sessions
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def id_digest(session: int, message_id: str) -> bytes:
     return hashlib.blake2b(f"{session}:{message_id}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
-def reach_parameters(reach: Scope | SharedScope | Folder) -> dict[str, str | None]:
+def reach_parameters(reach: Reach) -> dict[str, str | None]:
     """Return what the parameters of `WITHIN` are for that reach."""
     bucket = reach.session_bucket if reach.session_id is not None else None
     return {"of": reach.namespace, "agent": reach.agent_id, "bucket": bucket}

@@ -6,8 +6,7 @@ import re
 import threading
 import unicodedata
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -75,21 +74,11 @@ def language_of(text: str) -> str:
 
 
 def _by_words(text: str, languages: tuple[str, ...]) -> str:
-    owners, hits = _owners(languages), Counter[str]()
-    for word in _WORD.findall(_plain(text)):
-        hits.update(owners.get(word, ()))
-    language, most = max(hits.items(), key=lambda one: one[1], default=("", 0))
-    return language if most >= _HITS else ""
-
-
-@cache
-def _owners(languages: tuple[str, ...]) -> Mapping[str, list[str]]:
-    """Return the languages whose stop word a word is, by the word."""
-    owners: dict[str, list[str]] = {}
-    for language in languages:
-        for word in stop_words(language):
-            owners.setdefault(word, []).append(language)
-    return owners
+    words = _WORD.findall(_plain(text))
+    hits = {language: sum(map(stop_words(language).__contains__, words)) for language in languages}
+    most = max(hits.values())
+    first = (one for word in words for one in languages if hits[one] == most and word in stop_words(one))
+    return next(first, "") if most >= _HITS else ""
 
 
 # Decides under which terms a text is indexed, and with which terms a question searches.
@@ -123,6 +112,7 @@ _STEMMERS = {  # by the letters that a word begins with
 }
 _stemming = threading.Lock()  # a stemmer serves one thread at a time
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_ACCENTS = re.compile("[\u0300-\u034e\u0350-\u036f]")
 _READ = 1000
 """Characters of a query that are read at each of its ends: an embedder reads no more, and what somebody pastes between
 would cost seconds."""
@@ -218,12 +208,7 @@ def _plain(text: str) -> str:
     text = unicodedata.normalize("NFKC", text).casefold()
     if text.isascii():
         return text
-    kept = [
-        character
-        for character in unicodedata.normalize("NFD", text)
-        if not ("\u0300" <= character <= "\u036f" and unicodedata.combining(character))
-    ]
-    return unicodedata.normalize("NFC", "".join(kept))
+    return unicodedata.normalize("NFC", _ACCENTS.sub("", unicodedata.normalize("NFD", text)))
 
 
 @lru_cache(maxsize=50_000)

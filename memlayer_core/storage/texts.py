@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from memlayer_core.scope import Folder, Scope, SharedScope
+from memlayer_core.scope import Reach, Scope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import outbox, statements, words
 from memlayer_core.storage.jobs import enqueue, enqueue_erasure
@@ -83,7 +83,7 @@ def register(kind: Kind, source: Source) -> None:
 def add(
     connection: sa.Connection,
     kind: Kind,
-    scope: Scope | SharedScope | Folder,
+    scope: Reach,
     rows: Sequence[tuple[int, Sequence[str] | None]],
     now: datetime,
     owners: Sequence[str] = (),
@@ -147,7 +147,7 @@ def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[A
             yield every[found.key], source, found
 
 
-def hold_owner(connection: sa.Connection, scope: Scope | SharedScope | Folder, shards: int) -> None:
+def hold_owner(connection: sa.Connection, scope: Reach, shards: int) -> None:
     """Lock the namespace of a scope until the transaction ends: nobody deletes it. It is created if it does not exist."""
     if owners_locked(connection, [scope.namespace]):
         return
@@ -197,14 +197,14 @@ def count_vectors(
         connection.execute(this.values(**more, version=version or namespaces.c.version))
 
 
-def columns_of(kind: Kind, scope: Scope | SharedScope | Folder, owner: int | None) -> dict[str, object]:
+def columns_of(kind: Kind, scope: Reach, owner: int | None) -> dict[str, object]:
     """Return the columns that texts of one kind, scope and owner have in common."""
     _, agent, session = buckets_of(scope)
     where = {"namespace": scope.namespace, "agent_bucket": agent, "session_bucket": session}
     return {"kind": kind, "owner": owner, **where}
 
 
-def buckets_of(scope: Scope | SharedScope | Folder) -> tuple[str, str, str]:
+def buckets_of(scope: Reach) -> tuple[str, str, str]:
     """Return the tokens that texts of a scope are found by: of its user, its agent and its session."""
     return scope.user_bucket, scope.agent_bucket, scope.session_bucket
 

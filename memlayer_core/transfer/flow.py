@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.codec import json_text
@@ -28,7 +29,7 @@ from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.storage.files import LineReader, Page
+from memlayer_core.storage.files import LineReader, Page, is_ascii_only, writing
 from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
@@ -37,7 +38,6 @@ from memlayer_core.transfer.sources import Source, source_of
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection, Database
-    from memlayer_core.storage.files import FileWriter
 
 
 # Saves and loads a session as a state, and exports sessions, records and items as lines.
@@ -81,7 +81,7 @@ def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
 
 def export(
     db: Database,
-    target: FileWriter,
+    target: str | os.PathLike[str] | IO[str],
     *,
     tenant_id: str,
     user_id: str | None,
@@ -97,13 +97,13 @@ def export(
     """
     _scope_of(user_id, tenant_id)  # checks the ids
     done = Counter[type[lines.Line]]()
-    with target:
+    with writing(target) as file:
         expected = db.read(messages_reads.count_all, tenant_id, user_id)
         header = lines.HeaderLine(tenant_id, user_id, now, expected)
         for page in chain([[header]], _pages(db, tenant_id, user_id), _end_of(done)):
             done.update(map(type, page))
             forms = map(lines.form_of, page)
-            target.write("".join(json_text(form, ascii_only=target.ascii_only) + "\n" for form in forms))
+            file.write("".join(json_text(form, ascii_only=is_ascii_only(file)) + "\n" for form in forms))
             yield from _report(progress, done[lines.MessageLine], expected)
     return done[lines.MessageLine]
 

@@ -19,8 +19,7 @@ import pytest
 from waiting import wait_for
 
 from memlayer_core.chroma.directory import EmbeddedChroma
-from memlayer_core.chroma.index import ChromaIndex
-from memlayer_core.chroma.server import ChromaServer
+from memlayer_core.chroma.index import ChromaIndex, ChromaServer
 from memlayer_core.errors import ConfigurationError, IndexUnavailableError
 from memlayer_core.scope import Scope
 from memlayer_core.seams import IndexEntry
@@ -198,7 +197,7 @@ try:
     index.acquire()
     write(index, 1)
 except IndexUnavailableError as problem:
-    print("MIGRATIONS" in problem.hint, ".env" in problem.hint)
+    print("migrations" in str(problem), ".env" in problem.hint)
 else:
     print("opened", index._client.get_settings().anonymized_telemetry)
 """
@@ -223,14 +222,12 @@ def test_a_variable_that_chroma_cannot_take_is_named_and_no_other_steers_it(tmp_
 # --- servers
 
 
-def test_what_is_no_url_or_no_uuid_is_refused_without_telling_secrets(tmp_path):
+def test_what_is_no_url_is_refused_without_telling_secrets():
     wrong = "localhost:8000 ftp://host:1 http:// http://host:notaport http://me:secret@host:1 chroma"
     for url in (*wrong.split(), ""):
         with pytest.raises(ConfigurationError) as caught:
             ChromaServer(url, store_id=STORE)
         assert "secret" not in str(caught.value)
-    with pytest.raises(ConfigurationError, match="UUID"):
-        EmbeddedChroma(tmp_path, store_id="mine")
 
 
 def test_a_server_that_does_not_answer_is_given_up():

@@ -166,7 +166,7 @@ def test_a_store_in_memory_has_chroma_in_a_directory_of_its_own_that_goes_with_i
 
 def test_a_process_loads_chroma_when_it_flushes_and_not_before(tmp_path: Path) -> None:
     script = """
-import sys, memlayer_core.chroma.server
+import sys, memlayer_core.chroma.index
 from memlayer_core import Memory
 with Memory.open(sys.argv[1], embedder="hashing") as memory:
     memory.chat(user_id="ada").add("user", "My boat lies in Bergen.")

@@ -17,7 +17,7 @@ from tuned import Tuned
 
 from memlayer_core import Memory
 from memlayer_core.errors import FlushTimeoutError, StoreClosedError
-from memlayer_core.storage import connections
+from memlayer_core.storage import sqlite
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
 WRITER = """
@@ -163,8 +163,8 @@ def test_a_fork_waits_for_other_threads_inside_and_beside_a_longer_one_opens_no_
         thread.join(0.3)
         return thread
 
-    monkeypatch.setattr(connections, "_PATIENCE", 60)
-    gate = connections._Gate()
+    monkeypatch.setattr(sqlite, "_PATIENCE", 60)
+    gate = sqlite._Gate()
     gate.enter()
     gate.begin_fork()  # of the thread that was interrupted before it left
     gate.end_fork()
@@ -175,7 +175,7 @@ def test_a_fork_waits_for_other_threads_inside_and_beside_a_longer_one_opens_no_
     forking.join(5)
     assert not forking.is_alive()
 
-    monkeypatch.setattr(connections, "_PATIENCE", 0.1)
+    monkeypatch.setattr(sqlite, "_PATIENCE", 0.1)
     gate.begin_fork()
     assert not begun(*fork).is_alive(), "it waits no longer than its patience"
     entering = begun(gate.enter)

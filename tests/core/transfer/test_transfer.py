@@ -29,7 +29,7 @@ from waiting import wait_for
 from examples import examples
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import ImportStoppedError, InputError, InvalidScopeError, StoreUnavailableError
-from memlayer_core.storage.files import FileWriter
+from memlayer_core.storage import files
 
 pytestmark = pytest.mark.each_database
 
@@ -357,16 +357,16 @@ def test_an_export_appears_when_it_is_complete(store, tmp_path: Path, monkeypatc
 
 async def test_an_export_that_is_cancelled_leaves_nothing(memory, tmp_path: Path, monkeypatch) -> None:
     await memory.chat(user_id="ada").aadd("user", "one")
-    entered, go_on, opened, begun = threading.Event(), threading.Event(), threading.Event(), FileWriter._open
+    entered, go_on, opened, begun = threading.Event(), threading.Event(), threading.Event(), files.mkstemp
 
-    def slowly(out: FileWriter) -> Any:
+    def slowly(**place: Any) -> Any:
         entered.set()
         assert go_on.wait(10)
-        file = begun(out)
+        file = begun(**place)
         opened.set()
         return file
 
-    monkeypatch.setattr(FileWriter, "_open", slowly)
+    monkeypatch.setattr(files, "mkstemp", slowly)
     running = asyncio.create_task(memory.aexport(tmp_path / "out.jsonl", user_id="ada"))
     assert await asyncio.to_thread(entered.wait, 10)
     running.cancel()
