@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import inspect
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
@@ -181,6 +182,19 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
     return answer
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
 
 
 class BlockingEmbedder:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.models.foreign import BlockingEmbedder, in_thread
+from memlayer_core.models.foreign import BlockingEmbedder, environment, in_thread
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -143,14 +143,8 @@ def _runtime() -> Any:
     with the import and that a forked child hangs on at its exit. The variable is read at the import only.
     """
     name = "ORT_DISABLE_TELEMETRY"
-    unsaid = name not in os.environ
-    if unsaid:
-        os.environ[name] = "1"
-    try:
+    with environment(name, os.environ.get(name, "1")):
         import onnxruntime  # a fifth of a second that only a first embedding pays
-    finally:
-        if unsaid:
-            os.environ.pop(name, None)
     return onnxruntime
 
 
