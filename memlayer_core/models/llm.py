@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.events import ContextOverflowed, Event
-from memlayer_core.models.foreign import finish, in_thread
+from memlayer_core.models.foreign import finish, has, in_thread
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
@@ -241,18 +242,14 @@ def language_model(model: Any, seconds: float | None = None, task: str = "`model
     Raises:
         ConfigurationError: It is none of these.
     """
-
-    def has(*methods: str) -> bool:
-        return all(callable(getattr(model, method, None)) for method in methods)
-
     if model is None or isinstance(model, LanguageModel):
         return model
     if not isinstance(model, type):
-        if has("ask") and isinstance(getattr(model, "name", None), str):
+        if has(model, "ask") and isinstance(getattr(model, "name", None), str):
             return LanguageModel(model.name, model.ask, seconds=seconds)
-        if has("invoke", "ainvoke"):
+        if has(model, "invoke"):
             return LanguageModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
-        if has("complete", "acomplete"):
+        if has(model, "complete"):
             return LanguageModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
         if callable(model):
             return LanguageModel(_name(model), _function(model), seconds=seconds)
@@ -380,16 +377,12 @@ def _raw_usage(raw: Any) -> dict[str, Any]:
 
 
 def _function(function: Callable[..., Any]) -> Ask:
-    try:
-        taken = [
-            parameter
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-            and parameter.default is parameter.empty
-        ]
-    except (TypeError, ValueError):
-        taken = []
-    apart = len(taken) == 2  # noqa: PLR2004  (instructions and text)
+    apart = False
+    with suppress(ValueError):  # a built-in one has no signature
+        try:
+            inspect.signature(function).bind("")
+        except TypeError:
+            apart = True
 
     def ask(instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
         del schema  # a function is asked in words alone

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.models.foreign import BlockingEmbedder, environment, in_thread
+from memlayer_core.models.foreign import BlockingEmbedder, cut, environment, in_thread
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -111,7 +111,7 @@ class _Model:
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text, float32. Texts of one length are computed together."""
         # One text at a time: batches start threads.
-        tokens: list[list[int]] = [self._tokenizer.encode(_cut(text)).ids for text in texts]
+        tokens: list[list[int]] = [self._tokenizer.encode(cut(text, _CHARACTERS)).ids for text in texts]
         order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
         vectors: list[FloatVector] = [np.empty(0, dtype=np.float32)] * len(texts)
         for start in range(0, len(order), _BATCH):
@@ -146,13 +146,6 @@ def _runtime() -> Any:
     with environment(name, os.environ.get(name, "1")):
         import onnxruntime  # a fifth of a second that only a first embedding pays
     return onnxruntime
-
-
-def _cut(text: str) -> str:
-    """Return the beginning of a text, encodable; of a long one with single spaces, since it may begin with many."""
-    if len(text) > _CHARACTERS:
-        text = " ".join(text[: 4 * _CHARACTERS].split())[:_CHARACTERS]
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 _loading = threading.Lock()
