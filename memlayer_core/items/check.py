@@ -218,7 +218,7 @@ def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, 
 
 
 def scores(
-    texts: Iterable[tuple[int, int]], cosines: Mapping[int, float], shares: Mapping[int, float]
+    texts: Iterable[tuple[int, int | None]], cosines: Mapping[int, float], shares: Mapping[int, float]
 ) -> dict[int, float]:
     """Return the score of each item's best text; items without a match are left out.
 
@@ -231,7 +231,7 @@ def scores(
     """
     found: dict[int, float] = {}
     for number, key in texts:
-        worth = cosines.get(key, shares.get(key))
+        worth = None if key is None else cosines.get(key, shares.get(key))
         if worth is not None:
             found[number] = max(worth, found.get(number, -math.inf))
     return found

@@ -155,9 +155,8 @@ def search(rt: Runtime, item_query: ItemQuery, request: FindItems) -> Asking[lis
     vector: FloatVector | None = None
     if any(overview.texts for _, overview in shelves):
         vector, _ = yield from query_vector(rt, request.query or "")
-    return _nearest(rt, item_query, request, vector, shelves) or rt.db.read(
-        _compare, rt, item_query, request, vector
-    )
+    near = {} if vector is None else _nearest(rt, shelves, vector, request.offset + request.limit + _MORE)
+    return rt.db.read(_rank, item_query, request, vector, near)
 
 
 def _shelves(connection: Connection, item_query: ItemQuery, limit: int | None = None) -> _Shelves:
@@ -165,74 +164,51 @@ def _shelves(connection: Connection, item_query: ItemQuery, limit: int | None = 
     return [(folder, vectors.overview(connection, folder)) for folder in folders]
 
 
-def _shares(
-    connection: Connection, item_query: ItemQuery, request: FindItems, shelves: _Shelves, total: int
-) -> Mapping[int, float]:
-    """Return for each text without a vector its share of the query's words; stop words do not count."""
-    lost = set(sql.waiting(connection, item_query, None))
-    if not lost:
-        return {}
-    query = readable(request.query or "")
-    words = question_terms(query, [language_of(query)]) or question_terms(query)
-    places = [(folder, [storage_words.owner(overview.number)]) for folder, overview in shelves]
-    shares = check.by_words(words, postings_of(connection, places, words), total)
-    return {key: share for key, share in shares.items() if key in lost}
-
-
-def _nearest(
-    rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None, shelves: _Shelves
-) -> list[Item] | None:
-    """Return items by the nearest texts of each folder, and by words those that have no vector.
-
-    None if that could miss some: there are many folders, few texts, or too few of the nearest match.
-    """
-    wanted = request.offset + request.limit
-    most, texts = wanted + _MORE, sum(overview.texts for _, overview in shelves)
-    if vector is None or len(shelves) > _FOLDERS or texts <= most:
-        return None
+def _nearest(rt: Runtime, shelves: _Shelves, vector: FloatVector, most: int) -> Mapping[int, float]:
+    """Return the cosines of the nearest texts of each folder; none where there are many folders, or few texts."""
     near: dict[int, float] = {}
+    if len(shelves) > _FOLDERS or sum(overview.texts for _, overview in shelves) <= most:
+        return near
     for folder, overview in shelves:
         if index_pays(rt, overview):
-            found = nearest(rt, folder, vector, overview, most)
+            near.update(nearest(rt, folder, vector, overview, most))
         else:
-            found = rt.db.read(compare, rt, folder, vector, most)
-        near |= dict(found)
-
-    def read(connection: Connection) -> list[Item] | None:
-        shares = _shares(connection, item_query, request, shelves, texts)
-        pairs = sql.texts_of(connection, item_query, list({*near, *shares}))
-        scored = check.scores(pairs, near, shares)
-        if len(scored) < wanted:
-            return None
-        return _page(connection, item_query, request, scored, scored)
-
-    return rt.db.read(read)
+            near.update(rt.db.read(compare, rt, folder, vector, most))
+    return near
 
 
-def _compare(
-    connection: Connection, rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None
-) -> list[Item]:
-    """Return items by an exact comparison: of vectors, and of words for texts without a vector."""
-    every = sql.texts(connection, item_query)
-    pairs = [(number, key) for number, key in every if key is not None]
-    near: dict[int, float] = {}
-    if vector is not None:
-        columns = vectors.columns_of(connection, [key for _, key in pairs])
-        near = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
-    shares = _shares(connection, item_query, request, _shelves(connection, item_query), len(pairs))
-    scored = check.scores(pairs, near, shares)
-    return _page(connection, item_query, request, (number for number, _ in every), scored)
-
-
-def _page(
+def _rank(
     connection: Connection,
     item_query: ItemQuery,
     request: FindItems,
-    numbers: Iterable[int],
-    worth: Mapping[int, float],
+    vector: FloatVector | None,
+    near: Mapping[int, float],
 ) -> list[Item]:
-    """Return a page of items, the best first; those without a score follow in their order."""
-    order = sorted(dict.fromkeys(numbers), key=lambda number: -worth.get(number, -math.inf))
+    """Return a page of items by the cosines of their nearest texts, and by words where a text has no vector.
+
+    Where too few of these match, the texts of all items are compared exactly.
+    """
+    shares = _shares(connection, item_query, request.query or "")
+    pairs = sql.texts(connection, item_query, [*near, *shares])
+    worth = check.scores(pairs, near, shares)
+    if not near or len(worth) < request.offset + request.limit:
+        pairs = sql.texts(connection, item_query)
+        if vector is not None:
+            columns = vectors.columns_of(connection, [key for _, key in pairs if key is not None])
+            near = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
+        worth = check.scores(pairs, near, shares)
+    order = sorted(dict(pairs), key=lambda number: -worth.get(number, -math.inf))
     page = order[request.offset : request.offset + request.limit]
     found = sql.find_by_number(connection, item_query, page)
     return [replace(found[number], score=worth.get(number)) for number in page if number in found]
+
+
+def _shares(connection: Connection, item_query: ItemQuery, query: str) -> Mapping[int, float]:
+    """Return for each text without a vector its share of the query's words; stop words do not count."""
+    lost = sql.waiting(connection, item_query, None)
+    if not lost:
+        return {}
+    words = question_terms(readable(query), [language_of(readable(query))]) or question_terms(readable(query))
+    shelves = _shelves(connection, item_query)
+    places = [(folder, [storage_words.owner(overview.number)]) for folder, overview in shelves]
+    return check.by_words(words, postings_of(connection, places, words, set(lost)), len(lost))

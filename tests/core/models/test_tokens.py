@@ -255,7 +255,7 @@ class TestTables:
         loaded = dict(tiktoken.registry.ENCODINGS)
         assert other.text("hello world") == 2
         assert list(loaded) == [real.name]
-        assert tiktoken.registry.ENCODINGS == loaded, "it is shared by all counters"
+        assert loaded == tiktoken.registry.ENCODINGS, "it is shared by all counters"
         assert os.environ.get("TIKTOKEN_CACHE_DIR") == before
 
     def test_finding_the_bundled_table_imports_nothing_of_llamaindex(self):
