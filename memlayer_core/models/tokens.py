@@ -352,12 +352,11 @@ def token_counter(tokenizer: TokenizerLike = "auto", health: Health | None = Non
 
 
 def _counter_named(name: str) -> TokenCounter:
+    if name == "auto":
+        name = next(filter(find_tables, ("o200k_base", "cl100k_base")), "estimate")
+        return _Counter(name, _estimate if name == "estimate" else None)
     if name == "estimate":
         return _Counter(name, _estimate)
-    if name == "auto":
-        at_hand = (one for one in ("o200k_base", "cl100k_base") if find_tables(one))
-        encoding = next(at_hand, None)
-        return _EncodingCounter(encoding) if encoding else _counter_named("estimate")
     import tiktoken  # only a process that counts tokens needs it
 
     encodings = tiktoken.list_encoding_names()
@@ -370,23 +369,31 @@ def _counter_named(name: str) -> TokenCounter:
             f"{', '.join(sorted(encodings))}, or a function that counts a text's tokens.",
         ) from None
     if find_tables(encoding):
-        return _EncodingCounter(encoding)
+        return _Counter(encoding)
     warn_once(
         f"tokens for {name!r} are estimated: the table of {encoding!r} is not on this machine, and it is "
         f"never downloaded. {how_to_get(encoding)}"
     )
-    return _counter_named("estimate")
+    return _Counter("estimate", _estimate)
 
 
 class _Counter:
-    """Counts with a function from a text to its tokens."""
+    """Counts with a function from a text to its tokens; without one, with an encoding that is loaded at the first count."""
 
-    def __init__(self, name: str, count: Callable[[str], int]) -> None:
+    def __init__(self, name: str, count: Callable[[str], int] | None = None) -> None:
         self.name = name
-        self._count = count
+        self._count = count or self._load_and_count
 
-    def __repr__(self) -> str:
-        return f"<token counter {self.name}>"
+    def _load_and_count(self, text: str) -> int:
+        encoding = load(self.name)
+        if encoding is None:
+            warn_once(f"tokens are estimated: the table of {self.name!r} went away. {how_to_get(self.name)}")
+            self.name, self._count = "estimate", _estimate
+        else:
+            # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
+            encode = encoding.encode_ordinary
+            self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
+        return self._count(text)
 
     def text(self, text: str) -> int:
         """Return the number of tokens of a text."""
@@ -507,26 +514,8 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
     return value
 
 
-class _EncodingCounter(_Counter):
-    """Counts with an encoding of tiktoken that is loaded at the first count."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__(encoding, self._load_and_count)
-
-    def _load_and_count(self, text: str) -> int:
-        encoding = load(self.name)
-        if encoding is None:
-            warn_once(f"tokens are estimated: the table of {self.name!r} went away. {how_to_get(self.name)}")
-            self.name, self._count = "estimate", _estimate
-        else:
-            # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
-            encode = encoding.encode_ordinary
-            self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
-        return self._count(text)
-
-
 def _estimate(text: str) -> int:
-    return sum([estimate(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)])
+    return sum(map(estimate, _pieces(text)))
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -195,6 +195,8 @@ class TestFunctions:
     def test_an_answer_that_is_no_count_is_an_error_that_names_the_function(self):
         for answer in (None, -1, 1.5, True, "tokens", {"input_ids": [1, 2]}):
             refused(ConfigurationError, "lambda", token_counter, lambda text, answer=answer: answer)
+        with pytest.raises(ZeroDivisionError):
+            token_counter(lambda text: 1 / 0)
         later = token_counter(lambda text: None if text == "anything" else 1)
         refused(ConfigurationError, "lambda", later.text, "anything")
 
