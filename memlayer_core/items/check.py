@@ -346,14 +346,12 @@ def _conditions(expression: Mapping[Any, Any], path: str, depth: int) -> Iterato
 
 def _at(path: str, test: _Test) -> Condition:
     """Return the condition that the values under a path pass a test."""
-    return lambda value: test(list(_values_at(value, path)))
+    return lambda value: test(list(_values_at(value, path)) or [None])
 
 
 def _test(name: Any, bound: Any) -> _Test:
-    """Return the test of an operator; a field that is missing has no values."""
+    """Return the test of an operator for the values of a field; one that is missing is None."""
     if name in {"$eq", "$ne"}:
-        if bound is None:
-            return lambda values: bool(values) == (name == "$ne")
         value_to_tagged({"": bound})  # checks it
         return lambda values: any(_is_same(one, bound) for one in values) == (name == "$eq")
     if name not in _COMPARISONS:

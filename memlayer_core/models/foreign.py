@@ -164,16 +164,13 @@ class Deadline:
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Do work in a thread that does not keep the process alive if it hangs."""
     answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # who waits no longer cannot cancel what has begun
 
     def do() -> None:
         try:
-            outcome = work()
+            answer.set_result(work())
         except BaseException as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
-            if answer.set_running_or_notify_cancel():
-                answer.set_exception(problem)
-        else:
-            if answer.set_running_or_notify_cancel():  # else nobody waits any more
-                answer.set_result(outcome)
+            answer.set_exception(problem)
 
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop

@@ -92,13 +92,10 @@ def retry_limit(
     return limit
 
 
-def _causes(problem: BaseException) -> Iterator[BaseException]:
-    one: BaseException | None = problem
-    for _ in range(_DEPTH):
-        if one is None:
-            return
-        yield one
-        one = one.__cause__ or one.__context__
+def _causes(problem: BaseException | None, depth: int = _DEPTH) -> Iterator[BaseException]:
+    if problem is not None and depth:
+        yield problem
+        yield from _causes(problem.__cause__ or problem.__context__, depth - 1)
 
 
 def _says_so(problem: BaseException) -> bool:
@@ -111,10 +108,9 @@ def _says_so(problem: BaseException) -> bool:
 def _fields(answer: object) -> Iterator[str]:
     """Yield the codes and the words in an error, or in the HTTP response behind it, as `code: 413`."""
     for name in _FIELDS:
-        try:
+        value = None
+        with suppress(Exception):  # a response that is streamed raises
             value = getattr(answer, name, None)
-        except Exception:  # noqa: BLE001  (a response that is streamed raises)
-            value = None
         if isinstance(value, str | int | Mapping):
             yield f"{name.removesuffix('_code')}: {value}"
 
@@ -210,14 +206,12 @@ class LanguageModel:
             raise
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
-                answer.cancel()
                 raise ModelError(
                     f"{self.name} did not answer within {self._seconds:g} seconds",
                     hint="It is asked again later; `Settings.model_timeout` says how long a call may take.",
                 ) from None
-            error_type = type(
-                problem
-            ).__name__  # what it said may quote a message, or a key: only the cause says it
+            # What it said may quote a message, or a key: only the cause says it.
+            error_type = type(problem).__name__
             if is_overflow(problem):
                 raise ModelContextError(
                     f"{self.name} cannot read so long a prompt: {error_type}",
@@ -280,17 +274,13 @@ class _Ways:
 
     def ask(self, ways: Sequence[Callable[[], Any]]) -> Any:
         """Return the answer of the first way that the server accepts. The last one asks for no form."""
-        for number, way in enumerate(ways[:-1]):
-            if number < self._refused:
-                continue
+        for number in range(self._refused, len(ways) - 1):
             try:
-                return way()
+                return ways[number]()
             except Exception as problem:
                 status = _status_of(problem)
-                is_form = status in _REFUSALS or isinstance(
-                    problem, NotImplementedError | TypeError | ValueError
-                )
-                if not is_form or is_overflow(problem):
+                is_odd = isinstance(problem, NotImplementedError | TypeError | ValueError)
+                if is_overflow(problem) or not (is_odd or status in _REFUSALS):
                     raise
                 logger.info("a form of the answer is refused: %s", type(problem).__name__)
                 if status is not None and status < 500:  # noqa: PLR2004  (a server's fault may pass)

@@ -113,13 +113,14 @@ class _Model:
         # One text at a time: batches start threads.
         tokens: list[list[int]] = [self._tokenizer.encode(cut(text, _CHARACTERS)).ids for text in texts]
         order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
-        vectors: list[FloatVector] = [np.empty(0, dtype=np.float32)] * len(texts)
+        vectors: dict[int, FloatVector] = {}
         for start in range(0, len(order), _BATCH):
             places = order[start : start + _BATCH]
             made = self._vectors([tokens[place] for place in places])
-            for place, vector in zip(places, made, strict=True):
-                vectors[place] = vector.copy()  # not a view that keeps the batch in memory
-        return vectors
+            vectors.update(
+                zip(places, map(np.copy, made), strict=True)
+            )  # no views that keep the batch in memory
+        return [vectors[place] for place in range(len(texts))]
 
     def _vectors(self, batch: Sequence[list[int]]) -> FloatVector:
         """Return the unit vectors of tokenised texts, shape (texts, dimension)."""
@@ -213,8 +214,6 @@ class MiniLM(BlockingEmbedder):
         Raises:
             EmbedderError: The model's files are gone, damaged or not to be run here.
         """
-        if not texts:
-            return []
         try:
             return self._model().embed(texts)
         except Exception as problem:
