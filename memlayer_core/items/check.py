@@ -250,9 +250,7 @@ def check_namespace(tenant_id: str, namespace: object) -> tuple[str, ...]:
         InvalidItemError: They are not labels, or not exactly one of them is `"{user_id}"`.
     """
     labels = folder_of(tenant_id, namespace).labels
-    if sum(label == USER for label in labels) != 1 or any(
-        USER in label and label != USER for label in labels
-    ):
+    if USER not in labels or sum(label.count(USER) for label in labels) != 1:
         raise InvalidItemError(
             f"a user's namespace has the label {USER!r} once, got {labels!r:.100}",
             hint=f'For example `("memories", "{USER}")`.',

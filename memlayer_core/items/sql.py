@@ -285,14 +285,11 @@ def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) ->
         connection.execute(again.values(expires_at=statements.to_micros(now) + tables.items.c.ttl))
 
 
-def sweep(connection: sa.Connection, top: Folder, now: datetime) -> int:
-    """Delete what has expired in a folder and inside it. Returns how many items."""
-    return forget(connection, top, now, tables.items.c.expires_at <= statements.to_micros(now))
-
-
-def forget(connection: sa.Connection, top: Folder, now: datetime, *conditions: sa.ColumnElement[bool]) -> int:
-    """Delete what meets conditions in a folder and inside it, for good. Returns how many items."""
-    these = _KNOWN.where(inside(top), *conditions)
+def forget(connection: sa.Connection, top: Folder, now: datetime, *, only_expired: bool = False) -> int:
+    """Delete what is in a folder and inside it, or has expired there, for good. Returns how many items."""
+    these = _KNOWN.where(inside(top))
+    if only_expired:
+        these = these.where(tables.items.c.expires_at <= statements.to_micros(now))
     lock_owners(connection, {row.namespace for row in connection.execute(these)})
     rows = connection.execute(these).all()
     _delete(connection, rows, now)

@@ -412,7 +412,6 @@ class _Counter:
             yield CALL_TOKENS + self.text(call.id) + self.text(call.name) + self.text(call.arguments)
         if isinstance(message.content, str):
             yield self.text(message.content)
-            return
         yield from map(self._block, message.blocks)
 
     def _block(self, block: Block) -> int:

@@ -131,7 +131,6 @@ class TestEstimate:
     @example("")
     def test_of_any_text_is_at_least_one_and_at_most_four_a_character(self, text):
         assert bool(text) <= estimate(text) <= 4 * len(text)
-        assert estimate(text) == estimate(text)
 
     @given(any_text, any_text)
     def test_of_two_lines_is_that_of_both_give_or_take_the_line_break(self, one, other):
@@ -253,11 +252,8 @@ class TestTables:
             pytest.skip("the only table on this machine is in the folder that this test hides")
         one, other = token_counter(real.name), token_counter(real.name)
         assert not tiktoken.registry.ENCODINGS, "the first count loads it"
-        assert one.text("hello world") == 2
-        loaded = dict(tiktoken.registry.ENCODINGS)
-        assert other.text("hello world") == 2
-        assert list(loaded) == [real.name]
-        assert loaded == tiktoken.registry.ENCODINGS, "it is shared by all counters"
+        assert one.text("hello world") == other.text("hello world") == 2
+        assert list(tiktoken.registry.ENCODINGS) == [real.name]
         assert os.environ.get("TIKTOKEN_CACHE_DIR") == before
 
     def test_finding_the_bundled_table_imports_nothing_of_llamaindex(self):
