@@ -137,8 +137,8 @@ def search(rt: Runtime, item_query: model.ItemQuery, request: model.FindItems) -
     vector: FloatVector | None = None
     if any(overview.texts for _, overview in shelves):
         vector, _ = yield from query_vector(rt, request.query or "")
-    near = {} if vector is None else _nearest(rt, shelves, vector, request.offset + request.limit + _MORE)
-    return rt.db.read(_rank, item_query, request, vector, near)
+    cosines = {} if vector is None else _nearest(rt, shelves, vector, request.offset + request.limit + _MORE)
+    return rt.db.read(_rank, item_query, request, vector, cosines)
 
 
 def _shelves(connection: Connection, item_query: model.ItemQuery, limit: int | None = None) -> _Shelves:
@@ -146,16 +146,16 @@ def _shelves(connection: Connection, item_query: model.ItemQuery, limit: int | N
     return [(folder, vectors.overview(connection, folder)) for folder in folders]
 
 
-def _nearest(rt: Runtime, shelves: _Shelves, vector: FloatVector, most: int) -> Mapping[int, float]:
+def _nearest(rt: Runtime, shelves: _Shelves, vector: FloatVector, limit: int) -> Mapping[int, float]:
     """Return the cosines of the nearest texts of each folder; none where there are many folders, or few texts."""
     near: dict[int, float] = {}
-    if len(shelves) > _FOLDERS or sum(overview.texts for _, overview in shelves) <= most:
+    if len(shelves) > _FOLDERS or sum(overview.texts for _, overview in shelves) <= limit:
         return near
     for folder, overview in shelves:
         if index_pays(rt, overview):
-            near.update(nearest(rt, folder, vector, overview, most))
+            near.update(nearest(rt, folder, vector, overview, limit))
         else:
-            near.update(rt.db.read(compare, rt, folder, vector, most))
+            near.update(rt.db.read(compare, rt, folder, vector, limit))
     return near
 
 
@@ -164,21 +164,21 @@ def _rank(
     item_query: model.ItemQuery,
     request: model.FindItems,
     vector: FloatVector | None,
-    near: Mapping[int, float],
+    cosines: Mapping[int, float],
 ) -> list[model.Item]:
     """Return a page of items by the cosines of their nearest texts, and by words where a text has no vector.
 
     Where too few of these match, the texts of all items are compared exactly.
     """
     shares = _shares(connection, item_query, request.query or "")
-    pairs = sql.texts(connection, item_query, [*near, *shares])
-    worth = check.scores(pairs, near, shares)
-    if not near or len(worth) < request.offset + request.limit:
+    pairs = sql.texts(connection, item_query, [*cosines, *shares])
+    worth = check.scores(pairs, cosines, shares)
+    if not cosines or len(worth) < request.offset + request.limit:
         pairs = sql.texts(connection, item_query)
         if vector is not None:
             columns = vectors.columns_of(connection, [key for _, key in pairs if key is not None])
-            near = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
-        worth = check.scores(pairs, near, shares)
+            cosines = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
+        worth = check.scores(pairs, cosines, shares)
     order = sorted(dict(pairs), key=lambda number: -worth.get(number, -math.inf))
     page = order[request.offset : request.offset + request.limit]
     found = sql.find_by_number(connection, item_query, page)

@@ -221,11 +221,13 @@ def load(encoding: str) -> tiktoken.Encoding | None:
     Returns:
         The encoding; None when its table went away, or cannot be read after all.
     """
+    import tiktoken  # only a process that counts tokens needs it
+
+    if encoding in tiktoken.registry.ENCODINGS:
+        return tiktoken.registry.ENCODINGS[encoding]
     folder = find_tables(encoding)
     if folder is None:
         return None
-    import tiktoken  # only a process that counts tokens needs it
-
     try:
         with _lock, environment(_CACHE_VARIABLE, str(folder)):
             return tiktoken.get_encoding(encoding)
