@@ -149,7 +149,7 @@ class Items:
 
     def sweep(self) -> int:
         """Delete all expired items. Returns how many."""
-        return items.sweep(self.memory.runtime, self.tenant_id)
+        return items.forget(self.memory.runtime, self.tenant_id, only_expired=True)
 
     asweep = async_write(sweep)
     """Do `sweep` without blocking the event loop."""

@@ -384,12 +384,8 @@ _TOLD = re.compile(r'<([a-z_]+) key="([0-9a-f]{8})">\n(.*?)\n</\1>', re.DOTALL) 
 class LongTermService(Protocol):
     """Another service that remembers users, asked for one user at a time."""
 
-    def retrieve(self, scope: Scope, message: Message) -> str:
+    def retrieve(self, scope: Scope, message: Message) -> Asking[str]:
         """Return what is relevant to a message."""
-        ...
-
-    async def aretrieve(self, scope: Scope, message: Message) -> str:
-        """Do the same without blocking the event loop."""
         ...
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
@@ -504,7 +500,7 @@ class Runtime(Journal):
     note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
-    reranker: Callable[[str, list[str]], Ask[list[float]]] | None
+    reranker: Callable[[str, list[str]], Asking[list[float]]] | None
     long_term: LongTermService | None
     temporaries: Temporaries
     redact: Callable[[str], str]

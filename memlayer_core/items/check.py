@@ -219,7 +219,7 @@ def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, 
 
 
 def scores(
-    texts: Iterable[tuple[int, int]], cosines: Mapping[int, float], shares: Mapping[int, float]
+    texts: Iterable[tuple[int, int | None]], cosines: Mapping[int, float], shares: Mapping[int, float]
 ) -> dict[int, float]:
     """Return the score of each item's best text; items without a match are left out.
 
@@ -232,7 +232,7 @@ def scores(
     """
     found: dict[int, float] = {}
     for number, key in texts:
-        worth = cosines.get(key, shares.get(key))
+        worth = None if key is None else cosines.get(key, shares.get(key))
         if worth is not None:
             found[number] = max(worth, found.get(number, -math.inf))
     return found
@@ -251,9 +251,7 @@ def check_namespace(tenant_id: str, namespace: object) -> tuple[str, ...]:
         InvalidItemError: They are not labels, or not exactly one of them is `"{user_id}"`.
     """
     labels = folder_of(tenant_id, namespace).labels
-    if sum(label == USER for label in labels) != 1 or any(
-        USER in label and label != USER for label in labels
-    ):
+    if USER not in labels or sum(label.count(USER) for label in labels) != 1:
         raise InvalidItemError(
             f"a user's namespace has the label {USER!r} once, got {labels!r:.100}",
             hint=f'For example `("memories", "{USER}")`.',
@@ -347,14 +345,12 @@ def _conditions(expression: Mapping[Any, Any], path: str, depth: int) -> Iterato
 
 def _at(path: str, test: _Test) -> Condition:
     """Return the condition that the values under a path pass a test."""
-    return lambda value: test(list(_values_at(value, path)))
+    return lambda value: test(list(_values_at(value, path)) or [None])
 
 
 def _test(name: Any, bound: Any) -> _Test:
-    """Return the test of an operator; a field that is missing has no values."""
+    """Return the test of an operator for the values of a field; one that is missing is None."""
     if name in {"$eq", "$ne"}:
-        if bound is None:
-            return lambda values: bool(values) == (name == "$ne")
         value_to_tagged({"": bound})  # checks it
         return lambda values: any(_is_same(one, bound) for one in values) == (name == "$eq")
     if name not in _COMPARISONS:

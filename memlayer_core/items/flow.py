@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
 from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of
-from memlayer_core.items import check, sql
-from memlayer_core.items.model import (
-    DropItem,
-    FindItems,
-    GetItem,
-    Item,
-    ItemOp,
-    ItemQuery,
-    ListFolders,
-    Put,
-    PutItem,
-)
+from memlayer_core.items import check, model, sql
 from memlayer_core.messages.check import check_whole_number
 from memlayer_core.models.embed import query_vector
 from memlayer_core.runtime import Asking, Runtime
@@ -33,10 +22,12 @@ from memlayer_core.storage.terms import index_terms, language_of, question_terms
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
 
-Answer = Item | list[Item] | list[tuple[str, ...]] | None
+Answer = model.Item | list[model.Item] | list[tuple[str, ...]] | None
 
 
-def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: bool) -> Asking[list[Answer]]:
+def batch(
+    rt: Runtime, tenant_id: str, ops: Iterable[model.ItemOp], *, omit_expired: bool
+) -> Asking[list[Answer]]:
     """Do operations, and return the answer of each: None for writes.
 
     If one of them is invalid, nothing is done. Reads see the state before the writes. Of several writes to one key the
@@ -46,14 +37,14 @@ def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: b
     live_at = now if omit_expired else None
     ready = [(op, _prepare(rt, tenant_id, op, live_at)) for op in ops]
     answers: list[Answer] = [None] * len(ready)
-    changes = {(one.folder.namespace, one.key): one for _, one in ready if isinstance(one, Put)}
-    if not all(isinstance(one, Put) for _, one in ready):
+    changes = {(one.folder.namespace, one.key): one for _, one in ready if isinstance(one, model.Put)}
+    if not all(isinstance(one, model.Put) for _, one in ready):
         answers = rt.db.read(lambda snapshot: [one(snapshot) if callable(one) else None for _, one in ready])
     lasting: set[int] = set()
     for place, (op, one) in enumerate(ready):
-        if isinstance(op, FindItems) and isinstance(one, ItemQuery):
+        if isinstance(op, model.FindItems) and isinstance(one, model.ItemQuery):
             answers[place] = yield from search(rt, one, op)
-        if isinstance(op, GetItem | FindItems) and op.refresh:
+        if isinstance(op, model.GetItem | model.FindItems) and op.refresh:
             answer: Any = answers[place]
             items = answer if isinstance(answer, list) else [answer]
             lasting.update(item.number for item in items if item is not None and item.ttl is not None)
@@ -65,24 +56,15 @@ def batch(rt: Runtime, tenant_id: str, ops: Iterable[ItemOp], *, omit_expired: b
     return answers
 
 
-def sweep(rt: Runtime, tenant_id: str) -> int:
-    """Delete a tenant's items that have expired. Returns how many."""
-    return _remove(rt, sql.sweep, check.folder_of(tenant_id, ()))
-
-
-def forget(rt: Runtime, tenant_id: str, labels: object) -> int:
-    """Delete all items in a folder and in the folders inside it. Returns how many."""
-    return _remove(rt, sql.forget, check.folder_of(tenant_id, labels))
-
-
-def _remove(rt: Runtime, statement: Callable[[Connection, Folder, datetime], int], top: Folder) -> int:
-    gone = rt.db.write(statement, top, rt.now())
+def forget(rt: Runtime, tenant_id: str, labels: object = (), *, only_expired: bool = False) -> int:
+    """Delete all items in a folder and in the folders inside it, or those that have expired. Returns how many."""
+    gone = rt.db.write(sql.forget, check.folder_of(tenant_id, labels), rt.now(), only_expired=only_expired)
     if gone:
         rt.wake()
     return gone
 
 
-def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
+def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
     """Prepare an item for the journal.
 
     Raises:
@@ -91,7 +73,7 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
     check.expiry(op.ttl, rt.now())  # checks it
     value = check.value_to_json(op.value, rt.settings.message_bytes_limit)
     texts = check.texts_of(op.value, op.texts)
-    return Put(
+    return model.Put(
         check.folder_of(tenant_id, op.labels),
         check.key_of(op.key),
         value,
@@ -101,28 +83,28 @@ def put_of(rt: Runtime, tenant_id: str, op: PutItem) -> Put:
 
 
 def _prepare(
-    rt: Runtime, tenant_id: str, op: ItemOp, live_at: datetime | None
-) -> Put | ItemQuery | Callable[[Connection], Answer]:
+    rt: Runtime, tenant_id: str, op: model.ItemOp, live_at: datetime | None
+) -> model.Put | model.ItemQuery | Callable[[Connection], Answer]:
     """Check an operation. Returns what it writes, what it searches with a text, or how it reads."""
     match op:
-        case GetItem():
+        case model.GetItem():
             folder, key = check.folder_of(tenant_id, op.labels), check.key_of(op.key)
             return lambda connection: sql.get(connection, folder, key, live_at)
-        case PutItem():
+        case model.PutItem():
             return put_of(rt, tenant_id, op)
-        case DropItem():
-            return Put(check.folder_of(tenant_id, op.labels), check.key_of(op.key), None)
-        case FindItems():
+        case model.DropItem():
+            return model.Put(check.folder_of(tenant_id, op.labels), check.key_of(op.key), None)
+        case model.FindItems():
             check_whole_number("limit", op.limit)
             check_whole_number("offset", op.offset)
             hint = "Leave it out for the last ones put."
             require(isinstance(op.query, str | None), "query", "a text", op.query, hint, InvalidItemError)
             folder = check.folder_of(tenant_id, op.labels)
-            query = ItemQuery(folder, check.conditions_of(op.filter), live_at)
+            query = model.ItemQuery(folder, check.conditions_of(op.filter), live_at)
             if op.query and op.query.strip():
                 return query
             return lambda connection: sql.find(connection, query, op.limit, op.offset)
-        case ListFolders():
+        case model.ListFolders():
             for pattern in op.patterns:
                 check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
             check.folder_page([], op)
@@ -141,7 +123,7 @@ _Shelves = Sequence[tuple[Folder, vectors.ScopeStatistics]]
 """Folders, each with the numbers of its vectors."""
 
 
-def search(rt: Runtime, item_query: ItemQuery, request: FindItems) -> Asking[list[Item]]:
+def search(rt: Runtime, item_query: model.ItemQuery, request: model.FindItems) -> Asking[list[model.Item]]:
     """Return the items that match a query, the best first; those without a score come last.
 
     Vectors are compared exactly, and by the index in folders that have very many.
@@ -155,84 +137,60 @@ def search(rt: Runtime, item_query: ItemQuery, request: FindItems) -> Asking[lis
     vector: FloatVector | None = None
     if any(overview.texts for _, overview in shelves):
         vector, _ = yield from query_vector(rt, request.query or "")
-    return _nearest(rt, item_query, request, vector, shelves) or rt.db.read(
-        _compare, rt, item_query, request, vector
-    )
+    cosines = {} if vector is None else _nearest(rt, shelves, vector, request.offset + request.limit + _MORE)
+    return rt.db.read(_rank, item_query, request, vector, cosines)
 
 
-def _shelves(connection: Connection, item_query: ItemQuery, limit: int | None = None) -> _Shelves:
+def _shelves(connection: Connection, item_query: model.ItemQuery, limit: int | None = None) -> _Shelves:
     folders = sql.list_folders(connection, item_query.folder, item_query.live_at, limit)
     return [(folder, vectors.overview(connection, folder)) for folder in folders]
 
 
-def _shares(
-    connection: Connection, item_query: ItemQuery, request: FindItems, shelves: _Shelves, total: int
-) -> Mapping[int, float]:
-    """Return for each text without a vector its share of the query's words; stop words do not count."""
-    lost = set(sql.waiting(connection, item_query, None))
-    if not lost:
-        return {}
-    query = readable(request.query or "")
-    words = question_terms(query, [language_of(query)]) or question_terms(query)
-    places = [(folder, [storage_words.owner(overview.number)]) for folder, overview in shelves]
-    shares = check.by_words(words, postings_of(connection, places, words), total)
-    return {key: share for key, share in shares.items() if key in lost}
-
-
-def _nearest(
-    rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None, shelves: _Shelves
-) -> list[Item] | None:
-    """Return items by the nearest texts of each folder, and by words those that have no vector.
-
-    None if that could miss some: there are many folders, few texts, or too few of the nearest match.
-    """
-    wanted = request.offset + request.limit
-    most, texts = wanted + _MORE, sum(overview.texts for _, overview in shelves)
-    if vector is None or len(shelves) > _FOLDERS or texts <= most:
-        return None
+def _nearest(rt: Runtime, shelves: _Shelves, vector: FloatVector, limit: int) -> Mapping[int, float]:
+    """Return the cosines of the nearest texts of each folder; none where there are many folders, or few texts."""
     near: dict[int, float] = {}
+    if len(shelves) > _FOLDERS or sum(overview.texts for _, overview in shelves) <= limit:
+        return near
     for folder, overview in shelves:
         if index_pays(rt, overview):
-            found = nearest(rt, folder, vector, overview, most)
+            near.update(nearest(rt, folder, vector, overview, limit))
         else:
-            found = rt.db.read(compare, rt, folder, vector, most)
-        near |= dict(found)
-
-    def read(connection: Connection) -> list[Item] | None:
-        shares = _shares(connection, item_query, request, shelves, texts)
-        pairs = sql.texts_of(connection, item_query, list({*near, *shares}))
-        scored = check.scores(pairs, near, shares)
-        if len(scored) < wanted:
-            return None
-        return _page(connection, item_query, request, scored, scored)
-
-    return rt.db.read(read)
+            near.update(rt.db.read(compare, rt, folder, vector, limit))
+    return near
 
 
-def _compare(
-    connection: Connection, rt: Runtime, item_query: ItemQuery, request: FindItems, vector: FloatVector | None
-) -> list[Item]:
-    """Return items by an exact comparison: of vectors, and of words for texts without a vector."""
-    every = sql.texts(connection, item_query)
-    pairs = [(number, key) for number, key in every if key is not None]
-    near: dict[int, float] = {}
-    if vector is not None:
-        columns = vectors.columns_of(connection, [key for _, key in pairs])
-        near = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
-    shares = _shares(connection, item_query, request, _shelves(connection, item_query), len(pairs))
-    scored = check.scores(pairs, near, shares)
-    return _page(connection, item_query, request, (number for number, _ in every), scored)
-
-
-def _page(
+def _rank(
     connection: Connection,
-    item_query: ItemQuery,
-    request: FindItems,
-    numbers: Iterable[int],
-    worth: Mapping[int, float],
-) -> list[Item]:
-    """Return a page of items, the best first; those without a score follow in their order."""
-    order = sorted(dict.fromkeys(numbers), key=lambda number: -worth.get(number, -math.inf))
+    item_query: model.ItemQuery,
+    request: model.FindItems,
+    vector: FloatVector | None,
+    cosines: Mapping[int, float],
+) -> list[model.Item]:
+    """Return a page of items by the cosines of their nearest texts, and by words where a text has no vector.
+
+    Where too few of these match, the texts of all items are compared exactly.
+    """
+    shares = _shares(connection, item_query, request.query or "")
+    pairs = sql.texts(connection, item_query, [*cosines, *shares])
+    worth = check.scores(pairs, cosines, shares)
+    if not cosines or len(worth) < request.offset + request.limit:
+        pairs = sql.texts(connection, item_query)
+        if vector is not None:
+            columns = vectors.columns_of(connection, [key for _, key in pairs if key is not None])
+            cosines = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
+        worth = check.scores(pairs, cosines, shares)
+    order = sorted(dict(pairs), key=lambda number: -worth.get(number, -math.inf))
     page = order[request.offset : request.offset + request.limit]
     found = sql.find_by_number(connection, item_query, page)
     return [replace(found[number], score=worth.get(number)) for number in page if number in found]
+
+
+def _shares(connection: Connection, item_query: model.ItemQuery, query: str) -> Mapping[int, float]:
+    """Return for each text without a vector its share of the query's words; stop words do not count."""
+    lost = sql.waiting(connection, item_query, None)
+    if not lost:
+        return {}
+    words = question_terms(readable(query), [language_of(readable(query))]) or question_terms(readable(query))
+    shelves = _shelves(connection, item_query)
+    places = [(folder, [storage_words.owner(overview.number)]) for folder, overview in shelves]
+    return check.by_words(words, postings_of(connection, places, words, set(lost)), len(lost))

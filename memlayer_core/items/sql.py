@@ -24,7 +24,7 @@ from memlayer_core.scope import Folder
 from memlayer_core.storage import statements, tables, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.terms import index_terms
 from memlayer_core.storage.texts import hold_owner, lock_owners
 from memlayer_core.storage.vectors import ScopeStatistics, statistics_of
@@ -36,16 +36,7 @@ from memlayer_core.storage.vectors import ScopeStatistics, statistics_of
 
 _BEHIND_SLASH = "0"  # the character after it
 _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
-_LIVES = sa.or_(tables.items.c.expires_at.is_(None), tables.items.c.expires_at > sa.bindparam("now"))
 _OF_ITEM = sa.and_(tables.texts.c.owner == tables.items.c.number, tables.OF_ITEM)
-
-_BY_TEXT = ListStatement(
-    lambda keys: (
-        sa.select(tables.items, tables.texts.c.key.label("text_key"))
-        .join(tables.texts, _OF_ITEM)
-        .where(tables.texts.c.key.in_(keys), _LIVES)
-    )
-)
 
 
 def item_digest(folder: Folder, key: str) -> bytes:
@@ -80,8 +71,12 @@ def find_by_key(
 ) -> dict[int, Item]:
     """Return the items in some folders that these texts find and that live now, by the keys of the texts."""
     named = {folder.namespace for folder in folders}
-    rows = _BY_TEXT.all(connection, keys, {"now": statements.to_micros(now)}) if keys else []
-    return {row.text_key: _item(row) for row in rows if row.namespace in named}
+    found: dict[int, Item] = {}
+    for some in statements.chunks(keys):
+        query = sa.select(tables.items, tables.texts.c.key.label("text_key")).join(tables.texts, _OF_ITEM)
+        rows = connection.execute(query.where(tables.texts.c.key.in_(some), _live(now)))
+        found |= {row.text_key: _item(row) for row in rows if row.namespace in named}
+    return found
 
 
 def find_by_number(
@@ -95,16 +90,20 @@ def find_by_number(
     return found
 
 
-_PAIRS = sa.select(tables.items.c.number, tables.texts.c.key)
-
-
-def texts(connection: sa.Connection, item_query: ItemQuery) -> list[tuple[int, int | None]]:
+def texts(
+    connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int] | None = None
+) -> list[tuple[int, int | None]]:
     """Return pairs of the number of a query's item and the key of a text of it, those of the last put first.
 
-    Where an item has no text to be found by, the key is None.
+    Args:
+        connection: In a transaction.
+        item_query: The query.
+        keys: The only keys that are looked for; None: all, and None where an item has no text to be found by.
     """
-    query = _PAIRS.outerjoin(tables.texts, _OF_ITEM).order_by(*_NEWEST, tables.texts.c.key)
-    return [(row.number, row.key) for row in _matching(connection, query, item_query)]
+    key = tables.texts.c.key
+    every = sa.select(tables.items.c.number, key).outerjoin(tables.texts, _OF_ITEM).order_by(*_NEWEST, key)
+    queries = [every] if keys is None else [every.where(key.in_(some)) for some in statements.chunks(keys)]
+    return [(row.number, row.key) for one in queries for row in _matching(connection, one, item_query)]
 
 
 def waiting(connection: sa.Connection, item_query: ItemQuery, limit: int | None) -> list[int]:
@@ -112,13 +111,6 @@ def waiting(connection: sa.Connection, item_query: ItemQuery, limit: int | None)
     query = sa.select(tables.texts.c.key).join(tables.items, _OF_ITEM).where(sa.not_(EMBEDDED))
     rows = _matching(connection, query.order_by(*_NEWEST), item_query)
     return [row.key for row in islice(rows, limit)]
-
-
-def texts_of(connection: sa.Connection, item_query: ItemQuery, keys: Sequence[int]) -> list[tuple[int, int]]:
-    """Return pairs of an item's number and a text's key, for those of the keys whose items match the query."""
-    query = _PAIRS.join(tables.texts, _OF_ITEM)
-    named = (query.where(tables.texts.c.key.in_(some)) for some in statements.chunks(keys))
-    return [(row.number, row.key) for one in named for row in _matching(connection, one, item_query)]
 
 
 def _matching(connection: sa.Connection, query: Any, item_query: ItemQuery) -> Iterator[Any]:
@@ -291,14 +283,11 @@ def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) ->
         connection.execute(again.values(expires_at=statements.to_micros(now) + tables.items.c.ttl))
 
 
-def sweep(connection: sa.Connection, top: Folder, now: datetime) -> int:
-    """Delete what has expired in a folder and inside it. Returns how many items."""
-    return forget(connection, top, now, tables.items.c.expires_at <= statements.to_micros(now))
-
-
-def forget(connection: sa.Connection, top: Folder, now: datetime, *conditions: sa.ColumnElement[bool]) -> int:
-    """Delete what meets conditions in a folder and inside it, for good. Returns how many items."""
-    these = _KNOWN.where(inside(top), *conditions)
+def forget(connection: sa.Connection, top: Folder, now: datetime, *, only_expired: bool = False) -> int:
+    """Delete what is in a folder and inside it, or has expired there, for good. Returns how many items."""
+    these = _KNOWN.where(inside(top))
+    if only_expired:
+        these = these.where(tables.items.c.expires_at <= statements.to_micros(now))
     lock_owners(connection, {row.namespace for row in connection.execute(these)})
     rows = connection.execute(these).all()
     _delete(connection, rows, now)

@@ -15,7 +15,7 @@ import numpy as np
 from memlayer_core import errors
 from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName
+from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName, has
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
@@ -132,28 +132,24 @@ def _calls_of(choice: Any) -> _Calls:
     Raises:
         ConfigurationError: It is not an embedder.
     """
-
-    def has(*methods: str) -> bool:
-        return all(callable(getattr(choice, method, None)) for method in methods)
-
     if isinstance(choice, type):
         raise _no_embedder(choice)
-    if isinstance(getattr(choice, "identity", None), str) and has("embed", "embed_query"):
+    if isinstance(getattr(choice, "identity", None), str) and has(choice, "embed", "embed_query"):
         aquery = getattr(choice, "aembed_query", choice.embed_query)
         return _Calls(choice.identity, choice.embed, choice.embed_query, aquery)
-    if has("embed_documents", "embed_query"):
+    if has(choice, "embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
         aquery = getattr(choice, "aembed_query", choice.embed_query)
         return _Calls(identity, choice.embed_documents, choice.embed_query, aquery)
-    if has("get_text_embedding_batch", "get_query_embedding"):
-        name = choice.class_name() if has("class_name") else type(choice).__name__
+    if has(choice, "get_text_embedding_batch", "get_query_embedding"):
+        name = choice.class_name() if has(choice, "class_name") else type(choice).__name__
         identity = _identity("llamaindex", name, lambda name: getattr(choice, name, None))
         query = choice.get_query_embedding
         return _Calls(identity, choice.get_text_embedding_batch, query, query)
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
         raise _no_embedder(choice)
-    if has("name", "get_config"):
+    if has(choice, "name", "get_config"):
         query = partial(_ask_chroma, choice)
         return _Calls(_chroma_identity(choice), choice, query, query)
     named = choice.func if isinstance(choice, partial) else choice
@@ -206,6 +202,12 @@ def _path(target: Any) -> str:
 OWN = HashingEmbedder | MiniLM | Multilingual
 """The embedders that run in this process and wait for nothing."""
 
+_NAMES: Mapping[EmbedderName, type[OWN]] = {
+    "hashing": HashingEmbedder,
+    "minilm": MiniLM,
+    "multilingual": Multilingual,
+}
+
 _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
     hashing.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.05, 0.06)},
     multilingual.IDENTITY: {OTHER_LANGUAGES: SimilarityScale(0.055, 0.086)},
@@ -254,26 +256,17 @@ def resolve_embedder(
         if store_identity is None:
             return _best(settings, emit)
         choice = _name_of(store_identity)
-    match choice:
-        case "hashing":
-            return HashingEmbedder()
-        case "multilingual":
-            return Multilingual.at_hand()
-        case "minilm":
-            return MiniLM.at_hand(settings.download_timeout)
+    if isinstance(choice, str) and choice in _NAMES:
+        return _NAMES[choice].at_hand(settings.download_timeout)
     if isinstance(choice, OWN | ForeignEmbedder):
         return choice
     return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 
 
 def _name_of(identity: str) -> EmbedderName:
-    names: Mapping[str, EmbedderName] = {
-        minilm.IDENTITY: "minilm",
-        hashing.IDENTITY: "hashing",
-        multilingual.IDENTITY: "multilingual",
-    }
-    if identity in names:
-        return names[identity]
+    for name, own in _NAMES.items():
+        if own.identity == identity:
+            return name
     raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
         hint="Pass that embedder again (`embedder=...`), or embed everything again: `memlayer reindex DIR --embedder NAME`.",

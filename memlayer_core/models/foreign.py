@@ -7,17 +7,18 @@ import asyncio
 import contextvars
 import inspect
 import math
+import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.events import Health
 from memlayer_core.message import Message
-from memlayer_core.runtime import Ask, ask
+from memlayer_core.runtime import Ask, Asking, ask
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Embedder, FloatVector, LanguageModel, LongTermMemory, Redactor
 
@@ -60,20 +61,12 @@ class LangChainModel(Protocol):
         """Answer messages."""
         ...
 
-    async def ainvoke(self, *args: Any, **kwargs: Any) -> object:
-        """Do the same without blocking the event loop."""
-        ...
-
 
 class LlamaIndexModel(Protocol):
     """LlamaIndex's `LLM`."""
 
     def complete(self, *args: Any, **kwargs: Any) -> object:
         """Answer a prompt."""
-        ...
-
-    async def acomplete(self, *args: Any, **kwargs: Any) -> object:
-        """Do the same without blocking the event loop."""
         ...
 
 
@@ -126,6 +119,10 @@ class Deadline:
         self._who, self._seconds, self._error, self._late_until = who, seconds, error, 0.0
         self._hint = f"Look at its network or its load; `Settings.{setting}` says how long a search waits."
 
+    def ask(self, call: Callable[..., Any], *args: object) -> Ask[Any]:
+        """Return a call, blocking or async, for a flow to yield. Its answer raises what `wait` raises."""
+        return ask(self.wait, self.await_for, call, *args)
+
     def wait(self, call: Callable[..., Any], *args: object) -> Any:
         """Call it, and wait for its answer, which may be a coroutine's.
 
@@ -167,24 +164,51 @@ class Deadline:
 def in_thread(work: Callable[[], T]) -> Future[T]:
     """Do work in a thread that does not keep the process alive if it hangs."""
     answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()  # who waits no longer cannot cancel what has begun
 
     def do() -> None:
         try:
-            outcome = work()
+            answer.set_result(work())
         except BaseException as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
-            if answer.set_running_or_notify_cancel():
-                answer.set_exception(problem)
-        else:
-            if answer.set_running_or_notify_cancel():  # else nobody waits any more
-                answer.set_result(outcome)
+            answer.set_exception(problem)
 
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop
     return answer
 
 
+def cut(text: str, characters: int) -> str:
+    """Return the beginning of a text, encodable, with single spaces: a long one may begin with many."""
+    return " ".join(text[: 4 * characters].split())[:characters].encode("utf-8", "replace").decode()
+
+
+@contextmanager
+def environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment for a while."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
+
+
 class BlockingEmbedder:
-    """An embedder that embeds a question like a text, for async callers in a worker thread."""
+    """An embedder of this process, which embeds a question like a text, for async callers in a worker thread."""
+
+    identity: str
+
+    @classmethod
+    def at_hand(cls, seconds: float) -> Self:
+        """Return the embedder. One that has to be fetched may take so long.
+
+        Raises:
+            EmbedderError: It is not on this machine, and cannot be fetched.
+        """
+        del seconds
+        return cls()
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text."""
@@ -197,6 +221,11 @@ class BlockingEmbedder:
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
         return await asyncio.to_thread(self.embed_query, text)
+
+
+def has(candidate: object, *methods: str) -> bool:
+    """Return whether an object has all of some methods: frameworks' models are recognised by them."""
+    return all(callable(getattr(candidate, method, None)) for method in methods)
 
 
 def finish(answer: Any) -> Any:
@@ -253,7 +282,7 @@ class CheckedRedactor:
 
 
 class ForeignReranker:
-    """A user's reranker: called with a query and texts, it returns the question for their scores.
+    """A user's reranker: a flow from a query and texts to their scores.
 
     Args:
         function: The user's function.
@@ -274,22 +303,21 @@ class ForeignReranker:
         self._name = f"the reranker {getattr(function, '__qualname__', type(function).__name__)}"
         self._deadline = Deadline(self._name, seconds, errors.RerankerError, "reranker_timeout")
 
-    def __call__(self, query: str, texts: list[str]) -> Ask[list[float]]:
-        """Return the question for one score for each text. It raises `RerankerError`: it failed, was late, or answered something else."""
-        return ask(self._scores, self._ascores, query, texts)
+    def __call__(self, query: str, texts: list[str]) -> Asking[list[float]]:
+        """Return one score for each text.
 
-    def _scores(self, query: str, texts: list[str]) -> list[float]:
-        return self._check(self._deadline.wait(self._function, query, texts), len(texts))
-
-    async def _ascores(self, query: str, texts: list[str]) -> list[float]:
-        return self._check(await self._deadline.await_for(self._function, query, texts), len(texts))
-
-    def _check(self, answer: Any, count: int) -> list[float]:
+        Raises:
+            RerankerError: It failed, was late, or answered something else.
+        """
+        answer = yield self._deadline.ask(self._function, query, texts)
         with errors.foreign_errors_as(errors.RerankerError, self._name):
             scores = [float(score) for score in answer]
-        if len(scores) == count and all(map(math.isfinite, scores)):
+        if len(scores) != len(texts):
+            told = f"{len(scores)} scores for {len(texts)} texts"
+        elif all(map(math.isfinite, scores)):
             return scores
-        told = "NaN or infinity" if len(scores) == count else f"{len(scores)} scores for {count} texts"
+        else:
+            told = "NaN or infinity"
         raise errors.RerankerError(
             f"{self._name} answered with {told}", hint="It must return one finite number for each text."
         )
@@ -312,17 +340,19 @@ class ForeignLongTermMemory:
         self._open = open_memory
         self._deadline = Deadline(_NAME, seconds, errors.LongTermMemoryError, "long_term_timeout")
 
-    def retrieve(self, scope: Scope, message: Message) -> str:
+    def retrieve(self, scope: Scope, message: Message) -> Asking[str]:
         """Return what is relevant to a message.
 
         Raises:
             LongTermMemoryError: The service failed, was late, or returned no text.
         """
-        return _text(self._deadline.wait(self._retrieve, scope, message))
-
-    async def aretrieve(self, scope: Scope, message: Message) -> str:
-        """Do the same without blocking the event loop."""
-        return _text(await self._deadline.await_for(self._retrieve, scope, message))
+        answer = yield self._deadline.ask(lambda: self._open(scope).retrieve(message))
+        if not isinstance(answer, str):
+            raise errors.LongTermMemoryError(
+                f"{_NAME} returned no text but {type(answer).__name__}",
+                hint="`retrieve` returns a text, empty if it found nothing.",
+            )
+        return answer
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
         """Record messages, without a time limit: it is done in the background.
@@ -332,15 +362,3 @@ class ForeignLongTermMemory:
         """
         with errors.foreign_errors_as(errors.LongTermMemoryError, _NAME):
             finish(self._open(scope).record(list(messages)))
-
-    def _retrieve(self, scope: Scope, message: Message) -> Any:
-        return self._open(scope).retrieve(message)
-
-
-def _text(answer: object) -> str:
-    if not isinstance(answer, str):
-        raise errors.LongTermMemoryError(
-            f"{_NAME} returned no text but {type(answer).__name__}",
-            hint="`retrieve` returns a text, empty if it found nothing.",
-        )
-    return answer

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from pydantic import BaseModel
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
 from memlayer_core.events import ContextOverflowed, Event
-from memlayer_core.models.foreign import finish, in_thread
+from memlayer_core.models.foreign import finish, has, in_thread
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LanguageModel as seams_LanguageModel, Reply
@@ -91,13 +92,10 @@ def retry_limit(
     return limit
 
 
-def _causes(problem: BaseException) -> Iterator[BaseException]:
-    one: BaseException | None = problem
-    for _ in range(_DEPTH):
-        if one is None:
-            return
-        yield one
-        one = one.__cause__ or one.__context__
+def _causes(problem: BaseException | None, depth: int = _DEPTH) -> Iterator[BaseException]:
+    if problem is not None and depth:
+        yield problem
+        yield from _causes(problem.__cause__ or problem.__context__, depth - 1)
 
 
 def _says_so(problem: BaseException) -> bool:
@@ -110,10 +108,9 @@ def _says_so(problem: BaseException) -> bool:
 def _fields(answer: object) -> Iterator[str]:
     """Yield the codes and the words in an error, or in the HTTP response behind it, as `code: 413`."""
     for name in _FIELDS:
-        try:
+        value = None
+        with suppress(Exception):  # a response that is streamed raises
             value = getattr(answer, name, None)
-        except Exception:  # noqa: BLE001  (a response that is streamed raises)
-            value = None
         if isinstance(value, str | int | Mapping):
             yield f"{name.removesuffix('_code')}: {value}"
 
@@ -209,14 +206,12 @@ class LanguageModel:
             raise
         except Exception as problem:
             if isinstance(problem, TimeoutError) and not answer.done():
-                answer.cancel()
                 raise ModelError(
                     f"{self.name} did not answer within {self._seconds:g} seconds",
                     hint="It is asked again later; `Settings.model_timeout` says how long a call may take.",
                 ) from None
-            error_type = type(
-                problem
-            ).__name__  # what it said may quote a message, or a key: only the cause says it
+            # What it said may quote a message, or a key: only the cause says it.
+            error_type = type(problem).__name__
             if is_overflow(problem):
                 raise ModelContextError(
                     f"{self.name} cannot read so long a prompt: {error_type}",
@@ -241,18 +236,14 @@ def language_model(model: Any, seconds: float | None = None, task: str = "`model
     Raises:
         ConfigurationError: It is none of these.
     """
-
-    def has(*methods: str) -> bool:
-        return all(callable(getattr(model, method, None)) for method in methods)
-
     if model is None or isinstance(model, LanguageModel):
         return model
     if not isinstance(model, type):
-        if has("ask") and isinstance(getattr(model, "name", None), str):
+        if has(model, "ask") and isinstance(getattr(model, "name", None), str):
             return LanguageModel(model.name, model.ask, seconds=seconds)
-        if has("invoke", "ainvoke"):
+        if has(model, "invoke"):
             return LanguageModel(_name(model), partial(_langchain, model, _Ways()), seconds=seconds)
-        if has("complete", "acomplete"):
+        if has(model, "complete"):
             return LanguageModel(_name(model), partial(_llamaindex, model, _Ways()), seconds=seconds)
         if callable(model):
             return LanguageModel(_name(model), _function(model), seconds=seconds)
@@ -283,17 +274,13 @@ class _Ways:
 
     def ask(self, ways: Sequence[Callable[[], Any]]) -> Any:
         """Return the answer of the first way that the server accepts. The last one asks for no form."""
-        for number, way in enumerate(ways[:-1]):
-            if number < self._refused:
-                continue
+        for number in range(self._refused, len(ways) - 1):
             try:
-                return way()
+                return ways[number]()
             except Exception as problem:
                 status = _status_of(problem)
-                is_form = status in _REFUSALS or isinstance(
-                    problem, NotImplementedError | TypeError | ValueError
-                )
-                if not is_form or is_overflow(problem):
+                is_odd = isinstance(problem, NotImplementedError | TypeError | ValueError)
+                if is_overflow(problem) or not (is_odd or status in _REFUSALS):
                     raise
                 logger.info("a form of the answer is refused: %s", type(problem).__name__)
                 if status is not None and status < 500:  # noqa: PLR2004  (a server's fault may pass)
@@ -380,16 +367,12 @@ def _raw_usage(raw: Any) -> dict[str, Any]:
 
 
 def _function(function: Callable[..., Any]) -> Ask:
-    try:
-        taken = [
-            parameter
-            for parameter in inspect.signature(function).parameters.values()
-            if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-            and parameter.default is parameter.empty
-        ]
-    except (TypeError, ValueError):
-        taken = []
-    apart = len(taken) == 2  # noqa: PLR2004  (instructions and text)
+    apart = False
+    with suppress(ValueError):  # a built-in one has no signature
+        try:
+            inspect.signature(function).bind("")
+        except TypeError:
+            apart = True
 
     def ask(instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
         del schema  # a function is asked in words alone

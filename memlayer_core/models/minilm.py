@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.models.foreign import BlockingEmbedder, in_thread
+from memlayer_core.models.foreign import BlockingEmbedder, cut, environment, in_thread
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -111,15 +111,16 @@ class _Model:
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return one unit vector for each text, float32. Texts of one length are computed together."""
         # One text at a time: batches start threads.
-        tokens: list[list[int]] = [self._tokenizer.encode(_cut(text)).ids for text in texts]
+        tokens: list[list[int]] = [self._tokenizer.encode(cut(text, _CHARACTERS)).ids for text in texts]
         order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
-        vectors: list[FloatVector] = [np.empty(0, dtype=np.float32)] * len(texts)
+        vectors: dict[int, FloatVector] = {}
         for start in range(0, len(order), _BATCH):
             places = order[start : start + _BATCH]
             made = self._vectors([tokens[place] for place in places])
-            for place, vector in zip(places, made, strict=True):
-                vectors[place] = vector.copy()  # not a view that keeps the batch in memory
-        return vectors
+            vectors.update(
+                zip(places, map(np.copy, made), strict=True)
+            )  # no views that keep the batch in memory
+        return [vectors[place] for place in range(len(texts))]
 
     def _vectors(self, batch: Sequence[list[int]]) -> FloatVector:
         """Return the unit vectors of tokenised texts, shape (texts, dimension)."""
@@ -143,22 +144,9 @@ def _runtime() -> Any:
     with the import and that a forked child hangs on at its exit. The variable is read at the import only.
     """
     name = "ORT_DISABLE_TELEMETRY"
-    unsaid = name not in os.environ
-    if unsaid:
-        os.environ[name] = "1"
-    try:
+    with environment(name, os.environ.get(name, "1")):
         import onnxruntime  # a fifth of a second that only a first embedding pays
-    finally:
-        if unsaid:
-            os.environ.pop(name, None)
     return onnxruntime
-
-
-def _cut(text: str) -> str:
-    """Return the beginning of a text, encodable; of a long one with single spaces, since it may begin with many."""
-    if len(text) > _CHARACTERS:
-        text = " ".join(text[: 4 * _CHARACTERS].split())[:_CHARACTERS]
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 _loading = threading.Lock()
@@ -226,8 +214,6 @@ class MiniLM(BlockingEmbedder):
         Raises:
             EmbedderError: The model's files are gone, damaged or not to be run here.
         """
-        if not texts:
-            return []
         try:
             return self._model().embed(texts)
         except Exception as problem:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
-from memlayer_core.models.foreign import BlockingEmbedder
+from memlayer_core.models.foreign import BlockingEmbedder, cut
 
 if TYPE_CHECKING:
     from memlayer_core.seams import FloatVector
@@ -90,12 +90,13 @@ class Multilingual(BlockingEmbedder):
     identity = IDENTITY
 
     @classmethod
-    def at_hand(cls) -> Multilingual:
-        """Return the model.
+    def at_hand(cls, seconds: float) -> Multilingual:
+        """Return the model, which is never fetched.
 
         Raises:
             EmbedderError: It is not installed, or in another version.
         """
+        del seconds
         if not is_present():
             raise EmbedderError(
                 "the multilingual embedder is not installed, or in another version than the store needs",
@@ -109,20 +110,14 @@ class Multilingual(BlockingEmbedder):
         Raises:
             EmbedderError: The package is missing, or damaged.
         """
-        cut = [_cut(text) for text in texts]
+        told = [cut(text, _CHARACTERS) for text in texts]
         vectors: list[FloatVector] = [np.eye(1, _DIMENSION, dtype=np.float32)[0] for _ in texts]
-        wanted = [place for place, text in enumerate(cut) if any(map(str.isalnum, text))]
+        wanted = [place for place, text in enumerate(told) if any(map(str.isalnum, text))]
         for start in range(0, len(wanted), _BATCH):
             places = wanted[start : start + _BATCH]
             with _lock:
-                made = _loaded().encode([cut[place] for place in places])
+                made = _loaded().encode([told[place] for place in places])
             time.sleep(_PAUSE)
             for place, vector in zip(places, made, strict=True):
                 vectors[place] = (vector / np.linalg.norm(vector)).astype(np.float32)
         return vectors
-
-
-def _cut(text: str) -> str:
-    """Return the beginning of a text, with single spaces, and encodable."""
-    words = " ".join(text[: 4 * _CHARACTERS].split())
-    return words[:_CHARACTERS].encode("utf-8", "replace").decode()

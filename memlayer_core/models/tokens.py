@@ -48,14 +48,14 @@ import tempfile
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sized
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import ConfigurationError, in_short
 from memlayer_core.events import Health
 from memlayer_core.message import Block, Message
-from memlayer_core.models.foreign import TokenizerLike
+from memlayer_core.models.foreign import TokenizerLike, environment
 from memlayer_core.seams import TokenCounter
 
 if TYPE_CHECKING:
@@ -186,38 +186,18 @@ def _is_disordered(run: str) -> bool:
 # theirs, its content is checked, and only then may tiktoken read it.
 
 _CACHE_VARIABLE = "TIKTOKEN_CACHE_DIR"
-_SOURCE = "https://openaipublic.blob.core.windows.net/"
-# Each encoding's files and their SHA-256, as tiktoken names them. A published table never changes.
-_R50K = ("encodings/r50k_base.tiktoken", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930")
-_P50K = ("encodings/p50k_base.tiktoken", "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069")
-_CL100K = (
-    "encodings/cl100k_base.tiktoken",
-    "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
-)
-_O200K = ("encodings/o200k_base.tiktoken", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d")
-_GPT2 = (
-    ("gpt-2/encodings/main/vocab.bpe", "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"),
-    ("gpt-2/encodings/main/encoder.json", "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"),
-)
-_TABLES = {
-    "gpt2": _GPT2,
-    "r50k_base": (_R50K,),
-    "p50k_base": (_P50K,),
-    "p50k_edit": (_P50K,),
-    "cl100k_base": (_CL100K,),
-    "o200k_base": (_O200K,),
-    "o200k_harmony": (_O200K,),
-}
-_BUNDLED = ((_CL100K,), (_O200K,))
+_SOURCE = "https://openaipublic.blob.core.windows.net/encodings/"
+# Each encoding's file and its SHA-256, as tiktoken names them. A published table never changes.
+_CL100K = "cl100k_base.tiktoken", "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
+_O200K = "o200k_base.tiktoken", "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+_TABLES = {"cl100k_base": _CL100K, "o200k_base": _O200K, "o200k_harmony": _O200K}
 
 _log = logging.getLogger("memlayer")
 _lock = threading.Lock()
-_loaded: dict[str, tiktoken.Encoding] = {}
-_warned: set[str] = set()
 
 
 def find_tables(encoding: str) -> Path | None:
-    """Return the folder that holds an encoding's tables, whole and undamaged.
+    """Return the folder that holds an encoding's table, whole and undamaged.
 
     A damaged table is passed over with a warning and left where it is.
 
@@ -225,66 +205,54 @@ def find_tables(encoding: str) -> Path | None:
         encoding: The name of an encoding.
 
     Returns:
-        The folder; None where there is none, also for the encodings of tiktoken's plugins, of which it is not known
-        what they read.
+        The folder; None where there is none, also for older encodings and those of tiktoken's plugins.
     """
-    files = _TABLES.get(encoding)
-    if files is None:
+    if encoding not in _TABLES:
         return None
-    return next((folder for folder in _folders() if all(_is_whole(folder, *file) for file in files)), None)
+    return next((folder for folder in _folders() if _is_whole(folder, *_TABLES[encoding])), None)
 
 
 def load(encoding: str) -> tiktoken.Encoding | None:
-    """Return an encoding, read from the tables at hand at its first use in this process.
+    """Return an encoding, read from the table at hand at its first use in this process.
 
     The first use takes 0.2 to 0.4 seconds and keeps some 70 MB. tiktoken gets the folder through its environment
     variable, which is restored when the table is read.
 
     Returns:
-        The encoding; None when its tables went away, or cannot be read after all.
+        The encoding; None when its table went away, or cannot be read after all.
     """
-    with _lock:
-        if encoding in _loaded:
-            return _loaded[encoding]
-        folder = find_tables(encoding)
-        if folder is None:
-            return None
-        import tiktoken  # only a process that counts tokens needs it
+    import tiktoken  # only a process that counts tokens needs it
 
-        before = os.environ.get(_CACHE_VARIABLE)
-        os.environ[_CACHE_VARIABLE] = str(folder)
-        try:
-            _loaded[encoding] = tiktoken.get_encoding(encoding)
-        except (OSError, ValueError, AssertionError) as problem:
-            warn_once(f"tiktoken cannot read the tables of {encoding!r} in {str(folder)!r}: {problem}")
-            return None
-        finally:
-            if before is None:
-                del os.environ[_CACHE_VARIABLE]
-            else:
-                os.environ[_CACHE_VARIABLE] = before
-        return _loaded[encoding]
+    if encoding in tiktoken.registry.ENCODINGS:
+        return tiktoken.registry.ENCODINGS[encoding]
+    folder = find_tables(encoding)
+    if folder is None:
+        return None
+    try:
+        with _lock, environment(_CACHE_VARIABLE, str(folder)):
+            return tiktoken.get_encoding(encoding)
+    except (OSError, ValueError) as problem:
+        warn_once(f"tiktoken cannot read the table of {encoding!r} in {str(folder)!r}: {problem}")
+        return None
 
 
 def how_to_get(encoding: str) -> str:
-    """Say in one sentence how an encoding's tables get onto a machine."""
+    """Say in one sentence how an encoding's table gets onto a machine."""
     if encoding not in _TABLES:
         return (
-            f"The encoding {encoding!r} comes from a plugin: pass its counting function instead, "
+            f"No table is read for {encoding!r}: pass its counting function instead, "
             f"`tiktoken.get_encoding({encoding!r}).encode_ordinary`."
         )
-    bundled = " or install `llama-index-core`, which brings it," if _TABLES[encoding] in _BUNDLED else ""
     return (
-        f"Set {_CACHE_VARIABLE} to a folder that stays, and run `tiktoken.get_encoding({encoding!r})` once "
-        f"where there is a network,{bundled} or choose the estimate with `tokenizer='estimate'`."
+        f"Set {_CACHE_VARIABLE} to a folder that stays, and run `tiktoken.get_encoding({encoding!r})` once where there "
+        "is a network, or install `llama-index-core`, which brings it, or choose the estimate with `tokenizer='estimate'`."
     )
 
 
+@cache
 def warn_once(text: str) -> None:
     """Log a warning, the same one no more than once in a process."""
-    if text not in _warned:
-        _warned.add(text)
-        _log.warning("%s", text)
+    _log.warning("%s", text)
 
 
 def _folders() -> Iterator[Path]:
@@ -299,15 +267,15 @@ def _folders() -> Iterator[Path]:
         yield Path(place) / "core" / "_static" / "tiktoken_cache"
 
 
-def _is_whole(folder: Path, path: str, digest: str) -> bool:
-    file = folder / hashlib.sha1(f"{_SOURCE}{path}".encode(), usedforsecurity=False).hexdigest()
+def _is_whole(folder: Path, name: str, digest: str) -> bool:
+    file = folder / hashlib.sha1(f"{_SOURCE}{name}".encode(), usedforsecurity=False).hexdigest()
     try:
         status = file.stat()
         whole = _digest(file, status.st_size, status.st_mtime_ns) == digest
     except OSError:
         return False
     if not whole:
-        warn_once(f"the token table {str(file)!r} ({path}) is damaged and is not used; delete it")
+        warn_once(f"the token table {str(file)!r} ({name}) is damaged and is not used; delete it")
     return whole
 
 
@@ -344,13 +312,7 @@ _LABELS = frozenset(
 )
 _DATA = frozenset({"data", "base64", "file_data", "bytes", "value"})
 _PLACES = frozenset({"url", "uri", "file_url", "file_uri", "file_id", "path", "source"})
-_TEXT_FIELDS = {
-    "text": "text",
-    "input_text": "text",
-    "output_text": "text",
-    "thinking": "thinking",
-    "reasoning": "reasoning",
-}
+_TEXTS = frozenset({"text", "input_text", "output_text", "thinking", "reasoning"})
 # Bytes as text inside JSON: a data URL, or 512 characters and more without anything that base64 lacks.
 _BINARY = re.compile(r"data:[\w/+.-]+;base64,[\w+/=-]*|(?:[\w+/=-]|\\[nr]){512,}", re.ASCII)
 
@@ -392,12 +354,11 @@ def token_counter(tokenizer: TokenizerLike = "auto", health: Health | None = Non
 
 
 def _counter_named(name: str) -> TokenCounter:
+    if name == "auto":
+        name = next(filter(find_tables, ("o200k_base", "cl100k_base")), "estimate")
+        return _Counter(name, _estimate if name == "estimate" else None)
     if name == "estimate":
         return _Counter(name, _estimate)
-    if name == "auto":
-        at_hand = (one for one in ("o200k_base", "cl100k_base") if find_tables(one))
-        encoding = next(at_hand, None)
-        return _EncodingCounter(encoding) if encoding else _counter_named("estimate")
     import tiktoken  # only a process that counts tokens needs it
 
     encodings = tiktoken.list_encoding_names()
@@ -410,23 +371,31 @@ def _counter_named(name: str) -> TokenCounter:
             f"{', '.join(sorted(encodings))}, or a function that counts a text's tokens.",
         ) from None
     if find_tables(encoding):
-        return _EncodingCounter(encoding)
+        return _Counter(encoding)
     warn_once(
         f"tokens for {name!r} are estimated: the table of {encoding!r} is not on this machine, and it is "
         f"never downloaded. {how_to_get(encoding)}"
     )
-    return _counter_named("estimate")
+    return _Counter("estimate", _estimate)
 
 
 class _Counter:
-    """Counts with a function from a text to its tokens."""
+    """Counts with a function from a text to its tokens; without one, with an encoding that is loaded at the first count."""
 
-    def __init__(self, name: str, count: Callable[[str], int]) -> None:
+    def __init__(self, name: str, count: Callable[[str], int] | None = None) -> None:
         self.name = name
-        self._count = count
+        self._count = count or self._load_and_count
 
-    def __repr__(self) -> str:
-        return f"<token counter {self.name}>"
+    def _load_and_count(self, text: str) -> int:
+        encoding = load(self.name)
+        if encoding is None:
+            warn_once(f"tokens are estimated: the table of {self.name!r} went away. {how_to_get(self.name)}")
+            self.name, self._count = "estimate", _estimate
+        else:
+            # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
+            encode = encoding.encode_ordinary
+            self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
+        return self._count(text)
 
     def text(self, text: str) -> int:
         """Return the number of tokens of a text."""
@@ -445,11 +414,11 @@ class _Counter:
             yield CALL_TOKENS + self.text(call.id) + self.text(call.name) + self.text(call.arguments)
         if isinstance(message.content, str):
             yield self.text(message.content)
-            return
         yield from map(self._block, message.blocks)
 
     def _block(self, block: Block) -> int:
-        words = block.get(_TEXT_FIELDS.get(str(block.get("type")), ""))
+        kind = str(block.get("type"))
+        words = block.get(kind, block.get("text")) if kind in _TEXTS else None
         if isinstance(words, str):
             return self.text(words)
         if (medium := _medium(block)) is not None:
@@ -546,26 +515,8 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
     return value
 
 
-class _EncodingCounter(_Counter):
-    """Counts with an encoding of tiktoken that is loaded at the first count."""
-
-    def __init__(self, encoding: str) -> None:
-        super().__init__(encoding, self._load_and_count)
-
-    def _load_and_count(self, text: str) -> int:
-        encoding = load(self.name)
-        if encoding is None:
-            warn_once(f"tokens are estimated: the table of {self.name!r} went away. {how_to_get(self.name)}")
-            self.name, self._count = "estimate", _estimate
-        else:
-            # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
-            encode = encoding.encode_ordinary
-            self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
-        return self._count(text)
-
-
 def _estimate(text: str) -> int:
-    return sum([estimate(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)])
+    return sum(map(estimate, _pieces(text)))
 
 
 def _pieces(text: str) -> Iterator[str]:

@@ -636,7 +636,7 @@ def rerank(
         return lines, ()
     texts = [shorten(rt, one, _JUDGED).turn.message.text for one in lines[:RERANKED]]
     try:
-        scores = yield rt.reranker(searchable(query), texts)
+        scores = yield from rt.reranker(searchable(query), texts)
     except RerankerError as problem:
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)

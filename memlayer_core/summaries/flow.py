@@ -277,7 +277,7 @@ class _Writer:
             part = waiting.popleft()
             own = summaries_prompt.WITH_EPISODE if whole and with_episode else summaries_prompt.INSTRUCTIONS
             try:
-                made = self._ask(made.text, part, limit, own, side_task if whole else None)
+                made = self.ask(made.text, part, limit, own, side_task if whole else None)
             except ModelContextError:
                 shorter = summaries_prompt.parts(part, sum(map(cost, part)) // 2, cost)
                 if len(shorter) == 1:
@@ -286,11 +286,19 @@ class _Writer:
                 whole = False
         return made
 
-    def _ask(
-        self, previous: str, part: Sequence[str], limit: int, own: str, side_task: SideTask | None
+    def ask(
+        self, previous: str, part: Sequence[str], limit: int, own: str, side_task: SideTask | None = None
     ) -> _Result:
-        """Return the first good summary; without a text if there was none. And the first good episode."""
-        cost, source = self._rt.tokens.text, self.source(previous, part)
+        """Return the first good answer; without a text if there was none. And the first good episode.
+
+        Args:
+            previous: The summary so far.
+            part: The lines that follow it.
+            limit: Tokens of the answer.
+            own: The instructions, which ask for a summary, for an episode, or for both.
+            side_task: What else is asked in the first call.
+        """
+        cost, source, alone = self._rt.tokens.text, self.source(previous, part), self.source("", part)
         first = prompt = summaries_prompt.request(previous, part, limit)
         instructions = own
         if side_task is not None:
@@ -303,31 +311,16 @@ class _Writer:
             if side_task is not None:
                 answer, side_task, instructions = side_task.take(answer), None, own
             text = check.unwrapped(answer)
-            if own == summaries_prompt.WITH_EPISODE:
+            if own != summaries_prompt.INSTRUCTIONS:
                 text, told = check.split_episode(text)
-                if not check.check_episode(
-                    told, self.source("", part), self._rt.settings.episode_tokens, cost
-                ):
-                    episode = told
-            faults = check.check(text, cost(text), source, limit)
+                faults = check.check_episode(told, alone, self._rt.settings.episode_tokens, cost)
+                episode = episode if faults else told
+            if own != summaries_prompt.EPISODE_INSTRUCTIONS:
+                faults = check.check(text, cost(text), source, limit)
             if not faults:
                 return _Result(text, (), episode)
             prompt = summaries_prompt.retry_prompt(first, answer, faults)
         return _Result(None, faults, episode)
-
-    def ask_for_episode(self, part: Sequence[str]) -> _Result:
-        """Return the first good episode, and what is wrong if there was none."""
-        limit, source = self._rt.settings.episode_tokens, self.source("", part)
-        first = prompt = summaries_prompt.request("", part, limit)
-        faults: tuple[str, ...] = ()
-        for _ in range(_ANSWERS):
-            answer = check.unwrapped(self._usage.ask(prompt, summaries_prompt.EPISODE_INSTRUCTIONS))
-            told = check.split_episode(answer)[1]
-            faults = check.check_episode(told, source, limit, self._rt.tokens.text)
-            if not faults:
-                return _Result(None, (), told)
-            prompt = summaries_prompt.retry_prompt(first, answer, faults)
-        return _Result(None, faults)
 
     def source(self, previous: str, part: Sequence[str]) -> check.Source:
         """Return what a summary of a part stands for."""
@@ -389,13 +382,14 @@ def _episode_by_model(
 ) -> check.EpisodeText | None:
     """Return the first good episode; None without any. A text that is too long for the model is summed up first."""
     writer, made = _Writer(rt, usage, lines), _Result(None)
+    how = rt.settings.episode_tokens, summaries_prompt.EPISODE_INSTRUCTIONS
     if rt.tokens.text("\n".join(writer.lines)) <= INPUT_TOKENS:
         with suppress(ModelContextError):
-            made = writer.ask_for_episode(writer.lines)
+            made = writer.ask("", writer.lines, *how)
     if made == _Result(None):  # nothing was asked, or nothing answered
         made = writer.condense("", _ROUGH * rt.settings.episode_tokens)
         if made.text is not None:
-            made = writer.ask_for_episode(made.text.splitlines())
+            made = writer.ask("", made.text.splitlines(), *how)
     if made.episode is None:
         _refused(rt, scope, made.faults, "an episode", gives_up=True)
     return made.episode

@@ -17,16 +17,10 @@ import sqlalchemy as sa
 
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.writes import Change, Follower, register
+from memlayer_core.storage import tables
 from memlayer_core.storage.jobs import Cost, Job, finish, spend
 from memlayer_core.storage.statements import Statement, from_micros, to_micros
-from memlayer_core.storage.tables import (
-    EPISODE_IS_OWED,
-    IS_ROLLING,
-    SUMMARY_IS_DUE,
-    jobs,
-    sessions,
-    summaries,
-)
+from memlayer_core.storage.tables import jobs, sessions, summaries
 from memlayer_core.summaries.model import Summary
 
 _KIND = "summarize"
@@ -47,15 +41,15 @@ def _owed(
 
 _OWED = (
     # Nobody goes on with a session that has ended or is idle for long: if somebody does, it is due again.
-    _owed(_KIND, sessions.c.number, sessions, SUMMARY_IS_DUE, sessions.c.idle_since.is_not(None)),
+    _owed(_KIND, sessions.c.number, sessions, tables.SUMMARY_IS_DUE, sessions.c.idle_since.is_not(None)),
     _owed(
         "episode",
         summaries.c.number,
         summaries.join(sessions, sessions.c.number == summaries.c.session),
-        EPISODE_IS_OWED,
+        tables.EPISODE_IS_OWED,
     ),
 )
-_HERE = sa.and_(summaries.c.session == sa.bindparam("of"), IS_ROLLING)
+_HERE = sa.and_(summaries.c.session == sa.bindparam("of"), tables.IS_ROLLING)
 _IN_FORCE = Statement(sa.select(summaries).where(_HERE, summaries.c.replaced_by.is_(None)))
 _DROP = Statement(sa.delete(summaries).where(_HERE))
 _DROP_JOBS = Statement(sa.delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == sa.bindparam("of")))
@@ -139,7 +133,7 @@ def commit(
         return False
     if is_same and summary is not None:
         version = session.summary_version + 1
-        old = summaries.c.session == session.number, IS_ROLLING, summaries.c.replaced_by.is_(None)
+        old = summaries.c.session == session.number, tables.IS_ROLLING, summaries.c.replaced_by.is_(None)
         connection.execute(sa.update(summaries).where(*old).values(replaced_by=version))
         written = _row(replace(summary, version=version), session.number, now)
         connection.execute(sa.insert(summaries).values(written))
@@ -163,7 +157,7 @@ def invalidate(connection: sa.Connection, session: int, position: int) -> None:
 
     What they stood for is due again. A summary that a worker writes at the moment will not be committed.
     """
-    this = sa.and_(summaries.c.session == session, IS_ROLLING)
+    this = sa.and_(summaries.c.session == session, tables.IS_ROLLING)
     being_made = connection.scalar(
         sa.select(sa.exists().where(jobs.c.kind == _KIND, jobs.c.subject == session))
     )

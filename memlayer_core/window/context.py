@@ -21,7 +21,7 @@ from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
 from memlayer_core.recall.search import Line, Question, SearchResult, age_of, check_filter
 from memlayer_core.recall.sql import beginning
-from memlayer_core.runtime import Asking, Runtime, ask
+from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, recall_budget
 from memlayer_core.storage import jobs
@@ -512,7 +512,7 @@ def _ask_service(
         text = kept[1]
     else:
         try:
-            text = yield ask(rt.long_term.retrieve, rt.long_term.aretrieve, scope, question)
+            text = yield from rt.long_term.retrieve(scope, question)
         except LongTermMemoryError as problem:
             rt.health.down("long-term memory", in_short(problem))
             said = f"the long-term memory was not read: {in_short(problem)}"

@@ -174,6 +174,7 @@ BAD_OPS: list[Any] = [
     PutOp(DOCS, "k", {"text": [NOON]}, index=["text"]),
     *(SearchOp(DOCS, **asked) for asked in ({"limit": -1}, {"offset": -1}, {"query": 5})),
     *(SearchOp(DOCS, filter=wanted) for wanted in (["v"], {1: "v"}, {"$or": []}, {"v": {"$regex": "."}})),
+    *(SearchOp(DOCS, filter=wanted) for wanted in ({"v": {"$gt": []}}, CIRCLE)),
     ListNamespacesOp((MatchCondition("middle", ("x",)),)),  # type: ignore[arg-type]
     ListNamespacesOp(max_depth=0),
     "no operation",
