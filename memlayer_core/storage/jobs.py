@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from memlayer_core.show import Report, Tabular, View
+from memlayer_core.show import Report, Tabular
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, note, to_micros
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
@@ -140,15 +140,6 @@ class Cost(Tabular):
     tokens_in: int = 0
     tokens_out: int = 0
     facts: int = 0
-
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("work", "model", "calls", "tokens in", "tokens out", "facts"),
-            rows=tuple(
-                (one.kind, one.model, one.calls, one.tokens_in, one.tokens_out, one.facts) for one in values
-            ),
-        )
 
 
 def spend(
