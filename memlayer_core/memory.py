@@ -31,7 +31,7 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import seconds
 from memlayer_core.messages.model import ForgetReport, Session, User
 from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
-from memlayer_core.opening import Options, Resources, Status, check_options, directory_at
+from memlayer_core.opening import Options, Place, Resources, Status, check_options, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive
@@ -108,7 +108,7 @@ class Items:
 
         rt = self.memory.runtime
         own = rt.embedder.identity
-        asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings, emit=lambda _: None)
+        asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings)
         return asked.identity == own
 
     def dimension(self) -> int:
@@ -331,10 +331,9 @@ class Memory(Viewable):
     directory.
     """
 
-    def __init__(self, opener: partial[Resources], *, survives_fork: bool) -> None:
+    def __init__(self, opener: partial[Resources]) -> None:
         self._bus = EventBus()
         self._opener = opener
-        self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
         with _lock:
@@ -406,7 +405,7 @@ class Memory(Viewable):
             OlderSchemaError: An earlier memlayer wrote the store. The hint names the commands that convert it.
             StoreUnavailableError: The database does not answer.
         """
-        return cls(_opener(path, database_url, chroma_url, options), survives_fork=True)
+        return cls(_opener(path, database_url, chroma_url, options))
 
     @classmethod
     def reembed(
@@ -424,7 +423,7 @@ class Memory(Viewable):
         are those of `open`, with which it is opened from then on.
         """
         opener = _opener(path, database_url, chroma_url, options)
-        memory = cls(partial(opener, reembed=True), survives_fork=True)
+        memory = cls(partial(opener, reembed=True))
         memory._opener = opener
         return memory
 
@@ -437,8 +436,7 @@ class Memory(Viewable):
         """
         check_options(options)
         made: Options = {"embedder": "hashing", **options}
-        opener = partial(Resources, database=None, directory=None, chroma_url=None, **made)
-        return cls(opener, survives_fork=False)
+        return cls(partial(Resources, place=Place(), **made))
 
     @staticmethod
     def is_at(path: str | os.PathLike[str]) -> bool:
@@ -980,7 +978,7 @@ class Memory(Viewable):
 
     def _reopen(self) -> None:
         """Open everything again in a forked child, since connections, locks and threads belong to the parent."""
-        if not self._survives_fork:
+        if self._opener.keywords["place"] == Place():
             raise StoreClosedError(
                 "an in-memory memory cannot be used in a forked process",
                 hint="Use `Memory.open(directory)`, or open one in the child.",
@@ -1000,8 +998,8 @@ def _opener(
         )
     directory = directory_at(path) if path is not None else None
     check_options(options)
-    database = database_url if database_url is not None else directory
-    return partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **options)
+    place = Place(directory if database_url is None else database_url, directory, chroma_url)
+    return partial(Resources, place=place, **options)
 
 
 def memory_of(value: object) -> Memory:
@@ -1044,7 +1042,7 @@ def use_model(memory: Memory, model: LanguageModelLike) -> None:
 
 _lock = threading.RLock()
 _memories: weakref.WeakSet[Memory] = weakref.WeakSet()
-_shared: dict[Path, tuple[Memory, dict[str, Any]]] = {}
+_shared: dict[Path, Memory] = {}
 
 
 def _renew_lock() -> None:
@@ -1107,11 +1105,10 @@ def open_at(path: str | os.PathLike[str], *, embedder: Any = None, tokenizer: An
     candidates = {"embedder": embedder, "tokenizer": tokenizer}
     options = {name: value for name, value in candidates.items() if value is not None}
     with _lock:
-        memory, current_options = _shared.get(directory, (None, {}))
+        memory = _shared.get(directory)
         if memory is None or memory.closed:
-            memory = Memory.open(directory, **options)
-            _shared[directory] = (memory, options)
-        elif any(current_options.get(name) != value for name, value in options.items()):
+            memory = _shared[directory] = Memory.open(directory, **options)
+        elif any(memory._opener.keywords.get(name) != value for name, value in options.items()):  # noqa: SLF001
             raise ConfigurationError(
                 f"{str(directory)!r} is open in this process with another {' or '.join(options)}",
                 hint="Pass the same `embed_model` and `tokenizer_fn` everywhere, or open the memory yourself "

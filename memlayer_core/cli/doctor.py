@@ -156,9 +156,7 @@ def _embedder(identity: str | None) -> Finding:
         what += "; a new store without it finds common words, not meanings"
         return "note" if is_new else "wrong", what, mend
     try:
-        own = embed.resolve_embedder(
-            "auto", store_identity=identity, settings=Settings(), emit=lambda _: None
-        )
+        own = embed.resolve_embedder("auto", store_identity=identity, settings=Settings())
     except MemlayerError as problem:
         if "only its owner can make" not in str(problem):
             raise
