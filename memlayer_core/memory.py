@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Annotated, Any, Self, TypeAlias, Unpack
 
 from pydantic import InstanceOf
@@ -87,16 +86,6 @@ class Items:
 
     adeclare_user_namespace = async_write(declare_user_namespace)
     """Do `declare_user_namespace` without blocking the event loop."""
-
-    def of_user(self, user_id: str) -> list[tuple[str, ...]]:
-        """Return the labels of a user's folders: one in each namespace that was declared."""
-        return [
-            folder.labels
-            for folder in self.memory.runtime.db.read(items_sql.folders_of, self.tenant_id, user_id)
-        ]
-
-    aof_user = async_read(of_user)
-    """Do `of_user` without blocking the event loop."""
 
     def embeds_with(self, embedder: EmbedderLike) -> bool:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
@@ -925,16 +914,12 @@ class Memory(Viewable):
 
     async def aclose(self) -> None:
         """Do `close` without blocking the event loop."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.to_thread(self._resources.close)  # not a thread that it ends
+        await asyncio.to_thread(self.close)  # not in a thread that it ends
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -952,9 +937,7 @@ class Memory(Viewable):
     def _view(self) -> View:
         return View(repr(self)) if self._closed else self.admin.status()._view()  # noqa: SLF001  (the same base)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         await self.aclose()
 
     @property
