@@ -195,20 +195,12 @@ H = TypeVar("H", bound=HasThreads)
 
 def async_read(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a verb that waits for no lock."""
-
-    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.read(verb, self, *args, **kwargs)
-
-    return _like(verb, twin)
+    return _twin(verb, lambda self, *args, **more: self._threads.read(verb, self, *args, **more))
 
 
 def async_write(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a verb that writes."""
-
-    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.write(verb, self, *args, **kwargs)
-
-    return _like(verb, twin)
+    return _twin(verb, lambda self, *args, **more: self._threads.write(verb, self, *args, **more))
 
 
 class _FlowMaker:
@@ -242,20 +234,24 @@ def async_drive(
     verb: Callable[Concatenate[H, P], T], *, writes: bool = False
 ) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a verb that asks services between its hops, and ends with `return self._drive(flow)`."""
-    flow = flow_of(verb)
 
+    def run(self: H, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return self._threads.drive(flow_of(verb)(self, *args, **kwargs), writes=writes)
+
+    return _twin(verb, run)
+
+
+def _twin(
+    verb: Callable[Concatenate[H, P], T], run: Callable[..., Awaitable[T]]
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    @wraps(verb)
     async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.drive(flow(self, *args, **kwargs), writes=writes)
+        return await run(self, *args, **kwargs)
 
-    return _like(verb, twin)
-
-
-def _like(verb: Callable[..., Any], twin: T) -> T:
-    made: Any = wraps(verb)(twin)  # type: ignore[arg-type]  # a coroutine function
-    made.__name__ = f"a{verb.__name__}"
-    made.__qualname__ = f"{verb.__qualname__.removesuffix(verb.__name__)}a{verb.__name__}"
-    made.__doc__ = f"Do `{verb.__name__}` without blocking the event loop."
-    return cast("T", made)
+    twin.__name__ = f"a{verb.__name__}"
+    twin.__qualname__ = f"{verb.__qualname__.removesuffix(verb.__name__)}a{verb.__name__}"
+    twin.__doc__ = f"Do `{verb.__name__}` without blocking the event loop."
+    return twin
 
 
 # Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it showed.

@@ -306,16 +306,11 @@ def _meter(bar: Bar) -> str:
 
 
 def _strip(bar: Bar, width: int, height: int) -> str:
-    whole = max(bar.value, bar.limit, 1)
-    pieces, left = [], 0.0
+    colours, left = [], 0.0
     for mark, value in bar.parts:
-        size = width * value / whole
-        pieces.append(
-            f'<rect x="{left:.1f}" width="{size:.1f}" height="{height}" fill="{_COLOURS[mark.colour][0]}"/>'
-        )
-        left += size
-    return (
-        f'<svg width="{width}" height="{height}" role="img" aria-label="{bar.value} of {bar.limit}" '
-        f'style="vertical-align:middle;border-radius:3px;max-width:none">'
-        f'<rect width="{width}" height="{height}" fill="#8884"/>{"".join(pieces)}</svg>'
-    )
+        right = left + 100 * value / max(bar.value, bar.limit, 1)
+        colours.append(f"{_COLOURS[mark.colour][0]} {left:.1f}% {right:.1f}%")
+        left = right
+    look = f"display:inline-block;vertical-align:middle;width:{width}px;height:{height}px;border-radius:3px"
+    fill = f"background:linear-gradient(to right,{','.join([*colours, f'#8884 {left:.1f}%'])})"
+    return f'<span role="img" aria-label="{bar.value} of {bar.limit}" style="{look};{fill}"></span>'

@@ -258,7 +258,7 @@ class TestTheChoice:
         code = (
             "import sys; from memlayer_core.models.embed import resolve_embedder as r;"
             "from memlayer_core.settings import Settings;"
-            "r('hashing', store_identity=None, settings=Settings(), emit=print).embed(['a']);"
+            "r('hashing', store_identity=None, settings=Settings()).embed(['a']);"
             "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
             "'llama_index') if m in sys.modules])"
         )
