@@ -54,7 +54,7 @@ REMARK = partial(print, file=sys.stderr)
 
 @cache
 def model(name):
-    return resolve_embedder(name, store_identity=None, settings=Settings(), emit=REMARK)
+    return resolve_embedder(name, store_identity=None, settings=Settings())
 
 
 class Vectors:

@@ -29,7 +29,6 @@
     │   ├── IndexUnavailableError          Chroma cannot be reached; recall works without it
     │   └── IndexCorruptError              Chroma's files are damaged; they can be rebuilt
     ├── EmbedderError                      an embedder raised, timed out or returned no vectors
-    │   └── EmbedderLoadingError           it is being loaded
     ├── RerankerError                      a reranker raised, timed out or returned no scores; the order stays
     ├── LongTermMemoryError                another long-term memory raised, timed out or returned no text
     ├── ModelError                         a language model did not answer
@@ -172,10 +171,6 @@ class EmbedderError(MemlayerError):
     """An embedder raised, took too long, or returned something that is not a vector."""
 
     retryable = True
-
-
-class EmbedderLoadingError(EmbedderError):
-    """`memory.admin.warm` is loading the embedder. Until it is ready, searches use words alone."""
 
 
 class RerankerError(MemlayerError):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Timer
-from typing import ClassVar, Literal
+from typing import Literal
 
 from memlayer_core.show import Report
 
@@ -38,18 +38,17 @@ class Event:
     """Something that happened. The log gets it at its level: a warning if somebody should know."""
 
     __slots__ = ()
-    level: ClassVar[int] = logging.WARNING
+
+    @property
+    def level(self) -> int:
+        """Its level in the log."""
+        return logging.WARNING
 
 
 @dataclass(frozen=True, slots=True)
 class _SessionEvent(Event):
     namespace: str
     session_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem(Event):
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +140,6 @@ class SummaryRefused(_SessionEvent):
     gives_up: bool
 
 
-class SummarizerUnavailable(_Problem):
-    """The model that sums up does not answer. It is asked again later."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
 class StoreMaintained(Event, Report):
     """Maintenance was done, as by `memory.admin.maintain`; in the background once a day.
@@ -168,43 +161,36 @@ class StoreMaintained(Event, Report):
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMissing(_Problem):
-    """The store's files were removed or replaced while they were open. Nothing is written any more."""
+class ProblemBegan(Event):
+    """Something does not work. What can be done without it goes on, and what needs it is tried again.
 
-    level = logging.ERROR
-
-
-@dataclass(frozen=True, slots=True)
-class IndexDegraded(Event):
-    """The vector index, the embedder or your tokenizer does not work. Recall and counting work without it."""
+    Attributes:
+        source: What does not work. `"journal"`: the store's files were removed or replaced while they were open, and nothing is
+            written any more. `"erasure"`: deleted data is still in the journal's files, where nothing finds it. `"worker"`:
+            an unexpected error stops all background work. Any other is named after what does not answer.
+        reason: Why.
+    """
 
     source: Source
     reason: str
 
+    @property
+    def level(self) -> int:
+        """Its level in the log."""
+        return logging.ERROR if self.source == "journal" else logging.WARNING
 
-class WorkerFailed(_Problem):
-    """An unexpected error stops all background work. The worker tries again every few seconds."""
 
-    __slots__ = ()
+@dataclass(frozen=True, slots=True)
+class ProblemEnded(Event):
+    """A problem that `ProblemBegan` reported is over."""
 
-
-class ErasureDelayed(_Problem):
-    """Deleted data is still in the journal's files, where nothing finds it. It will be erased later."""
-
-    __slots__ = ()
+    level = logging.INFO
+    source: Source
 
 
 @dataclass(frozen=True, slots=True)
 class WordsRepaired(Event):
     """The journal's word index lacked texts or had too many, and was repaired."""
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRecovered(Event):
-    """A problem that `IndexDegraded`, `SummarizerUnavailable`, `ErasureDelayed` or `WorkerFailed` reported is over."""
-
-    level = logging.INFO
-    source: Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +200,6 @@ class IndexRebuilt(Event):
     shards: tuple[int, ...]
     vectors: int
     reason: str
-
-
-class EmbedderFallback(_Problem):
-    """`embedder="auto"` could not load MiniLM, and uses the built-in hashing embedder."""
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +224,6 @@ class JobDead(Event):
 
 
 Listener = Callable[[Event], None]
-
-_BEGINS: dict[Source, Callable[[str], Event]] = {
-    "journal": StoreMissing,
-    "erasure": ErasureDelayed,
-    "summarizer": SummarizerUnavailable,
-    "worker": WorkerFailed,
-}
-"""The events of problems that have one of their own."""
 
 
 class EventBus:
@@ -294,8 +266,7 @@ class Health:
         """Note that a source does not work."""
         if source not in self._down:
             self._down[source] = reason
-            begins = _BEGINS.get(source)
-            self._emit(IndexDegraded(source, reason) if begins is None else begins(reason))
+            self._emit(ProblemBegan(source, reason))
 
     @contextmanager
     def watch(self, source: Source, seconds: float) -> Iterator[None]:
@@ -315,7 +286,7 @@ class Health:
     def up(self, source: Source) -> None:
         """Note that a source works again."""
         if self._down.pop(source, None) is not None:
-            self._emit(IndexRecovered(source))
+            self._emit(ProblemEnded(source))
 
     @property
     def problems(self) -> dict[str, str]:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Annotated, Any, Self, TypeAlias, Unpack
 
 from pydantic import InstanceOf
@@ -31,7 +30,7 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import seconds
 from memlayer_core.messages.model import ForgetReport, Session, User
 from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
-from memlayer_core.opening import Options, Resources, Status, check_options, directory_at
+from memlayer_core.opening import Options, Place, Resources, Status, check_options, directory_at
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive
@@ -87,16 +86,6 @@ class Items:
     adeclare_user_namespace = async_write(declare_user_namespace)
     """Do `declare_user_namespace` without blocking the event loop."""
 
-    def of_user(self, user_id: str) -> list[tuple[str, ...]]:
-        """Return the labels of a user's folders: one in each namespace that was declared."""
-        return [
-            folder.labels
-            for folder in self.memory.runtime.db.read(items_sql.folders_of, self.tenant_id, user_id)
-        ]
-
-    aof_user = async_read(of_user)
-    """Do `of_user` without blocking the event loop."""
-
     def embeds_with(self, embedder: EmbedderLike) -> bool:
         """Return whether an embedder, in any form that `Memory.open` takes, is the one of this memory.
 
@@ -107,7 +96,7 @@ class Items:
 
         rt = self.memory.runtime
         own = rt.embedder.identity
-        asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings, emit=lambda _: None)
+        asked = resolve_embedder(embedder, store_identity=own, settings=rt.settings)
         return asked.identity == own
 
     def dimension(self) -> int:
@@ -330,10 +319,9 @@ class Memory(Viewable):
     directory.
     """
 
-    def __init__(self, opener: partial[Resources], *, survives_fork: bool) -> None:
+    def __init__(self, opener: partial[Resources]) -> None:
         self._bus = EventBus()
         self._opener = opener
-        self._survives_fork = survives_fork
         self._closed = False
         self._resources = opener(self._bus)
         with _lock:
@@ -405,7 +393,7 @@ class Memory(Viewable):
             OlderSchemaError: An earlier memlayer wrote the store. The hint names the commands that convert it.
             StoreUnavailableError: The database does not answer.
         """
-        return cls(_opener(path, database_url, chroma_url, options), survives_fork=True)
+        return cls(_opener(path, database_url, chroma_url, options))
 
     @classmethod
     def reembed(
@@ -423,7 +411,7 @@ class Memory(Viewable):
         are those of `open`, with which it is opened from then on.
         """
         opener = _opener(path, database_url, chroma_url, options)
-        memory = cls(partial(opener, reembed=True), survives_fork=True)
+        memory = cls(partial(opener, reembed=True))
         memory._opener = opener
         return memory
 
@@ -436,8 +424,7 @@ class Memory(Viewable):
         """
         check_options(options)
         made: Options = {"embedder": "hashing", **options}
-        opener = partial(Resources, database=None, directory=None, chroma_url=None, **made)
-        return cls(opener, survives_fork=False)
+        return cls(partial(Resources, place=Place(), **made))
 
     @staticmethod
     def is_at(path: str | os.PathLike[str]) -> bool:
@@ -926,16 +913,12 @@ class Memory(Viewable):
 
     async def aclose(self) -> None:
         """Do `close` without blocking the event loop."""
-        if not self._closed:
-            self._closed = True
-            await asyncio.to_thread(self._resources.close)  # not a thread that it ends
+        await asyncio.to_thread(self.close)  # not in a thread that it ends
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -953,9 +936,7 @@ class Memory(Viewable):
     def _view(self) -> View:
         return View(repr(self)) if self._closed else self.admin.status()._view()  # noqa: SLF001  (the same base)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *problem: object) -> None:
         await self.aclose()
 
     @property
@@ -979,7 +960,7 @@ class Memory(Viewable):
 
     def _reopen(self) -> None:
         """Open everything again in a forked child, since connections, locks and threads belong to the parent."""
-        if not self._survives_fork:
+        if self._opener.keywords["place"] == Place():
             raise StoreClosedError(
                 "an in-memory memory cannot be used in a forked process",
                 hint="Use `Memory.open(directory)`, or open one in the child.",
@@ -999,8 +980,8 @@ def _opener(
         )
     directory = directory_at(path) if path is not None else None
     check_options(options)
-    database = database_url if database_url is not None else directory
-    return partial(Resources, database=database, directory=directory, chroma_url=chroma_url, **options)
+    place = Place(directory if database_url is None else database_url, directory, chroma_url)
+    return partial(Resources, place=place, **options)
 
 
 def memory_of(value: object) -> Memory:
@@ -1043,7 +1024,7 @@ def use_model(memory: Memory, model: LanguageModelLike) -> None:
 
 _lock = threading.RLock()
 _memories: weakref.WeakSet[Memory] = weakref.WeakSet()
-_shared: dict[Path, tuple[Memory, dict[str, Any]]] = {}
+_shared: dict[Path, Memory] = {}
 
 
 def _renew_lock() -> None:
@@ -1106,11 +1087,10 @@ def open_at(path: str | os.PathLike[str], *, embedder: Any = None, tokenizer: An
     candidates = {"embedder": embedder, "tokenizer": tokenizer}
     options = {name: value for name, value in candidates.items() if value is not None}
     with _lock:
-        memory, current_options = _shared.get(directory, (None, {}))
+        memory = _shared.get(directory)
         if memory is None or memory.closed:
-            memory = Memory.open(directory, **options)
-            _shared[directory] = (memory, options)
-        elif any(current_options.get(name) != value for name, value in options.items()):
+            memory = _shared[directory] = Memory.open(directory, **options)
+        elif any(memory._opener.keywords.get(name) != value for name, value in options.items()):  # noqa: SLF001
             raise ConfigurationError(
                 f"{str(directory)!r} is open in this process with another {' or '.join(options)}",
                 hint="Pass the same `embed_model` and `tokenizer_fn` everywhere, or open the memory yourself "

@@ -125,18 +125,26 @@ def check_options(options: Mapping[str, object]) -> None:
         raise TypeError(f"a memory has no option {name!r}: there are {', '.join(Options.__annotations__)}")
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a memory is; if nothing is named, in this process alone.
+
+    Attributes:
+        database: What has the journal: a directory, or the URL of a database.
+        directory: The memory's directory.
+        chroma_url: A Chroma server.
+    """
+
+    database: Path | str | None = None
+    directory: Path | None = None
+    chroma_url: str | None = None
+
+
 class Resources:
     """Everything that a memory has open in one process: runtime, worker, directory."""
 
     def __init__(
-        self,
-        bus: EventBus,
-        *,
-        database: Path | str | None,
-        directory: Path | None,
-        chroma_url: str | None,
-        reembed: bool = False,
-        **options: Unpack[Options],
+        self, bus: EventBus, *, place: Place, reembed: bool = False, **options: Unpack[Options]
     ) -> None:
         settings = options.get("settings")
         settings = Settings() if settings is None else settings
@@ -144,12 +152,12 @@ class Resources:
         service = options.get("long_term_memory")
         _check(settings, options)
 
-        self.pid, self.directory = os.getpid(), directory
+        self.pid, self.directory = os.getpid(), place.directory
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
         reorders = None if judge is None else foreign.ForeignReranker(judge, settings.reranker_timeout)
-        db, chosen, layout, index = _store(bus, database, directory, chroma_url, options, settings, reembed)
+        db, chosen, layout, index = _store(place, options, settings, reembed)
         self.store_id = layout.store_id
         redact: Callable[[str], str] = str if redactor is None else foreign.CheckedRedactor(redactor, health)
         self.worker = Worker(owner_name())
@@ -219,28 +227,17 @@ def _models(options: Options, settings: Settings) -> tuple[LanguageModel | None,
 
 
 def _store(
-    bus: EventBus,
-    database: Path | str | None,
-    directory: Path | None,
-    chroma_url: str | None,
-    options: Options,
-    settings: Settings,
-    reembed: bool,
+    place: Place, options: Options, settings: Settings, reembed: bool
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
     embedder = options.get("embedder", "auto")
-    db = storage_database.open_database(database, settings)
+    db = storage_database.open_database(place.database, settings)
     try:
         db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
         layout = db.read(vectors.layout)
         recorded = None if reembed and embedder != "auto" else layout.embedder
-        chosen: Embedder = resolve_embedder(
-            embedder,
-            store_identity=recorded,
-            settings=settings,
-            emit=bus.emit,
-            dimension=None if reembed else layout.dimension,
-        )
+        dimension = None if reembed else layout.dimension
+        chosen = resolve_embedder(embedder, store_identity=recorded, settings=settings, dimension=dimension)
         if reembed and not _made(chosen, layout):
             db.write(vectors.forget, datetime.now(UTC))
             layout = db.read(vectors.layout)
@@ -248,8 +245,8 @@ def _store(
         if layout.embedder != chosen.identity:
             db.write(vectors.set_embedder, chosen.identity, None, scales_of(chosen))
         # A store in memory starts no Chroma unless it is to be asked.
-        is_asked = database is None and not settings.exact_scan_limit
-        return db, chosen, layout, _index(db, layout.store_id, directory, chroma_url, is_asked=is_asked)
+        is_asked = place.database is None and not settings.exact_scan_limit
+        return db, chosen, layout, _index(db, layout.store_id, place, is_asked=is_asked)
     except BaseException:
         db.close()
         raise
@@ -337,21 +334,14 @@ def _scale_reader(scales: Mapping[str, SimilarityScale]) -> Callable[[Connection
     return scale_of
 
 
-def _index(
-    db: Database,
-    store_id: str,
-    directory: Path | None,
-    chroma_url: str | None,
-    *,
-    is_asked: bool,
-) -> VectorIndex | None:
+def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> VectorIndex | None:
     from memlayer_core.chroma.directory import EmbeddedChroma
     from memlayer_core.chroma.index import ChromaServer
 
-    if chroma_url is None and directory is None and not is_asked:
+    if place.chroma_url is None and place.directory is None and not is_asked:
         return None
     if not db.read(outbox.is_projected):
         db.write(outbox.begin)
-    if chroma_url is not None:
-        return ChromaServer(chroma_url, store_id=store_id)
-    return EmbeddedChroma(None if directory is None else directory / "chroma", store_id=store_id)
+    if place.chroma_url is not None:
+        return ChromaServer(place.chroma_url, store_id=store_id)
+    return EmbeddedChroma(place.directory and place.directory / "chroma", store_id=store_id)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # as an embedder, is a generator: it yields what it asks. `drive` asks blocking; `adrive` awaits the service's async form in the
 # caller's event loop between two hops, so that no thread and no transaction waits for a coroutine.
 
+K = TypeVar("K")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -194,20 +195,12 @@ H = TypeVar("H", bound=HasThreads)
 
 def async_read(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a verb that waits for no lock."""
-
-    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.read(verb, self, *args, **kwargs)
-
-    return _like(verb, twin)
+    return _twin(verb, lambda self, *args, **more: self._threads.read(verb, self, *args, **more))
 
 
 def async_write(verb: Callable[Concatenate[H, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a verb that writes."""
-
-    async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.write(verb, self, *args, **kwargs)
-
-    return _like(verb, twin)
+    return _twin(verb, lambda self, *args, **more: self._threads.write(verb, self, *args, **more))
 
 
 class _FlowMaker:
@@ -241,20 +234,24 @@ def async_drive(
     verb: Callable[Concatenate[H, P], T], *, writes: bool = False
 ) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
     """Return the async twin of a verb that asks services between its hops, and ends with `return self._drive(flow)`."""
-    flow = flow_of(verb)
 
+    def run(self: H, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return self._threads.drive(flow_of(verb)(self, *args, **kwargs), writes=writes)
+
+    return _twin(verb, run)
+
+
+def _twin(
+    verb: Callable[Concatenate[H, P], T], run: Callable[..., Awaitable[T]]
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    @wraps(verb)
     async def twin(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._threads.drive(flow(self, *args, **kwargs), writes=writes)
+        return await run(self, *args, **kwargs)
 
-    return _like(verb, twin)
-
-
-def _like(verb: Callable[..., Any], twin: T) -> T:
-    made: Any = wraps(verb)(twin)  # type: ignore[arg-type]  # a coroutine function
-    made.__name__ = f"a{verb.__name__}"
-    made.__qualname__ = f"{verb.__qualname__.removesuffix(verb.__name__)}a{verb.__name__}"
-    made.__doc__ = f"Do `{verb.__name__}` without blocking the event loop."
-    return cast("T", made)
+    twin.__name__ = f"a{verb.__name__}"
+    twin.__qualname__ = f"{verb.__qualname__.removesuffix(verb.__name__)}a{verb.__name__}"
+    twin.__doc__ = f"Do `{verb.__name__}` without blocking the event loop."
+    return twin
 
 
 # Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it showed.
@@ -266,6 +263,16 @@ _RECALLS = 1_000  # recalls that are kept; beyond it, the oldest one is dropped 
 _SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, the oldest are not recognised any more
 
 
+class Newest(OrderedDict[K, T]):
+    """The newest values by their keys."""
+
+    def put(self, key: K, value: T, most: int) -> T | None:
+        """Make a value the newest of at most so many. Returns the one that is dropped for it; None: there is room."""
+        self[key] = value
+        self.move_to_end(key)
+        return self.popitem(last=False)[1] if len(self) > most else None
+
+
 class Temporaries:
     """Temporary messages by session, and what contexts showed in place of messages. Safe to use from any thread.
 
@@ -275,21 +282,18 @@ class Temporaries:
 
     def __init__(self) -> None:
         self.warned_of_times = False
-        self._shown: OrderedDict[bytes, int] = OrderedDict()
-        self._recalls: OrderedDict[tuple[str, str], tuple[Scope, Any]] = OrderedDict()
-        self._waiting: OrderedDict[str, list[tuple[StoredMessage, bool]]] = OrderedDict()
+        self._shown: Newest[bytes, int] = Newest()
+        self._recalls: Newest[tuple[str, str], tuple[Scope, Any]] = Newest()
+        self._waiting: Newest[str, list[tuple[StoredMessage, bool]]] = Newest()
         self._lock = threading.Lock()
 
     def add(self, message: StoredMessage) -> list[StoredMessage]:
         """Hold a message until a model has answered. Returns the messages of a session that is dropped for it."""
         with self._lock:
             bucket = message.scope.session_bucket
-            self._waiting.setdefault(bucket, []).append((message, False))
-            self._waiting.move_to_end(bucket)
-            if len(self._waiting) <= _SESSIONS:
-                return []
-            _, given_up = self._waiting.popitem(last=False)
-            return [waiting for waiting, _ in given_up]
+            held = [*self._waiting.get(bucket, ()), (message, False)]
+            given_up = self._waiting.put(bucket, held, _SESSIONS)
+            return [waiting for waiting, _ in given_up or ()]
 
     def show(self, scope: Scope) -> list[StoredMessage]:
         """Return a session's messages, and note that a model sees them: its answer ends them."""
@@ -304,10 +308,7 @@ class Temporaries:
         with self._lock:
             for message, key in texts:
                 for one in {_digest(scope, message), _digest(scope, replace(message, id=None))}:
-                    self._shown[one] = key
-                    self._shown.move_to_end(one)
-            while len(self._shown) > _SHOWN:
-                self._shown.popitem(last=False)
+                    self._shown.put(one, key, _SHOWN)
 
     def key_shown(self, scope: Scope, message: Message) -> int | None:
         """Return the key of the message that a context of this user showed in this form; None: none, or several joined ones."""
@@ -319,10 +320,7 @@ class Temporaries:
         Before it is shown again, the caller checks that everything in it may still be shown.
         """
         with self._lock:
-            self._recalls[scope.session_bucket, kind] = scope, recall
-            self._recalls.move_to_end((scope.session_bucket, kind))
-            if len(self._recalls) > _RECALLS:
-                self._recalls.popitem(last=False)
+            self._recalls.put((scope.session_bucket, kind), (scope, recall), _RECALLS)
 
     def recall_of(self, scope: Scope, kind: str) -> Any:
         """Return what was recalled for a session's newest question; None if that is not kept."""
@@ -509,7 +507,7 @@ class Runtime(Journal):
     new_id: Callable[[], str]
     secret: str
     telemetry: Telemetry = field(default_factory=Telemetry)
-    questions: OrderedDict[bytes, FloatVector] = field(default_factory=OrderedDict)
+    questions: Newest[bytes, FloatVector] = field(default_factory=Newest)
     warmup: threading.Event = field(default_factory=threading.Event)
 
     def sign(self, scope: Scope) -> Callable[[str], str]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from datetime import date, datetime
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -74,13 +74,8 @@ class Tabular(Viewable):
         counts = {name: len(one) if isinstance(one, tuple) else one for name, one in values.items()}
         return {name.replace("_", " "): cell for name, cell in counts.items()}
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        rows = [one._row() for one in values]  # noqa: SLF001  (of its own class)
-        return View(columns=tuple(rows[0]), rows=tuple(tuple(row.values()) for row in rows))
-
     def _view(self) -> View:
-        return self._table([self])
+        return table_of([self])
 
 
 class Report(Tabular):
@@ -108,10 +103,7 @@ class ViewList(Viewable, list[T]):
         self._name = name
 
     def _view(self) -> View:
-        if not self:
-            return View(f"{self._name}: none")
-        table = type(self[0])._table(self)  # noqa: SLF001  (a row's own table)
-        return replace(table, title=f"{self._name}: {len(self):,}")
+        return table_of(self, f"{self._name}: {len(self):,}") if self else View(f"{self._name}: none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +164,12 @@ class View(Viewable):
 
     def _view(self) -> View:
         return self
+
+
+def table_of(values: Iterable[Tabular], title: str = "") -> View:
+    """Return values of one class as a table."""
+    rows = [one._row() for one in values]  # noqa: SLF001  (of its own file)
+    return View(title, columns=tuple(rows[0]), rows=tuple(tuple(row.values()) for row in rows))
 
 
 def visible(text: str) -> str:
@@ -308,16 +306,11 @@ def _meter(bar: Bar) -> str:
 
 
 def _strip(bar: Bar, width: int, height: int) -> str:
-    whole = max(bar.value, bar.limit, 1)
-    pieces, left = [], 0.0
+    colours, left = [], 0.0
     for mark, value in bar.parts:
-        size = width * value / whole
-        pieces.append(
-            f'<rect x="{left:.1f}" width="{size:.1f}" height="{height}" fill="{_COLOURS[mark.colour][0]}"/>'
-        )
-        left += size
-    return (
-        f'<svg width="{width}" height="{height}" role="img" aria-label="{bar.value} of {bar.limit}" '
-        f'style="vertical-align:middle;border-radius:3px;max-width:none">'
-        f'<rect width="{width}" height="{height}" fill="#8884"/>{"".join(pieces)}</svg>'
-    )
+        right = left + 100 * value / max(bar.value, bar.limit, 1)
+        colours.append(f"{_COLOURS[mark.colour][0]} {left:.1f}% {right:.1f}%")
+        left = right
+    look = f"display:inline-block;vertical-align:middle;width:{width}px;height:{height}px;border-radius:3px"
+    fill = f"background:linear-gradient(to right,{','.join([*colours, f'#8884 {left:.1f}%'])})"
+    return f'<span role="img" aria-label="{bar.value} of {bar.limit}" style="{look};{fill}"></span>'

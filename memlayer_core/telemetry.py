@@ -23,7 +23,7 @@ from inspect import isgeneratorfunction
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from memlayer_core.errors import RedactorError
-from memlayer_core.events import Event, JobDead, JobFailed
+from memlayer_core.events import Event
 from memlayer_core.scope import Scope
 
 if TYPE_CHECKING:
@@ -172,8 +172,9 @@ class Telemetry:
     def hear(self, event: Event) -> None:
         """Count an event: this is the memory's own listener."""
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
-        kind = event.kind if isinstance(event, JobFailed | JobDead) else None
-        self.record("memlayer.events", 1, {"memlayer.event": name, "memlayer.job.kind": kind})
+        about = {"memlayer.job.kind": "kind", "memlayer.problem.source": "source"}
+        of = {attribute: getattr(event, field, None) for attribute, field in about.items()}
+        self.record("memlayer.events", 1, {"memlayer.event": name, **of})
 
     def record(self, name: str, value: float, attributes: Attributes) -> None:
         """Record one value of a metric."""

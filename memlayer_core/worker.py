@@ -184,8 +184,11 @@ def maintain(rt: Runtime, now: datetime | None = None) -> StoreMaintained:
         rt: What the memory works with.
         now: The moment that counts; None: the present.
     """
-    moment = with_offset(now, "now") or rt.now()
-    deleted, entries = _delete_archived(rt, moment), _prune_outcomes(rt, moment)
+    moment, settings, deleted = with_offset(now, "now") or rt.now(), rt.settings, 0
+    if settings.delete_archived_days is not None:
+        which = (settings, moment, settings.delete_archived_days, _PAGE, rt.now())
+        deleted = _page_by_page(rt, records_writes.delete_archived, *which)
+    entries = _page_by_page(rt, records_reads.prune_outcomes, moment - _TOLD, _PAGE)
     faded, expired = rt.db.read(records_writes.count_archived, rt.settings, moment)
     done = StoreMaintained(moment, archived=faded, expired=expired, deleted=deleted, entries=entries)
     if done.deleted:
@@ -201,18 +204,10 @@ def enqueue_daily(rt: Runtime) -> None:
         rt.db.write(storage_jobs.enqueue_daily, "maintain", now)
 
 
-def _delete_archived(rt: Runtime, at: datetime) -> int:
-    settings, days, deleted = rt.settings, rt.settings.delete_archived_days, 0
-    if days is not None:
-        delete = records_writes.delete_archived
-        while more := rt.db.write(delete, settings, at, days, _PAGE, rt.now()):
-            deleted += more
-    return deleted
-
-
-def _prune_outcomes(rt: Runtime, moment: datetime) -> int:
+def _page_by_page(rt: Runtime, delete: Callable[..., int], *which: object) -> int:
+    """Delete until nothing is left, and return how much was deleted."""
     gone = 0
-    while more := rt.db.write(records_reads.prune_outcomes, moment - _TOLD, _PAGE):
+    while more := rt.db.write(delete, *which):
         gone += more
     return gone
 
@@ -592,8 +587,8 @@ class Worker:
     def _do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
         """Do jobs, those of one kind together. If they fail together, each is tried alone."""
         lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
-        for job in lost:  # each attempt ended with its process
-            self._give_up(rt, job, "every attempt ended with its process")
+        for job in lost:
+            self._fail(rt, job, "every attempt ended with its process")
         left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
         for kind, some in groupby(left, key=lambda job: job.kind):
             self._attempt(rt, kind, list(some))
@@ -612,13 +607,13 @@ class Worker:
                 for job in jobs:  # one of them may be the cause: try each alone
                     self._attempt(rt, kind, [job])
                 return
-            reason = self._fail(problem)
+            reason = self._remember(problem)
             if isinstance(problem, errors.EmbedderError):
                 rt.health.down("embedder", reason)
             elif not isinstance(problem, errors.MemlayerError):
                 log_error("a background job raised", problem)
             for job in jobs:
-                self._try_later(rt, job, reason)
+                self._fail(rt, job, reason)
 
     def _step(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
         match kind:
@@ -664,24 +659,23 @@ class Worker:
 
     def _note(self, rt: Runtime, source: Source, problem: Exception) -> None:
         """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
-        rt.health.down(source, self._fail(problem))
+        rt.health.down(source, self._remember(problem))
 
-    def _fail(self, problem: Exception) -> str:
+    def _remember(self, problem: Exception) -> str:
         """Remember, for `flush`, why the last attempt of this thread failed. Returns it in short."""
         reason = self._failures[threading.current_thread().name] = errors.in_short(problem)
         return reason
 
-    def _try_later(self, rt: Runtime, job: Job, reason: str) -> None:
-        if job.attempts >= rt.settings.job_attempts:
-            self._give_up(rt, job, reason)
-            return
-        later = rt.now() + timedelta(seconds=backoff(rt.settings.job_backoff, job.attempts))
-        rt.db.write(storage_jobs.fail, [job], reason, later)
-        rt.emit(JobFailed(job.kind, job.subject, job.attempts, reason))
-
-    def _give_up(self, rt: Runtime, job: Job, error: str) -> None:
-        rt.db.write(storage_jobs.fail, [job], error, None)
-        rt.emit(JobDead(job.kind, job.subject, error))
+    def _fail(self, rt: Runtime, job: Job, reason: str) -> None:
+        """Try a job again later; after too many attempts, give it up."""
+        is_last = job.attempts >= rt.settings.job_attempts
+        pause = timedelta(seconds=backoff(rt.settings.job_backoff, job.attempts))
+        rt.db.write(storage_jobs.fail, [job], reason, None if is_last else rt.now() + pause)
+        dead, failed = (
+            JobDead(job.kind, job.subject, reason),
+            JobFailed(job.kind, job.subject, job.attempts, reason),
+        )
+        rt.emit(dead if is_last else failed)
 
 
 def log_error(text: str, problem: Exception) -> None:

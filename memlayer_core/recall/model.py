@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Literal, Self
+from typing import Literal
 
 from memlayer_core.facts.model import Record
 from memlayer_core.items.model import Item
 from memlayer_core.message import JSON, Role
-from memlayer_core.show import Tabular, View, Viewable, line_of
+from memlayer_core.show import Cell, Tabular, View, Viewable, line_of, table_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +94,16 @@ class Hit(Tabular):
 
     __repr__ = line_of
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("score", "when", "who", "what", "why", "where"),
-            rows=tuple(
-                (
-                    hit.score,
-                    hit.created_at.date(),
-                    hit.speaker,
-                    hit.text,
-                    "; ".join(map(str, hit.reasons)),
-                    _place(hit.record or hit.item) or hit.session_id,
-                )
-                for hit in values
-            ),
-        )
-
-
-def _place(one: Record | Item | None) -> str | None:
-    return one.memory_id if isinstance(one, Record) else one.address if one is not None else None
+    def _row(self) -> dict[str, Cell]:
+        record = None if self.record is None else self.record.memory_id
+        return {
+            "score": self.score,
+            "when": self.created_at.date(),
+            "who": self.speaker,
+            "what": self.text,
+            "why": "; ".join(map(str, self.reasons)),
+            "where": record or (self.session_id if self.item is None else self.item.address),
+        }
 
 
 class Hits(Viewable, tuple[Hit, ...]):
@@ -122,6 +112,4 @@ class Hits(Viewable, tuple[Hit, ...]):
     __slots__ = ()
 
     def _view(self) -> View:
-        if not self:
-            return View("Nothing was found.")
-        return replace(Hit._table(self), title=f"Hits: {len(self):,}")  # noqa: SLF001  (its own row)
+        return table_of(self, f"Hits: {len(self):,}") if self else View("Nothing was found.")

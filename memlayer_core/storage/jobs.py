@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from memlayer_core.show import Report, Tabular, View
+from memlayer_core.show import Report, Tabular
 from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, note, to_micros
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
@@ -140,11 +140,6 @@ class Cost(Tabular):
     tokens_in: int = 0
     tokens_out: int = 0
     facts: int = 0
-
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        columns = ("work", "model", "calls", "tokens in", "tokens out", "facts")
-        return View(columns=columns, rows=tuple(map(astuple, values)))
 
 
 def spend(

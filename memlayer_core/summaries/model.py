@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
 
-from memlayer_core.show import Mark, Tabular, View, line_of
+from memlayer_core.show import Cell, Mark, Tabular, line_of
 
 BATCH = 20
 """Messages, ten rounds (M04), that must have left a window that moves with every turn before they are summed up together."""
@@ -48,24 +46,16 @@ class Summary(Tabular):
 
     __repr__ = line_of
 
-    @classmethod
-    def _table(cls, values: Sequence[Self]) -> View:
-        return View(
-            columns=("version", "rounds", "what", "tokens", "by", "score", "faults", "when", "state"),
-            rows=tuple(
-                (
-                    one.version,
-                    one.rounds,
-                    one.text,
-                    one.tokens,
-                    one.model,
-                    one.score,
-                    ", ".join(one.faults),
-                    one.created_at,
-                    Mark("in force", "green")
-                    if one.replaced_by is None
-                    else Mark(f"replaced by {one.replaced_by}"),
-                )
-                for one in values
-            ),
-        )
+    def _row(self) -> dict[str, Cell]:
+        replaced = None if self.replaced_by is None else Mark(f"replaced by {self.replaced_by}")
+        return {
+            "version": self.version,
+            "rounds": self.rounds,
+            "what": self.text,
+            "tokens": self.tokens,
+            "by": self.model,
+            "score": self.score,
+            "faults": ", ".join(self.faults),
+            "when": self.created_at,
+            "state": replaced or Mark("in force", "green"),
+        }

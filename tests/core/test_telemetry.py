@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from command_line import printed_by
+from flaky import FlakyEmbedder
 from hypothesis import given, strategies as st
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from opentelemetry import metrics, trace
@@ -23,6 +24,7 @@ from tuned import Tuned
 from examples import examples
 from memlayer_core import Memory
 from memlayer_core.errors import MemlayerError
+from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.telemetry import Operation
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
@@ -350,6 +352,19 @@ def test_what_is_switched_off_is_not_told(parts, told, opened) -> None:
     assert bool(told.spans()) == ("spans" in parts)
     for metric in ("memlayer.operation.duration", "memlayer.events"):
         assert bool(told.points(metric)) == ("metrics" in parts)
+
+
+def test_a_problem_is_counted_by_its_source_when_it_begins_and_when_it_ends(told, opened) -> None:
+    flaky = FlakyEmbedder(HashingEmbedder())
+    memory = opened(embedder=flaky)
+    memory.chat(user_id="ada", session_id="monday").add("user", PARROT)
+    memory.flush(30)
+    for is_away in (True, False):
+        flaky.failing = lambda _, is_away=is_away: is_away
+        memory.search("Whose parrot?", user_id="ada")
+    counted = [dict(one.attributes) for one in told.points("memlayer.events")]
+    for name in ("problem_began", "problem_ended"):
+        assert {"memlayer.event": name, "memlayer.problem.source": "embedder"} in counted
 
 
 def test_without_a_provider_nothing_is_made(monkeypatch, opened) -> None:

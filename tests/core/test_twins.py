@@ -83,7 +83,6 @@ CALLS: dict[type, dict[str, Call]] = {
         "batch": call([PutItem(("docs",), "a", {"text": "pears"}), FindItems(("docs",), query="plums")]),
         "declare_user_namespace": call(("notes", "{user_id}")),
         "forget": call(("docs",)),
-        "of_user": call("ada"),
         "sweep": call(),
     },
     Admin: plain("costs maintain reindex retry_dead status verify warm"),

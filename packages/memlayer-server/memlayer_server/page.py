@@ -322,12 +322,7 @@ def _session(query: Query) -> Scope:
 
 def _names(scope: Scope) -> dict[str, str]:
     """Return what an address says of a scope."""
-    named = {
-        "tenant": scope.tenant_id,
-        "user": scope.user_id,
-        "agent": scope.agent_id,
-        "session": scope.session_id,
-    }
+    named = {name: getattr(scope, f"{name}_id") for name in ("tenant", "user", "agent", "session")}
     return {name: value for name, value in named.items() if value is not None}
 
 

@@ -22,7 +22,7 @@ from waiting import wait_for
 from memlayer_core import Memory
 from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.errors import FlushTimeoutError, IndexCorruptError, IndexUnavailableError
-from memlayer_core.events import IndexDegraded, IndexRebuilt
+from memlayer_core.events import IndexRebuilt, ProblemBegan
 from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.storage import jobs, outbox
 
@@ -230,7 +230,7 @@ def test_a_directory_that_the_journal_does_not_know_is_filled_again(open_at, tmp
 
 def test_files_that_go_away_while_they_are_open_are_filled_again(open_at, tmp_path) -> None:
     memory = copied(open_at(settings=ASKED), *boats(0, 30))
-    degraded, rebuilt = heard(memory, IndexDegraded), heard(memory, IndexRebuilt)
+    degraded, rebuilt = heard(memory, ProblemBegan), heard(memory, IndexRebuilt)
     shutil.rmtree(tmp_path / "memory" / "chroma")
     wait_for(lambda: bool(rebuilt) and memory.admin.status().problems == {})
     assert "removed" in degraded[0].reason
@@ -287,7 +287,7 @@ def test_damage_that_shows_in_a_search_is_answered_exactly_and_healed(open_store
     for user in ("ada", "bob", "eve", "dan"):
         copied(memory, *boats(0, 10), user=user)
     assert len(collections(memory)) > 1
-    degraded = heard(memory, IndexDegraded)
+    degraded = heard(memory, ProblemBegan)
     with monkeypatch.context() as patched:
         patched.setattr("chromadb.Collection.query", panic)
         assert found(memory) == 10
@@ -333,7 +333,7 @@ def test_another_embedder_means_filling_again(open_at) -> None:
 @pytest.mark.requirement("M17")
 def test_chroma_away_means_exact_search_one_event_and_catching_up(open_at, monkeypatch) -> None:
     memory = copied(open_at(settings=ASKED), *boats(0, 3))
-    degraded = heard(memory, IndexDegraded)
+    degraded = heard(memory, ProblemBegan)
 
     def away(*_: Any) -> Any:
         raise IndexUnavailableError("Chroma is away", hint="Wait.")

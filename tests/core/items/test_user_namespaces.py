@@ -89,8 +89,9 @@ def test_a_declaration_names_the_user_once_and_is_kept_with_the_store(open_at) -
             items.declare_user_namespace(NAMESPACE)
     again = open_at()
     for user_id in ("ada", 'a%_"b'):
-        assert again.items(tenant_id="acme").of_user(user_id) == [("memories", user_id)]
-    assert again.items().of_user("ada") == []
+        for tenant_id, gone in (("acme", 1), ("default", 0)):
+            again.items(tenant_id=tenant_id).batch([PutItem(("memories", user_id), "k", {"text": "mine"})])
+            assert again.forget(user_id, tenant_id=tenant_id).items == gone
 
 
 def test_agents_and_searches_find_them_where_they_find_what_was_said(memory) -> None:

@@ -20,7 +20,7 @@ from memlayer_core.errors import (
     MessageTypeError,
     UnknownMessageError,
 )
-from memlayer_core.events import WorkerFailed
+from memlayer_core.events import ProblemBegan
 from memlayer_core.messages import writes as messages_writes
 
 
@@ -216,7 +216,7 @@ def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(rest
 def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch) -> None:
     memory = open_at()
     calls, problems = [], []
-    memory.listen(lambda event: problems.append(event) if isinstance(event, WorkerFailed) else None)
+    memory.listen(lambda event: problems.append(event) if isinstance(event, ProblemBegan) else None)
 
     def broken(connection, before):
         calls.append(before)
@@ -228,7 +228,7 @@ def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch)
     monkeypatch.setattr(messages_writes, "is_idle", broken)
     memory.chat(user_id="louis", session_id="s").add("user", "hello")
     wait_for(lambda: len(calls) >= 3)
-    assert [problem.reason for problem in problems] == ["OverflowError"]  # its text may quote what was said
+    assert problems == [ProblemBegan("worker", "OverflowError")]  # its text may quote what was said
     wait_for(lambda: not memory.admin.status().problems)
     assert memory.search("hello", user_id="louis")[0].text == "hello"
 

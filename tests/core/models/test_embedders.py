@@ -40,7 +40,7 @@ from waiting import wait_for
 
 from memlayer_core import Memory
 from memlayer_core.errors import ConfigurationError, EmbedderError
-from memlayer_core.events import EmbedderFallback, Event, IndexDegraded, IndexRecovered
+from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models import embed, multilingual
 from memlayer_core.models.embed import query_vector, resolve_embedder
 from memlayer_core.models.hashing import HashingEmbedder
@@ -60,9 +60,9 @@ CHAT = [
 ]
 
 
-def resolve(choice, recorded=None, tell=None, dimension=None):
+def resolve(choice, recorded=None, dimension=None):
     given = {"store_identity": recorded, "settings": Settings(), "dimension": dimension}
-    return resolve_embedder(choice, emit=tell or (lambda event: None), **given)
+    return resolve_embedder(choice, **given)
 
 
 @pytest.fixture
@@ -217,14 +217,12 @@ class TestTheChoice:
         assert resolve("auto").identity == MINILM
         assert is_present(folder())
 
-    def test_auto_without_minilm_falls_back_and_says_once_what_to_do(self, home, monkeypatch):
-        told: list[Event] = []
+    def test_auto_without_minilm_falls_back_and_says_once_what_to_do(self, home, monkeypatch, caplog):
         for _ in range(2):
-            assert resolve("auto", tell=told.append).identity == HASHING
-        (event,) = told
-        assert isinstance(event, EmbedderFallback)
+            assert resolve("auto").identity == HASHING
+        (warning,) = (one.getMessage() for one in caplog.records if one.name == "memlayer")
         for way in ('embedder="hashing"', "onnx.tar.gz", "memlayer-core[multilingual]"):
-            assert way in event.reason
+            assert way in warning
         put_minilm()
         assert resolve("auto").identity == MINILM, "it appeared after the failure"
 
@@ -234,9 +232,8 @@ class TestTheChoice:
         monkeypatch.setattr(Path, "home", homeless)
         assert resolve("auto").identity == HASHING
 
-    def test_auto_keeps_what_the_store_was_built_with_and_never_replaces_or_guesses_it(self, home):
-        told: list[Event] = []
-        assert resolve("auto", recorded=HASHING, tell=told.append).identity == HASHING
+    def test_auto_keeps_what_the_store_was_built_with_and_never_replaces_or_guesses_it(self, home, caplog):
+        assert resolve("auto", recorded=HASHING).identity == HASHING
         for choice, recorded, ways in (
             ("auto", MINILM, ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing")),
             ("minilm", None, ('embedder="hashing"',)),
@@ -245,10 +242,10 @@ class TestTheChoice:
             assert [way for way in ways if way not in hint] == []
         put_minilm()
         for recorded in (HASHING, MINILM):
-            assert resolve("auto", recorded=recorded, tell=told.append).identity == recorded
+            assert resolve("auto", recorded=recorded).identity == recorded
         hint = refused(ConfigurationError, "langchain:a", resolve, "auto", recorded="langchain:a.B:c")
         assert "memlayer reindex" in hint
-        assert told == []
+        assert caplog.records == []
 
     def test_what_is_no_embedder_is_refused(self):
         async def embed_later(texts):
@@ -261,7 +258,7 @@ class TestTheChoice:
         code = (
             "import sys; from memlayer_core.models.embed import resolve_embedder as r;"
             "from memlayer_core.settings import Settings;"
-            "r('hashing', store_identity=None, settings=Settings(), emit=print).embed(['a']);"
+            "r('hashing', store_identity=None, settings=Settings()).embed(['a']);"
             "print([m for m in ('onnxruntime','tokenizers','chromadb','httpx','tqdm','langchain_core',"
             "'llama_index') if m in sys.modules])"
         )
@@ -582,10 +579,10 @@ def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, 
     heard = []
     memory.listen(heard.append)
     ask("when?", "my parrot")  # a failure is not kept, and what was known is no sign that it works again
-    assert [type(event) for event in heard] == [IndexDegraded]
+    assert [type(event) for event in heard] == [ProblemBegan]
     embedder.failing = lambda _: False
     assert ask("my parrot", "my parrot") == ["my parrot", "when?", "my parrot", "my parrot"]
-    assert [type(event) for event in heard] == [IndexDegraded, IndexRecovered]
+    assert [type(event) for event in heard] == [ProblemBegan, ProblemEnded]
     embedder.failing = "a text".__eq__
     memory.chat(user_id="ada").add("user", "a text")  # in the background
     wait_for(lambda: memory.admin.status().problems)

@@ -17,7 +17,7 @@ from tuned import Tuned
 
 from memlayer_core import Chat, Context, Memory, Message, ToolCall
 from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
-from memlayer_core.events import IndexDegraded, IndexRecovered
+from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import pack
 from memlayer_core.scope import Scope
@@ -265,11 +265,11 @@ def test_an_embedder_that_fails_leaves_recall_by_words_and_is_told_once() -> Non
         said(memory, "the pineapple is ripe")
         flaky.failing = lambda _: True
         heard = found_by_words_alone(memory)
-        assert heard == [IndexDegraded]
+        assert heard == [ProblemBegan]
         flaky.failing = lambda _: False
         (hit,) = memory.search("pineapple", user_id="ada")
         assert codes(hit) >= {"words", "meaning"}
-        assert heard[-1] is IndexRecovered
+        assert heard[-1] is ProblemEnded
         flaky.queries.clear()
         memory.search("an apple", user_id="ada")
         memory.chat(user_id="ada", session_id="t").context("a pear")
@@ -292,7 +292,7 @@ def test_an_embedder_that_hangs_keeps_no_search_waiting() -> None:
     with Memory.in_memory(embedder=Hanging(), settings=settings) as memory:
         said(memory, "the pineapple is ripe")
         try:
-            assert found_by_words_alone(memory) == [IndexDegraded]
+            assert found_by_words_alone(memory) == [ProblemBegan]
             assert not answered.is_set()
             assert len(asked) < 3  # the ones that follow do not wait for it again
         finally:

@@ -22,7 +22,7 @@ from waiting import heard, wait_for
 
 from memlayer_core import Memory, Message
 from memlayer_core.errors import FlushTimeoutError
-from memlayer_core.events import ErasureDelayed, WordsRepaired
+from memlayer_core.events import ProblemBegan, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs, sqlite, words as storage_words
@@ -296,7 +296,7 @@ def test_what_one_process_deleted_the_next_one_erases_and_it_comes_by_itself(
 @pytest.mark.slow
 def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tmp_path) -> None:
     memory = open_at("store", settings=PROMPT.replace(job_backoff=0.01, job_attempts=2))
-    delays = heard(memory, ErasureDelayed)
+    problems = heard(memory, ProblemBegan)
     memory.chat(user_id="ada").add("user", f"My secret is {GONE}.")
     memory.flush()
     with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as reader:
@@ -306,7 +306,7 @@ def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tm
         with pytest.raises(FlushTimeoutError, match="a reader holds it"):
             memory.flush(1.0)
         assert "log" in memory.admin.status().problems["erasure"]
-        assert len(delays) == 1
+        assert [one.source for one in problems] == ["erasure"]
         memory.chat(user_id="bob").add("user", "I like tea.")
         assert memory.search("tea", user_id="bob")
     assert memory.flush(30).dead == 0
