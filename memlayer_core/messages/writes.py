@@ -135,7 +135,7 @@ def apply(
     named = statements.take_keys(connection, len(drafts)) if keys is None else keys
     fresh = list(zip(named, drafts, strict=True))
     edits = dict(splice.replacements)
-    before = _locked(connection, [*splice.removals, *edits])
+    before = reads.lock_messages(connection, [*splice.removals, *edits])
     between = {
         position: draft
         for position, (front, draft) in zip(positions, splice.insertions, strict=True)
@@ -264,17 +264,6 @@ def erase_versions(
     if rows:
         enqueue_erasure(connection, now)
     return [reads.stored_of(row, scope) for row in sorted(rows, key=lambda row: (row.replaced_at, row.key))]
-
-
-_LOCKED = statements.rows_by(
-    sa.select(*(messages.c[name] for name in ("key", "position", "role", "tokens"))).with_for_update(),
-    messages.c.key,
-)
-
-
-def _locked(connection: sa.Connection, keys: Sequence[int]) -> dict[int, Any]:
-    """Lock messages until the transaction ends, in the order of their keys, as everywhere. Returns what they say."""
-    return {row.key: row for row in _LOCKED.all(connection, sorted(keys))}
 
 
 def _change(connection: sa.Connection, session: int, splice: Splice, now: datetime) -> None:

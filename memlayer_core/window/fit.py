@@ -24,7 +24,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
-from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Placement, pair
+from memlayer_core.window.model import Compaction, Context, Part, Placement, WindowView, cost_of, pair
 
 # Groups entries into turns, and finds tool messages without their counterpart.
 
@@ -249,7 +249,6 @@ class Window:
         next_start: Place where the window will begin when it has to move; None while that is far off.
         reasons: What was left out or shortened, and why.
         preview_tokens: Tokens that each preview may cost.
-        reload: Whether the model has the tool that loads what a preview leaves out.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -260,7 +259,6 @@ class Window:
     next_start: int | None = None
     reasons: tuple[Reason, ...] = ()
     preview_tokens: int = PREVIEW_TOKENS
-    reload: bool = False
 
     @property
     def moves(self) -> bool:
@@ -317,7 +315,7 @@ def window(
         draft.make_older_smaller(room)
     draft.make_current_smaller(hard)
     draft.show_more(min(room, AHEAD * hard))
-    made = replace(draft.result(hard, reasons, next_start=ahead), reload=limits.reload)
+    made = draft.result(hard, reasons, next_start=ahead)
     return replace(made, compaction=Compaction(dropped, whole, made.tokens)) if dropped else made
 
 
@@ -670,36 +668,25 @@ def list_window(
     instructions = in_force(every)
     question = next((at for at in reversed(visible) if every[at].turn_role == "user"), None)
 
-    def show(at: int, kind: PieceKind, reason: Reason) -> tuple[Message, Piece]:
-        whole = kind == "system" or at == question or at >= len(messages)
+    def show(at: int, reason: Reason) -> Part:
+        stored = at < len(messages)
+        whole = reason is INSTRUCTIONS or at == question or not stored
         shown, notes = prompt_of(every[at], settings, truncate_with, is_question=whole)
-        ids, when = (every[at].id or "",), shown.created_at
-        return shown, Piece(kind, shown.text, count(shown), ids, when, shown.speaker, (reason, *notes))
+        return Part(shown, (at,) * stored, (every[at].id or "",), count(shown), (reason, *notes))
 
-    system = [show(at, "system", INSTRUCTIONS) for at in instructions if every[at].is_told]
-    overhead = sum(piece.tokens for _, piece in system)
+    system = tuple(show(at, INSTRUCTIONS) for at in instructions if every[at].is_told)
+    overhead = cost_of(system)
     check_instructions(overhead, limits.tokens)
     parts = {
-        at: show(at, "window", RECENT if at < len(messages) else PENDING)
+        at: show(at, RECENT if at < len(messages) else PENDING)
         for at in visible
         if every[at].role not in SYSTEM_ROLES
     }
-    entries = [Entry.of(at, message, piece.tokens) for at, (message, piece) in parts.items()]
+    entries = [Entry.of(at, part.message, part.tokens) for at, part in parts.items()]
     chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
     places = [entry.position for entry in chosen.entries]
     leaves = chosen.moves or any(reason.code == "not_recent" for reason in chosen.reasons)
     first = places[0] if leaves else 0
-    context = Context(
-        system=tuple(message for message, _ in system),
-        summary=None,
-        window=tuple(parts[at][0] for at in places if at < len(messages)),
-        temporary=(),
-        recall="",
-        placement=settings.recall_placement,
-        pieces=(*(piece for _, piece in system), *(parts[at][1] for at in places)),
-        tokens=overhead + chosen.tokens,
-        token_limit=limits.tokens,
-        reasons=chosen.reasons,
-        pending=tuple(parts[at][0] for at in places if at >= len(messages)),
-    )
-    return context, tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)
+    view = WindowView(first, system, tuple(parts[at] for at in places), reasons=chosen.reasons)
+    left = tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)
+    return view.context(settings.recall_placement, limits.tokens), left
