@@ -120,16 +120,17 @@ def span_of(drafts: Sequence[PreparedMessage], now: datetime) -> tuple[datetime,
 
 
 _LOCK = Statement(sa.select(sessions).where(sessions.c.bucket == sa.bindparam("bucket")).with_for_update())
+TOTALS = {
+    "next_position": sessions.c.next_position + sa.bindparam("further"),
+    "messages": sessions.c.messages + sa.bindparam("more"),
+    "tokens": sessions.c.tokens + sa.bindparam("cost"),
+    "updated_at": later(sessions.c.updated_at),
+}
+"""What follows from messages that a session gets or loses."""
 _count = (
     sa.update(sessions)
     .where(sessions.c.bucket == sa.bindparam("of"))
-    .values(
-        next_position=sessions.c.next_position + sa.bindparam("further"),
-        messages=sessions.c.messages + sa.bindparam("more"),
-        tokens=sessions.c.tokens + sa.bindparam("cost"),
-        updated_at=later(sessions.c.updated_at),
-        idle_since=later(sessions.c.idle_since),
-    )
+    .values(**TOTALS, idle_since=later(sessions.c.idle_since))
     .returning(sessions)
 )
 _COUNT = {

@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import dropwhile, groupby, pairwise
 from typing import Literal, get_args
 
@@ -15,7 +14,7 @@ from pydantic import InstanceOf
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
 from memlayer_core.messages.align import in_force
-from memlayer_core.messages.check import at_least_one, check_messages, digest
+from memlayer_core.messages.check import at_least_one, digest
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.preview import truncate_message
 from memlayer_core.messages.render import as_prompt
@@ -598,26 +597,6 @@ def prompt_of(
     if shorter is whole:
         return whole, ()
     return shorter, (Reason("truncated", f"at most {settings.truncate_characters} characters of it"),)
-
-
-def prepare(
-    messages: object, now: datetime, new_id: Callable[[], str], bytes_limit: int
-) -> list[PreparedMessage]:
-    """Check messages, and give an id and a time to those that have none.
-
-    Raises:
-        MessageTypeError: One of them is not a message.
-        InvalidMessageError: One of them cannot be stored.
-    """
-    return [
-        PreparedMessage(
-            replace(message, id=message.id or new_id(), created_at=message.created_at or now),
-            message.id is not None,
-            message.created_at is not None,
-            digest(message, bytes_limit=bytes_limit),
-        )
-        for message in check_messages(messages)
-    ]
 
 
 def add_to_list(
