@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
-from memlayer_core.messages.check import check_messages, new_message
+from memlayer_core.messages.check import check_messages, new_message, prepare
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models.foreign import TokenizerLike
 from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
@@ -187,8 +187,9 @@ class WindowMemory:
 
     def _add(self, messages: object) -> Asking[Receipt]:
         # The ids are made once: an update that was stored, although its answer was lost, adds nothing twice.
-        bytes_limit = self._settings.message_bytes_limit
-        new = fit.prepare(messages, datetime.now(UTC), lambda: str(uuid.uuid4()), bytes_limit)
+        now, limit = datetime.now(UTC), self._settings.message_bytes_limit
+        checked = check_messages(messages)
+        new = [prepare(one, now, lambda: str(uuid.uuid4()), bytes_limit=limit) for one in checked]
         for _ in range(_ATTEMPTS):
             found = yield from self._read()
             every, receipt = fit.add_to_list(self._scope, found.messages, new)

@@ -50,20 +50,11 @@ _PATIENCE = 100_000
 _Chain = tuple[int, int, "_Chain | None"]
 
 
-def in_common(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
-    """Return a dict from places in `after` to the places of equal values in `before`. Both rise.
-
-    Args:
-        before: The earlier sequence.
-        after: The later sequence.
-        prefix: Whether the equal beginning of both is aligned first.
-    """
-    pairs = _inside(before, after) or _in_runs(before, after, prefix=prefix)
-    return dict(sorted(pairs.items()))
-
-
 def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
-    """Align a subsequence, as near to the end as possible. If `after` is none, the dict is empty."""
+    """Return a dict from places in `after` to the places of equal values in `before`, as near to the end as possible.
+
+    If `after` is no subsequence of `before`, the dict is empty.
+    """
     found = find_in_order(before[::-1], after[::-1])
     if len(found) < len(after):
         return {}
@@ -74,6 +65,11 @@ def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -
     """Align values that occur once in both sequences, then the equal neighbours of these, then runs between them.
 
     Longer runs are aligned first, and of equally long runs the newest.
+
+    Args:
+        before: The earlier sequence.
+        after: The later sequence.
+        prefix: Whether the equal beginning of both is aligned first.
     """
     first = _alike(before, after) if prefix else 0
     single = [(at + first, to + first) for at, to in _unique_pairs(before[first:], after[first:])]
@@ -327,7 +323,8 @@ class _Rest:
         ends = [*line.items(), (len(self.incoming), len(self.past))]
         for number, (theirs, ours) in enumerate(_stretches(self.theirs, self.ours, ends)):
             before, after = [self.past[to].words for to in ours], [self.incoming[at].words for at in theirs]
-            pairs = in_common(before, after, prefix=self.complete and not number)
+            begins = self.complete and not number
+            pairs = _inside(before, after) or _in_runs(before, after, prefix=begins)
             same.update((theirs[at], ours[to]) for at, to in pairs.items())
         return dict(sorted(same.items()))
 

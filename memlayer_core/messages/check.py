@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from memlayer_core import errors
 from memlayer_core.codec import message_text
-from memlayer_core.message import BLOCK_HINT, JSON, Block, Message, Role, ToolCall, check_message
+from memlayer_core.message import BLOCK_HINT, JSON, Block, Message, Role, check_message
+from memlayer_core.messages.model import PreparedMessage
 
 
 def check_messages(messages: object) -> list[Message]:
@@ -147,6 +148,22 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     return hashlib.blake2b(written, digest_size=16).digest()
 
 
+def prepare(
+    message: Message, now: datetime, new_id: Callable[[], str], *, bytes_limit: int
+) -> PreparedMessage:
+    """Return a checked message with an id, and with the present as its time, if it has none. It is not counted yet.
+
+    Raises:
+        InvalidMessageError: A field is not JSON, or the message is larger than the limit.
+    """
+    return PreparedMessage(
+        replace(message, id=message.id or new_id(), created_at=message.created_at or now),
+        has_own_id=message.id is not None,
+        has_own_time=message.created_at is not None,
+        digest=digest(message, bytes_limit=bytes_limit),
+    )
+
+
 def text_of(name: str, value: object) -> str:
     """Return an argument that must be text.
 
@@ -195,18 +212,16 @@ def check_whole_number(name: str, value: object, *, minimum: int = 0) -> None:
     errors.require(is_right, name, what, value, hint, errors.InvalidLimitError)
 
 
-def seconds(name: str, value: object) -> float:
+def seconds(name: str, value: Any) -> float:
     """Return the seconds to wait of one call.
 
     Raises:
         InvalidLimitError: It is not a number, or NaN.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise errors.InvalidLimitError(
-            f"`{name}` must be a number of seconds, got {value!r:.80}",
-            hint=f"Leave `{name}` out for its default, or pass a number such as 2.5.",
-        )
-    return value
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    hint = f"Leave `{name}` out for its default, or pass a number such as 2.5."
+    errors.require(is_number, name, "a number of seconds", value, hint, errors.InvalidLimitError)
+    return float(value)
 
 
 def index(name: str, value: object) -> None:
@@ -243,12 +258,15 @@ def new_message(
             "a tool message must name the call that it answers",
             hint="Pass `tool_call_id=…`, the id of one of the `tool_calls` of the assistant's message.",
         )
+    hint = "Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`."
+    what = "a list of tool calls"
+    calls = errors.require_list("tool_calls", tool_calls, what, hint, errors.InvalidMessageError)
     return Message(
         role,
         content_of(content),
         id=id,
         name=name,
-        tool_calls=_calls(tool_calls),
+        tool_calls=tuple(calls),
         tool_call_id=tool_call_id,
         created_at=created_at,
         metadata=metadata if metadata is not None else {},
@@ -266,9 +284,3 @@ def content_of(content: object) -> str | tuple[Block, ...]:
         return content
     what = "a string or a list of content blocks"
     return tuple(errors.require_list("content", content, what, BLOCK_HINT, errors.InvalidMessageError))
-
-
-def _calls(tool_calls: object) -> tuple[ToolCall, ...]:
-    hint = "Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`."
-    what = "a list of tool calls"
-    return tuple(errors.require_list("tool_calls", tool_calls, what, hint, errors.InvalidMessageError))

@@ -15,7 +15,15 @@ from memlayer_core import errors
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, check_message, identifier
 from memlayer_core.messages import check, preview, reads, writes
-from memlayer_core.messages.model import Part, PreparedMessage, Replace, Session, User, message_of_draft
+from memlayer_core.messages.model import (
+    Batch,
+    Part,
+    PreparedMessage,
+    Replace,
+    Session,
+    User,
+    message_of_draft,
+)
 from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order, is_answer
 from memlayer_core.runtime import Runtime
@@ -202,7 +210,7 @@ def _store(
     drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
-    receipt = rt.db.write(write, scope, drafts, rt.now(), rt.shards, *args, **options)
+    receipt = rt.db.write(write, Batch(scope, drafts, rt.now(), rt.shards), *args, **options)
     announce(rt, scope, receipt)
     return receipt
 
@@ -234,17 +242,10 @@ def _write(
     return done
 
 
-def _append_round(
-    rt: Runtime,
-    connection: Connection,
-    scope: Scope,
-    drafts: Sequence[PreparedMessage],
-    *args: Any,
-    **more: Any,
-) -> Receipt:
+def _append_round(rt: Runtime, connection: Connection, batch: Batch, **more: Any) -> Receipt:
     """Append messages, and queue the round that they end for the other long-term memory."""
-    receipt = writes.append(connection, scope, drafts, *args, **more)
-    answers = [id for id, one in zip(receipt.ids, drafts, strict=True) if is_answer(one.message)]
+    scope, receipt = batch.scope, writes.append(connection, batch, **more)
+    answers = [id for id, one in zip(receipt.ids, batch.drafts, strict=True) if is_answer(one.message)]
     if answers and receipt.answered and (session := reads.find(connection, scope)) is not None:
         keys = [one.key for one in reads.list_by_id(connection, scope, session.number, answers)]
         jobs.enqueue(connection, "record", keys, scope.namespace, rt.now())
@@ -282,25 +283,22 @@ def draft_of(
     spoken = message.is_told and message.role not in SYSTEM_ROLES
     whole = searchable(message.text) if spoken else ""
     searched = whole[: rt.settings.indexed_characters]
-    created_at = message.created_at or at or rt.now()
-    digest = check.digest(message, bytes_limit=rt.settings.message_bytes_limit)
-    is_known = bool(digests and digests[digest] > 0)
+    limit = rt.settings.message_bytes_limit
+    draft = check.prepare(message, at or rt.now(), rt.new_id, bytes_limit=limit)
+    is_known = bool(digests and digests[draft.digest] > 0)
     if digests and is_known:
-        digests[digest] -= 1
+        digests[draft.digest] -= 1
     terms: tuple[str, ...] | None = ()
     embedding = None
     try:
         if words := rt.own_words(scope.namespace, searched):
-            terms = index_terms(words, message.name, created_at)
+            terms = index_terms(words, message.name, draft.message.created_at)
         if words.strip() and not is_known:
             embedding = _embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
     except errors.RedactorError:
         terms = None
-    return PreparedMessage(
-        message=replace(message, id=message.id or rt.new_id(), created_at=created_at),
-        has_own_id=message.id is not None,
-        has_own_time=message.created_at is not None,
-        digest=digest,
+    return replace(
+        draft,
         tokens=rt.tokens.message(as_prompt(message)) if message.is_told else 0,
         counter=rt.tokens.name,
         search_text=searched.strip(),
@@ -353,7 +351,10 @@ def list_messages(
         check.check_whole_number("limit", limit)
     check.check_whole_number("offset", offset)
 
-    return [one.message for one in rt.db.read(writes.list_messages, scope, part, limit, offset)]
+    return [
+        one.message
+        for one in rt.db.read(reads.list_where, scope, reads.within(scope, part), limit=limit, offset=offset)
+    ]
 
 
 def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:

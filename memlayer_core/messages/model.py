@@ -205,6 +205,28 @@ class PreparedMessage:
     embedding: Embedding | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a caller sends for a session, ready to be written.
+
+    Attributes:
+        scope: The session.
+        drafts: The messages, in order.
+        now: The present.
+        shards: Number of collections that users are spread over.
+    """
+
+    scope: Scope
+    drafts: Sequence[PreparedMessage]
+    now: datetime
+    shards: int
+
+    @property
+    def own_ids(self) -> list[str]:
+        """The ids that the caller gave."""
+        return [draft.message.id or "" for draft in self.drafts if draft.has_own_id]
+
+
 def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
     """Return a message that has no place in the history."""
     return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)

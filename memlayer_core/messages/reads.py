@@ -120,16 +120,17 @@ def span_of(drafts: Sequence[PreparedMessage], now: datetime) -> tuple[datetime,
 
 
 _LOCK = Statement(sa.select(sessions).where(sessions.c.bucket == sa.bindparam("bucket")).with_for_update())
+TOTALS = {
+    "next_position": sessions.c.next_position + sa.bindparam("further"),
+    "messages": sessions.c.messages + sa.bindparam("more"),
+    "tokens": sessions.c.tokens + sa.bindparam("cost"),
+    "updated_at": later(sessions.c.updated_at),
+}
+"""What follows from messages that a session gets or loses."""
 _count = (
     sa.update(sessions)
     .where(sessions.c.bucket == sa.bindparam("of"))
-    .values(
-        next_position=sessions.c.next_position + sa.bindparam("further"),
-        messages=sessions.c.messages + sa.bindparam("more"),
-        tokens=sessions.c.tokens + sa.bindparam("cost"),
-        updated_at=later(sessions.c.updated_at),
-        idle_since=later(sessions.c.idle_since),
-    )
+    .values(**TOTALS, idle_since=later(sessions.c.idle_since))
     .returning(sessions)
 )
 _COUNT = {
@@ -144,16 +145,18 @@ def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
     return _LOCK.first(connection, {"bucket": scope.session_bucket})
 
 
-def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> None:
+_LOCKED = statements.rows_by(
+    sa.select(*(messages.c[name] for name in ("key", "position", "role", "tokens"))).with_for_update(),
+    messages.c.key,
+)
+
+
+def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> dict[int, Any]:
     """Lock messages that will be deleted, edited or learned from, before users and records (see `facts/writes.py`).
 
-    They are locked in the order of their keys, as everywhere, so that there is no deadlock. SQLite has one writer, and needs
-    no locks.
+    They are locked in the order of their keys, as everywhere, so that there is no deadlock. Returns what they say.
     """
-    if connection.dialect.name != "sqlite":
-        locked = sa.select(messages.c.key).order_by(messages.c.key).with_for_update()
-        for some in statements.chunks(sorted(keys)):
-            connection.execute(locked.where(messages.c.key.in_(some)))
+    return {row.key: row for row in _LOCKED.all(connection, sorted(keys))}
 
 
 def lock_and_count(
@@ -289,14 +292,16 @@ _SPAN = sa.and_(
 )
 _newest_first = messages.c.position.desc()
 _LAST = Statement(sa.select(messages).where(_SPAN).order_by(_newest_first).limit(sa.bindparam("most")))
-_of_key = messages.alias("of_key")
-_UP_TO = Statement(  # a message, and those in front of it
+_last = messages.alias("last_one")
+_its_session, _its_position = (
+    sa.select(column)
+    .where(_last.c.key == sa.bindparam("key"), _last.c.replaced_at.is_(None))
+    .scalar_subquery()
+    for column in (_last.c.session, _last.c.position)
+)
+_UP_TO = Statement(
     sa.select(messages)
-    .where(
-        inside(sa.bindparam("of")),
-        messages.c.position
-        <= sa.select(_of_key.c.position).where(_of_key.c.key == sa.bindparam("key")).scalar_subquery(),
-    )
+    .where(inside(_its_session), messages.c.position <= _its_position)
     .order_by(_newest_first)
     .limit(sa.bindparam("most"))
 )
@@ -310,13 +315,6 @@ _QUESTION = Statement(
     )
     .order_by(_newest_first)
     .limit(1)
-)
-_SOME = Statement(
-    sa.select(messages)
-    .where(_SPAN)
-    .order_by(messages.c.position)
-    .limit(sa.bindparam("most"))
-    .offset(sa.bindparam("past"))
 )
 _RECORDS = ListStatement(
     lambda keys: (
@@ -424,15 +422,9 @@ def count_between(connection: sa.Connection, session: Session, first: int, end: 
 
 def up_to(connection: sa.Connection, key: int, limit: int) -> tuple[Session | None, Sequence[StoredMessage]]:
     """Return the session of a message, and that message with those in front of it, the newest first; None if it is gone."""
-    row = connection.execute(
-        sa.select(sessions, messages.c.position)
-        .join(messages, messages.c.session == sessions.c.number)
-        .where(messages.c.key == key, IN_FORCE)
-    ).first()
-    if row is None:
-        return None, []
-    session = session_from(row)
-    return session, [one for _, one in tail_messages(connection, session, row.position + 1, limit)]
+    rows = _UP_TO.all(connection, {"key": key, "most": limit})
+    session = find_by_number(connection, rows[0].session) if rows else None
+    return session, [stored_of(row, session.scope) for row in rows if session is not None]
 
 
 def last_question(connection: sa.Connection, session: Session) -> StoredMessage | None:
@@ -451,8 +443,8 @@ def instructions(connection: sa.Connection, scope: Scope, session: Any) -> tuple
     """
     if session is None or session.instructions is None:
         return [], False
-    known = {"key": session.instructions, "of": session.number, "most": _TOGETHER}
-    page = [stored_of(row, scope) for row in _UP_TO.all(connection, known)][::-1]
+    last = {"key": session.instructions, "most": _TOGETHER}
+    page = [stored_of(row, scope) for row in _UP_TO.all(connection, last)][::-1]
     places = in_force([one.message for one in page], begins=len(page) < _TOGETHER)
     begins = session.messages == len(page) and all(is_instruction(one.message) for one in page)
     return [page[at] for at in places], begins
@@ -462,8 +454,8 @@ def history(
     connection: sa.Connection, session: Session, after: int, limit: int | None, offset: int = 0
 ) -> list[StoredMessage]:
     """Return a session's messages behind a position, without the first `offset` of them."""
-    page = {**_span(session, after + 1), "most": EVERY if limit is None else limit, "past": offset}
-    return [stored_of(row, session.scope) for row in _SOME.all(connection, page)]
+    behind = inside(session.number), messages.c.position > after
+    return list_where(connection, session.scope, *behind, limit=limit, offset=offset)
 
 
 def versions(

@@ -15,7 +15,7 @@ from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
 from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_in_order
-from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session
+from memlayer_core.messages.model import STEP, Batch, Part, PreparedMessage, Session
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
@@ -97,10 +97,7 @@ _TOTALS = Statement(
     sa.update(sessions)
     .where(sessions.c.number == sa.bindparam("of"))
     .values(
-        next_position=sa.bindparam("next"),
-        messages=sessions.c.messages + sa.bindparam("more"),
-        tokens=sessions.c.tokens + sa.bindparam("cost"),
-        updated_at=reads.later(sessions.c.updated_at),
+        **reads.TOTALS,
         instructions=sa.bindparam("by"),
         idle_since=sa.case(
             (sa.bindparam("new") > 0, reads.later(sessions.c.idle_since)),
@@ -135,7 +132,7 @@ def apply(
     named = statements.take_keys(connection, len(drafts)) if keys is None else keys
     fresh = list(zip(named, drafts, strict=True))
     edits = dict(splice.replacements)
-    before = _locked(connection, [*splice.removals, *edits])
+    before = reads.lock_messages(connection, [*splice.removals, *edits])
     between = {
         position: draft
         for position, (front, draft) in zip(positions, splice.insertions, strict=True)
@@ -163,7 +160,7 @@ def apply(
     lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
     totals = {
         "of": row.number,
-        "next": row.next_position + STEP * sum(front is None for front, _ in splice.insertions),
+        "further": STEP * sum(front is None for front, _ in splice.insertions),
         "new": len(fresh),
         "more": len(fresh) - len(splice.removals),
         "cost": sum(draft.tokens for draft in drafts) - lost,
@@ -266,17 +263,6 @@ def erase_versions(
     return [reads.stored_of(row, scope) for row in sorted(rows, key=lambda row: (row.replaced_at, row.key))]
 
 
-_LOCKED = statements.rows_by(
-    sa.select(*(messages.c[name] for name in ("key", "position", "role", "tokens"))).with_for_update(),
-    messages.c.key,
-)
-
-
-def _locked(connection: sa.Connection, keys: Sequence[int]) -> dict[int, Any]:
-    """Lock messages until the transaction ends, in the order of their keys, as everywhere. Returns what they say."""
-    return {row.key: row for row in _LOCKED.all(connection, sorted(keys))}
-
-
 def _change(connection: sa.Connection, session: int, splice: Splice, now: datetime) -> None:
     """Withdraw, delete and replace messages. What becomes a version gets the time at which it was replaced."""
     versions, left_at = {*splice.versions}, {"replaced_at": statements.to_micros(now)}
@@ -334,12 +320,15 @@ def _in_force(
 # Planners decide (`splice.py`, `align.py`); `apply` writes. Each function runs in its caller's transaction.
 
 
+def _lock(connection: sa.Connection, batch: Batch) -> Any:
+    """Lock the session of a batch, which may be its first one. Returns its row."""
+    first = reads.span_of(batch.drafts, batch.now)[0]
+    return reads.lock_or_make_session(connection, batch.scope, first, batch.shards)
+
+
 def append(
     connection: sa.Connection,
-    scope: Scope,
-    drafts: Sequence[PreparedMessage],
-    now: datetime,
-    shards: int,
+    batch: Batch,
     *,
     verbatim: bool = False,
     answers: Collection[str] = (),
@@ -350,23 +339,17 @@ def append(
 
     Args:
         connection: In a transaction that writes.
-        scope: The session.
-        drafts: The messages.
-        now: The present.
-        shards: Number of collections that users are spread over.
+        batch: The messages.
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
         repeats: Ids of stored messages that the list has in front of the drafts.
     """
-    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
+    scope, drafts, named = batch.scope, batch.drafts, batch.own_ids
     # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
-    counted = reads.lock_and_count(connection, scope, drafts, now) if is_plain else None
-    row, keys = counted or (
-        reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards),
-        None,
-    )
+    counted = reads.lock_and_count(connection, scope, drafts, batch.now) if is_plain else None
+    row, keys = counted or (_lock(connection, batch), None)
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
@@ -381,7 +364,7 @@ def append(
     )
     ids, unchanged = (*repeats, *splice.ids), splice.unchanged + len(repeats)
     splice = dataclasses.replace(splice, ids=ids, unchanged=unchanged)
-    apply(connection, scope, row, splice, now, keys)
+    apply(connection, scope, row, splice, batch.now, keys)
     return splice.receipt
 
 
@@ -502,29 +485,19 @@ _PAGE = 64  # messages of a history's end that are always looked at
 
 
 def resync(
-    connection: sa.Connection,
-    scope: Scope,
-    drafts: Sequence[PreparedMessage],
-    now: datetime,
-    shards: int,
-    *,
-    replace_all: bool,
-    replaceable: Callable[[Message], bool],
+    connection: sa.Connection, batch: Batch, *, replace_all: bool, replaceable: Callable[[Message], bool]
 ) -> Receipt:
     """Update a session from a list of messages: see `align.py`.
 
     Args:
         connection: In a transaction that writes.
-        scope: The session.
-        drafts: The list.
-        now: The present.
-        shards: Number of collections that users are spread over.
+        batch: The list.
         replace_all: Whether a list without any message of the history replaces it, and a list that ends inside the
             history ends it.
         replaceable: Returns whether a stored message may be replaced that is not in the list.
     """
-    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    past, alignment = _align(connection, scope, row, drafts, replaceable, ends=replace_all)
+    scope, drafts, row = batch.scope, batch.drafts, _lock(connection, batch)
+    past, alignment = _align(connection, batch, row, replaceable, ends=replace_all)
     in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
@@ -533,26 +506,20 @@ def resync(
         )
     else:
         splice = messages_splice.follow(past, drafts, alignment)
-    apply(connection, scope, row, splice, now)
+    apply(connection, scope, row, splice, batch.now)
     stored = len(splice.insertions) + len(splice.replacements)
     return dataclasses.replace(splice.receipt, stored=stored, replaced=len(splice.versions))
 
 
 def _align(
-    connection: sa.Connection,
-    scope: Scope,
-    row: Any,
-    drafts: Sequence[PreparedMessage],
-    replaceable: Callable[[Message], bool],
-    *,
-    ends: bool,
+    connection: sa.Connection, batch: Batch, row: Any, replaceable: Callable[[Message], bool], *, ends: bool
 ) -> tuple[list[StoredMessage], Alignment]:
     """Compare a list with the history's end, and with single messages further back.
 
     The amount that is read does not grow with the history: one page of its end, and messages that the database finds.
     Only if the list continues far back, all messages from there on are read.
     """
-    here = reads.inside(row.number)
+    scope, drafts, here = batch.scope, batch.drafts, reads.inside(row.number)
     incoming = [digest_of(draft.message, with_id=draft.has_own_id) for draft in drafts]
     size = _PAGE + 2 * len(incoming)
     first = _page_start(connection, row.number, size - 1)
@@ -581,7 +548,7 @@ def _align(
         ]
 
     if not whole:
-        named = {statements.id_digest(row.number, one.message.id or "") for one in drafts if one.has_own_id}
+        named = {statements.id_digest(row.number, one) for one in batch.own_ids}
         in_force = [one.key for one in reads.instructions(connection, scope, row)[0]]
         strays = _in_order(further_back((messages.c.key, in_force), (messages.c.id_digest, named)))
     alignment, spoken = compare()
@@ -633,13 +600,6 @@ def session_ids(
     return list(connection.scalars(query.order_by(sessions.c.number)))
 
 
-def list_messages(
-    connection: sa.Connection, scope: Scope, part: Part | None, limit: int | None, offset: int
-) -> list[StoredMessage]:
-    """Return a session's messages in their order, or those of one part."""
-    return reads.list_where(connection, scope, reads.within(scope, part), limit=limit, offset=offset)
-
-
 def count_list(connection: sa.Connection, scope: Scope, part: Part | None) -> int:
     """Return how many messages a session or one of its parts has."""
     whole = sa.select(sessions.c.messages).where(sessions.c.bucket == scope.session_bucket)
@@ -666,7 +626,11 @@ def take_from_list(
         return []
     if first < 0:
         first += count_list(connection, scope, part)
-    found = list_messages(connection, scope, part, count, first) if first >= 0 else []
+    found = (
+        reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
+        if first >= 0
+        else []
+    )
     apply(connection, scope, row, messages_splice.remove(found, erase=True), now)
     return found
 
@@ -686,7 +650,7 @@ def archive_list(
     row = reads.lock_session(connection, scope)
     if row is None:
         return []
-    found = list_messages(connection, scope, "active", count, 0)
+    found = reads.list_where(connection, scope, reads.within(scope, "active"), limit=count)
     if found:
         behind = found[-1].position + 1
         _begin_at(connection, row.number, behind, now)
@@ -694,56 +658,44 @@ def archive_list(
     return found
 
 
-def insert_into_list(
-    connection: sa.Connection,
-    scope: Scope,
-    drafts: Sequence[PreparedMessage],
-    now: datetime,
-    shards: int,
-    place: int | None,
-) -> Receipt:
+def insert_into_list(connection: sa.Connection, batch: Batch, place: int | None) -> Receipt:
     """Put messages in front of the one at a place, as a list's `insert` does; it costs what stands behind it.
 
     Args:
         connection: In a transaction that writes.
-        scope: Which session.
-        drafts: What is put there.
-        now: The present.
-        shards: Collections that users are spread over.
+        batch: What is put there.
         place: From 0, or below zero from the end; None: at the end of the archived ones, as some of them.
 
     Raises:
         InvalidMessageError: The session has a message of that id, at a place of its own.
     """
-    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
+    scope, row = batch.scope, _lock(connection, batch)
     front = sa.select(messages.c.key).where(reads.within(scope, "active" if place is None else None))
     if place is not None:
         front = front.offset(place if place >= 0 else max(0, row.messages + place))
-    named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    known = reads.list_by_id(connection, scope, row.number, named)
+    known = reads.list_by_id(connection, scope, row.number, batch.own_ids)
     key = connection.scalar(front.order_by(messages.c.position).limit(1))
-    splice = messages_splice.insert(known, drafts, key)
-    positions = apply(connection, scope, row, splice, now)
+    splice = messages_splice.insert(known, batch.drafts, key)
+    positions = apply(connection, scope, row, splice, batch.now)
     if place is None:
-        _begin_at(connection, row.number, positions[-1] + 1, now)
+        _begin_at(connection, row.number, positions[-1] + 1, batch.now)
     return splice.receipt
 
 
-def hear(
-    connection: sa.Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime, shards: int
-) -> Receipt:
+def hear(connection: sa.Connection, batch: Batch) -> Receipt:
     """Store the new messages of a list at the end; nothing is removed.
 
     More than the session's end is read only if the list begins further back.
     """
-    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
-    told = [draft.digest for draft in drafts]
+    row = _lock(connection, batch)
+    told = [draft.digest for draft in batch.drafts]
     first = _page_start(connection, row.number, _PAGE + 2 * len(told))
     past = _among(connection, row.number, told, first)
     if first and told[0] not in [digest for digest, _ in past]:
         past = _among(connection, row.number, told, 0)
     known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
-    return append(connection, scope, drafts[len(known) :], now, shards, verbatim=True, repeats=known)
+    fresh = dataclasses.replace(batch, drafts=batch.drafts[len(known) :])
+    return append(connection, fresh, verbatim=True, repeats=known)
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:
@@ -763,33 +715,23 @@ def _among(
 
 
 def replace_list(
-    connection: sa.Connection,
-    scope: Scope,
-    drafts: Sequence[PreparedMessage],
-    now: datetime,
-    shards: int,
-    part: Part | None = None,
-    *,
-    erase: bool = False,
+    connection: sa.Connection, batch: Batch, part: Part | None = None, *, erase: bool = False
 ) -> Receipt:
     """Make a session exactly these messages. What stays is not written again.
 
     Args:
         connection: In a transaction that writes.
-        scope: The session.
-        drafts: The messages.
-        now: The present.
-        shards: Number of collections that users are spread over.
+        batch: The messages.
         part: The part that all of them are; None: working memory begins where it did.
         erase: Whether no versions of the messages that leave are stored.
     """
-    row = reads.lock_or_make_session(connection, scope, reads.span_of(drafts, now)[0], shards)
+    scope, row = batch.scope, _lock(connection, batch)
     present = reads.list_where(connection, scope, reads.inside(row.number))
-    splice = messages_splice.rewrite(present, drafts, erase=erase)
-    apply(connection, scope, row, splice, now)
+    splice = messages_splice.rewrite(present, batch.drafts, erase=erase)
+    apply(connection, scope, row, splice, batch.now)
     if part is not None:
         begins = 0 if part == "active" else behind_all(row.next_position + STEP * len(splice.insertions))
-        _begin_at(connection, row.number, begins, now)
+        _begin_at(connection, row.number, begins, batch.now)
     return splice.receipt
 
 

@@ -14,7 +14,7 @@ from memlayer_core.facts.check import fold
 from memlayer_core.facts.model import USER
 from memlayer_core.message import Receipt
 from memlayer_core.messages import reads, splice, writes
-from memlayer_core.messages.model import ForgetReport, PreparedMessage, SessionDetails
+from memlayer_core.messages.model import Batch, ForgetReport, PreparedMessage, SessionDetails
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import texts
 from memlayer_core.storage.statements import from_micros, id_digest, is_within, take_keys, to_micros
@@ -101,7 +101,7 @@ def restore(
     shards: int,
 ) -> Receipt:
     """Replace a session by a saved one: its messages, its title, and where its working memory begins."""
-    receipt = writes.replace_list(connection, scope, drafts, now, shards, erase=True)
+    receipt = writes.replace_list(connection, Batch(scope, drafts, now, shards), erase=True)
     row = reads.lock_or_make_session(connection, scope, now, shards)
     begins = _behind(connection, row.number, details.last_ended_id)
     _set_state(connection, row, begins, goes_on=True, title=details.title)
@@ -131,7 +131,7 @@ def merge(
         updated = max(updated, from_micros(before.updated_at))
     else:
         reads.lock_or_make_session(connection, scope, created, shards, forked_from=details.forked_from)
-    receipt = writes.append(connection, scope, drafts, updated, shards)
+    receipt = writes.append(connection, Batch(scope, drafts, updated, shards))
     row = reads.lock_or_make_session(connection, scope, now, shards)
     if is_learned:
         records_reads.mark_read(connection, scope, row.number, receipt.ids)

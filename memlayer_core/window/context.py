@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
@@ -30,8 +30,8 @@ from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.window import view as window_view
 from memlayer_core.window.fit import Policies, default_limits, first_page, limits, placement_of, size_of
-from memlayer_core.window.model import Context, Piece, Placement
-from memlayer_core.window.view import Page, Part, Snapshot, WindowView, read_view
+from memlayer_core.window.model import Context, Part, Piece, Placement, Recall, WindowView
+from memlayer_core.window.view import Page, Snapshot, read_view
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -63,29 +63,6 @@ class _Newest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Recall:
-    """The recall of a context.
-
-    Attributes:
-        text: The recalled lines as a model is shown them.
-        tokens: What they cost.
-        pieces: The lines in it, by kind and in the order of time.
-        prints: The `print_of` of each text, by its key.
-        records: The keys of those that are records.
-        notes: What did not work.
-        reserve: How many tokens older turns left free for it.
-    """
-
-    text: str = ""
-    tokens: int = 0
-    pieces: tuple[Piece, ...] = ()
-    prints: Mapping[int, int] = field(default_factory=dict)
-    records: Sequence[int] = ()
-    notes: tuple[Reason, ...] = ()
-    reserve: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Selection:
     """What the snapshot of a context has: the window, and the recall.
 
@@ -95,7 +72,7 @@ class _Selection:
 
     seen: Snapshot
     view: WindowView
-    recall: _Recall = _Recall()
+    recall: Recall
     lines: Sequence[Line] = ()
     line_limit: int = 0
     budget: int = 0
@@ -178,7 +155,7 @@ def context(
         if kept is not None:
             return kept
         if question is None or not _may_recall(seen):
-            return _Selection(seen, read_view(seen, 0))
+            return _Selection(seen, read_view(seen, 0), Recall())
         return _choose(seen, recall_search.find(connection, rt, seen.search_scope, question, wanted))
 
     read = rt.db.read(look)
@@ -187,11 +164,12 @@ def context(
         recall = yield from _reranked(rt, scope, read, newest.query)
     _note(rt, read, newest, recall, how)
     rt.temporaries.note_shown(scope, window_view.changed(read.view))
-    made = _context_of(scope, read, recall, placed, whole.tokens, told)
+    notes = (*read.seen.notes, *recall.notes, *told)
+    made = read.view.context(placed, whole.tokens, recall, notes, scope)
     return _with_quotes(rt, scope, made, quotes) if quotes else made
 
 
-def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> Asking[_Recall]:
+def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> Asking[Recall]:
     """Return what a reranker chooses of what was found."""
     who, earlier = selection.seen.search_scope, selection.recall
     every, notes = yield from recall_search.rerank(rt, who, query, list(selection.lines))
@@ -199,36 +177,7 @@ def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> A
     return replace(chosen, notes=(*earlier.notes, *notes), reserve=earlier.reserve)
 
 
-def _context_of(
-    scope: Scope,
-    selection: _Selection,
-    recall: _Recall,
-    placement: Placement,
-    token_limit: int,
-    notes: tuple[Reason, ...],
-) -> Context:
-    """Put together what was selected."""
-    seen = selection.view
-    above, below = seen.pieces
-    return Context(
-        system=tuple(part.message for part in seen.system),
-        profile=next((part.message for part in seen.profile), None),
-        summary=next((part.message for part in seen.summary), None),
-        window=tuple(part.message for part in seen.window if part.keys),
-        pending=tuple(part.message for part in seen.window if not part.keys),
-        temporary=tuple(part.message for part in seen.temporary),
-        recall=recall.text,
-        placement=placement,
-        pieces=(*above, *recall.pieces, *below),
-        tokens=seen.tokens + recall.tokens,
-        token_limit=token_limit,
-        reasons=(*seen.reasons, *selection.seen.notes, *recall.notes, *notes),
-        scope=scope,
-        compaction=seen.compaction,
-    )
-
-
-def _note(rt: Runtime, selection: _Selection, newest: _Newest, recall: _Recall, how: object) -> None:
+def _note(rt: Runtime, selection: _Selection, newest: _Newest, recall: Recall, how: object) -> None:
     """Note where the window begins and what is to be summed up, what was recalled, and for which question."""
     seen, view = selection.seen, selection.view
     session = seen.begin.session
@@ -425,10 +374,10 @@ def _cost(rt: Runtime, scope: Scope, lines: Sequence[str]) -> int:
     return rt.tokens.text(f"{block(lines, rt.sign(scope))}\n\n") if lines else 0
 
 
-def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> _Recall:
+def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> Recall:
     """Return the recall of the lines that fit, the best first."""
     if budget <= 0 or not lines:
-        return _Recall()
+        return Recall()
     frame = _cost(rt, scope, [""])
     chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
     kinds = list(_HEADINGS)
@@ -446,7 +395,7 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
             break
         chosen.pop()  # its line costs more than expected, or another counter counted it
     else:
-        return _Recall()
+        return Recall()
     # Each line's part of what all of them cost is not counted once more.
     costs = shares(max(0, tokens - frame), [one.turn.tokens + MARGIN for one in in_order])
     pieces = tuple(
@@ -456,7 +405,7 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
     shown = {one.turn.key for one in in_order}
     prints = {one.turn.key: recall_search.print_of(one.turn) for one in lines if one.turn.key in shown}
     of_records = [one.turn.key for one in in_order if one.record is not None]
-    return _Recall(text, tokens, pieces, prints, of_records)
+    return Recall(text, tokens, pieces, prints, of_records)
 
 
 # Lets another service stand in for the recall of other sessions and of records, and sends it what was said.

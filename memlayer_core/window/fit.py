@@ -6,7 +6,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from itertools import dropwhile, groupby, pairwise
 from typing import Literal, get_args
 
@@ -15,7 +14,7 @@ from pydantic import InstanceOf
 from memlayer_core.errors import ConfigurationError, InvalidLimitError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
 from memlayer_core.messages.align import in_force
-from memlayer_core.messages.check import at_least_one, check_messages, digest
+from memlayer_core.messages.check import at_least_one, digest
 from memlayer_core.messages.model import PreparedMessage
 from memlayer_core.messages.preview import truncate_message
 from memlayer_core.messages.render import as_prompt
@@ -24,7 +23,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
-from memlayer_core.window.model import Compaction, Context, Piece, PieceKind, Placement, pair
+from memlayer_core.window.model import Compaction, Context, Part, Placement, WindowView, cost_of, pair
 
 # Groups entries into turns, and finds tool messages without their counterpart.
 
@@ -249,7 +248,6 @@ class Window:
         next_start: Place where the window will begin when it has to move; None while that is far off.
         reasons: What was left out or shortened, and why.
         preview_tokens: Tokens that each preview may cost.
-        reload: Whether the model has the tool that loads what a preview leaves out.
     """
 
     entries: tuple[Entry, ...] = ()
@@ -260,7 +258,6 @@ class Window:
     next_start: int | None = None
     reasons: tuple[Reason, ...] = ()
     preview_tokens: int = PREVIEW_TOKENS
-    reload: bool = False
 
     @property
     def moves(self) -> bool:
@@ -317,7 +314,7 @@ def window(
         draft.make_older_smaller(room)
     draft.make_current_smaller(hard)
     draft.show_more(min(room, AHEAD * hard))
-    made = replace(draft.result(hard, reasons, next_start=ahead), reload=limits.reload)
+    made = draft.result(hard, reasons, next_start=ahead)
     return replace(made, compaction=Compaction(dropped, whole, made.tokens)) if dropped else made
 
 
@@ -602,26 +599,6 @@ def prompt_of(
     return shorter, (Reason("truncated", f"at most {settings.truncate_characters} characters of it"),)
 
 
-def prepare(
-    messages: object, now: datetime, new_id: Callable[[], str], bytes_limit: int
-) -> list[PreparedMessage]:
-    """Check messages, and give an id and a time to those that have none.
-
-    Raises:
-        MessageTypeError: One of them is not a message.
-        InvalidMessageError: One of them cannot be stored.
-    """
-    return [
-        PreparedMessage(
-            replace(message, id=message.id or new_id(), created_at=message.created_at or now),
-            message.id is not None,
-            message.created_at is not None,
-            digest(message, bytes_limit=bytes_limit),
-        )
-        for message in check_messages(messages)
-    ]
-
-
 def add_to_list(
     scope: Scope, present: Sequence[Message], drafts: Sequence[PreparedMessage]
 ) -> tuple[list[Message], Receipt]:
@@ -670,36 +647,25 @@ def list_window(
     instructions = in_force(every)
     question = next((at for at in reversed(visible) if every[at].turn_role == "user"), None)
 
-    def show(at: int, kind: PieceKind, reason: Reason) -> tuple[Message, Piece]:
-        whole = kind == "system" or at == question or at >= len(messages)
+    def show(at: int, reason: Reason) -> Part:
+        stored = at < len(messages)
+        whole = reason is INSTRUCTIONS or at == question or not stored
         shown, notes = prompt_of(every[at], settings, truncate_with, is_question=whole)
-        ids, when = (every[at].id or "",), shown.created_at
-        return shown, Piece(kind, shown.text, count(shown), ids, when, shown.speaker, (reason, *notes))
+        return Part(shown, (at,) * stored, (every[at].id or "",), count(shown), (reason, *notes))
 
-    system = [show(at, "system", INSTRUCTIONS) for at in instructions if every[at].is_told]
-    overhead = sum(piece.tokens for _, piece in system)
+    system = tuple(show(at, INSTRUCTIONS) for at in instructions if every[at].is_told)
+    overhead = cost_of(system)
     check_instructions(overhead, limits.tokens)
     parts = {
-        at: show(at, "window", RECENT if at < len(messages) else PENDING)
+        at: show(at, RECENT if at < len(messages) else PENDING)
         for at in visible
         if every[at].role not in SYSTEM_ROLES
     }
-    entries = [Entry.of(at, message, piece.tokens) for at, (message, piece) in parts.items()]
+    entries = [Entry.of(at, part.message, part.tokens) for at, part in parts.items()]
     chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
     places = [entry.position for entry in chosen.entries]
     leaves = chosen.moves or any(reason.code == "not_recent" for reason in chosen.reasons)
     first = places[0] if leaves else 0
-    context = Context(
-        system=tuple(message for message, _ in system),
-        summary=None,
-        window=tuple(parts[at][0] for at in places if at < len(messages)),
-        temporary=(),
-        recall="",
-        placement=settings.recall_placement,
-        pieces=(*(piece for _, piece in system), *(parts[at][1] for at in places)),
-        tokens=overhead + chosen.tokens,
-        token_limit=limits.tokens,
-        reasons=chosen.reasons,
-        pending=tuple(parts[at][0] for at in places if at >= len(messages)),
-    )
-    return context, tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)
+    view = WindowView(first, system, tuple(parts[at] for at in places), reasons=chosen.reasons)
+    left = tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)
+    return view.context(settings.recall_placement, limits.tokens), left

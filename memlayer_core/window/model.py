@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from memlayer_core.message import JSON, Entry, Link, Message, ids_in
 from memlayer_core.messages.render import CACHE_MARKS, count_marks, keep_marks, openai_message, plain_messages
@@ -232,6 +232,154 @@ def _results_behind_calls(messages: Sequence[Message]) -> list[tuple[int, Messag
             message = replace(message, tool_call_id=ids[0])  # noqa: PLW2901
         groups.setdefault(place, []).append((at, message))
     return [one for group in groups.values() for one in group]
+
+
+# What a context is made of, before it is one: messages as the model sees them, with their keys in the journal.
+
+
+_SHORTER = frozenset({"offloaded", "compressed"})
+
+
+class Part(NamedTuple):
+    """A message as the model sees it.
+
+    Attributes:
+        message: A copy if it is shortened or merged with its neighbour.
+        keys: Keys of the stored messages that it contains, or their places in a list; none for a pending message. Of a
+            summary, its version.
+        ids: Their ids.
+        tokens: What it costs.
+        reasons: Why it is in the context, and how it was changed.
+    """
+
+    message: Message
+    keys: tuple[int, ...]
+    ids: tuple[str, ...]
+    tokens: int
+    reasons: tuple[Reason, ...]
+
+    @property
+    def is_shorter(self) -> bool:
+        """Whether it is only a part of the stored message."""
+        return any(reason.code in _SHORTER for reason in self.reasons)
+
+    def piece(self, kind: PieceKind, score: float | None = None) -> Piece:
+        """Return it as a piece of a context."""
+        said = self.message
+        return Piece(
+            kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons, score
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """The recall of a context.
+
+    Attributes:
+        text: The recalled lines as a model is shown them.
+        tokens: What they cost.
+        pieces: The lines in it, by kind and in the order of time.
+        prints: The `print_of` of each text, by its key.
+        records: The keys of those that are records.
+        notes: What did not work.
+        reserve: How many tokens older turns left free for it.
+    """
+
+    text: str = ""
+    tokens: int = 0
+    pieces: tuple[Piece, ...] = ()
+    prints: Mapping[int, int] = field(default_factory=dict)
+    records: Sequence[int] = ()
+    notes: tuple[Reason, ...] = ()
+    reserve: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView:
+    """The part of a session that is in a context.
+
+    Attributes:
+        first: Position of the first stored message in the window; without one, where the window begins.
+        system: The instructions in force.
+        window: The newest turns.
+        temporary: The temporary messages.
+        new_first: Position of the new window start if turns had to be left out, else None.
+        reasons: What was left out or shortened, and why.
+        summary: The summary of the turns before the window.
+        summary_first: Position where it begins; None: there is none.
+        summary_end: The position behind the last message that is summed up.
+        next_start: Position where the window will begin when it has to move; None while that is far off.
+        profile: The user's profile.
+        compaction: What became of the window, if turns had to be left out.
+    """
+
+    first: int
+    system: tuple[Part, ...] = ()
+    window: tuple[Part, ...] = ()
+    temporary: tuple[Part, ...] = ()
+    new_first: int | None = None
+    reasons: tuple[Reason, ...] = ()
+    summary: tuple[Part, ...] = ()
+    summary_first: int | None = None
+    summary_end: int = 0
+    next_start: int | None = None
+    profile: tuple[Part, ...] = ()
+    compaction: Compaction | None = None
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all of it."""
+        return cost_of((*self.system, *self.profile, *self.summary, *self.window, *self.temporary))
+
+    def context(
+        self,
+        placement: Placement,
+        token_limit: int,
+        recall: Recall | None = None,
+        notes: tuple[Reason, ...] = (),
+        scope: Scope | None = None,
+    ) -> Context:
+        """Put a context together.
+
+        Args:
+            placement: Where the recall goes.
+            token_limit: The most tokens that the context may cost.
+            recall: What is recalled; None: nothing.
+            notes: What else is true of the context.
+            scope: The conversation; None: it is not in a journal.
+        """
+        recalled = recall or Recall()
+
+        def of(*kinds: PieceKind) -> tuple[Piece, ...]:
+            return tuple(part.piece(kind) for kind in kinds for part in getattr(self, kind))
+
+        return Context(
+            system=tuple(part.message for part in self.system),
+            profile=next((part.message for part in self.profile), None),
+            summary=next((part.message for part in self.summary), None),
+            window=tuple(part.message for part in self.window if part.keys),
+            pending=tuple(part.message for part in self.window if not part.keys),
+            temporary=tuple(part.message for part in self.temporary),
+            recall=recalled.text,
+            placement=placement,
+            pieces=(*of("system", "profile", "summary"), *recalled.pieces, *of("window", "temporary")),
+            tokens=self.tokens + recalled.tokens,
+            token_limit=token_limit,
+            reasons=(*self.reasons, *notes),
+            scope=scope,
+            compaction=self.compaction,
+        )
+
+    @property
+    def keys(self) -> set[int]:
+        """Keys of all stored messages and records that it shows whole."""
+        parts = (*self.system, *self.profile, *self.window)
+        return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
+
+
+def cost_of(parts: Iterable[Part]) -> int:
+    """Return the tokens of all of them."""
+    return sum(part.tokens for part in parts)
 
 
 # Pairs calls and answers.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.facts import reads as records_reads
@@ -26,103 +26,10 @@ from memlayer_core.seams import Limits, quarter_at_most
 from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.summaries.model import BATCH, Summary
 from memlayer_core.window import fit
-from memlayer_core.window.model import Compaction, Piece, PieceKind
+from memlayer_core.window.model import Part, WindowView, cost_of
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
-
-
-# What a context is made of, before it is one: messages as the model sees them, with their keys in the journal.
-
-
-_SHORTER = frozenset({"offloaded", "compressed"})
-
-
-class Part(NamedTuple):
-    """A message as the model sees it.
-
-    Attributes:
-        message: A copy if it is shortened or merged with its neighbour.
-        keys: Keys of the stored messages that it contains; none for a pending message. Of a summary, its version.
-        ids: Their ids.
-        tokens: What it costs.
-        reasons: Why it is in the context, and how it was changed.
-    """
-
-    message: Message
-    keys: tuple[int, ...]
-    ids: tuple[str, ...]
-    tokens: int
-    reasons: tuple[Reason, ...]
-
-    @property
-    def is_shorter(self) -> bool:
-        """Whether it is only a part of the stored message."""
-        return any(reason.code in _SHORTER for reason in self.reasons)
-
-    def piece(self, kind: PieceKind, score: float | None = None) -> Piece:
-        """Return it as a piece of a context."""
-        said = self.message
-        return Piece(
-            kind, said.text, self.tokens, self.ids, said.created_at, said.speaker, self.reasons, score
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class WindowView:
-    """The part of a session that is in a context.
-
-    Attributes:
-        first: Position of the first stored message in the window; without one, where the window begins.
-        system: The instructions in force.
-        window: The newest turns.
-        temporary: The temporary messages.
-        new_first: Position of the new window start if turns had to be left out, else None.
-        reasons: What was left out or shortened, and why.
-        summary: The summary of the turns before the window.
-        summary_first: Position where it begins; None: there is none.
-        summary_end: The position behind the last message that is summed up.
-        next_start: Position where the window will begin when it has to move; None while that is far off.
-        profile: The user's profile.
-        compaction: What became of the window, if turns had to be left out.
-    """
-
-    first: int
-    system: tuple[Part, ...] = ()
-    window: tuple[Part, ...] = ()
-    temporary: tuple[Part, ...] = ()
-    new_first: int | None = None
-    reasons: tuple[Reason, ...] = ()
-    summary: tuple[Part, ...] = ()
-    summary_first: int | None = None
-    summary_end: int = 0
-    next_start: int | None = None
-    profile: tuple[Part, ...] = ()
-    compaction: Compaction | None = None
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all of it."""
-        return _cost((*self.system, *self.profile, *self.summary, *self.window, *self.temporary))
-
-    @property
-    def pieces(self) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
-        """The pieces in front of the recall, and those behind it."""
-
-        def of(*kinds: PieceKind) -> tuple[Piece, ...]:
-            return tuple(part.piece(kind) for kind in kinds for part in getattr(self, kind))
-
-        return of("system", "profile", "summary"), of("window", "temporary")
-
-    @property
-    def keys(self) -> set[int]:
-        """Keys of all stored messages and records that it shows whole."""
-        parts = (*self.system, *self.profile, *self.window)
-        return set[int]().union(*(part.keys for part in parts if not part.is_shorter))
-
-
-def _cost(parts: Iterable[Part]) -> int:
-    return sum(part.tokens for part in parts)
 
 
 # Reads the last entries of a session, with the tokens that each costs as the model sees it.
@@ -259,7 +166,7 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
         shown = {entry.position: part for entry, part in new}
         for entry in chosen.entries:
             if entry.position in stored:
-                shown[entry.position] = _shrink(rt, chosen, entry, stored[entry.position], question)
+                shown[entry.position] = _shrink(snapshot, chosen, entry, stored[entry.position], question)
         least = {
             entry.position: shown[entry.position].tokens
             for entry in chosen.entries
@@ -276,7 +183,7 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
     if once:
         parts, once, orphans = _without_orphans(rt, parts, once)
         reasons += orphans
-    if (least_cost := _cost((*system, *once))) > limits.tokens:
+    if (least_cost := cost_of((*system, *once))) > limits.tokens:
         said = f"the instructions and temporary messages need {least_cost} of {limits.tokens} tokens, and are never dropped"
         reasons += (Reason("temporary_over_limit", said),)
     # Temporary messages displace turns only for this call: the window start stays.
@@ -303,7 +210,7 @@ def _instructions(snapshot: Snapshot) -> tuple[Part, ...]:
         told = [one.digest for one in stored] if begins else []
         stored = [*(stored if begins else []), *(one for one in new if one.digest not in told)]
     system = tuple(_part(rt, one, (fit.INSTRUCTIONS,)) for one in stored if one.message.is_told)
-    fit.check_instructions(_cost(system), snapshot.limits.tokens)
+    fit.check_instructions(cost_of(system), snapshot.limits.tokens)
     return system
 
 
@@ -337,9 +244,9 @@ def _join_parts(
 
 
 def _shrink(
-    rt: Runtime, choice: fit.Window, entry: Entry, original: StoredMessage, question: int | None
+    snapshot: Snapshot, choice: fit.Window, entry: Entry, original: StoredMessage, question: int | None
 ) -> Part:
-    is_question = entry.position == question
+    rt, is_question = snapshot.rt, entry.position == question
     message, notes = fit.prompt_of(original.message, rt.settings, rt.truncate_with, is_question=is_question)
     keys, ids = (original.key,), (original.message.id or "",)
     reasons = (fit.RECENT, *notes)
@@ -353,7 +260,7 @@ def _shrink(
     # As many characters as its part of the tokens pays for.
     part = len(full_text(message)) * tokens // entry.tokens if tokens > fit.PREVIEW_TOKENS else 0
     characters = max(rt.settings.preview_characters, part)
-    count, reload = rt.tokens.message, choice.reload
+    count, reload = rt.tokens.message, snapshot.limits.reload
     small = preview(message, original.key, characters=characters, tokens=tokens, count=count, reload=reload)
     return Part(small, keys, ids, rt.tokens.message(small), reasons)
 
@@ -417,7 +324,7 @@ def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
     outranked: tuple[Reason, ...] = ()
     shown = _SummaryPart() if now is None else _before(snapshot, snapshot.begin.first)
     while True:
-        others = _cost((*shown.parts, *profile))
+        others = cost_of((*shown.parts, *profile))
         seen = read_window(snapshot, reserve, others, (behind,) if now is not None else ())
         wanted = _SummaryPart() if now is None else _before(snapshot, seen.first)
         grows = wanted.parts != shown.parts
@@ -428,7 +335,7 @@ def read_view(snapshot: Snapshot, reserve: int) -> WindowView:
             records = [f"{len(part.keys)} record(s) of the profile {said}" for part in profile]
             outranked += tuple(Reason("profile_left_out", text) for text in records)
             now, wanted, profile = None, _SummaryPart(), ()
-        elif not grows or seen.tokens + reserve + _cost((*wanted.parts, *profile)) <= limits.tokens:
+        elif not grows or seen.tokens + reserve + cost_of((*wanted.parts, *profile)) <= limits.tokens:
             break
         shown = wanted
     return replace(

@@ -17,7 +17,7 @@ from sql import SHARDS
 from memlayer_core import Message, Scope
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads, writes
-from memlayer_core.messages.model import PreparedMessage, SessionDetails
+from memlayer_core.messages.model import Batch, PreparedMessage, SessionDetails
 from memlayer_core.messages.splice import Splice, loses
 from memlayer_core.storage import words
 from memlayer_core.storage.database import Database
@@ -58,17 +58,24 @@ def drawn(present: list[StoredMessage], data: st.DataObject) -> SimpleNamespace:
     )
 
 
+def sends(write: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what writes a list of messages as a batch."""
+    return lambda connection, scope, sent, *more, **options: write(
+        connection, Batch(scope, sent, NOON, SHARDS), *more, **options
+    )
+
+
 AT, ALL = (NOON, SHARDS), {"replaceable": lambda _: True}
 VERBS: dict[str, Callable[[Callable[..., Any], Any], Any]] = {
-    "append": lambda run, one: run(writes.append, one.sent, *AT, verbatim=one.flag),
+    "append": lambda run, one: run(sends(writes.append), one.sent, verbatim=one.flag),
     "merge": lambda run, one: run(sql.merge, one.sent, SessionDetails(), *AT, is_learned=False),
-    "hear": lambda run, one: run(writes.hear, one.sent, *AT),
+    "hear": lambda run, one: run(sends(writes.hear), one.sent),
     "insert": lambda run, one: run(
-        writes.insert_into_list, [prepared(each.message.text) for each in one.sent], *AT, one.place
+        sends(writes.insert_into_list), [prepared(each.message.text) for each in one.sent], one.place
     ),
-    "replace": lambda run, one: run(writes.replace_list, one.sent, *AT, one.part, erase=one.flag),
+    "replace": lambda run, one: run(sends(writes.replace_list), one.sent, one.part, erase=one.flag),
     "restore": lambda run, one: run(sql.restore, one.sent, SessionDetails(), *AT),
-    "resync": lambda run, one: run(writes.resync, one.sent, *AT, replace_all=one.flag, **ALL),
+    "resync": lambda run, one: run(sends(writes.resync), one.sent, replace_all=one.flag, **ALL),
     "edit": lambda run, one: run(
         writes.edit_message, one.place, lambda old: prepared(one.text, old.id), NOON, erase=one.flag
     ),

@@ -23,6 +23,7 @@ from memlayer_core.errors import (
     MessageTypeError,
 )
 from memlayer_core.messages import flow, reads, writes
+from memlayer_core.messages.model import Batch
 from memlayer_core.testing import NOON
 from tests.conftest import PROMPT, taken_out
 from tests.drafts import drafts
@@ -457,7 +458,7 @@ def test_a_snapshot_does_not_move(db):
     """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
 
     def append(word):
-        db.write(writes.append, LOUIS, drafts(word), NOON, SHARDS)
+        db.write(writes.append, Batch(LOUIS, drafts(word), NOON, SHARDS))
 
     append("a")
 

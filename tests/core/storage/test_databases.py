@@ -18,6 +18,7 @@ from waiting import wait_for
 from memlayer_core import Memory, Settings
 from memlayer_core.errors import ConfigurationError, StoreClosedError, StoreError, StoreUnavailableError
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
+from memlayer_core.messages.model import Batch
 from memlayer_core.scope import Scope
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.storage.statements import ListStatement, Statement
@@ -64,7 +65,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         given = draft("user", str(number), **({"created_at": "never"} if number == 7 else {}))
-        database.write(messages_writes.append, Scope("louis", str(number)), [given], NOON, 4)
+        database.write(messages_writes.append, Batch(Scope("louis", str(number)), [given], NOON, 4))
 
     ended = written_together(database, *(lambda number=number: write(number) for number in range(20)))
     assert [number for number, one in enumerate(ended) if one.exception() is not None] == [7]

@@ -14,6 +14,7 @@ from tuned import Tuned
 
 from memlayer_core import Memory
 from memlayer_core.messages import writes as messages_writes
+from memlayer_core.messages.model import Batch
 from memlayer_core.storage import jobs
 from memlayer_core.storage.jobs import LONGEST_BACKOFF, Cost, backoff, latest
 from memlayer_core.testing import NOON
@@ -28,7 +29,7 @@ LEASES = st.floats(1, 7200)
 
 
 def owe(db, *texts: str, at: Any = NOON) -> None:
-    db.write(messages_writes.append, LOUIS, drafts(*texts), at, SHARDS)
+    db.write(messages_writes.append, Batch(LOUIS, drafts(*texts), at, SHARDS))
 
 
 def lease(db, owner: str, at: Any, *, kinds: Any = ("index",), most: int = 10) -> list[Any]:
