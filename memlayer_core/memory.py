@@ -821,8 +821,8 @@ class Memory(Viewable):
         stored whole or not at all, with its own times. docs/migration.md lists the formats.
 
         Args:
-            source: A path of a file, a folder or a ZIP archive; the URL of a database; an open file; the lines of an export; or
-                `Conversation` objects, an iterable of them that you make yourself.
+            source: A path of a file, a folder or a ZIP archive; an open file; the lines of an export; or `Conversation`
+                objects, an iterable of them that you make yourself, such as from a database: docs/migration.md shows it.
             user_id: The user that everything must belong to, such as the user who uploads it. An export is refused if
                 it has a line of another user, an item, a record that others may see, or another tenant than `tenant_id`
                 (`"default"` if left out). If `source` can be read twice (a path, or a file that can seek), all of it is
@@ -839,9 +839,8 @@ class Memory(Viewable):
                 because of `user_id`; the lines of an export before it were imported, unless the file was checked first. Or the
                 format is not known, the file is damaged, or nobody says whose it is.
             InvalidScopeError: An id is empty or cannot be stored.
-            InputError: There is no such file.
-            ConfigurationError: There is no such format, or a library for it is missing.
-            StoreUnavailableError: The source cannot be read.
+            InputError: There is no such file, or it is a URL.
+            ConfigurationError: There is no such format.
         """
         whose = transfer_flow.Ownership(user_id, tenant_id, me)
         flow = transfer_flow.import_from(self.runtime, source, source_format, whose, progress, dry_run)

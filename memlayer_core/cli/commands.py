@@ -142,8 +142,7 @@ def import_(
     Importing twice changes nothing: messages have ids. The messages are indexed in the background.
 
     Takes:
-        source: What `export` wrote; a file, a folder or a ZIP archive of another program; a database by its URL without a password,
-            which stands in MEMLAYER_SOURCE_PASSWORD; or `-`: an export on the standard input.
+        source: What `export` wrote; a file, a folder or a ZIP archive of another program; or `-`: an export on the standard input.
         tenant: The tenant to import into, if not the one it is from.
         user: The user of all of it: lines of other users are refused.
         source_format: Its format, if it is not recognized. docs/migration.md lists the formats.
@@ -152,12 +151,9 @@ def import_(
     """
     from memlayer_core.memory import Memory
 
-    if "://" in source and ":" in source.partition("://")[2].rpartition("@")[0]:
-        raise InputError(
-            "a password in an argument can be read by everybody on this machine",
-            hint="Leave it out of the URL, and set the variable MEMLAYER_SOURCE_PASSWORD.",
-        )
-    if source != "-" and "://" not in source and not Path(source).exists():
+    if source != "-" and "://" in source:  # it may have a password
+        raise InputError("a URL cannot be imported", hint="docs/migration.md shows how databases are read.")
+    if source != "-" and not Path(source).exists():
         raise InputError(f"there is no file {source!r}", hint="Give the path of what is to be imported.")
     lines = sys.stdin.buffer if source == "-" else source
     options: dict[str, Any] = {"user_id": user, "tenant_id": tenant, "source_format": source_format, "me": me}

@@ -22,7 +22,7 @@ from memlayer_core.items import sql as items_sql
 from memlayer_core.items.check import is_within
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.sql import folders_of
-from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
+from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier, with_offset
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import check_messages, times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
@@ -261,7 +261,8 @@ class _Importer:
         """Check an item of another store, and store it if it is new here, unless nothing is to be written."""
         rt, now = self._rt, self._rt.now()
         put = put_of(rt, tenant_id, item.put)
-        dated = replace(put, created_at=item.created_at or now, updated_at=item.updated_at or now)
+        created, updated = with_offset(item.created_at) or now, with_offset(item.updated_at) or now
+        dated = replace(put, created_at=created, updated_at=updated)
         if not self._report.dry_run and rt.db.write(items_sql.restore, dated, now, rt.shards):
             self._report.placed += 1
             rt.wake()

@@ -1,4 +1,4 @@
-"""Opens what other programs wrote: files as streams of JSON values, and databases as rows."""
+"""Opens the files that other programs wrote, as streams of JSON values."""
 
 from __future__ import annotations
 
@@ -17,21 +17,16 @@ from functools import partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import ijson
 
-from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, StoreUnavailableError
+from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError
 from memlayer_core.message import with_offset
 from memlayer_core.transfer.formats import chats, frameworks, lists
 from memlayer_core.transfer.lines import is_export
 from memlayer_core.transfer.model import Conversation
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-PASSWORD = "MEMLAYER_SOURCE_PASSWORD"  # noqa: S105  (the variable's name)
-"""The environment variable with the password of a database that is imported."""
 _PAGE = "docs/migration.md shows how conversations of other programs are moved."
 
 
@@ -75,7 +70,7 @@ FORMATS: Mapping[str, Format] = {
 
 Conversations: TypeAlias = Generator[Conversation, None, None]
 _MAGIC = {
-    b"SQLite format 3\0": "sqlite",
+    b"SQLite format 3\0": "a database: read it with the class that wrote it",
     b"PK\x03\x04": "zip",
     b"\x1f\x8b": "a gzip archive: unpack it first",
 }
@@ -107,7 +102,7 @@ def source_of(source: Any, name: str | None) -> Any:
     """Return a `Source` that reads what another program wrote. If it may be an export of memlayer, return it as it is.
 
     Args:
-        source: A path of a file, an archive or a folder, the URL of a database, an open file, or conversations.
+        source: A path of a file, an archive or a folder, an open file, or conversations.
         name: Name of the format; None: it is recognized.
 
     Raises:
@@ -115,16 +110,16 @@ def source_of(source: Any, name: str | None) -> Any:
         ImportStoppedError: The format is not recognized, or the source is damaged.
         InputError: There is no such file.
     """
-    if name not in (None, "memlayer", "langgraph", *FORMATS):
+    if name not in (None, "memlayer", *FORMATS):
         raise ConfigurationError(
-            f"there is no format {name!r:.80}", hint=f"One of: memlayer, langgraph, {', '.join(FORMATS)}."
+            f"there is no format {name!r:.80}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
         )
     found = None
     if name == "memlayer":
         return source
     if isinstance(source, str) and "://" in source:
-        found = _database(source)
-    elif isinstance(source, str | os.PathLike):
+        raise InputError("a URL cannot be imported", hint=f"Give a file, or conversations: {_PAGE}")
+    if isinstance(source, str | os.PathLike):
         found = _of_path(Path(source).expanduser(), name)
     elif hasattr(source, "read"):
         if not isinstance(source, io.TextIOBase) and getattr(source, "seekable", bool)():
@@ -180,8 +175,6 @@ def _of_path(path: Path, name: str | None) -> Source | None:
     with path.open("rb") as file:
         begin = file.read(16)
     magic = next((kind for sign, kind in _MAGIC.items() if begin.startswith(sign)), "")
-    if magic == "sqlite":
-        return _database(f"sqlite:///{path.absolute()}")
     if magic == "zip":
         return _of_archive(path, name)
     if magic:
@@ -398,182 +391,3 @@ def _in_order(messages: Iterable[Any]) -> list[Any]:
     times = [_START if isinstance(one, str) else with_offset(one.created_at) for one in every]
     dated = [(at, one) for at, one in zip(times, every, strict=True) if at is not None]
     return every if len(dated) < len(every) else [one for _, one in sorted(dated, key=itemgetter(0))]
-
-
-# Databases. Nothing is written to them.
-
-
-def _database(url: str) -> Source:
-    """Return the known tables of a database as a source.
-
-    Raises:
-        InputError: The URL cannot be used.
-        ImportStoppedError: It has no known table.
-    """
-    if url.startswith(("redis://", "rediss://", "unix://")):
-        return Source("langchain", partial(_redis, url))
-    import sqlalchemy as sa
-
-    try:
-        place = sa.make_url(url)
-    except sa.exc.ArgumentError:
-        raise InputError(
-            "this is not a URL of a database", hint="Such as postgresql://user@host/name."
-        ) from None
-    with _engine(place) as engine:
-        kinds = _kinds(engine)
-    names = ", ".join(sorted({name for name, _ in kinds}))
-    return Source(names, partial(_read_database, place, [read for _, read in kinds]))
-
-
-@contextmanager
-def _engine(place: sa.URL) -> Iterator[sa.Engine]:
-    import sqlalchemy as sa
-
-    if place.drivername in ("postgresql", "postgres"):
-        place = place.set(drivername="postgresql+psycopg")
-    if place.drivername.startswith("sqlite"):
-        path = Path(place.database or "").absolute()
-        if not path.is_file():
-            raise InputError(
-                f"there is no file {str(path)!r}", hint="Give the path of what is to be imported."
-            )
-        more: Any = {"creator": lambda: sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)}
-    else:
-        place, more = place.set(password=place.password or os.environ.get(PASSWORD)), {}
-    engine = sa.create_engine(place, **more)
-    try:
-        yield engine
-    except sa.exc.DBAPIError as problem:
-        raise _unavailable(place, problem.orig) from None
-    finally:
-        engine.dispose()
-
-
-def _unavailable(place: object, problem: object) -> StoreUnavailableError:
-    """Return the error for a database that cannot be read. It has no password."""
-    return StoreUnavailableError(
-        f"{place} cannot be read: {type(problem).__name__}",
-        hint=f"Does it run, and may this user read it? The password comes from the variable {PASSWORD}.",
-    )
-
-
-def _kinds(engine: sa.Engine) -> list[tuple[str, Callable[[Any], Iterator[Conversation]]]]:
-    """Return the functions that can read a database, each with the name of its format."""
-    import sqlalchemy as sa
-
-    inspector = sa.inspect(engine)
-    found: list[tuple[str, Callable[[Any], Iterator[Conversation]]]] = []
-    for name in inspector.get_table_names():
-        columns = {column["name"] for column in inspector.get_columns(name)}
-        table = sa.table(name, *map(sa.column, sorted(columns)))
-        for needed, kind, read in _TABLES:
-            if needed <= columns:
-                found.append((kind, partial(read, table)))
-    if not found:
-        raise ImportStoppedError(
-            f"{engine.url} has no table of messages that is known",
-            hint="LangChain's message histories, LangGraph's checkpoints and stores, and LlamaIndex's `Memory`. Of a memory of "
-            f"memlayer, `memlayer export` writes what an import reads. {_PAGE}",
-        )
-    return found
-
-
-def _read_database(place: sa.URL, reads: Sequence[Callable[[Any], Iterator[Conversation]]]) -> Conversations:
-    with _engine(place) as engine, engine.connect() as connection:
-        for read in reads:
-            yield from read(connection)
-
-
-def _select(connection: Any, table: Any, names: Sequence[str], order: Sequence[str]) -> Iterator[Any]:
-    """Yield the rows of a table, page by page. A missing column gives None."""
-    import sqlalchemy as sa
-
-    columns = [table.c[name] if name in table.c else sa.null() for name in names]
-    query = sa.select(*columns).order_by(*(table.c[name] for name in order if name in table.c))
-    yield from map(tuple, connection.execution_options(yield_per=500).execute(query))
-
-
-def _histories(table: Any, connection: Any) -> Iterator[Conversation]:
-    rows = _select(connection, table, ("session_id", "message", "created_at"), ("session_id", "id"))
-    return frameworks.histories(rows)
-
-
-def _memories(table: Any, connection: Any) -> Iterator[Conversation]:
-    rows = _select(connection, table, ("key", "timestamp", "data"), ("key", "timestamp", "id"))
-    return frameworks.memory_rows(rows)
-
-
-def _items(table: Any, connection: Any) -> Iterator[Conversation]:
-    names = ("prefix", "key", "value", "created_at", "updated_at")
-    return frameworks.stored_items(_select(connection, table, names, ("prefix", "key")))
-
-
-_SAVED = """
-    SELECT c.thread_id, c.checkpoint ->> 'ts', b.version, b.type, b.blob, c.metadata ->> 'user_id'
-    FROM checkpoints c JOIN checkpoint_blobs b ON b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns
-        AND b.channel = 'messages' AND b.version = c.checkpoint -> 'channel_versions' ->> 'messages'
-    WHERE c.checkpoint_ns = '' ORDER BY c.thread_id, c.checkpoint_id
-"""
-
-
-def _checkpoints(table: Any, connection: Any) -> Iterator[Conversation]:
-    """Read the checkpoints of graphs, without those of the graphs inside them."""
-    rows = _saved(connection) if connection.dialect.name == "postgresql" else _whole(table, connection)
-    return frameworks.checkpoints(rows)
-
-
-def _saved(connection: Any) -> Iterator[Any]:
-    """Yield PostgreSQL's checkpoints, once for each list of messages. Their messages are in a separate table."""
-    import sqlalchemy as sa
-
-    before = None
-    for thread, at, version, kind, blob, user in connection.execution_options(yield_per=50).execute(
-        sa.text(_SAVED)
-    ):
-        if before != (before := (thread, version)):
-            yield thread, at, frameworks.unpack(kind, blob), user
-
-
-def _whole(table: Any, connection: Any) -> Iterator[Any]:
-    """Yield SQLite's checkpoints, each of which holds all messages."""
-    names = ("thread_id", "checkpoint_ns", "type", "checkpoint", "metadata")
-    for thread, part, kind, blob, more in _select(connection, table, names, ("thread_id", "checkpoint_id")):
-        if not part:
-            saved = frameworks.unpack(kind, blob)
-            user = json.loads(more or b"{}").get("user_id")
-            yield thread, saved.get("ts"), saved.get("channel_values", {}).get("messages") or [], user
-
-
-_TABLES: Sequence[tuple[set[str], str, Callable[[Any, Any], Iterator[Conversation]]]] = (
-    ({"session_id", "message"}, "langchain", _histories),
-    ({"thread_id", "checkpoint_ns", "checkpoint"}, "langgraph", _checkpoints),
-    ({"prefix", "key", "value"}, "langgraph store", _items),
-    ({"key", "timestamp", "role", "data"}, "llamaindex", _memories),
-)
-"""Tables of the frameworks, by the columns that identify them."""
-
-
-def _redis(url: str) -> Conversations:
-    """Read the lists of LangChain's `RedisChatMessageHistory`. The URL may have the beginning of their keys after a `#`."""
-    try:
-        import redis
-    except ImportError:
-        raise ConfigurationError("the client of Redis is not installed", hint="pip install redis") from None
-    place, _, begin = url.partition("#")
-    begin = begin or "message_store:"
-    password = {"password": held} if (held := os.environ.get(PASSWORD)) else {}
-    try:
-        with closing(redis.Redis.from_url(place, **password)) as client:
-            keys = list(client.scan_iter(f"{begin}*", _type="list"))
-            for key in keys:
-                session = key.decode().removeprefix(begin)
-                rows = ((session, form, None) for form in client.lrange(key, 0, -1)[::-1])
-                yield from frameworks.histories(rows)
-    except redis.RedisError as problem:
-        raise _unavailable("Redis", problem) from None
-    if not keys:
-        raise ImportStoppedError(
-            f"no list in Redis has a key that begins with {begin!r:.80}",
-            hint="Write the beginning of your histories' keys after a `#`: redis://host/0#chat:",
-        )

@@ -1,4 +1,4 @@
-"""Reads what LangChain, LangGraph and LlamaIndex store.
+"""Reads the messages that LangChain and LlamaIndex write into files.
 
 No object of a class that a file names is ever made: a message is read as a dict, and so is an object inside a message.
 """
@@ -6,21 +6,15 @@ No object of a class that a file names is ever made: a message is read as a dict
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from memlayer_core import codec
 from memlayer_core.codec import json_text
-from memlayer_core.errors import ConfigurationError, ImportStoppedError
-from memlayer_core.items.model import PutItem
-from memlayer_core.message import Message, Raw, ToolCall, with_offset
-from memlayer_core.messages.check import moment_of, said_at
+from memlayer_core.message import Message, Raw, ToolCall
+from memlayer_core.messages.check import said_at
 from memlayer_core.transfer.formats.lists import role_of, speaker_of
-from memlayer_core.transfer.model import Conversation, StoredItem
+from memlayer_core.transfer.model import Conversation
 
 # LangChain.
 
@@ -81,97 +75,6 @@ def _call(call: Mapping[str, Any], place: int) -> ToolCall:
     return ToolCall(call.get("id") or f"call-{place}", call.get("name") or "tool", text)
 
 
-def _loaded(form: Any) -> Any:
-    with suppress(ValueError):
-        return json.loads(form) if isinstance(form, str | bytes) else form
-    return None
-
-
-def histories(rows: Iterable[tuple[Any, Any, Any]]) -> Iterator[Conversation]:
-    """Read the rows of LangChain's message tables, which come session by session.
-
-    Args:
-        rows: The session, the message as JSON, and its time or None.
-    """
-    for session, some in groupby(rows, key=itemgetter(0)):
-        told = [_timed(langchain_message(_loaded(form)), at) for _, form, at in some]
-        yield Conversation.of(told, session_id=str(session))
-
-
-def _timed(one: Message | str, at: Any) -> Message | str:
-    """Return a message with the time of its row, if it has no time."""
-    if isinstance(one, str) or one.created_at is not None:
-        return one
-    return replace(one, created_at=moment_of(at))
-
-
-# LangGraph.
-
-
-def unpack(kind: str, data: bytes) -> Any:
-    """Return what LangGraph's serializer wrote, as dicts, lists and texts.
-
-    Raises:
-        ConfigurationError: The library for it is not installed.
-        ImportStoppedError: It was written with pickle, which could run any code.
-    """
-    if kind not in ("msgpack", "json"):
-        raise ImportStoppedError(
-            f"a checkpoint is written as {kind!r:.40}, and reading that could run any code",
-            hint="Store the thread again with LangGraph's default serializer.",
-        )
-    if kind == "json":
-        return json.loads(data)
-    try:
-        import ormsgpack
-    except ImportError:
-        raise ConfigurationError(
-            "a checkpoint cannot be read without ormsgpack", hint="pip install 'memlayer-core[langchain]'"
-        ) from None
-
-    def plain(_: int, inner: bytes) -> Any:
-        """Return the fields of an object, which come after the names of its module and class."""
-        found = ormsgpack.unpackb(inner, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
-        is_named = isinstance(found, list | tuple) and len(found) > _FIELDS and isinstance(found[1], str)
-        return found[_FIELDS] if is_named else found
-
-    return ormsgpack.unpackb(data, ext_hook=plain, option=ormsgpack.OPT_NON_STR_KEYS)
-
-
-_FIELDS = 2  # place of an object's fields
-
-
-def checkpoints(rows: Iterable[tuple[str, Any, Sequence[Any], str | None]]) -> Iterator[Conversation]:
-    """Read the checkpoints of LangGraph's threads: the messages of the last one, each with the time of its first checkpoint.
-
-    Args:
-        rows: The thread, the time, the messages, and the user or None; thread by thread, the oldest first.
-    """
-    for thread, some in groupby(rows, key=itemgetter(0)):
-        first, last, whose = dict[str, Any](), list[Message | str](), None
-        for _, at, forms, user in some:
-            last, whose = list(map(langchain_message, forms)), user or whose
-            for one in last:
-                if isinstance(one, Message):
-                    first.setdefault(_name_of(one), at)
-        told = [one if isinstance(one, str) else _timed(one, first[_name_of(one)]) for one in last]
-        removed = len(first) - sum(isinstance(one, Message) for one in last)
-        left_out = {"removed before the last checkpoint": removed} if removed > 0 else {}
-        yield Conversation.of(told, session_id=thread, user_id=whose, left_out=left_out)
-
-
-def _name_of(message: Message) -> str:
-    return message.id or message.label
-
-
-def stored_items(rows: Iterable[tuple[str, str, Any, Any, Any]]) -> Iterator[Conversation]:
-    """Read the rows of a LangGraph store: the namespace with dots, the key, the value, and when it was made and changed."""
-    for folder, key, value, created, updated in rows:
-        put = PutItem(tuple(folder.split(".")), key, _loaded(value))
-        times = (with_offset(moment_of(at)) for at in (created, updated))
-        yield Conversation(items=[StoredItem(put, *times)])
-
-
 # LlamaIndex.
 
 
@@ -216,13 +119,7 @@ def _call_of(call: Mapping[str, Any], place: int) -> ToolCall:
 
 def chat_store(one: Mapping[str, Any]) -> Iterator[Conversation]:
     """Read a `SimpleChatStore` of LlamaIndex, or a `ChatMemoryBuffer`, which holds one."""
-    store = _loaded(one.get("chat_store") or one)
+    held = one.get("chat_store") or one
+    store = json.loads(held) if isinstance(held, str) else held
     for key, forms in store["store"].items():
         yield Conversation.of(map(llamaindex_message, forms), session_id=key)
-
-
-def memory_rows(rows: Iterable[tuple[str, int, Any]]) -> Iterator[Conversation]:
-    """Read the rows of the table of LlamaIndex's `Memory`: the session, nanoseconds since 1970, and the message."""
-    for session, some in groupby(rows, key=itemgetter(0)):
-        told = [_timed(llamaindex_message(_loaded(form)), at) for _, at, form in some]
-        yield Conversation.of(told, session_id=session)
