@@ -81,9 +81,16 @@ def _owes_index(rt: Runtime) -> bool:
 
 
 def _timeout_error(
-    rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
+    rt: Runtime,
+    backlog: Backlog,
+    others: Sequence[JobKind],
+    seconds: float,
+    last_error: str | None,
+    *,
+    in_all: bool,
 ) -> errors.FlushTimeoutError:
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in rt.db.read(storage_jobs.count_kinds).items())
+    counts = rt.db.read(storage_jobs.count_kinds).items()
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts if kind not in others)
     waits = f" ({kinds})" if kinds else ""
     when = f"after {seconds:g} seconds" if in_all else f"and none was done for {seconds:g} seconds"
     cause = f"; the last failure was: {last_error}" if last_error else ""
@@ -346,7 +353,7 @@ class Worker:
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 failure = self._failures.get(_MODELS) or next(iter(self._failures.values()), None)
-                raise _timeout_error(rt, backlog, patience, failure, in_all=timeout is not None)
+                raise _timeout_error(rt, backlog, others, patience, failure, in_all=timeout is not None)
             show(backlog.queued)
             rt.db.check_file()
             if not rt.db.read(storage_jobs.is_hurried, now):

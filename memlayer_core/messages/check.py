@@ -199,11 +199,11 @@ def seconds(name: str, value: object) -> float:
     """Return the seconds to wait of one call.
 
     Raises:
-        InvalidLimitError: It is not a number, or NaN.
+        InvalidLimitError: It is not a number, is NaN, or is below 0.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise errors.InvalidLimitError(
-            f"`{name}` must be a number of seconds, got {value!r:.80}",
+            f"`{name}` must be a number of seconds, at least 0, got {value!r:.80}",
             hint=f"Leave `{name}` out for its default, or pass a number such as 2.5.",
         )
     return value
