@@ -273,7 +273,8 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     Raises:
         ConfigurationError: It is not a path, is a URL, is empty, has NUL in it, or is SQLite's name for a database in memory.
     """
-    url = _URL.match(os.fspath(path).strip()) if isinstance(path, str | os.PathLike) else None
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    url = _URL.match(text.strip())
     if url is not None:  # what follows may hold a password
         given = "chroma_url" if url[1].lower() in {"http", "https"} else "database_url"
         raise ConfigurationError(
@@ -281,11 +282,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
             hint=f"Pass it as `{given}=…`"
             + ("; for SQLite give a directory." if url[1].lower().startswith("sqlite") else "."),
         )
-    if (
-        not isinstance(path, str | os.PathLike)
-        or os.fspath(path) in ("", ":memory:")
-        or "\0" in os.fspath(path)
-    ):
+    if text in ("", ":memory:") or "\0" in text:
         raise ConfigurationError(
             f"a memory's directory cannot be {path!r:.80}",
             hint='Pass a path, such as "./memory"; `Memory.in_memory()` needs none.',

@@ -81,14 +81,9 @@ def _owes_index(rt: Runtime) -> bool:
 
 
 def _timeout_error(
-    rt: Runtime,
-    backlog: Backlog,
-    others: Sequence[JobKind],
-    seconds: float,
-    last_error: str | None,
-    *,
-    in_all: bool,
+    rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
 ) -> errors.FlushTimeoutError:
+    others = [kind for kind, doer in _doers(rt).items() if doer is None]
     counts = rt.db.read(storage_jobs.count_kinds).items()
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts if kind not in others)
     waits = f" ({kinds})" if kinds else ""
@@ -353,7 +348,7 @@ class Worker:
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 failure = self._failures.get(_MODELS) or next(iter(self._failures.values()), None)
-                raise _timeout_error(rt, backlog, others, patience, failure, in_all=timeout is not None)
+                raise _timeout_error(rt, backlog, patience, failure, in_all=timeout is not None)
             show(backlog.queued)
             rt.db.check_file()
             if not rt.db.read(storage_jobs.is_hurried, now):

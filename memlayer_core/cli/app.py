@@ -155,7 +155,7 @@ class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = record.args[0] if isinstance(record.args, tuple) and record.args else None
         if not isinstance(event, IndexRebuilt):  # `verify` and `reindex` report it themselves
-            told = [one for name in ("source", "reason") if (one := getattr(event, name, None))]
+            told = filter(None, (getattr(event, name, None) for name in ("source", "reason")))
             note(f"Note: {': '.join(told) or record.getMessage()}", "yellow")
 
 
@@ -234,7 +234,7 @@ class StorePlace(JournalPlace):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemoryPlace(StorePlace):
+class OpenPlace(StorePlace):
     """Where a memory is, and what a process needs to open it.
 
     Attributes:
@@ -308,9 +308,8 @@ class _App(typer.Typer):
                 taken.append(one)
         if run.__annotations__["return"] != "None":
             taken.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=bool))
-        told = "\n".join(
-            cleandoc(one.__doc__ or "") for one in (JournalPlace, StorePlace, MemoryPlace, Whom, run)
-        )
+        every = JournalPlace, StorePlace, OpenPlace, Whom, run
+        told = "\n".join(cleandoc(one.__doc__ or "") for one in every)
         helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", told, re.MULTILINE))
         helps["as_json"] = "Print JSON, with the names that Python has."
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from memlayer_core.cli import app as shell
-from memlayer_core.cli.app import Answers, JournalPlace, MemoryPlace, StorePlace, Whom, app, console, note
+from memlayer_core.cli.app import Answers, JournalPlace, OpenPlace, StorePlace, Whom, app, console, note
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError, MemlayerError
 from memlayer_core.events import Event, IndexRebuilt
 from memlayer_core.models.foreign import EmbedderName
@@ -93,7 +93,7 @@ def inspect(store: JournalPlace, whom: Whom, *, last: int = 50) -> Answers:
 
 
 @app.add
-def search(query: str, store: MemoryPlace, whom: Whom, *, k: int = 10) -> Answers:
+def search(query: str, store: OpenPlace, whom: Whom, *, k: int = 10) -> Answers:
     """Search the messages and records of a user.
 
     Takes:
@@ -129,7 +129,7 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
 @app.add
 def import_(
     source: str,
-    store: MemoryPlace,
+    store: OpenPlace,
     *,
     tenant: str | None = None,
     user: str | None = None,
@@ -173,12 +173,7 @@ def import_(
 
 @app.add
 def forget(
-    store: MemoryPlace,
-    whom: Whom,
-    *,
-    record: str | None = None,
-    speaker: str | None = None,
-    yes: bool = False,
+    store: OpenPlace, whom: Whom, *, record: str | None = None, speaker: str | None = None, yes: bool = False
 ) -> Answers:
     """Delete a record, a session or everything of a user for good, and say what was deleted and what is left.
 
@@ -275,7 +270,7 @@ def backup(target: Path, store: JournalPlace) -> Answers:
 
 
 @app.add
-def verify(store: MemoryPlace) -> Answers:
+def verify(store: OpenPlace) -> Answers:
     """Check the journal, compare both indexes with it, and build again an index that does not agree.
 
     It may run while a server uses the store. Exit codes: 0: all is sound. 1: an index had to be built again, or a job
@@ -305,7 +300,7 @@ def verify(store: MemoryPlace) -> Answers:
 
 
 @app.add
-def reindex(store: MemoryPlace) -> Answers:
+def reindex(store: OpenPlace) -> Answers:
     """Build Chroma's index again from the vectors in the journal, or embed everything again with another embedder.
 
     Takes:
@@ -326,9 +321,7 @@ def reindex(store: MemoryPlace) -> Answers:
 
 
 @app.add
-def work(
-    store: MemoryPlace, *, model: str | None = None, revive: bool = False, once: bool = False
-) -> Answers:
+def work(store: OpenPlace, *, model: str | None = None, revive: bool = False, once: bool = False) -> Answers:
     """Do the background work that is queued: embed messages, write the index, erase what was deleted.
 
     With --model, also what calls a language model: summaries, episodes and facts.

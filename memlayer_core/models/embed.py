@@ -167,9 +167,8 @@ def check_embedder(choice: object) -> None:
     Raises:
         ConfigurationError: It is not an embedder.
     """
-    if not isinstance(choice, OWN | ForeignEmbedder) and not (
-        isinstance(choice, str) and choice in get_args(EmbedderName)
-    ):
+    is_name = isinstance(choice, str) and choice in get_args(EmbedderName)
+    if not is_name and not isinstance(choice, OWN | ForeignEmbedder):
         _calls_of(choice)
 
 
