@@ -20,7 +20,7 @@ from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models import foreign
-from memlayer_core.models.embed import OWN, resolve_embedder, scales_of
+from memlayer_core.models.embed import OWN, check_embedder, resolve_embedder, scales_of
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
@@ -231,6 +231,11 @@ def _store(
 ) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
     embedder = options.get("embedder", "auto")
+    check_embedder(embedder)
+    if place.chroma_url is not None:
+        from memlayer_core.chroma.index import server_url
+
+        server_url(place.chroma_url)
     db = storage_database.open_database(place.database, settings)
     try:
         db.write(storage_database.ensure_tables, shards=settings.chroma_collections)
@@ -263,9 +268,10 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path of a memory's directory. The directory need not exist.
 
     Raises:
-        ConfigurationError: It is not a path, is a URL, is empty, or is SQLite's name for a database in memory.
+        ConfigurationError: It is not a path, is a URL, is empty, has NUL in it, or is SQLite's name for a database in memory.
     """
-    url = _URL.match(os.fspath(path).strip()) if isinstance(path, str | os.PathLike) else None
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    url = _URL.match(text.strip())
     if url is not None:  # what follows may hold a password
         given = "chroma_url" if url[1].lower() in {"http", "https"} else "database_url"
         raise ConfigurationError(
@@ -273,7 +279,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
             hint=f"Pass it as `{given}=…`"
             + ("; for SQLite give a directory." if url[1].lower().startswith("sqlite") else "."),
         )
-    if not isinstance(path, str | os.PathLike) or os.fspath(path) in ("", ":memory:"):
+    if text in ("", ":memory:") or "\0" in text:
         raise ConfigurationError(
             f"a memory's directory cannot be {path!r:.80}",
             hint='Pass a path, such as "./memory"; `Memory.in_memory()` needs none.',

@@ -83,7 +83,9 @@ def _owes_index(rt: Runtime) -> bool:
 def _timeout_error(
     rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
 ) -> errors.FlushTimeoutError:
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in rt.db.read(storage_jobs.count_kinds).items())
+    others = [kind for kind, doer in _doers(rt).items() if doer is None]
+    counts = rt.db.read(storage_jobs.count_kinds).items()
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts if kind not in others)
     waits = f" ({kinds})" if kinds else ""
     when = f"after {seconds:g} seconds" if in_all else f"and none was done for {seconds:g} seconds"
     cause = f"; the last failure was: {last_error}" if last_error else ""

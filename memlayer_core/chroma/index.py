@@ -329,17 +329,7 @@ class ChromaServer(ChromaIndex):
     ) -> None:
         super().__init__(store_id)
         self._headers, self._timeout = dict(headers or {}), timeout
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except (ValueError, TypeError, AttributeError) as problem:
-            raise _no_url("it cannot be parsed") from problem
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise _no_url(f"got scheme {parts.scheme!r} and host {parts.hostname!r}")
-        if parts.username or parts.password or parts.query or parts.fragment:
-            raise _no_url("credentials go into `headers`, and nothing may follow the path")
-        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-        self.url = f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
+        self.url = server_url(url)
 
     def close(self) -> None:
         """Close the connections, also those that Chroma's own client leaves open."""
@@ -392,6 +382,25 @@ class ChromaServer(ChromaIndex):
     def _forget_parent(self) -> None:
         super()._forget_parent()
         self._client = None
+
+
+def server_url(url: str) -> str:
+    """Return the URL of a Chroma server as it is used.
+
+    Raises:
+        ConfigurationError: It is not such a URL.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except (ValueError, TypeError, AttributeError) as problem:
+        raise _no_url("it cannot be parsed") from problem
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise _no_url(f"got scheme {parts.scheme!r} and host {parts.hostname!r}")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise _no_url("credentials go into `headers`, and nothing may follow the path")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
 
 
 def _no_url(text: str) -> ConfigurationError:

@@ -155,7 +155,8 @@ class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = record.args[0] if isinstance(record.args, tuple) and record.args else None
         if not isinstance(event, IndexRebuilt):  # `verify` and `reindex` report it themselves
-            note(f"Note: {getattr(event, 'reason', None) or record.getMessage()}", "yellow")
+            told = filter(None, (getattr(event, name, None) for name in ("source", "reason")))
+            note(f"Note: {': '.join(told) or record.getMessage()}", "yellow")
 
 
 @dataclass(frozen=True)
@@ -231,11 +232,21 @@ class StorePlace(JournalPlace):
 
     chroma_url: str | None = None
 
-    def open(self, embedder: str = "auto", *, reembed: bool = False, **options: Any) -> Memory:
+
+@dataclass(frozen=True, kw_only=True)
+class OpenPlace(StorePlace):
+    """Where a memory is, and what a process needs to open it.
+
+    Attributes:
+        embedder: `auto` is the store's own; `package.module:attribute` one of your application.
+    """
+
+    embedder: str = "auto"
+
+    def open(self, *, reembed: bool = False, **options: Any) -> Memory:
         """Open the memory as an application does; it is made if there is none.
 
         Args:
-            embedder: As on the command line.
             reembed: Whether everything is embedded again, if another embedder made the vectors.
             **options: Other options of `Memory.open`.
         """
@@ -244,13 +255,13 @@ class StorePlace(JournalPlace):
 
         options |= {"database_url": self.database_url, "chroma_url": self.chroma_url}
         verb = Memory.reembed if reembed else Memory.open
-        return verb(self.directory, embedder=load(embedder, get_args(EmbedderName)), **options)
+        return verb(self.directory, embedder=load(self.embedder, get_args(EmbedderName)), **options)
 
-    def open_old(self, embedder: str = "auto", **how: Any) -> Memory:
+    def open_old(self, **how: Any) -> Memory:
         """Open the memory, which must exist."""
         with self.journal(writes=True):
             pass
-        return self.open(embedder, **how)
+        return self.open(**how)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -297,7 +308,8 @@ class _App(typer.Typer):
                 taken.append(one)
         if run.__annotations__["return"] != "None":
             taken.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=bool))
-        told = "\n".join(cleandoc(one.__doc__ or "") for one in (JournalPlace, StorePlace, Whom, run))
+        every = JournalPlace, StorePlace, OpenPlace, Whom, run
+        told = "\n".join(cleandoc(one.__doc__ or "") for one in every)
         helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", told, re.MULTILINE))
         helps["as_json"] = "Print JSON, with the names that Python has."
 

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from memlayer_core.cli import app as shell
-from memlayer_core.cli.app import Answers, JournalPlace, StorePlace, Whom, app, console, note
+from memlayer_core.cli.app import Answers, JournalPlace, OpenPlace, StorePlace, Whom, app, console, note
 from memlayer_core.errors import FlushTimeoutError, IndexUnavailableError, InputError, MemlayerError
 from memlayer_core.events import Event, IndexRebuilt
 from memlayer_core.models.foreign import EmbedderName
@@ -93,18 +93,17 @@ def inspect(store: JournalPlace, whom: Whom, *, last: int = 50) -> Answers:
 
 
 @app.add
-def search(query: str, store: StorePlace, whom: Whom, *, k: int = 10, embedder: str = "auto") -> Answers:
+def search(query: str, store: OpenPlace, whom: Whom, *, k: int = 10) -> Answers:
     """Search the messages and records of a user.
 
     Takes:
         query: A question, or words.
         user: Whose memory is searched. It must be given.
         k: Maximum number of hits.
-        embedder: `auto` is the store's own; `package.module:attribute` one of your application.
     """
     if whom.user is None:
         raise InputError("`--user` is missing", hint="`memlayer inspect` lists the users.")
-    with store.open_old(embedder) as memory:
+    with store.open_old() as memory:
         yield memory.search(query, **whom.ids, limit=k), None
 
 
@@ -129,7 +128,7 @@ def export(target: str, store: JournalPlace, *, user: str | None = None, tenant:
 @app.add
 def import_(
     source: str,
-    store: StorePlace,
+    store: OpenPlace,
     *,
     tenant: str | None = None,
     user: str | None = None,
@@ -169,7 +168,7 @@ def import_(
 
 @app.add
 def forget(
-    store: StorePlace, whom: Whom, *, record: str | None = None, speaker: str | None = None, yes: bool = False
+    store: OpenPlace, whom: Whom, *, record: str | None = None, speaker: str | None = None, yes: bool = False
 ) -> Answers:
     """Delete a record, a session or everything of a user for good, and say what was deleted and what is left.
 
@@ -266,7 +265,7 @@ def backup(target: Path, store: JournalPlace) -> Answers:
 
 
 @app.add
-def verify(store: StorePlace) -> Answers:
+def verify(store: OpenPlace) -> Answers:
     """Check the journal, compare both indexes with it, and build again an index that does not agree.
 
     It may run while a server uses the store. Exit codes: 0: all is sound. 1: an index had to be built again, or a job
@@ -296,14 +295,14 @@ def verify(store: StorePlace) -> Answers:
 
 
 @app.add
-def reindex(store: StorePlace, *, embedder: str | None = None) -> Answers:
+def reindex(store: OpenPlace) -> Answers:
     """Build Chroma's index again from the vectors in the journal, or embed everything again with another embedder.
 
     Takes:
         embedder: Embed everything again with this one, `minilm`, `multilingual`, `hashing` or `package.module:attribute`; else
             no model is asked.
     """
-    with store.open_old(embedder or "auto", reembed=embedder is not None) as memory:
+    with store.open_old(reembed=store.embedder != "auto") as memory:
         memory.flush()
         with console(stderr=True).status("Writing the index …"):
             written = memory.admin.reindex()
@@ -317,7 +316,7 @@ def reindex(store: StorePlace, *, embedder: str | None = None) -> Answers:
 
 
 @app.add
-def work(store: StorePlace, *, model: str | None = None, revive: bool = False, once: bool = False) -> Answers:
+def work(store: OpenPlace, *, model: str | None = None, revive: bool = False, once: bool = False) -> Answers:
     """Do the background work that is queued: embed messages, write the index, erase what was deleted.
 
     With --model, also what calls a language model: summaries, episodes and facts.

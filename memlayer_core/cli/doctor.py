@@ -136,7 +136,7 @@ def _embedder(identity: str | None) -> Finding:
     except MemlayerError as problem:
         if "only its owner can make" not in str(problem):
             raise
-        mend = "Nothing, if it is passed to `Memory.open`. `search` takes it by `--embedder`."
+        mend = "Nothing, if it is passed to `Memory.open`. The other commands take it by `--embedder`."
         return "note", f"{identity}: your application's own", mend
     says = f"{own.identity}, {len(own.embed_query('Where did I put my keys?'))} dimensions"
     if own.identity != hashing.IDENTITY:

@@ -377,6 +377,29 @@ def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int
     return {row.number: record_of(row) for row in rows}
 
 
+@cache
+def _current_query(count: int) -> ListStatement:
+    former = records.alias()
+    rests = former.c.namespace == evidence.c.namespace, former.c.ordinal == evidence.c.ordinal
+    follows = records.c.namespace == former.c.namespace, records.c.about == former.c.about
+    has_ended = sa.or_(former.c.replaced_by.is_not(None), former.c.valid_until <= _NOW)
+    return ListStatement(
+        lambda keys: (
+            sa.select(records.c.number, evidence.c.message)
+            .select_from(evidence)
+            .join(former, sa.and_(*rests))
+            .join(records, sa.and_(*follows, records.c.digest != former.c.digest))
+            .where(evidence.c.message.in_(keys), evidence.c.kind != "ended", has_ended, _visible(count))
+        )
+    )
+
+
+def current_facts(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, int]:
+    """Return the keys of facts that hold now, each with that of a message that says what held before under their key."""
+    rows = _current_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader))
+    return {row.number: row.message for row in rows}
+
+
 def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     """Return the shared records that the reader may see, and that have vectors, as columns."""
     return columns_from(_shared_query(1 + len(reader.roles)).all(connection, _parameters(reader)))

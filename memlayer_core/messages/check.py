@@ -216,11 +216,11 @@ def seconds(name: str, value: Any) -> float:
     """Return the seconds to wait of one call.
 
     Raises:
-        InvalidLimitError: It is not a number, or NaN.
+        InvalidLimitError: It is not a number, is NaN, or is below 0.
     """
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
     hint = f"Leave `{name}` out for its default, or pass a number such as 2.5."
-    errors.require(is_number, name, "a number of seconds", value, hint, errors.InvalidLimitError)
+    errors.require(is_number, name, "a number of seconds, at least 0", value, hint, errors.InvalidLimitError)
     return float(value)
 
 

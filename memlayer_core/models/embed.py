@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -157,11 +157,22 @@ def _calls_of(choice: Any) -> _Calls:
     return _Calls(identity, choice, lambda text: choice([text])[0], lambda text: choice([text])[0])
 
 
+def check_embedder(choice: object) -> None:
+    """Check that something is an embedder, in any form that `Memory.open` takes, before anything is opened.
+
+    Raises:
+        ConfigurationError: It is not an embedder.
+    """
+    is_name = isinstance(choice, str) and choice in get_args(EmbedderName)
+    if not is_name and not isinstance(choice, OWN | ForeignEmbedder):
+        _calls_of(choice)
+
+
 def _no_embedder(choice: object) -> errors.ConfigurationError:
     return errors.ConfigurationError(
         f"embedder={choice!r:.100} is not an embedder",
-        hint='Pass "auto", "minilm", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a Chroma '
-        "embedding function, or a blocking function from a list of texts to their vectors; an object, not its class.",
+        hint='Pass "auto", "minilm", "multilingual", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
+        "Chroma embedding function, or a blocking function from a list of texts to their vectors; an object, not its class.",
     )
 
 
@@ -269,7 +280,8 @@ def _name_of(identity: str) -> EmbedderName:
             return name
     raise errors.ConfigurationError(
         f"the store was built with the embedder {identity!r}, which only its owner can make",
-        hint="Pass that embedder again (`embedder=...`), or embed everything again: `memlayer reindex DIR --embedder NAME`.",
+        hint="Pass that embedder again (`embedder=…`, or `--embedder package.module:attribute` on the command line), or embed "
+        "everything again: `memlayer reindex DIR --embedder NAME`.",
     )
 
 

@@ -255,12 +255,14 @@ class SearchResult:
         question: The question.
         texts: The texts, as columns.
         scores: What each is worth.
+        eligible: Keys of what passes the caller's filter; None: everything does.
     """
 
     scope: SearchScope
     question: Question
     texts: scoring.Texts
     scores: scoring.Scores
+    eligible: frozenset[int] | None = None
 
     @property
     def notes(self) -> tuple[Reason, ...]:
@@ -296,7 +298,7 @@ def find(
         if len(look.texts.keys) > len(before.texts.keys):
             scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers)
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
-    return SearchResult(scope, question, look.texts, scores)
+    return SearchResult(scope, question, look.texts, scores, eligible)
 
 
 def _look(
@@ -608,7 +610,32 @@ def choose(
         return explain(result, lines), len(worth)
     rows = set(worth.tolist())
     chosen = _without_many_episodes([one for one in lines if one.row in rows])
-    return explain(result, chosen), len(chosen)
+    chosen = explain(result, chosen)
+    if result.scope.has_records:
+        chosen = _with_current_facts(connection, rt, result, chosen, visible)
+    return chosen, len(chosen[:line_limit])
+
+
+def _with_current_facts(
+    connection: Connection, rt: Runtime, result: SearchResult, lines: list[Line], visible: Sequence[Message]
+) -> list[Line]:
+    """Put behind each message that says what is not true any more the fact that is true now, unless it is shown already."""
+    scope, eligible = result.scope, result.eligible
+    keys = [one.turn.key for one in lines]
+    current = records_reads.current_facts(connection, scope.reader, keys)
+    new = [key for key in sorted(current.keys() - set(keys)) if eligible is None or key in eligible]
+    said = [fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
+    facts: dict[int, list[Line]] = {}
+    for key, one in _read(connection, rt, scope, new).items():
+        told = as_told(rt, one.turn)
+        is_in_profile = one.record is not None and one.record.always
+        if told is not None and not is_in_profile and not says_again(fold(told.message.text), said):
+            facts.setdefault(current[key], []).append(one._replace(turn=told, reasons=(_CURRENT,)))
+    with_facts = ((one, *facts.get(one.turn.key, ())) for one in lines)
+    return [one._replace(score=some[0].score) for some in with_facts for one in some]
+
+
+_CURRENT = Reason("current", "it replaced what a recalled message says")
 
 
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:

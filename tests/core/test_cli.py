@@ -218,7 +218,12 @@ def test_a_store_with_the_embedder_of_an_application_is_inspected_searched_and_e
     refused = prints(1, *asked)
     assert refused.startswith("Error: the store was built with the embedder")
     assert "\nHint: " in refused
-    assert "I am allergic to nuts." in prints(0, *asked, "--embedder", "app_embedders:mine")
+    own = "--embedder", "app_embedders:mine"
+    assert "I am allergic to nuts." in prints(0, *asked, *own)
+    assert "0 job(s) owed" in prints(0, "work", "--once", *own)
+    assert "agrees with the journal" in prints(0, "verify", *own)
+    prints(0, "export", str(tmp_path / "all.jsonl"))
+    assert "2 message(s)" in prints(0, "import", str(tmp_path / "all.jsonl"), *own)
     assert prints(0, "reindex", "--embedder", "hashing").startswith("Embedder\thashing-1024-v1")
     assert "hashing-1024-v1, 1024 dimensions" in prints(0, "inspect")
     assert is_whole(directory)
@@ -683,10 +688,14 @@ def test_doctor_and_forget_work_on_postgresql(postgres_url: str):
 
 def test_forget_without_the_embedder_deletes_and_says_who_erases_the_rest(open_at, tmp_path: Path):
     with open_at("own", embedder=foreign) as memory:
-        memory.chat(user_id="ada").add("user", "I am allergic to peanuts.")
+        for user in ("ada", "bob"):
+            memory.chat(user_id=user).add("user", "I am allergic to peanuts.")
         memory.flush()
     shown = run("forget", tmp_path / "own", "--user", "ada", "--yes")
     assert shown.exit_code == 0
     assert "Deleted\t1 session(s) with 1 message(s)" in shown.stdout
     assert "a process that opens the store erases them" in shown.stdout
     assert run("inspect", tmp_path / "own", "--user", "ada").stdout == ""
+    again = run("forget", tmp_path / "own", "--user", "bob", "--yes", "--embedder", f"{__name__}:foreign")
+    assert again.exit_code == 0
+    assert "vectors in the index" not in again.stdout

@@ -21,7 +21,7 @@ from scripted import Scripted, speaking
 from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message
+from memlayer_core import Memory, Message, RecallFilter
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.facts.model import Operation
 from memlayer_core.facts.operations import AnswerError, operations_in
@@ -124,6 +124,32 @@ def test_a_model_updates_ends_and_confirms_what_is_known(opened) -> None:
 
 PERIODS = {"2026-05-06": 6, "2026-W19": 10, "2026-05": 31, "2026-06-01T09:00": 32, "2026": 245}
 """What a model may say of an end, and the last day that is meant, from the last of April on."""
+
+
+def test_a_recalled_message_that_is_not_true_any_more_comes_with_what_is_true_now(opened) -> None:
+    then, now = "I work as a nurse at Mercy", "I start at Elmwood"
+    model = Reader(
+        {"quote": then, "key": "job", "value": "nurse", "text": "Ada works at Mercy Hospital."},
+        {"quote": now, "key": "job", "value": "Elmwood", "text": "Ada works at Elmwood Clinic."},
+    )
+    with opened(model) as memory:
+        chat = memory.chat(user_id="ada", session_id="a")
+        chat.add("user", f"{then}, on the night shift.", created_at=MAY)
+        chat.add("assistant", "Sleep well.", created_at=MAY)
+        chat.end()
+        memory.flush()
+        asked = memory.chat(user_id="ada", session_id="b")
+        assert "What is remembered" not in asked.context("Where do I work as a nurse?").recall
+        chat.add("user", f"Big news! {now}.", created_at=MAY + timedelta(days=9))
+        chat.end()
+        memory.flush()
+        told = asked.context("Where do I work as a nurse?")
+        assert "- [2026-05-13 semantic] Ada works at Elmwood Clinic." in told.recall
+        assert then in told.recall
+        assert "Mercy Hospital" not in told.recall
+        assert "current" in {reason.code for piece in told.pieces for reason in piece.reasons}
+        alone = asked.context("Where do I work as a nurse?", filter=RecallFilter(kinds=["message"]))
+        assert "Elmwood Clinic" not in alone.recall
 
 
 def test_a_period_ends_with_its_last_day_and_what_has_ended_in_it_when_that_was_said(opened) -> None:

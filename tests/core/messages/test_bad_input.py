@@ -92,7 +92,7 @@ def test_numbers_that_nothing_can_count_are_refused_and_waits_that_are_no_time(m
     for place in (10**20, -(10**20), True, 1.5):
         with pytest.raises(UnknownMessageError):
             chat.edit(place, "new")
-    for wait in ("60", math.nan, True):
+    for wait in ("60", math.nan, True, -1):
         with pytest.raises(InvalidLimitError, match="timeout"):
             memory.flush(wait)
     for days in (10**6, math.inf, math.nan, 0):
@@ -178,15 +178,18 @@ def test_what_cannot_be_opened_is_refused_and_nothing_is_made(tmp_path, monkeypa
     with pytest.raises(ConfigurationError) as refused:
         Memory.open()
     assert "in_memory" in refused.value.hint
-    for nowhere in ("", 5, b"memory", ":memory:"):
+    for nowhere in ("", 5, b"memory", ":memory:", "mem\0ory"):
         with pytest.raises(ConfigurationError, match="directory"):
             Memory.open(nowhere)
-    for wrong in ({"settings": {}}, {"settings": {"max_tokens": 5}}, {"truncate_with": 5}):
+    settings = {"settings": {}}, {"settings": {"max_tokens": 5}}
+    for wrong in (*settings, {"truncate_with": 5}, {"embedder": "minlm"}, {"embedder": None}):
         (name,) = wrong
         with pytest.raises(ConfigurationError, match=name):
             Memory.in_memory(**wrong)
         with pytest.raises(ConfigurationError, match=name):
-            Memory.open(tmp_path / "memory", embedder="hashing", **wrong)
+            Memory.open(tmp_path / "memory", **{"embedder": "hashing", **wrong})
+    with pytest.raises(ConfigurationError, match="Chroma server's URL"):
+        Memory.open(tmp_path / "memory", embedder="hashing", chroma_url="localhost:8000")
     assert list(tmp_path.iterdir()) == []
 
 

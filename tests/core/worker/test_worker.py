@@ -231,6 +231,8 @@ def test_an_embedder_that_hangs_is_a_problem_until_it_answers_and_a_flush_says_w
 ) -> None:
     monkeypatch.setattr(worker, "_PATIENCE", 0.1)
     with Memory.in_memory(embedder=gate, settings=HURRIED) as memory:
+        # Another process has a model.
+        memory.runtime.db.write(jobs.enqueue, "learn", [1], "", memory.runtime.now())
         told = heard(memory, events.ProblemBegan, events.ProblemEnded)
         chat_of(memory).add_messages(numbered(2))
         wait_for(lambda: "no answer for 0.05 seconds" in problem(memory, "embedder"))
