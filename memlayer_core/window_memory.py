@@ -195,8 +195,7 @@ class WindowMemory:
             every, receipt = fit.add_to_list(self._scope, found.messages, new)
             if not receipt.stored and not receipt.replaced:
                 return receipt
-            _, left = self._window(every, self._limits)
-            if (yield from self._update(left, found.version)):
+            if (yield from self._update(self._window(every, self._limits)[1], found.version)):
                 return receipt
         raise StoreUnavailableError(
             f"session {self.session_id!r} was changed by others at each of {_ATTEMPTS} attempts to update it",

@@ -15,15 +15,7 @@ from memlayer_core import errors
 from memlayer_core.events import MessagesIndexed, MessagesStored, SessionEnded, TemporaryDropped
 from memlayer_core.message import SYSTEM_ROLES, Block, Message, Receipt, check_message, identifier
 from memlayer_core.messages import check, preview, reads, writes
-from memlayer_core.messages.model import (
-    Batch,
-    Part,
-    PreparedMessage,
-    Replace,
-    Session,
-    User,
-    message_of_draft,
-)
+from memlayer_core.messages.model import Batch, Part, PreparedMessage, Replace, Session, User
 from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order, is_answer
 from memlayer_core.runtime import Runtime
@@ -219,7 +211,7 @@ def add_temporary(rt: Runtime, scope: Scope, messages: object) -> None:
     """Check temporary messages, and add them to contexts until the model has answered."""
     every = check.check_messages([messages] if isinstance(messages, Message) else messages)
     for draft in drafts_of(rt, scope, every):
-        given_up = rt.temporaries.add(message_of_draft(scope, draft))
+        given_up = rt.temporaries.add(draft.as_message(scope))
         if given_up:
             whose = given_up[0].scope
             rt.emit(TemporaryDropped(whose.namespace, whose.session_id or "", len(given_up)))

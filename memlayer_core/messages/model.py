@@ -204,6 +204,10 @@ class PreparedMessage:
     terms: tuple[str, ...] | None = None
     embedding: Embedding | None = None
 
+    def as_message(self, scope: Scope) -> StoredMessage:
+        """Return it as a message that has no place in the history."""
+        return StoredMessage(0, scope, self.message, self.tokens, self.counter, self.digest)
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -225,8 +229,3 @@ class Batch:
     def own_ids(self) -> list[str]:
         """The ids that the caller gave."""
         return [draft.message.id or "" for draft in self.drafts if draft.has_own_id]
-
-
-def message_of_draft(scope: Scope, draft: PreparedMessage) -> StoredMessage:
-    """Return a message that has no place in the history."""
-    return StoredMessage(0, scope, draft.message, draft.tokens, draft.counter, draft.digest)

@@ -13,7 +13,7 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.align import new_messages
 from memlayer_core.messages.check import check_messages, text_of
 from memlayer_core.messages.flow import drafts_of
-from memlayer_core.messages.model import PreparedMessage, Session, message_of_draft
+from memlayer_core.messages.model import PreparedMessage, Session
 from memlayer_core.messages.render import block, line, lines_inside, quote_line
 from memlayer_core.messages.splice import is_answer
 from memlayer_core.recall import search as recall_search
@@ -265,7 +265,7 @@ def _not_stored(
     connection: Connection, scope: Scope, session: Session | None, drafts: Sequence[PreparedMessage]
 ) -> Sequence[StoredMessage]:
     """Return the pending messages that are not stored yet."""
-    new = [message_of_draft(scope, draft) for draft in drafts]
+    new = [draft.as_message(scope) for draft in drafts]
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
     if session is None or not named:
         return new
