@@ -414,6 +414,7 @@ class _Counter:
             yield CALL_TOKENS + self.text(call.id) + self.text(call.name) + self.text(call.arguments)
         if isinstance(message.content, str):
             yield self.text(message.content)
+            return
         yield from map(self._block, message.blocks)
 
     def _block(self, block: Block) -> int:
@@ -516,7 +517,7 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
 
 
 def _estimate(text: str) -> int:
-    return sum(map(estimate, _pieces(text)))
+    return sum([estimate(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)])
 
 
 def _pieces(text: str) -> Iterator[str]:
