@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
@@ -24,15 +25,6 @@ with needs("langchain", "create_memory_tools"):
 # The ids of an agent's runs: LangGraph knows the thread, and the application knows the user.
 
 _TOOLS = "tools"  # the node in which `create_agent` runs its tools, each call in its own task
-
-
-@dataclass(frozen=True, slots=True)
-class DirectCall:
-    """A call of a tool outside of LangGraph. It has a config and nothing else."""
-
-    config: RunnableConfig
-    context: None = None
-    execution_info: None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +65,7 @@ class RunScope:
 
         Args:
             memory: The memory that stores it.
-            runtime: The `Runtime` of a hook, the `ToolRuntime` of a tool, or a `DirectCall` outside of LangGraph.
+            runtime: The `Runtime` of a hook, the `ToolRuntime` of a tool, or what stands for it outside of LangGraph.
 
         Raises:
             InvalidScopeError: The run names no thread, or another user than the one who logged in; or an id cannot be stored.
@@ -222,8 +214,9 @@ def agent_tools(
     """
 
     def chat(config: RunnableConfig, runtime: object) -> Chat:
-        # Outside of LangGraph nothing removes a `runtime` that the model invented.
-        return chat_of(runtime if isinstance(runtime, ToolRuntime) else DirectCall(config))
+        # Outside of LangGraph a call has a config and nothing else, and nothing removes a `runtime` that the model invented.
+        direct = SimpleNamespace(config=config, context=None, execution_info=None)
+        return chat_of(runtime if isinstance(runtime, ToolRuntime) else direct)
 
     def build(tool: AgentTool[Any]) -> BaseTool:
         def functions(config: RunnableConfig, runtime: object) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, get_buffer_string
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from pydantic import ConfigDict
 
 from langchain_memlayer import needs
@@ -17,11 +17,11 @@ from memlayer_core.errors import ConfigurationError, InputError, MessageTypeErro
 from memlayer_core.integration import token_limit_of
 
 with needs("langchain-classic", "MemlayerConversationMemory", "classic"):
-    from langchain_classic.memory.chat_memory import BaseChatMemory
+    from langchain_classic.memory.buffer import ConversationBufferMemory
     from langchain_classic.memory.utils import get_prompt_input_key
 
 
-class MemlayerConversationMemory(BaseChatMemory):
+class MemlayerConversationMemory(ConversationBufferMemory):
     """The memory of a `ConversationChain`, an `LLMChain` or an `AgentExecutor`.
 
     It replaces langchain-classic's buffer, window, summary-buffer and vector store memories. The chain gets the newest
@@ -55,9 +55,6 @@ class MemlayerConversationMemory(BaseChatMemory):
     model_config = ConfigDict(extra="forbid")
 
     chat_memory: MemlayerChatMessageHistory
-    memory_key: str = "history"
-    human_prefix: str = "Human"
-    ai_prefix: str = "AI"
     k: int | None = None
     max_token_limit: int | None = None
 
@@ -71,16 +68,6 @@ class MemlayerConversationMemory(BaseChatMemory):
         token_limit_of(self.chat_memory.token_limit, self._policy, self.max_token_limit)
 
     @property
-    def memory_variables(self) -> list[str]:
-        """The variable of the prompt that this memory fills."""
-        return [self.memory_key]
-
-    @property
-    def buffer(self) -> str | list[BaseMessage]:
-        """The conversation as the chain gets it, without recall."""
-        return self.buffer_as_messages if self.return_messages else self.buffer_as_str
-
-    @property
     def buffer_as_messages(self) -> list[BaseMessage]:
         """The conversation without recall, as messages."""
         return self._context({})
@@ -88,11 +75,7 @@ class MemlayerConversationMemory(BaseChatMemory):
     @property
     def buffer_as_str(self) -> str:
         """The conversation without recall, as one text."""
-        return self._text(self._context({}))
-
-    async def abuffer(self) -> str | list[BaseMessage]:
-        """Return the conversation as the chain gets it, without recall."""
-        return await (self.abuffer_as_messages() if self.return_messages else self.abuffer_as_str())
+        return self._buffer_as_str(self._context({}))
 
     async def abuffer_as_messages(self) -> list[BaseMessage]:
         """Return the conversation without recall, as messages."""
@@ -100,7 +83,7 @@ class MemlayerConversationMemory(BaseChatMemory):
 
     async def abuffer_as_str(self) -> str:
         """Return the conversation without recall, as one text."""
-        return self._text(await self._acontext({}))
+        return self._buffer_as_str(await self._acontext({}))
 
     def load_memory_variables(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return the conversation for the chain, as a new list or text.
@@ -152,10 +135,7 @@ class MemlayerConversationMemory(BaseChatMemory):
         return await self.chat_memory.acontext(question, token_limit=limit, policy=self._policy)
 
     def _variables(self, messages: list[BaseMessage]) -> dict[str, Any]:
-        return {self.memory_key: messages if self.return_messages else self._text(messages)}
-
-    def _text(self, messages: list[BaseMessage]) -> str:
-        return get_buffer_string(messages, human_prefix=self.human_prefix, ai_prefix=self.ai_prefix)
+        return {self.memory_key: messages if self.return_messages else self._buffer_as_str(messages)}
 
     def _turn(self, inputs: dict[str, Any], outputs: dict[str, Any]) -> list[BaseMessage]:
         for name, value in (("inputs", inputs), ("outputs", outputs)):
