@@ -266,11 +266,11 @@ _SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, t
 class Newest(OrderedDict[K, T]):
     """The newest values by their keys."""
 
-    def put(self, key: K, value: T, most: int) -> T | None:
+    def put(self, key: K, value: T, limit: int) -> T | None:
         """Make a value the newest of at most so many. Returns the one that is dropped for it; None: there is room."""
         self[key] = value
         self.move_to_end(key)
-        return self.popitem(last=False)[1] if len(self) > most else None
+        return self.popitem(last=False)[1] if len(self) > limit else None
 
 
 class Temporaries:
