@@ -382,9 +382,8 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     return columns_from(_shared_query(1 + len(reader.roles)).all(connection, _parameters(reader)))
 
 
-def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
+def list_records(connection: sa.Connection, reader: Reader, wanted: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
-    wanted = record_filter
     mine: Any = OWN if wanted.all_versions else sa.and_(OWN, _IN_FORCE)
     if wanted.as_of is not None:
         reader, mine = replace(reader, now=wanted.as_of), sa.and_(OWN, _HELD, _FREE)
