@@ -43,6 +43,7 @@ TOLERANCE = 1e-9
 
 _FIELDS = frozenset(get_type_hints(RecordFields))
 _ACCESS = frozenset(field.name for field in fields_of(Access))
+_LISTED = frozenset({*LISTS, "relations", "allowed_users", "allowed_roles"})
 _ROLES = 100
 
 
@@ -211,12 +212,11 @@ def _with_fields(record: Record, fields: Mapping[str, Any], now: datetime) -> Re
                 f"a record has no field {name!r} that can be set",
                 hint=f"There are {', '.join(sorted(_FIELDS))}; your own fields go into `structured`.",
             )
-    given = {name: value for name, value in fields.items() if name not in _ACCESS}
-    access = {name: value for name, value in fields.items() if name in _ACCESS}
-    for named, lists in ((given, (*LISTS, "relations")), (access, ("allowed_users", "allowed_roles"))):
-        for name in lists:
-            if name in named:
-                named[name] = tuple(dict.fromkeys(list_of(name, named[name])))
+    given: dict[str, Any] = {
+        name: tuple(dict.fromkeys(list_of(name, value))) if name in _LISTED else value
+        for name, value in fields.items()
+    }
+    access = {name: given.pop(name) for name in _ACCESS & fields.keys()}
     given["is_rated"] = record.is_rated or given.get("importance", record.importance) != record.importance
     access_control = replace(record.access_control, **access)
     made = model.check_record(replace(record, **given, access_control=access_control))

@@ -161,7 +161,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
         _LeaseLostError: Another worker has the jobs, or has done them.
     """
     now, model, first = rt.now(), batch.usage.model.name, batch.rows[0]
-    there = writes.unchanged(connection, batch.rows)
+    there = writes.unchanged(connection, batch.rows, unread=True)
     changed: dict[str, Record] = {}
     refusals = list(batch.refusals)
     new = 0

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as
+from memlayer_core.errors import InvalidRecordError, errors_as
 from memlayer_core.events import RecordStored
 from memlayer_core.facts import check, model as facts_model, reads, writes
 from memlayer_core.message import with_offset
 from memlayer_core.messages.check import check_page
 from memlayer_core.messages.model import ForgetReport
-from memlayer_core.messages.reads import lock_messages
 from memlayer_core.runtime import Journal, Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import ViewList
@@ -138,23 +137,13 @@ def forget_record(rt: Journal, reach: Scope, record_id: str) -> ForgetReport:
     """Delete a record, all its versions, and the facts that it had ended. The caller wakes the worker."""
     gone = rt.db.write(writes.forget_fact, reach, record_id, rt.now())
     if not gone:
-        raise UnknownRecordError(
-            f"there is no record {record_id!r:.100} to forget",
-            hint="`memory.records(user_id=…)` lists the records.",
-        )
+        raise facts_model.no_record(reach, record_id)
     return ForgetReport(0, 0, gone)
 
 
 def why(rt: Runtime, reach: Scope, record_id: str) -> facts_model.Why:
     """Return the evidence of a record, and the records before and after it."""
-    facts_model.ordinal_of(record_id)
-    found = rt.db.read(_why, rt, reader_of(rt, reach, ()), record_id)
-    if found is None:
-        raise UnknownRecordError(
-            f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
-            hint="`memory.records(user_id=…, all_versions=True)` lists the records, past ones too.",
-        )
-    return found
+    return rt.db.read(_why, rt, reader_of(rt, reach, ()), record_id)
 
 
 def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[facts_model.LedgerEntry]:
@@ -163,25 +152,24 @@ def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[fa
     return ViewList("Calls", rt.db.read(reads.newest_outcomes, reach, limit, offset))
 
 
-def _why(
-    connection: Connection, rt: Runtime, reader: facts_model.Reader, record_id: str
-) -> facts_model.Why | None:
-    wanted = facts_model.RecordFilter(record_id, all_versions=True)
-    versions = reads.list_records(connection, reader, wanted)
+def _why(connection: Connection, rt: Runtime, reader: facts_model.Reader, record_id: str) -> facts_model.Why:
+    place = reader.reach.namespace, facts_model.ordinal_of(record_id)[1]
+
+    def versions_of(one: str | None) -> list[facts_model.Record]:
+        wanted = facts_model.RecordFilter(one, all_versions=True)
+        return [] if one is None else reads.list_records(connection, reader, wanted)
+
+    versions = versions_of(record_id)
     if not versions:
-        return None
-    newest, ordinal = versions[0], facts_model.ordinal_of(record_id)[1]
-    after: list[facts_model.Record] = []
-    if newest.replaced_by not in (None, record_id):
-        wanted = facts_model.RecordFilter(newest.replaced_by, all_versions=True, limit=1)
-        after = reads.list_records(connection, reader, wanted)
-    place = (reader.reach.namespace, ordinal)
-    quotes: tuple[facts_model.Evidence, ...] = reads.evidence_of(connection, [place]).get(place, ())
+        raise facts_model.no_record(reader.reach, record_id)
+    newest, *earlier = versions
+    after = versions_of(newest.replaced_by if newest.replaced_by != record_id else None)
+    quotes = reads.evidence_of(connection, [place]).get(place, ())
     return facts_model.Why(
         newest,
         tuple(replace(one, quote=rt.redact(one.quote)) for one in quotes),
-        tuple(versions[1:]),
-        tuple(reads.replaced(connection, reader.reach, ordinal)),
+        tuple(earlier),
+        tuple(reads.replaced(connection, reader.reach, place[1])),
         after[0] if after else None,
     )
 
@@ -300,12 +288,12 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
         fields |= {"key": assertion.key, "value": assertion.value or None}
     if assertion.quote is not None:
         try:
-            message, start, end = _quoted(rt, scope, assertion.quote, assertion.value or None)
+            words = _quoted(rt, scope, assertion.quote, assertion.value or None)
         except facts_model.RefusedError as problem:
             reason = str(problem)
         else:
             if scope.reach().session_id is None:
-                return _store(rt, scope, message, start, end, fields)
+                return _store(rt, scope, *words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
     _note(rt, scope, "record", "stored", reason, record.memory_id)
@@ -333,15 +321,11 @@ def correct(
     record = _record(rt, scope, record_id)
     correction = {"by": "agent", "reason": reason}
     fields: facts_model.RecordFields = {"source": "implicit_inference"} if record.is_inferred else {}
-    if quote is not None or not record.is_inferred:
-        try:
-            message, start, end = _quoted(rt, scope, quote, value if record.key is not None else None)
-        except facts_model.RefusedError as problem:
-            if not record.is_inferred:
-                raise _refused(rt, scope, "correct", record_id, problem) from problem
-        else:
-            text, correction["message_id"] = message.text[start:end], message.id
-            fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
+    place = _words_of_user(rt, scope, "correct", record, quote, value if record.key is not None else None)
+    if place is not None:
+        message, start, end = place
+        text, correction["message_id"] = message.text[start:end], message.id
+        fields = {"source": "corrected_memory", "confidence": max(_CONFIDENCE, record.confidence)}
     if record.key is not None and value is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
@@ -360,10 +344,7 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
     records = [_record(rt, scope, record_id) for record_id in dict.fromkeys(record_ids)]
     by_user = next((record for record in records if not record.is_inferred), None)
     if by_user is not None:
-        try:
-            _quoted(rt, scope, quote, None)
-        except facts_model.RefusedError as problem:
-            raise _refused(rt, scope, "forget", by_user.memory_id, problem) from problem
+        _words_of_user(rt, scope, "forget", by_user, quote, None)
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
     _note(rt, scope, "forget", "deleted", "", *(record.memory_id for record in records))
@@ -375,10 +356,8 @@ def _record(rt: Runtime, scope: Scope, record_id: str) -> facts_model.Record:
     reader = reader_of(rt, scope.reach(), ())
     found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(record_id, limit=1))
     if not found:
-        raise UnknownRecordError(
-            f"the user has no record {record_id!r:.100}",
-            hint="What is found in the memory is told with its record's id: look it up first.",
-        )
+        hint = "What is found in the memory is told with its record's id: look it up first."
+        raise facts_model.no_record(scope, record_id, hint)
     return found[0]
 
 
@@ -403,15 +382,29 @@ def _quoted(rt: Runtime, scope: Scope, quote: str | None, value: str | None) -> 
     raise facts_model.RefusedError("the user has not said these words in this conversation")
 
 
-def _refused(
-    rt: Runtime, scope: Scope, verb: facts_model.Task, record_id: str, problem: facts_model.RefusedError
-) -> InvalidRecordError:
-    """Note in the ledger that an agent may not change what the user said. Returns the error that says so."""
-    _note(rt, scope, verb, "refused", str(problem), record_id)
-    return InvalidRecordError(
-        f"{record_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
-        hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
-    )
+def _words_of_user(
+    rt: Runtime,
+    scope: Scope,
+    verb: facts_model.Task,
+    record: facts_model.Record,
+    quote: str | None,
+    value: str | None,
+) -> tuple[Any, int, int] | None:
+    """Return what `_quoted` does; None if there is nothing, and the record is an agent's conclusion.
+
+    Raises:
+        InvalidRecordError: There is nothing, and the user said the record. The ledger says so.
+    """
+    try:
+        return _quoted(rt, scope, quote, value)
+    except facts_model.RefusedError as problem:
+        if record.is_inferred:
+            return None
+        _note(rt, scope, verb, "refused", str(problem), record.memory_id)
+        raise InvalidRecordError(
+            f"{record.memory_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
+            hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
+        ) from problem
 
 
 def _store(
@@ -445,9 +438,7 @@ def _enter(
     Raises:
         RefusedError: It makes no record, or its message was changed meanwhile.
     """
-    lock_messages(connection, [message.key])
-    here = reads.from_users(connection, [message.key])
-    if [bytes(row.digest) for row in here] != [bytes(message.digest)]:
+    if not writes.unchanged(connection, [message], unread=False):
         raise facts_model.RefusedError("the message was changed meanwhile")
     decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
     if record is None:
@@ -464,12 +455,8 @@ def _note(
     *record_ids: str,
 ) -> None:
     """Note in the ledger what a tool's call did."""
+    when, session = rt.now(), scope.session_id
     entry = facts_model.LedgerEntry(
-        task=task,
-        outcome=outcome,
-        at=rt.now(),
-        reason=reason,
-        session_id=scope.session_id,
-        record_ids=record_ids,
+        task=task, outcome=outcome, at=when, reason=reason, session_id=session, record_ids=record_ids
     )
     rt.db.write(reads.note_outcome, scope, entry)

@@ -24,7 +24,7 @@ from typing import Any, Literal, TypedDict, get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from memlayer_core.codec import Form
-from memlayer_core.errors import InvalidRecordError, errors_as, require, require_text
+from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as, require, require_text
 from memlayer_core.message import JSON, Role, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
@@ -364,6 +364,14 @@ def ordinal_of(record_id: object) -> tuple[str, int]:
             hint="A `memory_id` looks like `louis_mem_001`; `memory.records` returns them.",
         )
     return found[1], int(found[2])
+
+
+_LISTS_RECORDS = "`memory.records(user_id=…, all_versions=True)` lists the user's records; this one may be merged or forgotten."
+
+
+def no_record(reach: Scope, record_id: str, hint: str = _LISTS_RECORDS) -> UnknownRecordError:
+    """Return the error for an id of a record that the user does not have, or that is not in force."""
+    return UnknownRecordError(f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}", hint=hint)
 
 
 def check_record(record: Record) -> Record:

@@ -405,35 +405,34 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
     return columns_from(_shared_query(1 + len(reader.roles)).all(connection, _parameters(reader)))
 
 
-def list_records(connection: sa.Connection, reader: Reader, record_filter: RecordFilter) -> list[Record]:
+def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
-    wanted = record_filter
-    mine: Any = OWN if wanted.all_versions else sa.and_(OWN, _IN_FORCE)
-    if wanted.as_of is not None:
-        reader, mine = replace(reader, now=wanted.as_of), sa.and_(OWN, _HELD, _FREE)
-    elif not (wanted.all_versions or wanted.every):
+    mine: Any = OWN if which.all_versions else sa.and_(OWN, _IN_FORCE)
+    if which.as_of is not None:
+        reader, mine = replace(reader, now=which.as_of), sa.and_(OWN, _HELD, _FREE)
+    elif not (which.all_versions or which.every):
         mine = sa.and_(mine, _TOLD, _FREE)
-    if wanted.about is not None and not (wanted.every or wanted.all_versions or wanted.record_id is not None):
-        mine = sa.and_(mine, _is_asserted(wanted.about))
-    if wanted.shared:
+    if which.about is not None and not (which.every or which.all_versions or which.record_id is not None):
+        mine = sa.and_(mine, _is_asserted(which.about))
+    if which.shared:
         mine = sa.or_(mine, sa.and_(_grant(1 + len(reader.roles)), _TOLD, _IN_FORCE, _FREE))
     conditions = [mine]
-    if wanted.since is not None:
-        conditions.append(records.c.updated_at >= statements.to_micros(wanted.since))
-    if wanted.until is not None:
-        conditions.append(records.c.updated_at < statements.to_micros(wanted.until))
-    if wanted.type is not None:
-        conditions.append(records.c.type == wanted.type)
-    if wanted.tags:
-        conditions.append(_has_tags(wanted.tags))
-    if wanted.record_id is not None:
-        user_id, ordinal = ordinal_of(wanted.record_id)
+    if which.since is not None:
+        conditions.append(records.c.updated_at >= statements.to_micros(which.since))
+    if which.until is not None:
+        conditions.append(records.c.updated_at < statements.to_micros(which.until))
+    if which.type is not None:
+        conditions.append(records.c.type == which.type)
+    if which.tags:
+        conditions.append(_has_tags(which.tags))
+    if which.record_id is not None:
+        user_id, ordinal = ordinal_of(which.record_id)
         conditions += [records.c.user_id == user_id, records.c.ordinal == ordinal]
     is_archived = sa.and_(_IN_FORCE, sa.not_(_FRESH)).label("is_archived")
     query = sa.select(records.c.number, is_archived).where(*conditions)
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
     # Texts and vectors are read for this page alone: a sort moves all columns.
-    page = query.order_by(*newest).limit(wanted.limit).offset(wanted.offset).subquery()
+    page = query.order_by(*newest).limit(which.limit).offset(which.offset).subquery()
     whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
     whole = whole.outerjoin(texts, texts.c.key == records.c.number).order_by(*newest)

@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from memlayer_core.errors import InvalidRecordError, UnknownRecordError
+from memlayer_core.errors import InvalidRecordError
 from memlayer_core.facts import check, reads
 from memlayer_core.facts.model import (
     Claim,
@@ -28,6 +28,7 @@ from memlayer_core.facts.model import (
     Record,
     Relation,
     memory_id,
+    no_record,
     ordinal_of,
     part_of,
     session_of,
@@ -85,13 +86,7 @@ def remember(
     row = _said_before(connection, record, now)
     if row is None:
         return add_version(connection, record, count(connection, record.owner), now, shards)
-    known = check.confirm(reads.record_of(row), record, now)
-    narrowed = check.narrow_access(known, record.access_control) if narrows else known
-    if narrowed != known:
-        supersede(connection, [row], row.ordinal, now)
-        return add_version(connection, narrowed, row.ordinal, now, shards)
-    _rewrite(connection, row, known)
-    return known
+    return _confirm(connection, row, Claim(record=record), now, shards, narrows=narrows)
 
 
 def _rewrite(connection: sa.Connection, row: Any, record: Record) -> None:
@@ -306,10 +301,7 @@ def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
     this = sa.select(records).where(_versions_of(record_id), _IN_FORCE)
     row = connection.execute(this, statements.reach_parameters(reach)).first()
     if row is None:
-        raise UnknownRecordError(
-            f"the user {reach.user_id!r:.100} has no record {record_id!r:.100}",
-            hint="`memory.records(user_id=…)` lists the user's records; this one may be merged or forgotten.",
-        )
+        raise no_record(reach, record_id)
     return row
 
 
@@ -560,9 +552,6 @@ def store_fact(
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
-    if same is not None and statement.quote is None:
-        confirmed = remember(connection, record, now, shards, narrows=narrows)
-        return Decision("confirm", "it says the same"), confirmed
     if same is not None and not statement.ends:
         decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
     else:
@@ -571,19 +560,17 @@ def store_fact(
         case "refuse":
             return decision, None
         case "confirm":
-            return decision, _confirm(connection, old[0], statement, now, model)
+            known = _confirm(connection, old[0], statement, now, shards, model=model, narrows=narrows)
+            return decision, known
         case "end":
             for row in old:
                 _close(connection, [row], row.ordinal, decision.until, now)
                 reads.add_evidence(connection, owner, row.ordinal, statement, "ended", model)
             return decision, decision.old[0]
-        case "replace":
-            ordinal = count(connection, owner)
-            _close(connection, old, ordinal, decision.until, now)
-        case _:
-            ordinal = count(connection, owner)
-    if decision.kind == "add" and decision.until is not None:
-        until = decision.until
+    ordinal, until = count(connection, owner), decision.until
+    if decision.kind == "replace":
+        _close(connection, old, ordinal, until, now)
+    elif until is not None:  # it is new, and of the past
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
     is_filed = statement.quote is None and record.replaced_by is None
     made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
@@ -619,14 +606,24 @@ def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
 
 
 def _confirm(
-    connection: sa.Connection, row: Any, statement: Claim, now: datetime, model: str | None
+    connection: sa.Connection,
+    row: Any,
+    statement: Claim,
+    now: datetime,
+    shards: int,
+    *,
+    model: str | None = None,
+    narrows: bool = False,
 ) -> Record:
-    """Store that a fact was said again; nothing if it rests on these words already."""
-    known = reads.record_of(row)
-    said = statement.quote
+    """Store that a record was said again; nothing if it rests on these words already."""
+    known, said = reads.record_of(row), statement.quote
     if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
     record = check.confirm(known, statement.record, now)
+    narrowed = check.narrow_access(record, statement.record.access_control) if narrows else record
+    if narrowed != record:
+        supersede(connection, [row], row.ordinal, now)
+        return add_version(connection, narrowed, row.ordinal, now, shards)
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
     if said is None and not texts.existing_keys(connection, [row.number]):
@@ -696,12 +693,7 @@ def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, 
         later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
         if not later or _says(second := reads.record_of(later[0])) != _says(first):
             continue
-        joined = replace(
-            second,
-            mentions=first.mentions + second.mentions,
-            valid_from=first.valid_from,
-            first_observed=min(first.first_observed, second.first_observed),
-        )
+        joined = replace(check.merge(second, [first]), valid_from=first.valid_from)
         _rewrite(connection, later[0], joined)
         of_it = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
         _set(connection, evidence, *of_it, ordinal=successor)
@@ -892,11 +884,8 @@ def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
 
 def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back the records whose evidence is in a session that is deleted."""
-    withdraw_evidence(
-        connection,
-        evidence.c.message.in_(sa.select(messages.c.key).where(ever_inside(session))),
-        now,
-    )
+    inside = sa.select(messages.c.key).where(ever_inside(session))
+    withdraw_evidence(connection, evidence.c.message.in_(inside), now)
 
 
 # Counts and deletes archived records of all users, in SQL. Each function runs in its caller's transaction.
@@ -1036,9 +1025,9 @@ def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
 register(Follower(_follow_facts, _drop_facts, _hurry_rest))
 
 
-def unchanged(connection: sa.Connection, rows: Sequence[Any]) -> set[int]:
-    """Lock messages, and return the keys of those that did not change since they were read."""
+def unchanged(connection: sa.Connection, rows: Sequence[Any], *, unread: bool) -> set[int]:
+    """Lock messages, and return the keys of those that did not change since they were read; `unread` as in `from_users`."""
     keys = sorted(row.key for row in rows)
     lock_messages(connection, keys)
-    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys, unread=True)}
+    digests = {row.key: bytes(row.digest) for row in reads.from_users(connection, keys, unread=unread)}
     return {row.key for row in rows if digests.get(row.key) == bytes(row.digest)}

@@ -408,6 +408,13 @@ def test_who_is_told_is_narrowed_by_saying_it_again_and_widened_by_a_revision_al
     store.flush()
     counted = {row.user_id: row.vectors for row in rows(store, "memlayer_namespaces")}
     assert counted == {"louis": 0, "": 1}
+    home = chat.remember("Louis lives in Leeds.", key="home", value="Leeds", visibility="public")
+    assert "Louis lives in Leeds." in told(store, eve, words="Leeds")
+    again = chat.remember("His home is Leeds.", key="home", value="Leeds", visibility="private")
+    assert (again.memory_id, again.version, again.access_control) == (home.memory_id, 2, Access())
+    assert "Louis lives in Leeds." not in told(store, eve, words="Leeds"), (
+        "other words of a fact narrow it, too"
+    )
     assert store.admin.verify() == []
 
 
