@@ -26,7 +26,7 @@ from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
-from memlayer_core.integration import Part, Times, async_read, async_write, codec, lists, write_whole
+from memlayer_core.integration import Part, Times, codec, lists, write_whole
 from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
@@ -153,15 +153,19 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         """
         self._do(lists.replace_list, key, all_to_core(messages, created_at))
 
-    aset_messages = async_write(set_messages)
-    """Do `set_messages` without blocking the event loop."""
+    async def aset_messages(
+        self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
+    ) -> None:
+        """Make a conversation exactly these messages, as `set_messages` does."""
+        await self._threads.write(self.set_messages, key, messages, created_at=created_at)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
         return all_from_core(self._do(lists.list_messages, key))
 
-    aget_messages = async_read(get_messages)
-    """Do `get_messages` without blocking the event loop."""
+    async def aget_messages(self, key: str) -> list[ChatMessage]:
+        """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
+        return await self._threads.read(self.get_messages, key)
 
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
@@ -178,29 +182,33 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         """Delete a conversation and its index entries. Returns it; None if there is none."""
         return all_from_core(self._do(lists.take_from_list, key)) or None
 
-    adelete_messages = async_write(delete_messages)
-    """Do `delete_messages` without blocking the event loop."""
+    async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
+        """Delete a conversation and its index entries. Returns it; None if there is none."""
+        return await self._threads.write(self.delete_messages, key)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
         return _first(self._do(lists.take_from_list, key, idx, 1))
 
-    adelete_message = async_write(delete_message)
-    """Do `delete_message` without blocking the event loop."""
+    async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
+        """Delete the message at a place. Returns it; None if there is none."""
+        return await self._threads.write(self.delete_message, key, idx)
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message. Returns it; None if there is none."""
         return self.delete_message(key, -1)
 
-    adelete_last_message = async_write(delete_last_message)
-    """Do `delete_last_message` without blocking the event loop."""
+    async def adelete_last_message(self, key: str) -> ChatMessage | None:
+        """Delete the last message. Returns it; None if there is none."""
+        return await self.adelete_message(key, -1)
 
     def get_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
         return self._keys()
 
-    aget_keys = async_read(get_keys)
-    """Do `get_keys` without blocking the event loop."""
+    async def aget_keys(self) -> list[str]:
+        """Return the keys of all conversations, in the order in which they were begun."""
+        return await self._threads.read(self._keys)
 
     def persist(self, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None) -> None:
         """Write a copy of all conversations to a file, which `SimpleChatStore` reads as well.
