@@ -40,7 +40,7 @@ def postings(
     """Return what stands under words in a scope: of each word the keys of its texts, and how often each has it."""
     if owner is None:
         owner = storage_words.owner(vectors.overview(connection, reach).number)
-    found = storage_words.postings(connection, reach, words, [owner])
+    found = storage_words.postings(connection, [(reach, [owner])], words)
     return {
         word: dict(zip(one.keys.tolist(), one.times.tolist(), strict=True)) for word, one in found.items()
     }

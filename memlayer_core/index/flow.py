@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -15,14 +15,13 @@ import numpy as np
 from memlayer_core import errors, seams
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Folder, Reach, Scope
+from memlayer_core.scope import Reach
 from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.terms import language_of, passages
 from memlayer_core.storage.vectors import Layout, ScopeStatistics, columns_of
-from memlayer_core.storage.words import Posting, Postings, joined, postings
 
 if TYPE_CHECKING:
     from memlayer_core.storage.database import Connection
@@ -87,30 +86,9 @@ def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale
     return SimilarityScale(mean, max(_TAIL * float(np.std(others)), distance / _UNITS, 1e-3))
 
 
-# Finds the nearest vectors in one scope: in the index, or by an exact comparison; and the postings of words.
+# Finds the nearest vectors in one scope: in the index, or by an exact comparison.
 
 _UNTOLD = 1000  # texts that are compared one by one, since their collection does not have them yet; with more, all are
-
-
-def postings_of(
-    connection: Connection,
-    places: Iterable[tuple[Scope | Folder, Sequence[str]]],
-    words: Sequence[str],
-    among: Collection[int] | None = None,
-) -> Postings:
-    """Return the postings of words in scopes or folders, each with the tokens to search with.
-
-    Args:
-        connection: In a transaction.
-        places: The scopes or folders.
-        words: Words, as the index files them.
-        among: Keys of the only rows that are searched. None: all.
-    """
-    found: dict[str, list[Posting]] = {}
-    for reach, owners in places:
-        for word, texts_of in postings(connection, reach, words, owners, among).items():
-            found.setdefault(word, []).append(texts_of)
-    return {word: joined(some) for word, some in found.items()}
 
 
 def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
-from memlayer_core.index.flow import compare, embed, index_pays, nearest, postings_of
+from memlayer_core.index.flow import compare, embed, index_pays, nearest
 from memlayer_core.items import check, model, sql
 from memlayer_core.messages.check import check_whole_number
 from memlayer_core.models.embed import query_vector
@@ -193,4 +193,4 @@ def _shares(connection: Connection, item_query: model.ItemQuery, query: str) -> 
     words = question_terms(readable(query), [language_of(readable(query))]) or question_terms(readable(query))
     shelves = _shelves(connection, item_query)
     places = [(folder, [storage_words.owner(overview.number)]) for folder, overview in shelves]
-    return check.by_words(words, postings_of(connection, places, words, set(lost)), len(lost))
+    return check.by_words(words, storage_words.postings(connection, places, words, set(lost)), len(lost))

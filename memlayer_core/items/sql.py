@@ -190,7 +190,10 @@ _PATTERNS = Statement(sa.select(tables.meta.c.value).where(_IS_DECLARED).order_b
 def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
     """Note that a namespace of a tenant belongs to its users. To do it again changes nothing."""
     written = json_text(namespace)
-    name = _prefix(tenant_id) + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
+    name = (
+        declared_names(tenant_id)["declared_from"]
+        + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
+    )
     statements.note(connection, name, written)
 
 
@@ -228,12 +231,8 @@ def undeclared_folders(connection: sa.Connection, tenant_id: str, user_id: str) 
 
 def declared_names(tenant_id: str) -> Mapping[str, str]:
     """Return names before and behind those under which a tenant's declarations are kept: hexadecimal digits follow the prefix."""
-    prefix = _prefix(tenant_id)
+    prefix = f"user_items:{hashlib.blake2b(tenant_id.encode(), digest_size=12).hexdigest()}:"
     return {"declared_from": prefix, "declared_to": prefix + "z"}
-
-
-def _prefix(tenant_id: str) -> str:
-    return f"user_items:{hashlib.blake2b(tenant_id.encode(), digest_size=12).hexdigest()}:"
 
 
 # Writing items in SQL. Each function runs in its caller's transaction.

@@ -6,9 +6,8 @@ import inspect
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from os.path import commonprefix
 
 from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import JSON, RELOAD_TOOL, Block, Message, ToolCall
@@ -229,11 +228,6 @@ def preview(
         if cost <= tokens or not characters:
             return small
         characters = min(characters * 7 // 8, characters * tokens // cost)
-
-
-def shown_characters(text: str, previews: Sequence[str]) -> int:
-    """Return how many characters of a text's beginning are in previews."""
-    return max((len(commonprefix([text, one])) for one in previews), default=0)  # noqa: RUF071  (of characters)
 
 
 def merge_messages(one: Message, other: Message) -> Message | None:

@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, zip_longest
+from os.path import commonprefix
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -23,7 +24,7 @@ from memlayer_core.facts import reads as records_reads
 from memlayer_core.facts.check import CONCLUDED, roles_of
 from memlayer_core.facts.flow import reader_of
 from memlayer_core.facts.model import TYPES, Reader, Record, RecordSource, part_of
-from memlayer_core.index.flow import index_pays, nearest, postings_of
+from memlayer_core.index.flow import index_pays, nearest
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
 from memlayer_core.items.sql import find_by_key, searched_folders
@@ -31,7 +32,7 @@ from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task,
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
-from memlayer_core.messages.preview import ELLIPSIS, shown_characters
+from memlayer_core.messages.preview import ELLIPSIS
 from memlayer_core.messages.render import line
 from memlayer_core.models.embed import query_vector
 from memlayer_core.recall import score as scoring, sql
@@ -53,7 +54,7 @@ from memlayer_core.storage.terms import (
     searchable,
 )
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
-from memlayer_core.storage.words import Postings
+from memlayer_core.storage.words import Posting, Postings
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -316,8 +317,10 @@ def _look(
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
     new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
-    found = postings_of(connection, scope.word_owners, new, eligible)
-    postings = {**earlier, **{word: one.only(one.keys != asks) for word, one in found.items()}}
+    postings = dict(earlier)
+    for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
+        others = one.keys != asks
+        postings[word] = Posting(one.keys[others], one.times[others])
     worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
     if own is None:
         own = columns_of(connection, _chosen(rt, every, worded, eligible))
@@ -463,7 +466,7 @@ def read_lines(
             if of_tool and is_of_another_session and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is not a memory of a user
             said_then = message.role, message.text, message.created_at
-            skip = shown_characters(message.text, previews)
+            skip = max((len(commonprefix([message.text, one])) for one in previews), default=0)  # noqa: RUF071
             left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork

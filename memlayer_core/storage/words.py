@@ -8,7 +8,7 @@ search therefore costs what the user's own rows cost, and how rare a word is for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -33,24 +33,11 @@ class Posting(NamedTuple):
     keys: NDArray[np.int64]
     times: NDArray[np.int64]
 
-    def only(self, here: NDArray[np.bool_] | NDArray[np.int64]) -> Posting:
-        """Return the texts of some rows."""
-        return Posting(self.keys[here], self.times[here])
-
 
 Postings = Mapping[str, Posting]
 """The texts of each term of a question."""
 
 NOWHERE = Posting(np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def joined(some: Sequence[Posting]) -> Posting:
-    """Return the texts of several postings, each text once."""
-    if len(some) == 1:
-        return some[0]
-    every = Posting(*map(np.concatenate, zip(*some, strict=True)))
-    return every.only(np.unique(every.keys, return_index=True)[1])
-
 
 MOST_ROWS = 1000
 """Maximum number of times that texts may contain a word. A more frequent word says little about each of them: it is left out,
@@ -130,39 +117,56 @@ def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:
 
 def postings(
     connection: sa.Connection,
-    reach: Scope | Folder,
+    places: Iterable[tuple[Scope | Folder, Sequence[str]]],
     words: Sequence[str],
-    owners: Sequence[str],
     among: Collection[int] | None = None,
 ) -> Postings:
-    """Return which texts of a scope contain the words: for each word the texts' keys, and how often each contains it.
+    """Return which texts of some scopes or folders contain the words: for each word the texts, and how often each contains it.
 
-    A word that nobody said is missing; one that is too frequent is empty.
+    A word that nobody said is missing; one that is too frequent has no text.
 
     Args:
         connection: In a transaction.
-        reach: The scope.
+        places: The scopes or folders, each with the tokens to search with.
         words: Words, as the index files them. The first 32 are searched for.
-        owners: The tokens to search with.
-        among: Keys of the only texts that are searched, all of them in the scope. None: all.
+        among: Keys of the only texts that are searched, all of them in one of the places. None: all.
     """
-    spelled = {owner + word: word for owner in owners for word in words[:_MOST_WORDS]}
-    narrow = _narrow(reach) if among is None else _EVERYWHERE
     found: dict[str, list[Posting]] = {}
-    common: list[str] = []
+    for reach, owners in places:
+        for word, one in _postings(connection, reach, owners, words[:_MOST_WORDS], among):
+            found.setdefault(word, []).append(one)
+    joined = {word: Posting(*map(np.concatenate, zip(*some, strict=True))) for word, some in found.items()}
+    for word, one in joined.items():
+        if len(found[word]) > 1:  # a record that several labels grant is one text
+            first = np.unique(one.keys, return_index=True)[1]
+            joined[word] = Posting(one.keys[first], one.times[first])
+    return joined
+
+
+def _postings(
+    connection: sa.Connection,
+    reach: Scope | Folder,
+    owners: Sequence[str],
+    words: Sequence[str],
+    among: Collection[int] | None,
+) -> Iterator[tuple[str, Posting]]:
+    spelled = {owner + word: word for owner in owners for word in words}
+    narrow = _narrow(reach) if among is None else _EVERYWHERE
     most = MOST_ROWS + 1 if among is None else EVERY
-    for term, every in _search(connection, list(spelled), most, narrow).items():
-        here = every if among is None else every.only(np.isin(every.keys, list(among)))
-        if here.times.sum() > MOST_ROWS:
+    rare, common = [], []
+    for term, one in _search(connection, list(spelled), most, narrow).items():
+        here = slice(None) if among is None else np.isin(one.keys, list(among))
+        keys, times = one.keys[here], one.times[here]
+        if times.sum() > MOST_ROWS:
             common.append(term)
-        elif len(here.keys):
-            found.setdefault(spelled[term], []).append(here)
-    if common and not found and among is None:
-        keys = np.array(_together(connection, common, narrow), np.int64)
-        return {spelled[term]: Posting(keys, np.ones_like(keys)) for term in common if len(keys)}
-    return dict.fromkeys(map(spelled.__getitem__, common), NOWHERE) | {
-        word: joined(some) for word, some in found.items()
-    }
+        elif len(keys):
+            rare.append((spelled[term], Posting(keys, times)))
+    together = NOWHERE.keys
+    if common and not rare and among is None:
+        together = np.array(_together(connection, common, narrow), np.int64)
+        common = common if len(together) else []
+    yield from rare
+    yield from ((spelled[term], Posting(together, np.ones_like(together))) for term in common)
 
 
 def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
