@@ -14,13 +14,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSche
 from memlayer_core.chat import Chat, recall_flow
 from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError
 from memlayer_core.facts import flow as assertions
+from memlayer_core.facts.check import CONCLUDED
 from memlayer_core.facts.flow import Assertion, AssertionReport
-from memlayer_core.facts.model import Record
+from memlayer_core.facts.model import Record, RecordSource
 from memlayer_core.message import RELOAD, RELOAD_TOOL
 from memlayer_core.messages.render import quote_line
-from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.recall.search import SAYS, facts_about, origin_of, record_origin
+from memlayer_core.recall.model import Hit, Hits, RecallFilter
 from memlayer_core.runtime import Asking, drive
+from memlayer_core.scope import Scope
+from memlayer_core.storage.terms import index_terms
 
 # How an agent reads a memory, and the arguments of its tools as a model sees them.
 #
@@ -211,9 +213,7 @@ def _correct(call: Call, arguments: CorrectArguments) -> str:
         arguments.reason,
         arguments.quote or None,
     )
-    return (
-        f"Corrected: {record.memory_id} is now version {record.version}, {SAYS[record.source]}: {record.text}"
-    )
+    return f"Corrected: {record.memory_id} is now version {record.version}, {_SAYS[record.source]}: {record.text}"
 
 
 def _forget(call: Call, arguments: ForgetArguments) -> str:
@@ -246,10 +246,10 @@ def _retrieve(call: Call, arguments: RetrieveArguments) -> Asking[str]:
     if call.filter is None and reach.session_id is None:
         whose: Any = {name: getattr(reach, name) for name in ("user_id", "tenant_id", "agent_id")}
         known = chat.memory.records(**whose, about=None, limit=_SEARCHED)  # of anybody
-    quoted = [(hit.created_at, hit.speaker, hit.text, hit.role, origin_of(hit, chat.scope)) for hit in hits]
+    quoted = [(hit.created_at, hit.speaker, hit.text, hit.role, _origin_of(hit, chat.scope)) for hit in hits]
     quoted += [
-        (fact.date, fact.type, rt.redact(fact.text), "user", record_origin(fact, chat.scope))
-        for fact in facts_about(known, wanted, hits)
+        (fact.date, fact.type, rt.redact(fact.text), "user", _record_origin(fact, chat.scope))
+        for fact in _facts_about(known, wanted, hits)
     ]
     lines: list[str] = []
     for one in quoted:
@@ -305,3 +305,52 @@ AGENT_TOOLS: dict[str, AgentTool[Any]] = {
     )
 }
 """The tools by their names."""
+
+
+# Says where each hit of a search comes from, for a model that looks something up.
+
+_FACTS = 5
+"""Facts besides the hits of one search."""
+_SAYS: dict[RecordSource, str] = {
+    "explicit_user_input": "said by the user",
+    "corrected_memory": "said by the user",
+    "implicit_inference": CONCLUDED,
+    "system_generated": "written by memory",
+    "external_data": "from elsewhere",
+}
+"""Who says a record, by its source."""
+
+
+def _origin_of(hit: Hit, scope: Scope) -> str:
+    """Return where a hit comes from: this session, another one, a record or an item.
+
+    Args:
+        hit: The hit.
+        scope: The session that asks.
+    """
+    if hit.record is not None:
+        return _record_origin(hit.record, scope)
+    if hit.item is not None:
+        return hit.item.address
+    return "this conversation" if hit.session_id == scope.session_id else "another conversation"
+
+
+def _record_origin(record: Record, scope: Scope) -> str:
+    """Return the id of a record and who says it; no id if it is another user's."""
+    if record.user_id != scope.user_id:
+        return "shared by somebody else"
+    return f"{record.memory_id}, {_SAYS[record.source]}"
+
+
+def _facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Record]:
+    """Return facts that are not hits, but have something of the query in their key or their words."""
+    asked = set(index_terms(query))
+    seen = {hit.record.memory_id for hit in hits if hit.record is not None}
+    about = (
+        record
+        for record in records
+        if record.key is not None
+        and record.memory_id not in seen
+        and not asked.isdisjoint(index_terms(f"{record.key} {record.value} {record.text}"))
+    )
+    return list(about)[:_FACTS]

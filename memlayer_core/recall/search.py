@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from memlayer_core.errors import InputError, InvalidFilterError, RedactorError, RerankerError
 from memlayer_core.facts import reads as records_reads
-from memlayer_core.facts.check import CONCLUDED, roles_of
+from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.flow import reader_of
-from memlayer_core.facts.model import TYPES, Reader, Record, RecordSource, part_of
+from memlayer_core.facts.model import TYPES, Reader, Record, part_of
 from memlayer_core.index.flow import index_pays, nearest
 from memlayer_core.items.check import conditions_of, whole_text
 from memlayer_core.items.model import Item
@@ -42,17 +42,7 @@ from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
-from memlayer_core.storage import words as storage_words
-from memlayer_core.storage.terms import (
-    SPOKEN,
-    fold,
-    index_terms,
-    language_of,
-    possible_names,
-    question_terms,
-    readable,
-    searchable,
-)
+from memlayer_core.storage import terms, words as storage_words
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
 from memlayer_core.storage.words import Posting, Postings
 from memlayer_core.telemetry import Outcome, traced
@@ -209,8 +199,8 @@ def read_question(
         before: The round before it.
         key: Key of the message that asks; 0: there is none.
     """
-    query, spoken = readable(query), storage_words.owner(statistics.number) + SPOKEN
-    names = possible_names(query)
+    query, spoken = terms.readable(query), storage_words.owner(statistics.number) + terms.SPOKEN
+    names = terms.possible_names(query)
     here = storage_words.existing(connection, [spoken + part for part in names])
     named = {part: written for part, written in names.items() if spoken + part in here}
     bare = query
@@ -315,7 +305,7 @@ def _look(
     is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
-    words = [question_terms(one.text, _spoken(languages, one.text)) for one in every]
+    words = [terms.question_terms(one.text, _spoken(languages, one.text)) for one in every]
     new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
     postings = dict(earlier)
     for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
@@ -338,7 +328,7 @@ def _look(
 def _spoken(languages: Mapping[str, int], question: str) -> list[str]:
     """Return the languages whose stop words are left out: those of a user's texts, without what is rare there."""
     most = max(languages.values(), default=0)
-    return [one for one, texts in languages.items() if _RARE * texts >= most] or [language_of(question)]
+    return [one for one, texts in languages.items() if _RARE * texts >= most] or [terms.language_of(question)]
 
 
 _RARE = 5  # times as many texts of another language: a language with only a few texts may be a wrong guess
@@ -443,7 +433,7 @@ def read_lines(
         visible: Messages that the context already has. None: there is no context. Then repetitions, results of tools
             and all episodes are found, too.
     """
-    said = dict.fromkeys(fold(one.text) for one in visible or ())
+    said = dict.fromkeys(terms.fold(one.text) for one in visible or ())
     previews = [one.text for one in visible or () if ELLIPSIS in one.text]
     number = session.number if session is not None else 0
     lines: list[Line] = []
@@ -455,7 +445,7 @@ def read_lines(
         if visible is not None and session is not None:
             read = _without_visible_episodes(connection, read, session, first)
         every = read.values() if visible is not None else ()
-        older = sorted((age_of(one.turn.message), fold(one.turn.message.text)) for one in every)
+        older = sorted((age_of(one.turn.message), terms.fold(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
             one = read.get(key)
             if one is None or (stored := as_told(rt, one.turn)) is None:
@@ -470,9 +460,9 @@ def read_lines(
             left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork
-            if visible is not None and _repeats(message, fold(left), said, older):
+            if visible is not None and _repeats(message, terms.fold(left), said, older):
                 continue
-            said[fold(message.text)] = None
+            said[terms.fold(message.text)] = None
             score = float(result.scores.total[row])
             lines.append(one._replace(turn=stored, score=score, row=int(row), skip=skip))
             if len(lines) == limit:
@@ -549,7 +539,7 @@ def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
     """
     text = turn.message.text
     try:
-        left = searchable(rt.own_words(turn.scope.namespace, text))
+        left = terms.searchable(rt.own_words(turn.scope.namespace, text))
     except RedactorError:
         return None
     if left == text:
@@ -627,12 +617,12 @@ def _with_current_facts(
     keys = [one.turn.key for one in lines]
     current = records_reads.current_facts(connection, scope.reader, keys)
     new = [key for key in sorted(current.keys() - set(keys)) if eligible is None or key in eligible]
-    said = [fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
+    said = [terms.fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
     facts: dict[int, list[Line]] = {}
     for key, one in _read(connection, rt, scope, new).items():
         told = as_told(rt, one.turn)
         is_in_profile = one.record is not None and one.record.always
-        if told is not None and not is_in_profile and not says_again(fold(told.message.text), said):
+        if told is not None and not is_in_profile and not says_again(terms.fold(told.message.text), said):
             facts.setdefault(current[key], []).append(one._replace(turn=told, reasons=(_CURRENT,)))
     with_facts = ((one, *facts.get(one.turn.key, ())) for one in lines)
     return [one._replace(score=some[0].score) for some in with_facts for one in some]
@@ -666,7 +656,7 @@ def rerank(
         return lines, ()
     texts = [shorten(rt, one, _JUDGED).turn.message.text for one in lines[:RERANKED]]
     try:
-        scores = yield from rt.reranker(searchable(query), texts)
+        scores = yield from rt.reranker(terms.searchable(query), texts)
     except RerankerError as problem:
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
@@ -913,7 +903,7 @@ def search_wider(
     return [one for _, one in chosen]
 
 
-# Checks filters, and says where a hit comes from.
+# Checks filters.
 
 KINDS = ("message", "record", *TYPES)
 """What the kinds of a filter can be."""
@@ -964,52 +954,3 @@ def _texts(name: str, values: object) -> Sequence[str]:
         if not isinstance(value, str) or not value:
             raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is not text", hint="Leave it out.")
     return tuple(dict.fromkeys(values))
-
-
-# Says where each hit of a search comes from, for a model that looks something up.
-
-_FACTS = 5
-"""Facts besides the hits of one search."""
-SAYS: dict[RecordSource, str] = {
-    "explicit_user_input": "said by the user",
-    "corrected_memory": "said by the user",
-    "implicit_inference": CONCLUDED,
-    "system_generated": "written by memory",
-    "external_data": "from elsewhere",
-}
-"""Who says a record, by its source."""
-
-
-def origin_of(hit: Hit, scope: Scope) -> str:
-    """Return where a hit comes from: this session, another one, a record or an item.
-
-    Args:
-        hit: The hit.
-        scope: The session that asks.
-    """
-    if hit.record is not None:
-        return record_origin(hit.record, scope)
-    if hit.item is not None:
-        return hit.item.address
-    return "this conversation" if hit.session_id == scope.session_id else "another conversation"
-
-
-def record_origin(record: Record, scope: Scope) -> str:
-    """Return the id of a record and who says it; no id if it is another user's."""
-    if record.user_id != scope.user_id:
-        return "shared by somebody else"
-    return f"{record.memory_id}, {SAYS[record.source]}"
-
-
-def facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Record]:
-    """Return facts that are not hits, but have something of the query in their key or their words."""
-    asked = set(index_terms(query))
-    seen = {hit.record.memory_id for hit in hits if hit.record is not None}
-    about = (
-        record
-        for record in records
-        if record.key is not None
-        and record.memory_id not in seen
-        and not asked.isdisjoint(index_terms(f"{record.key} {record.value} {record.text}"))
-    )
-    return list(about)[:_FACTS]
