@@ -1,4 +1,4 @@
-"""`memlayer demo`: a first process talks with a user and is killed; a second process remembers.
+"""`memlayer demo`: a first process talks with a user and is killed; a second process remembers, and learns facts.
 
 The first process is `python -m memlayer_core.cli.demo DIRECTORY`. It prints a line after each message that it stored,
 and then waits to be killed.
@@ -6,6 +6,7 @@ and then waits to be killed.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -21,6 +22,7 @@ from memlayer_core.errors import StoreError
 from memlayer_core.memory import Memory
 from memlayer_core.message import Role
 from memlayer_core.models.foreign import EmbedderName
+from memlayer_core.settings import Settings
 from memlayer_core.show import visible
 from memlayer_core.window.model import Context
 
@@ -50,6 +52,12 @@ _QUESTIONS = {
     ),
 }
 """For each session: a question, what the answer takes from a recalled line, and the answer."""
+_FACTS: dict[str, dict[str, object]] = {
+    r"I live in (\w+)": {"key": "home", "always": True},
+    r"我对(?!什么)(.+?)过敏": {"key": "allergy", "many": True, "always": True},
+}
+"""What the script that stands in for a model finds: a pattern, whose group is the value, and the fact that it states."""
+_NEWS = "Guess what: I live in Porto now, three streets from Lena."
 
 
 def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool) -> None:
@@ -76,6 +84,7 @@ def play(console: Console, directory: Path, embedder: EmbedderName, *, why: bool
     console.print(f"Memory: {escape(str(directory))}   Embedder: {escape(chosen)}\n", soft_wrap=True)
     _play_first(console, directory)
     _play_second(console, directory, why=why)
+    _play_facts(console, directory)
 
 
 def _play_first(console: Console, directory: Path) -> None:
@@ -119,6 +128,45 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
             told = answer.format(**taken.groupdict()) if taken else "I do not know."
             chat.add("assistant", told)
             _show_line(console, "assistant", told)
+
+
+def script(_instructions: str, prompt: str) -> str:
+    """Stand in for a model that reads facts: it gets numbered lines of a conversation, and answers with JSON."""
+    said = [
+        {"op": "add", **fact, "value": found[1], "quote": found[0], "messages": [int(number)]}
+        for number, line in re.findall(r"^\[(\d+)\] (.*)$", prompt, re.MULTILINE)
+        for words, fact in _FACTS.items()
+        for found in re.finditer(words, line)
+    ]
+    return json.dumps({"operations": said})
+
+
+def _play_facts(console: Console, directory: Path) -> None:
+    """Learn facts from what was said, and show what a change leaves of them."""
+    console.print()
+    console.rule("[bold]With a model, it learns facts[/] · Memory.open(path, model=…)", align="left")
+    settings = Settings(learn_back_days=2 * _THEN.days)  # what was said before there was a model is read, too
+    with Memory.open(directory, extractor=script, settings=settings) as memory:
+        memory.flush()
+        _show_facts(console, memory)
+        memory.chat(user_id=_USER, session_id="news").add("user", _NEWS)
+        _show_line(console, "user", _NEWS)
+        memory.flush()
+        _show_facts(console, memory)
+        console.print("What held five weeks ago, by records(…, as_of=…):")
+        _show_facts(console, memory, datetime.now(UTC) - _THEN / 2)
+        console.print("Her profile, which every prompt of hers has from now on:")
+        told = memory.chat(user_id=_USER, session_id="later").context("Hello!", token_limit=_TOKENS).profile
+        for line in told.text.splitlines() if told is not None else ():
+            _show_line(console, "profile", line, "green")
+
+
+def _show_facts(console: Console, memory: Memory, as_of: datetime | None = None) -> None:
+    """Show facts, each with the words that it rests on."""
+    for fact in memory.records(user_id=_USER, as_of=as_of):
+        said = memory.why(fact.memory_id, user_id=_USER).evidence[0]
+        told = f"{fact.key} = {fact.value}, for she said “{said.quote}” on {said.said_at:%Y-%m-%d}"
+        _show_line(console, "fact", told, "green")
 
 
 def show_context(console: Console, context: Context, *, why: bool) -> None:

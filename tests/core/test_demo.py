@@ -46,7 +46,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Stand, str]:
     return stand, ended.stdout
 
 
-def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recalls(played):
+def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recalls_and_learns_facts(played):
     stand, shown = played
     assert stand.tried == [], "nothing is asked of a network"
     first, second = (int(re.search(rf"{one} process, pid (\d+)", shown)[1]) for one in ("First", "Second"))
@@ -57,7 +57,7 @@ def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recal
             os.kill(first, 0)
     assert "8 messages are there" in shown
 
-    told = shown.partition("Second process")[2]
+    told = shown.partition("With a model")[0].partition("Second process")[2]
     _, maps, nuts = re.split(r"\n\n +Maya  ", told)
     day = re.search(r"recalled  (\S+) user: Lena collects old maps, .* one of Graz, our home town\.", maps)[1]
     assert 68 <= (datetime.now() - datetime.fromisoformat(day)).days <= 72  # noqa: DTZ005  (whole weeks are meant)
@@ -66,6 +66,11 @@ def test_the_first_process_was_killed_and_another_one_answers_with_what_it_recal
     assert "assistant  你对花生过敏" in nuts
 
     assert "No model is called: a script stands for your model" in shown
+    homes = re.findall(r"home = (\w+), for she said “I live in \1” on \S+", shown)
+    assert homes == ["Graz", "Porto", "Graz"], "what held, what holds, and what held as of then"
+    assert shown.count("allergy = 花生, for she said “我对花生过敏”") == 3
+    profile = shown.partition("Her profile")[2]
+    assert re.search(r"profile  - allergy: 花生\n +profile  - home: Porto\n", profile)
     assert "%|" not in shown, "no bar is left behind"
 
 
@@ -77,7 +82,7 @@ def test_a_turn_is_a_line_all_is_read_at_a_glance_and_cleared_up_and_no_framewor
     ended = stand.run()
     assert ended.returncode == 0, ended.stderr
     shown = ended.stdout
-    assert len(shown.splitlines()) <= 32
+    assert len(shown.splitlines()) <= 48
     for _, line in _FIRST:
         assert shown[: shown.index("was killed")].count(line) == 1, "a turn is one whole line, told once"
     assert "next:\n  memlayer demo --why  #" in shown
@@ -102,7 +107,7 @@ def test_a_named_directory_stays_and_holds_every_message_with_its_date(played: t
     with Memory.open(kept) as memory:
         summer = memory.chat(user_id="maya", session_id="summer").history()
         assert [(memory.runtime.now() - message.created_at).days for message in summer] == [70] * 8
-        assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [2, 2, 8]
+        assert sorted(session.messages for session in memory.sessions(user_id="maya")) == [1, 2, 2, 8]
     steps = [shlex.split(found) for found in re.findall(r"^  memlayer (.*?)  #", shown, re.MULTILINE)]
     assert [step[0] for step in steps] == ["inspect", "search"]
     for step, told in zip(steps, ("summer", "Lena collects old maps"), strict=True):
