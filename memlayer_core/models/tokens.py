@@ -48,7 +48,7 @@ import tempfile
 import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sized
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,7 +249,7 @@ def how_to_get(encoding: str) -> str:
     )
 
 
-@cache
+@lru_cache(maxsize=64)
 def warn_once(text: str) -> None:
     """Log a warning, the same one no more than once in a process."""
     _log.warning("%s", text)

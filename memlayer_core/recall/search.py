@@ -44,7 +44,7 @@ from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
 from memlayer_core.storage import terms, words as storage_words
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
-from memlayer_core.storage.words import Posting, Postings
+from memlayer_core.storage.words import Holders, Postings
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _look(
     postings = dict(earlier)
     for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
         others = one.keys != asks
-        postings[word] = Posting(one.keys[others], one.times[others])
+        postings[word] = Holders(one.keys[others], one.times[others])
     worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
     if own is None:
         own = columns_of(connection, _chosen(rt, every, worded, eligible))

@@ -22,7 +22,7 @@ from memlayer_core.storage.statements import EVERY, ListStatement, Statement
 from memlayer_core.storage.tables import texts, words as table
 
 
-class Posting(NamedTuple):
+class Holders(NamedTuple):
     """The texts that contain a word, as columns.
 
     Attributes:
@@ -34,10 +34,10 @@ class Posting(NamedTuple):
     times: NDArray[np.int64]
 
 
-Postings = Mapping[str, Posting]
+Postings = Mapping[str, Holders]
 """The texts of each term of a question."""
 
-NOWHERE = Posting(np.zeros(0, np.int64), np.zeros(0, np.int64))
+NOWHERE = Holders(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 MOST_ROWS = 1000
 """Maximum number of times that texts may contain a word. A more frequent word says little about each of them: it is left out,
@@ -131,15 +131,15 @@ def postings(
         words: Words, as the index files them. The first 32 are searched for.
         among: Keys of the only texts that are searched, all of them in one of the places. None: all.
     """
-    found: dict[str, list[Posting]] = {}
+    found: dict[str, list[Holders]] = {}
     for reach, owners in places:
         for word, one in _postings(connection, reach, owners, words[:_MOST_WORDS], among):
             found.setdefault(word, []).append(one)
-    joined = {word: Posting(*map(np.concatenate, zip(*some, strict=True))) for word, some in found.items()}
+    joined = {word: Holders(*map(np.concatenate, zip(*some, strict=True))) for word, some in found.items()}
     for word, one in joined.items():
         if len(found[word]) > 1:  # a record that several labels grant is one text
             first = np.unique(one.keys, return_index=True)[1]
-            joined[word] = Posting(one.keys[first], one.times[first])
+            joined[word] = Holders(one.keys[first], one.times[first])
     return joined
 
 
@@ -149,7 +149,7 @@ def _postings(
     owners: Sequence[str],
     words: Sequence[str],
     among: Collection[int] | None,
-) -> Iterator[tuple[str, Posting]]:
+) -> Iterator[tuple[str, Holders]]:
     spelled = {owner + word: word for owner in owners for word in words}
     narrow = _narrow(reach) if among is None else _EVERYWHERE
     most = MOST_ROWS + 1 if among is None else EVERY
@@ -160,13 +160,13 @@ def _postings(
         if times.sum() > MOST_ROWS:
             common.append(term)
         elif len(keys):
-            rare.append((spelled[term], Posting(keys, times)))
+            rare.append((spelled[term], Holders(keys, times)))
     together = NOWHERE.keys
     if common and not rare and among is None:
         together = np.array(_together(connection, common, narrow), np.int64)
         common = common if len(together) else []
     yield from rare
-    yield from ((spelled[term], Posting(together, np.ones_like(together))) for term in common)
+    yield from ((spelled[term], Holders(together, np.ones_like(together))) for term in common)
 
 
 def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
@@ -179,9 +179,9 @@ def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
 
 def _search(
     connection: sa.Connection, terms: Sequence[str], limit: int, narrow: Mapping[str, str] = _EVERYWHERE
-) -> dict[str, Posting]:
+) -> dict[str, Holders]:
     """Return the first texts of each term that any text has, `limit` at most."""
-    found: dict[str, Posting] = {}
+    found: dict[str, Holders] = {}
     for start in range(0, len(terms), _MOST_WORDS):
         some = terms[start : start + _MOST_WORDS]
         length = next(length for length in _LENGTHS if length >= len(some))
@@ -189,7 +189,7 @@ def _search(
         values = {**dict(zip_longest(names, some, fillvalue="")), **narrow, "limit": limit}
         for place, *columns in _first_texts(length, bool(narrow)).all(connection, values):
             if columns[0] is not None and place < len(some):
-                found[some[place]] = Posting(*(np.fromstring(one, np.int64, sep=" ") for one in columns))
+                found[some[place]] = Holders(*(np.fromstring(one, np.int64, sep=" ") for one in columns))
     return found
 
 
@@ -202,9 +202,9 @@ def _first_texts(length: int, is_narrow: bool) -> Statement:
     return Statement(sa.union_all(*(_in_one_row(place, one.subquery()) for place, one in enumerate(every))))
 
 
-def _in_one_row(place: int, found: sa.Subquery) -> sa.Select[*tuple[Any, ...]]:
-    texts_of, times = (sa.func.aggregate_strings(sa.cast(one, sa.Text), _BLANK) for one in found.c)
-    return sa.select(sa.literal_column(str(place)), texts_of, times)
+def _in_one_row(place: int, texts_of: sa.Subquery) -> sa.Select[*tuple[Any, ...]]:
+    keys, times = (sa.func.aggregate_strings(sa.cast(one, sa.Text), _BLANK) for one in texts_of.c)
+    return sa.select(sa.literal_column(str(place)), keys, times)
 
 
 def _together(connection: sa.Connection, terms: Sequence[str], narrow: Mapping[str, str]) -> list[int]:

@@ -132,7 +132,7 @@ def test_the_directory_stands_first_or_last_and_has_one_default(kept: Path, tmp_
 
 def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
     stand = Offline(tmp_path)
-    stand.module("typer", "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    stand.module("typer", "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)")
     command = [sys.executable, "-m", "memlayer_core", "inspect"]
     ended = subprocess.run(command, env=stand.environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
