@@ -379,7 +379,8 @@ def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int
 
 @cache
 def _current_query(count: int) -> ListStatement:
-    former = records.alias()
+    former, own = records.alias(), evidence.alias()
+    says = own.c.namespace == records.c.namespace, own.c.ordinal == records.c.ordinal
     rests = former.c.namespace == evidence.c.namespace, former.c.ordinal == evidence.c.ordinal
     follows = records.c.namespace == former.c.namespace, records.c.about == former.c.about
     has_ended = sa.or_(former.c.replaced_by.is_not(None), former.c.valid_until <= _NOW)
@@ -390,12 +391,16 @@ def _current_query(count: int) -> ListStatement:
             .join(former, sa.and_(*rests))
             .join(records, sa.and_(*follows, records.c.digest != former.c.digest))
             .where(evidence.c.message.in_(keys), evidence.c.kind != "ended", has_ended, _visible(count))
+            .where(~sa.exists().where(*says, own.c.message.in_(keys)))
         )
     )
 
 
 def current_facts(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, int]:
-    """Return the keys of facts that hold now, each with that of a message that says what held before under their key."""
+    """Return the keys of facts that hold now and that none of some messages says.
+
+    Each has the key of the message that says what held before under the fact's key.
+    """
     rows = _current_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader))
     return {row.number: row.message for row in rows}
 

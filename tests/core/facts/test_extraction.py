@@ -148,6 +148,10 @@ def test_a_recalled_message_that_is_not_true_any_more_comes_with_what_is_true_no
         assert then in told.recall
         assert "Mercy Hospital" not in told.recall
         assert "current" in {reason.code for piece in told.pieces for reason in piece.reasons}
+        both = asked.context("Do I work as a nurse, or do I start at Elmwood? Big news!").recall
+        assert then in both
+        assert now in both
+        assert "Elmwood Clinic" not in both, "a fact is told once, by its own message"
         alone = asked.context("Where do I work as a nurse?", filter=RecallFilter(kinds=["message"]))
         assert "Elmwood Clinic" not in alone.recall
 
