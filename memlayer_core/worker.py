@@ -75,6 +75,11 @@ def _doers(rt: Runtime) -> dict[JobKind, object]:
     return models | {"record": rt.long_term} | dict.fromkeys(_OF_INDEX, rt.index)
 
 
+def _of_others(rt: Runtime) -> list[JobKind]:
+    """Return the kinds of jobs that this process leaves to others."""
+    return [kind for kind, doer in _doers(rt).items() if doer is None]
+
+
 def _owes_index(rt: Runtime) -> bool:
     """Queue the changes that are not in the index yet. Returns whether there are any."""
     return rt.index is not None and rt.db.write(outbox.owe, rt.now(), at_once=True)
@@ -83,8 +88,7 @@ def _owes_index(rt: Runtime) -> bool:
 def _timeout_error(
     rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
 ) -> errors.FlushTimeoutError:
-    others = [kind for kind, doer in _doers(rt).items() if doer is None]
-    counts = rt.db.read(storage_jobs.count_kinds).items()
+    counts, others = rt.db.read(storage_jobs.count_kinds).items(), _of_others(rt)
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in counts if kind not in others)
     waits = f" ({kinds})" if kinds else ""
     when = f"after {seconds:g} seconds" if in_all else f"and none was done for {seconds:g} seconds"
@@ -325,7 +329,7 @@ class Worker:
             self._flushing.discard(pause)
 
     def _wait(self, rt: Runtime, timeout: float | None, pause: Bell, show: Callable[[int], None]) -> Backlog:
-        others = [kind for kind, doer in _doers(rt).items() if doer is None]
+        others = _of_others(rt)
         patience = _PATIENCE if timeout is None else timeout
         deadline = time.monotonic() + patience
         fewest = lacks = _MANY  # jobs, and texts since there were so few
@@ -673,11 +677,8 @@ class Worker:
         is_last = job.attempts >= rt.settings.job_attempts
         pause = timedelta(seconds=backoff(rt.settings.job_backoff, job.attempts))
         rt.db.write(storage_jobs.fail, [job], reason, None if is_last else rt.now() + pause)
-        dead, failed = (
-            JobDead(job.kind, job.subject, reason),
-            JobFailed(job.kind, job.subject, job.attempts, reason),
-        )
-        rt.emit(dead if is_last else failed)
+        failed = JobFailed(job.kind, job.subject, job.attempts, reason)
+        rt.emit(JobDead(job.kind, job.subject, reason) if is_last else failed)
 
 
 def log_error(text: str, problem: Exception) -> None:

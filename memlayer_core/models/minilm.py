@@ -117,9 +117,8 @@ class _Model:
         for start in range(0, len(order), _BATCH):
             places = order[start : start + _BATCH]
             made = self._vectors([tokens[place] for place in places])
-            vectors.update(
-                zip(places, map(np.copy, made), strict=True)
-            )  # no views that keep the batch in memory
+            # No views, which would keep the batch in memory.
+            vectors.update(zip(places, map(np.copy, made), strict=True))
         return [vectors[place] for place in range(len(texts))]
 
     def _vectors(self, batch: Sequence[list[int]]) -> FloatVector:

@@ -255,10 +255,8 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     holders = [one for word in words if (one := postings.get(word)) is not None and len(one.keys)]
     counts = np.array([len(one.keys) for one in holders], np.int64)
     word = np.repeat(np.arange(len(holders)), counts)
-    rows = np.searchsorted(
-        keys, np.concatenate([NOWHERE.keys, *(one.keys for one in holders)])
-    )  # all are here
-    times = np.concatenate([NOWHERE.times, *(one.times for one in holders)])
+    their_keys, times = map(np.concatenate, zip(NOWHERE, *holders, strict=True))
+    rows = np.searchsorted(keys, their_keys)  # all of them are here
     least = math.log(max(size, _USUAL) + 1)
     nats = least - np.log(counts + 0.5)
     unsaid = sum(word not in postings for word in words)

@@ -309,8 +309,8 @@ def _look(
     new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
     postings = dict(earlier)
     for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
-        others = one.keys != asks
-        postings[word] = Holders(one.keys[others], one.times[others])
+        answers = one.keys != asks
+        postings[word] = Holders(one.keys[answers], one.times[answers])
     worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
     if own is None:
         own = columns_of(connection, _chosen(rt, every, worded, eligible))

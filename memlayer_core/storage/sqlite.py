@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import threading
@@ -37,9 +38,8 @@ class SqliteDatabase(Database):
 
     def __init__(self, directory: Path | None, settings: Settings, *, read_only: bool = False) -> None:
         self._file = journal_file(directory) if directory is not None else None
-        unpooled = (
-            NullPool if self._file is not None else StaticPool
-        )  # a database in memory has one connection
+        # A database in memory has one connection.
+        unpooled = NullPool if self._file is not None else StaticPool
         self._engine = pool = _sqlite_engine(directory, settings, unpooled, read_only=read_only)
         if self._file is not None:
             pool = _sqlite_engine(directory, settings, QueuePool, read_only=read_only)
@@ -163,7 +163,8 @@ class Writer:
                 waiting = [self._tickets.get()]
                 waiting.extend(self._tickets.get() for _ in range(self._tickets.qsize()))
                 is_open = None not in waiting
-                self._commit([ticket for ticket in waiting if ticket is not None])
+                if tickets := [ticket for ticket in waiting if ticket is not None]:
+                    self._commit(tickets)
         finally:
             self._ended = True
             self._refuse_the_rest()
@@ -195,8 +196,10 @@ class Writer:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            with suppress(Exception):
+            try:
                 connection.close()
+            except Exception:
+                logging.getLogger("memlayer").warning("a journal's connection did not close", exc_info=True)
 
     def _refuse_the_rest(self) -> None:
         with suppress(Empty):

@@ -71,7 +71,8 @@ SUMMARY_IS_DUE = sessions.c.summary_due > sessions.c.summary_asked
 sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE)
 
 # A row with `replaced_at` is a version: what a message said before it was edited or withdrawn. Its position says in front of
-# which message it stands. `utc_offset`: seconds, where it was said. `key` names a message in every table, in the word index and in Chroma. Keys are never used again.
+# which message it stands. `utc_offset`: seconds, where it was said. `key` names a message in every table, in the word index and in
+# Chroma. Keys are never used again.
 _IS_NOW = sa.text("replaced_at IS NULL")
 messages = sa.Table(
     "memlayer_messages",
@@ -188,6 +189,7 @@ sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPI
 EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
 sa.Index("memlayer_summaries_owed", summaries.c.ordinal, sqlite_where=EPISODE_IS_OWED)
 
+# `day` is the last day with a call, and `day_calls` counts the calls of it.
 costs = sa.Table(
     "memlayer_costs",
     tables,
@@ -195,9 +197,7 @@ costs = sa.Table(
     sa.Column("kind", sa.String(32), primary_key=True),
     sa.Column("model", sa.Text, primary_key=True),
     *_always(sa.BigInteger, "calls", "tokens_in", "tokens_out"),
-    *_always(
-        sa.BigInteger, "facts", "day", "day_calls", default="0"
-    ),  # `day_calls`: the calls of the last day
+    *_always(sa.BigInteger, "facts", "day", "day_calls", default="0"),
 )
 
 # Each version of a record is a row. Its number is the key of its text. A version that a newer one replaced stays, and

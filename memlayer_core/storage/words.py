@@ -151,11 +151,11 @@ def _postings(
     among: Collection[int] | None,
 ) -> Iterator[tuple[str, Holders]]:
     spelled = {owner + word: word for owner in owners for word in words}
-    narrow = _narrow(reach) if among is None else _EVERYWHERE
-    most = MOST_ROWS + 1 if among is None else EVERY
+    narrow, most = (_narrow(reach), MOST_ROWS + 1) if among is None else (_EVERYWHERE, EVERY)
+    only = np.array([] if among is None else list(among), np.int64)
     rare, common = [], []
     for term, one in _search(connection, list(spelled), most, narrow).items():
-        here = slice(None) if among is None else np.isin(one.keys, list(among))
+        here = slice(None) if among is None else np.isin(one.keys, only)
         keys, times = one.keys[here], one.times[here]
         if times.sum() > MOST_ROWS:
             common.append(term)
