@@ -11,7 +11,7 @@ from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import Times, check_messages, dated, new_message
 from memlayer_core.messages.flow import session_view
 from memlayer_core.messages.model import Replace
-from memlayer_core.messages.render import block, quote_line
+from memlayer_core.messages.render import block, changed_on, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive, flow_of
@@ -641,5 +641,8 @@ def recall_text(chat: Chat, hits: Hits, change: Callable[[str], str] = str) -> s
         hits: What was recalled.
         change: Changes each line before the block is signed.
     """
-    lines = [change(quote_line(hit.created_at, hit.speaker, hit.text, hit.role)) for hit in hits]
+    lines = [
+        change(quote_line(hit.created_at, hit.speaker, hit.text, hit.role, changed_on(hit.changed_at)))
+        for hit in hits
+    ]
     return block(lines, chat.memory.runtime.sign(chat.scope))

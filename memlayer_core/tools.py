@@ -18,7 +18,7 @@ from memlayer_core.facts.check import CONCLUDED
 from memlayer_core.facts.flow import Assertion, AssertionReport
 from memlayer_core.facts.model import Record, RecordSource
 from memlayer_core.message import RELOAD, RELOAD_TOOL
-from memlayer_core.messages.render import quote_line
+from memlayer_core.messages.render import changed_on, quote_line
 from memlayer_core.recall.model import Hit, Hits, RecallFilter
 from memlayer_core.runtime import Asking, drive
 from memlayer_core.scope import Scope
@@ -322,7 +322,7 @@ _SAYS: dict[RecordSource, str] = {
 
 
 def _origin_of(hit: Hit, scope: Scope) -> str:
-    """Return where a hit comes from: this session, another one, a record or an item.
+    """Return where a hit comes from (this session, another one, a record or an item), and whether it has changed.
 
     Args:
         hit: The hit.
@@ -332,7 +332,8 @@ def _origin_of(hit: Hit, scope: Scope) -> str:
         return _record_origin(hit.record, scope)
     if hit.item is not None:
         return hit.item.address
-    return "this conversation" if hit.session_id == scope.session_id else "another conversation"
+    place = "this conversation" if hit.session_id == scope.session_id else "another conversation"
+    return ", ".join(filter(None, [place, changed_on(hit.changed_at)]))
 
 
 def _record_origin(record: Record, scope: Scope) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -377,32 +377,62 @@ def find_records(connection: sa.Connection, reader: Reader, keys: Collection[int
     return {row.number: record_of(row) for row in rows}
 
 
+class Change(NamedTuple):
+    """How something that a message says has changed.
+
+    Attributes:
+        at: When it changed, in the world; when that was learned if it was never true.
+        facts: The keys of facts that hold now in its place, and that none of the other messages says.
+    """
+
+    at: datetime
+    facts: tuple[int, ...]
+
+
 @cache
-def _current_query(count: int) -> ListStatement:
-    former, own = records.alias(), evidence.alias()
-    says = own.c.namespace == records.c.namespace, own.c.ordinal == records.c.ordinal
+def _change_query(count: int) -> ListStatement:
+    former, again, own = records.alias(), records.alias(), evidence.alias()
     rests = former.c.namespace == evidence.c.namespace, former.c.ordinal == evidence.c.ordinal
     follows = records.c.namespace == former.c.namespace, records.c.about == former.c.about
+    says = own.c.namespace == records.c.namespace, own.c.ordinal == records.c.ordinal
     has_ended = sa.or_(former.c.replaced_by.is_not(None), former.c.valid_until <= _NOW)
+    held = sa.or_(  # it was not of the past when it was said
+        former.c.valid_until.is_(None),
+        former.c.valid_until > evidence.c.said_at,
+        former.c.replaced_by != former.c.ordinal,
+    )
+    holds = (
+        again.c.digest == former.c.digest,
+        again.c.replaced_by.is_(None),
+        again.c.number != former.c.number,
+    )
     return ListStatement(
         lambda keys: (
-            sa.select(records.c.number, evidence.c.message)
+            sa.select(
+                evidence.c.message,
+                sa.func.coalesce(former.c.valid_until, former.c.updated_at).label("at"),
+                sa.case(
+                    (sa.exists().where(*says, own.c.message.in_(keys)), None), else_=records.c.number
+                ).label("fact"),
+            )
             .select_from(evidence)
             .join(former, sa.and_(*rests))
-            .join(records, sa.and_(*follows, records.c.digest != former.c.digest))
-            .where(evidence.c.message.in_(keys), evidence.c.kind != "ended", has_ended, _visible(count))
-            .where(~sa.exists().where(*says, own.c.message.in_(keys)))
+            .outerjoin(records, sa.and_(*follows, _visible(count)))
+            .where(evidence.c.message.in_(keys), evidence.c.kind != "ended", has_ended, held)
+            .where(~sa.exists().where(*holds))
+            .order_by("at")
         )
     )
 
 
-def current_facts(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, int]:
-    """Return the keys of facts that hold now and that none of some messages says.
-
-    Each has the key of the message that says what held before under the fact's key.
-    """
-    rows = _current_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader))
-    return {row.number: row.message for row in rows}
+def changes(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Change]:
+    """Return what has changed of what some messages say, as far as facts tell it, by the messages' keys."""
+    found: dict[int, Change] = {}
+    for row in _change_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader)):
+        facts = found[row.message].facts if row.message in found else ()
+        new = () if row.fact is None or row.fact in facts else (row.fact,)
+        found[row.message] = Change(statements.from_micros(row.at), facts + new)
+    return found
 
 
 def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:

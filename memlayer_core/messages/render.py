@@ -19,7 +19,6 @@ from memlayer_core.message import (
     UNSEEN,
     Block,
     Message,
-    StoredMessage,
     ToolCall,
     answer_in,
     call_in,
@@ -120,10 +119,9 @@ _UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])|\$memlayer", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
 
-def line(turn: StoredMessage) -> str:
-    """Write a recalled message as a line: day, speaker, text."""
-    message = turn.message
-    return quote_line(message.created_at, message.speaker, message.text, message.role)
+def changed_on(moment: datetime | None) -> str:
+    """Return what a line says of a message whose words have not been true since a moment; nothing without one."""
+    return f"changed on {moment:%Y-%m-%d}" if moment is not None else ""
 
 
 def quote_line(created_at: datetime | None, speaker: str, text: str, role: str, origin: str = "") -> str:

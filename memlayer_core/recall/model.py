@@ -77,6 +77,8 @@ class Hit(Tabular):
         record: The record that was found; None for anything else.
         role: The speaker's role; `"user"` for a record or an item.
         item: The item that was found; None for anything else.
+        changed_at: When something that the message says changed, as facts that rest on it tell; None: it still holds, as
+            far as is known.
     """
 
     text: str
@@ -91,6 +93,7 @@ class Hit(Tabular):
     record: Record | None = None
     role: Role = "user"
     item: Item | None = None
+    changed_at: datetime | None = None
 
     __repr__ = line_of
 

@@ -33,7 +33,7 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.preview import ELLIPSIS
-from memlayer_core.messages.render import line
+from memlayer_core.messages.render import changed_on, quote_line
 from memlayer_core.models.embed import query_vector
 from memlayer_core.recall import score as scoring, sql
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
@@ -389,6 +389,7 @@ class Line(NamedTuple):
         item: The item that it is; None for anything else.
         passage_cosines: The cosine of each passage of its text, in their order.
         skip: Characters at its beginning that the context already has.
+        changed: What has changed of what it says; None: as far as is known, it still holds.
     """
 
     turn: StoredMessage
@@ -400,6 +401,13 @@ class Line(NamedTuple):
     item: Item | None = None
     passage_cosines: tuple[float, ...] = ()
     skip: int = 0
+    changed: records_reads.Change | None = None
+
+    def written(self) -> str:
+        """Return it as a line for a model: day, speaker, whether it has changed, text."""
+        said = self.turn.message
+        note = changed_on(self.changed.at if self.changed is not None else None)
+        return quote_line(said.created_at, said.speaker, said.text, said.role, note)
 
     @property
     def kind(self) -> str:
@@ -470,11 +478,17 @@ def read_lines(
     return lines
 
 
-def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
-    """Return lines with what is known of each from its score: the reasons, the question's words, the cosines of its passages."""
+def explain(connection: Connection, result: SearchResult, lines: Iterable[Line]) -> list[Line]:
+    """Return lines with what is known of each: from its score, and from facts that rest on it.
+
+    The score gives the reasons, the question's words and the cosines of the passages.
+    """
     texts, scores, vector = result.texts, result.scores, result.question.own.vector
     every, explained = list(lines), []
-    words_of = storage_words.words_of(scores.words, [one.turn.key for one in every])
+    keys = [one.turn.key for one in every]
+    words_of = storage_words.words_of(scores.words, keys)
+    scope = result.scope
+    changes = records_reads.changes(connection, scope.reader, keys) if scope.has_records else {}
     for one in every:
         is_long = one.turn.tokens > LINE or one.skip
         words = tuple(words_of.get(one.turn.key, ()))
@@ -483,6 +497,7 @@ def explain(result: SearchResult, lines: Iterable[Line]) -> list[Line]:
                 reasons=scores.reasons(one.row, words),
                 words=words,
                 passage_cosines=texts.passage_cosines(one.turn.key, vector) if is_long else (),
+                changed=changes.get(one.turn.key),
             )
         )
     return explained
@@ -600,12 +615,11 @@ def choose(
         :line_limit
     ]
     if rt.reranker is not None:
-        return explain(result, lines), len(worth)
+        return explain(connection, result, lines), len(worth)
     rows = set(worth.tolist())
     chosen = _without_many_episodes([one for one in lines if one.row in rows])
-    chosen = explain(result, chosen)
-    if result.scope.has_records:
-        chosen = _with_current_facts(connection, rt, result, chosen, visible)
+    chosen = explain(connection, result, chosen)
+    chosen = _with_current_facts(connection, rt, result, chosen, visible)
     return chosen, len(chosen[:line_limit])
 
 
@@ -614,9 +628,9 @@ def _with_current_facts(
 ) -> list[Line]:
     """Put behind each message that says what is not true any more the fact that is true now, unless it is shown already."""
     scope, eligible = result.scope, result.eligible
-    keys = [one.turn.key for one in lines]
-    current = records_reads.current_facts(connection, scope.reader, keys)
-    new = [key for key in sorted(current.keys() - set(keys)) if eligible is None or key in eligible]
+    current = {key: one.turn.key for one in lines if one.changed is not None for key in one.changed.facts}
+    shown = {one.turn.key for one in lines}
+    new = [key for key in sorted(current.keys() - shown) if eligible is None or key in eligible]
     said = [terms.fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
     facts: dict[int, list[Line]] = {}
     for key, one in _read(connection, rt, scope, new).items():
@@ -684,12 +698,12 @@ def fit(
     rt: Runtime,
     lines: Iterable[Line],
     budget: int,
-    cost: Callable[[StoredMessage], int],
+    cost: Callable[[Line], int],
     longest: int = LINE,
 ) -> list[Line]:
     """Choose what fits into a budget, the best first; of a long text, the part that is relevant to the question."""
     short = [shorten(rt, one, longest) for one in lines]
-    return [short[place] for place in pack((cost(one.turn) for one in short), budget)]
+    return [short[place] for place in pack(map(cost, short), budget)]
 
 
 def shorten(rt: Runtime, one: Line, budget: int) -> Line:
@@ -734,7 +748,7 @@ def _hits(rt: Runtime, lines: Sequence[Line], token_limit: int | None, notes: tu
     """Return lines as hits, as many as fit."""
     if token_limit is not None:
         longest = max(LINE, token_limit // 4)
-        lines = fit(rt, lines, token_limit, lambda turn: rt.tokens.text(line(turn)), longest)
+        lines = fit(rt, lines, token_limit, lambda one: rt.tokens.text(one.written()), longest)
     rt.note_recall([one.turn.key for one in lines if one.record is not None])
     return Hits(_hit(rt, one, notes) for one in lines)
 
@@ -752,11 +766,12 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
         session_id=one.turn.scope.session_id or "",
         speaker=message.speaker,
         created_at=message.created_at,
-        tokens=rt.tokens.text(line(one.turn)),
+        tokens=rt.tokens.text(one.written()),
         reasons=(*one.reasons, *notes),
         record=one.record,
         role=message.role,
         item=one.item,
+        changed_at=one.changed.at if one.changed is not None else None,
     )
 
 
@@ -802,7 +817,7 @@ def search(
         order = result.texts.order(result.scores.total, (), max(limit, RERANKED) * _COPIES)
         order = order[result.scores.support(order) > 0]
         most = max(limit, RERANKED) if rt.reranker is not None else limit
-        return explain(result, read_lines(connection, rt, result, order, most)), limit
+        return explain(connection, result, read_lines(connection, rt, result, order, most)), limit
 
     lines, notes = yield from _found(rt, reach, asked, known, wanted, best)
     return _hits(rt, lines, token_limit, notes)

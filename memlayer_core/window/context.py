@@ -14,7 +14,7 @@ from memlayer_core.messages.align import new_messages
 from memlayer_core.messages.check import check_messages, text_of
 from memlayer_core.messages.flow import drafts_of
 from memlayer_core.messages.model import PreparedMessage, Session
-from memlayer_core.messages.render import block, line, lines_inside, quote_line
+from memlayer_core.messages.render import block, lines_inside, quote_line
 from memlayer_core.messages.splice import is_answer
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Reason, RecallFilter
@@ -379,7 +379,7 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
     if budget <= 0 or not lines:
         return Recall()
     frame = _cost(rt, scope, [""])
-    chosen = recall_search.fit(rt, lines, budget - frame, lambda turn: turn.tokens + MARGIN)
+    chosen = recall_search.fit(rt, lines, budget - frame, lambda one: one.turn.tokens + MARGIN)
     kinds = list(_HEADINGS)
     while chosen:
         in_order = sorted(
@@ -387,7 +387,7 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
         )
         written: list[str] = []
         for kind, heading in _HEADINGS.items():
-            some = [line(one.turn) for one in in_order if one.kind == kind]
+            some = [one.written() for one in in_order if one.kind == kind]
             written += [heading, *some] if some else []
         text = block(written, rt.sign(scope))
         tokens = rt.tokens.text(f"{text}\n\n")

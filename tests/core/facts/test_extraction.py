@@ -22,6 +22,7 @@ from tuned import Tuned
 from waiting import wait_for
 
 from memlayer_core import Memory, Message, RecallFilter
+from memlayer_core.chat import UserMemory
 from memlayer_core.errors import ConfigurationError
 from memlayer_core.facts.model import Operation
 from memlayer_core.facts.operations import AnswerError, operations_in
@@ -145,7 +146,13 @@ def test_a_recalled_message_that_is_not_true_any_more_comes_with_what_is_true_no
         memory.flush()
         told = asked.context("Where do I work as a nurse?")
         assert "- [2026-05-13 semantic] Ada works at Elmwood Clinic." in told.recall
-        assert then in told.recall
+        assert f"- [2026-05-04 user, changed on 2026-05-13] {then}" in told.recall, "an old line says so"
+        assert told.recall.count("changed on") == 1
+        hits = memory.search("A nurse, or do I start at Elmwood?", user_id="ada")
+        ends = {hit.text: hit.changed_at for hit in hits}
+        assert ends[f"{then}, on the night shift."] == MAY + timedelta(days=9)
+        assert ends[f"Big news! {now}."] is None
+        assert "changed on 2026-05-13" in UserMemory(asked).retrieve("Where do I work as a nurse?")
         assert "Mercy Hospital" not in told.recall
         assert "current" in {reason.code for piece in told.pieces for reason in piece.reasons}
         both = asked.context("Do I work as a nurse, or do I start at Elmwood? Big news!").recall
@@ -154,6 +161,28 @@ def test_a_recalled_message_that_is_not_true_any_more_comes_with_what_is_true_no
         assert "Elmwood Clinic" not in both, "a fact is told once, by its own message"
         alone = asked.context("Where do I work as a nurse?", filter=RecallFilter(kinds=["message"]))
         assert "Elmwood Clinic" not in alone.recall
+
+
+def test_what_was_past_when_it_was_said_or_holds_again_is_not_told_as_changed(opened) -> None:
+    lines = ["I lived in Rome until 2019", "I live in Bilbao", "We moved to Turin", "I am back in Bilbao"]
+    past = {"quote": lines[0], "key": "home", "value": "Rome", "until": "2019", "text": "Ada lived in Rome."}
+    homes = [
+        {"quote": line, "key": "home", "value": value, "text": f"Ada lives in {value}."}
+        for line, value in zip(lines[1:], ["Bilbao", "Turin", "Bilbao"], strict=True)
+    ]
+    with opened(Reader(past, *homes)) as memory:
+        chat = memory.chat(user_id="ada", session_id="a")
+        for day, line in enumerate(lines):
+            chat.add("user", f"{line}.", created_at=MAY + timedelta(days=day))
+            chat.end()
+            memory.flush()
+        hits = memory.search("Where did I live: Rome, Bilbao, Turin?", user_id="ada")
+        assert {hit.text: hit.changed_at for hit in hits if hit.record is None} == {
+            f"{lines[0]}.": None,
+            f"{lines[1]}.": None,
+            f"{lines[2]}.": MAY + timedelta(days=3),
+            f"{lines[3]}.": None,
+        }
 
 
 def test_a_period_ends_with_its_last_day_and_what_has_ended_in_it_when_that_was_said(opened) -> None:
