@@ -145,15 +145,13 @@ class Query:
     """A text that is searched for.
 
     Attributes:
-        query: As it was asked.
-        text: What is embedded: without the names of speakers, since every text with the name would be near.
+        text: What is searched for: without the names of speakers, since every text with the name would be near.
         speakers: The parts of names of speakers that are in it.
         vector: Its vector; None: words are searched alone.
         problem: Why the embedder gave no vector; None if it was not asked, or gave one.
         neighbours: The nearest texts of an index; None: vectors are compared on the snapshot.
     """
 
-    query: str
     text: str
     speakers: frozenset[str] = frozenset()
     vector: FloatVector | None = None
@@ -208,8 +206,8 @@ def read_question(
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = _SPACE.sub(" ", bare).strip()
-    own = Query(query, bare if any(map(str.isalnum, bare)) else query, frozenset(named))
-    both = replace(own, query=f"{before} {own.query}", text=f"{before} {own.text}") if before else None
+    own = Query(bare if any(map(str.isalnum, bare)) else query, frozenset(named))
+    both = replace(own, text=f"{before} {own.text}") if before else None
     return Question(own, both, key, statistics)
 
 

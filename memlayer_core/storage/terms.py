@@ -181,8 +181,9 @@ def question_terms(text: str, languages: Collection[str] = ()) -> tuple[str, ...
         text: The question.
         languages: Whose stop words are left out.
     """
-    stop = frozenset[str]().union(*map(stop_words, languages))
-    return tuple(dict.fromkeys(stem(word) for word in terms(text) if word not in stop))[:_MOST_ASKED]
+    stop = list(map(stop_words, languages))
+    asked = (word for word in terms(text) if not any(word in some for some in stop))
+    return tuple(dict.fromkeys(map(stem, asked)))[:_MOST_ASKED]
 
 
 def possible_names(text: str) -> dict[str, str]:
