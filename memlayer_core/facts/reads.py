@@ -381,12 +381,12 @@ class Change(NamedTuple):
     """How something that a message says has changed.
 
     Attributes:
-        at: When it changed, in the world; when that was learned if it was never true.
+        at: When it changed, in the world; when that was learned if it was never true; None: as far as is known, it holds.
         facts: The keys of facts that hold now in its place, and that none of the other messages says.
     """
 
-    at: datetime
-    facts: tuple[int, ...]
+    at: datetime | None = None
+    facts: tuple[int, ...] = ()
 
 
 @cache
@@ -429,7 +429,7 @@ def changes(connection: sa.Connection, reader: Reader, keys: Collection[int]) ->
     """Return what has changed of what some messages say, as far as facts tell it, by the messages' keys."""
     found: dict[int, Change] = {}
     for row in _change_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader)):
-        facts = found[row.message].facts if row.message in found else ()
+        facts = found.get(row.message, Change()).facts
         new = () if row.fact is None or row.fact in facts else (row.fact,)
         found[row.message] = Change(statements.from_micros(row.at), facts + new)
     return found

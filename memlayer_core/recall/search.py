@@ -345,28 +345,20 @@ def _chosen(
 
 
 def _eligible_keys(
-    connection: Connection, scope: SearchScope, recall_filter: RecallFilter | None
+    connection: Connection, scope: SearchScope, which: RecallFilter | None
 ) -> frozenset[int] | None:
     """Return the keys of the reader's messages and records that pass a checked filter; None without a filter."""
-    if recall_filter is None:
+    if which is None:
         return None
-    wanted, keys = set(recall_filter.kinds), set[int]()
-    if not recall_filter.tags and (not wanted or "message" in wanted):
-        conditions = conditions_of(recall_filter.metadata)
-        keys |= sql.matching_keys(connection, scope.reach, recall_filter, conditions)
+    wanted, keys = set(which.kinds), set[int]()
+    if not which.tags and (not wanted or "message" in wanted):
+        conditions = conditions_of(which.metadata)
+        keys |= sql.matching_keys(connection, scope.reach, which, conditions)
     types = set() if "record" in wanted else wanted.intersection(TYPES)
-    of_records = not (recall_filter.speakers or recall_filter.metadata) and (
-        not wanted or "record" in wanted or types
-    )
+    of_records = not (which.speakers or which.metadata) and (not wanted or "record" in wanted or types)
     if scope.has_records and of_records:
         keys |= records_reads.matching_keys(
-            connection,
-            scope.reader,
-            types,
-            recall_filter.tags,
-            recall_filter.sessions,
-            recall_filter.since,
-            recall_filter.until,
+            connection, scope.reader, types, which.tags, which.sessions, which.since, which.until
         )
     return frozenset(keys)
 
@@ -387,7 +379,7 @@ class Line(NamedTuple):
         item: The item that it is; None for anything else.
         passage_cosines: The cosine of each passage of its text, in their order.
         skip: Characters at its beginning that the context already has.
-        changed: What has changed of what it says; None: as far as is known, it still holds.
+        changed: What has changed of what it says.
     """
 
     turn: StoredMessage
@@ -399,13 +391,12 @@ class Line(NamedTuple):
     item: Item | None = None
     passage_cosines: tuple[float, ...] = ()
     skip: int = 0
-    changed: records_reads.Change | None = None
+    changed: records_reads.Change = records_reads.Change()
 
     def written(self) -> str:
         """Return it as a line for a model: day, speaker, whether it has changed, text."""
         said = self.turn.message
-        note = changed_on(self.changed.at if self.changed is not None else None)
-        return quote_line(said.created_at, said.speaker, said.text, said.role, note)
+        return quote_line(said.created_at, said.speaker, said.text, said.role, changed_on(self.changed.at))
 
     @property
     def kind(self) -> str:
@@ -476,18 +467,16 @@ def read_lines(
     return lines
 
 
-def explain(connection: Connection, result: SearchResult, lines: Iterable[Line]) -> list[Line]:
+def explain(connection: Connection, result: SearchResult, lines: Sequence[Line]) -> list[Line]:
     """Return lines with what is known of each: from its score, and from facts that rest on it.
 
     The score gives the reasons, the question's words and the cosines of the passages.
     """
-    texts, scores, vector = result.texts, result.scores, result.question.own.vector
-    every, explained = list(lines), []
-    keys = [one.turn.key for one in every]
+    scope, texts, scores, vector = result.scope, result.texts, result.scores, result.question.own.vector
+    keys, explained = [one.turn.key for one in lines], []
     words_of = storage_words.words_of(scores.words, keys)
-    scope = result.scope
     changes = records_reads.changes(connection, scope.reader, keys) if scope.has_records else {}
-    for one in every:
+    for one in lines:
         is_long = one.turn.tokens > LINE or one.skip
         words = tuple(words_of.get(one.turn.key, ()))
         explained.append(
@@ -495,7 +484,7 @@ def explain(connection: Connection, result: SearchResult, lines: Iterable[Line])
                 reasons=scores.reasons(one.row, words),
                 words=words,
                 passage_cosines=texts.passage_cosines(one.turn.key, vector) if is_long else (),
-                changed=changes.get(one.turn.key),
+                changed=changes.get(one.turn.key, one.changed),
             )
         )
     return explained
@@ -626,7 +615,7 @@ def _with_current_facts(
 ) -> list[Line]:
     """Put behind each message that says what is not true any more the fact that is true now, unless it is shown already."""
     scope, eligible = result.scope, result.eligible
-    current = {key: one.turn.key for one in lines if one.changed is not None for key in one.changed.facts}
+    current = {key: one.turn.key for one in lines for key in one.changed.facts}
     shown = {one.turn.key for one in lines}
     new = [key for key in sorted(current.keys() - shown) if eligible is None or key in eligible]
     said = [terms.fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
@@ -769,7 +758,7 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
         record=one.record,
         role=message.role,
         item=one.item,
-        changed_at=one.changed.at if one.changed is not None else None,
+        changed_at=one.changed.at,
     )
 
 
