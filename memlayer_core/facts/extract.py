@@ -168,7 +168,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
     for said in batch.statements:
         if said.quote is None or said.quote[0] not in there:
             continue
-        decision, record = writes.store_fact(connection, said, now, rt.shards, model=model)
+        decision, record = writes.remember(connection, replace(said, model=model), now, rt.shards)
         if record is None:
             refusals.append(decision.reason)
             continue

@@ -41,12 +41,6 @@ def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) ->
     Raises:
         InvalidRecordError: It cannot be stored, or has nothing but what a context of this memory said.
     """
-    record = _remember(rt, scope, text, fields)
-    announce(rt, record)
-    return record
-
-
-def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]) -> facts_model.Record:
     now = rt.now()
     if isinstance(text, str) and (own := rt.without_told(scope.namespace, text)) != text:
         if not own.strip():
@@ -55,17 +49,15 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
                 hint="Pass what is new in it, in your words.",
             )
         text = own.strip()
-    said = check.new_record(scope, text, fields, now)
-    ready, narrows = prepare_record(rt, said), check.names_access(fields)
-    if said.key is None:
-        return rt.db.write(writes.remember, ready, now, rt.shards, narrows=narrows)
-    statement = facts_model.Claim(record=ready)
-    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrows=narrows)
+    said = prepare_record(rt, check.new_record(scope, text, fields, now))
+    statement = facts_model.Claim(record=said, narrows=check.names_access(fields))
+    decision, record = rt.db.write(writes.remember, statement, now, rt.shards)
     if record is None:
         raise InvalidRecordError(
-            f"nothing was stored of `{ready.key}`: {decision.reason}",
+            f"nothing was stored of `{said.key}`: {decision.reason}",
             hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
         )
+    announce(rt, record)
     return record
 
 
@@ -419,31 +411,25 @@ def _store(
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
     valid_from = fields.get("valid_from") or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    statement = facts_model.Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
+    record = prepare_record(rt, record)
+    statement = facts_model.Claim(record=record, quote=(message.key, start, end), model="agent")
+
+    def enter(connection: Connection) -> facts_model.Record:
+        if not writes.unchanged(connection, [message], unread=False):
+            raise facts_model.RefusedError("the message was changed meanwhile")
+        decision, made = writes.remember(connection, statement, rt.now(), rt.shards)
+        if made is None:
+            raise facts_model.RefusedError(decision.reason)
+        return made
+
     try:
-        stored = rt.db.write(_enter, rt, statement, message)
+        stored = rt.db.write(enter)
     except facts_model.RefusedError as problem:
         _note(rt, scope, "record", "refused", str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
     _note(rt, scope, "record", "stored", "", stored.memory_id)
     return AssertionReport(stored.memory_id)
-
-
-def _enter(
-    connection: Connection, rt: Runtime, statement: facts_model.Claim, message: Any
-) -> facts_model.Record:
-    """Store a statement. Returns its record.
-
-    Raises:
-        RefusedError: It makes no record, or its message was changed meanwhile.
-    """
-    if not writes.unchanged(connection, [message], unread=False):
-        raise facts_model.RefusedError("the message was changed meanwhile")
-    decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
-    if record is None:
-        raise facts_model.RefusedError(decision.reason)
-    return record
 
 
 def _note(

@@ -624,30 +624,21 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
 
 
 def add_evidence(
-    connection: sa.Connection,
-    owner: Scope,
-    ordinal: int,
-    statement: Claim,
-    kind: EvidenceKind,
-    model: str | None,
+    connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: EvidenceKind
 ) -> None:
     """Let a record rest on the words of a statement, if it has any."""
     if statement.quote is not None:
         key, start, until = statement.quote
-        said_at = statements.to_micros(statement.record.first_observed)
-        words = {"start": start, "until": until, "model": model, "text": statement.record.raw}
-        _insert(connection, [_evidence_row(owner, key, kind, said_at, ordinal=ordinal, **words)])
+        row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
+        row |= {"said_at": statements.to_micros(statement.record.first_observed), "text": statement.record.raw}
+        _insert(connection, owner, kind, [row])
 
 
-def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: Any) -> dict[str, Any]:
-    nothing = {"ordinal": None, "start": 0, "until": 0, "model": None, "text": None}
-    whose = {"namespace": owner.namespace, "agent_id": owner.agent_id, "message": message}
-    return {**nothing, **whose, "kind": kind, "said_at": said_at, **more}
-
-
-def _insert(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store evidence of a kind, of one owner."""
+    whole = {"namespace": owner.namespace, "agent_id": owner.agent_id, "kind": kind, "start": 0, "until": 0}
     if rows:
-        connection.execute(sa.insert(evidence), rows)
+        connection.execute(sa.insert(evidence), [whole | row for row in rows])
 
 
 def _rests(places: Iterable[tuple[str, int]]) -> Any:
@@ -698,7 +689,8 @@ _FORGOTTEN = "forgotten"
 
 def note_forgotten(connection: sa.Connection, owner: Scope, numbers: Iterable[tuple[int, int]]) -> None:
     """Note the numbers of records that somebody deleted, and when each was made: no import brings them back."""
-    _insert(connection, [_evidence_row(owner, 0, _FORGOTTEN, at, ordinal=ordinal) for ordinal, at in numbers])
+    rows = [{"ordinal": ordinal, "message": 0, "said_at": at} for ordinal, at in numbers]
+    _insert(connection, owner, _FORGOTTEN, rows)
 
 
 def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int) -> bool:
@@ -739,7 +731,7 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
         named, IN_FORCE, messages.c.role == "user", waits
     )
     rows = connection.execute(said).all()
-    _insert(connection, [_evidence_row(scope, row.key, "said", row.created_at) for row in rows])
+    _insert(connection, scope, "said", [{"message": row.key, "said_at": row.created_at} for row in rows])
 
 
 def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
@@ -758,9 +750,9 @@ def restore_evidence(
         key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests), IN_FORCE))
         if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
-        said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)
-        words = {"start": quote.start, "until": quote.end, "model": quote.model, "text": quote.quote or None}
-        _insert(connection, [_evidence_row(owner, key, quote.kind, said_at, ordinal=ordinal, **words)])
+        row = {"ordinal": ordinal, "message": key, "start": quote.start, "until": quote.end}
+        row |= {"said_at": _micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
+        _insert(connection, owner, quote.kind, [row])
 
 
 def _evidence(row: Any) -> Evidence:
