@@ -78,27 +78,21 @@ _FADED = sa.case((sa.and_(records.c.always == 0, _IDLE > 0), _IDLE), else_=0)
 _IMPORTANCE = records.c.importance_halvings * _HALF_LIFE + _FADED
 _DECAY_SCORE = records.c.decay_halvings * (_HALF_LIFE + _FADED)
 
+
+def _limit(name: str) -> Any:
+    return sa.bindparam(name, type_=sa.Float)
+
+
 KEPT = sa.and_(
-    sa.or_(
-        records.c.importance_halvings.is_(None),
-        sa.bindparam("kept_importance", type_=sa.Float) >= _IMPORTANCE,
-    ),
-    sa.bindparam("kept_decay_score", type_=sa.Float) >= _DECAY_SCORE,
+    _limit("kept_importance") >= sa.func.coalesce(_IMPORTANCE, 0),
+    _limit("kept_decay_score") >= _DECAY_SCORE,
 )
 """The condition that records have not faded; `limits_of` gives its values."""
 
 WORTH = sa.case(
-    (
-        records.c.type == "episodic",
-        sa.and_(
-            records.c.importance > sa.bindparam("above", type_=sa.Float),
-            sa.or_(
-                records.c.importance_halvings.is_(None),
-                sa.bindparam("above_faded", type_=sa.Float) > _IMPORTANCE,
-            ),
-        ),
-    ),
-    else_=records.c.confidence >= sa.bindparam("least", type_=sa.Float),
+    (records.c.type != "episodic", records.c.confidence >= _limit("least")),
+    (records.c.importance_halvings.is_(None), records.c.importance > _limit("above")),
+    else_=_limit("above_faded") > _IMPORTANCE,
 )
 """The condition that records are important or certain enough for a reader; `limits_of` gives its values."""
 
@@ -109,14 +103,14 @@ def limits_of(settings: Settings) -> dict[str, float]:
     least = settings.recall_confidence - check.TOLERANCE
     return {
         "above": above,
-        "above_faded": _limit(above),
+        "above_faded": _fading_to(above),
         "least": least,
-        "kept_importance": _limit(settings.archive_importance - check.TOLERANCE),
-        "kept_decay_score": _limit(settings.archive_decay_score - check.TOLERANCE),
+        "kept_importance": _fading_to(settings.archive_importance - check.TOLERANCE),
+        "kept_decay_score": _fading_to(settings.archive_decay_score - check.TOLERANCE),
     }
 
 
-def _limit(threshold: float) -> float:
+def _fading_to(threshold: float) -> float:
     """Return the microseconds in which a value of one fades to a threshold."""
     if threshold <= 0:
         return _ALWAYS
