@@ -16,7 +16,6 @@ from memlayer_core.facts.flow import announce, prepare_record, reader_of
 from memlayer_core.facts.model import (
     USER,
     Claim,
-    LedgerEntry,
     LedgerOutcome,
     Line,
     Operation,
@@ -177,17 +176,8 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
     outcome: LedgerOutcome = (
         "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
     )
-    entry = LedgerEntry(
-        task="learn",
-        outcome=outcome,
-        at=now,
-        reason=batch.problem,
-        session_id=first.session_id,
-        record_ids=tuple(changed),
-        refusals=tuple(refusals),
-        model=model,
-    )
-    reads.note_outcome(connection, session_of(first), entry)
+    result = {"reason": batch.problem, "record_ids": tuple(changed), "refusals": tuple(refusals)}
+    reads.note_outcome(connection, session_of(first), now, "learn", outcome, **result, model=model)
     if not storage_jobs.finish_once(connection, batch.jobs):
         raise _LeaseLostError
     brought = [Cost("learn", model, facts=new)] if new else []
@@ -207,10 +197,9 @@ def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
     reason = (
         f"{storage_jobs.PUT_OFF}: `Settings.extraction_daily_calls` is {rt.settings.extraction_daily_calls:,}"
     )
-    entry = LedgerEntry(task="learn", outcome="waits", at=now, reason=reason, session_id=row.session_id)
     tomorrow = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     rt.db.write(storage_jobs.fail, jobs, reason, tomorrow, count_attempt=False)
-    rt.db.write(reads.note_outcome, session_of(row), entry)
+    rt.db.write(reads.note_outcome, session_of(row), now, "learn", "waits", reason=reason)
 
 
 def _said_at(row: Any) -> datetime:

@@ -288,7 +288,8 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
                 return _store(rt, scope, *words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
-    _note(rt, scope, "record", "stored", reason, record.memory_id)
+    result = {"reason": reason, "record_ids": (record.memory_id,)}
+    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", **result)
     return AssertionReport(record.memory_id, reason)
 
 
@@ -322,7 +323,7 @@ def correct(
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
     revised = revise(rt, scope, record_id, text, (), fields)
-    _note(rt, scope, "correct", "stored", "", record_id)
+    rt.db.write(reads.note_outcome, scope, rt.now(), "correct", "stored", record_ids=(record_id,))
     return revised
 
 
@@ -339,7 +340,8 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
         _words_of_user(rt, scope, "forget", by_user, quote, None)
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
-    _note(rt, scope, "forget", "deleted", "", *(record.memory_id for record in records))
+    gone = tuple(record.memory_id for record in records)
+    rt.db.write(reads.note_outcome, scope, rt.now(), "forget", "deleted", record_ids=gone)
     rt.wake()
 
 
@@ -392,7 +394,8 @@ def _words_of_user(
     except facts_model.RefusedError as problem:
         if record.is_inferred:
             return None
-        _note(rt, scope, verb, "refused", str(problem), record.memory_id)
+        result = {"reason": str(problem), "record_ids": (record.memory_id,)}
+        rt.db.write(reads.note_outcome, scope, rt.now(), verb, "refused", **result)
         raise InvalidRecordError(
             f"{record.memory_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
             hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
@@ -425,24 +428,8 @@ def _store(
     try:
         stored = rt.db.write(enter)
     except facts_model.RefusedError as problem:
-        _note(rt, scope, "record", "refused", str(problem))
+        rt.db.write(reads.note_outcome, scope, rt.now(), "record", "refused", reason=str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
-    _note(rt, scope, "record", "stored", "", stored.memory_id)
+    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", record_ids=(stored.memory_id,))
     return AssertionReport(stored.memory_id)
-
-
-def _note(
-    rt: Runtime,
-    scope: Scope,
-    task: facts_model.Task,
-    outcome: facts_model.LedgerOutcome,
-    reason: str,
-    *record_ids: str,
-) -> None:
-    """Note in the ledger what a tool's call did."""
-    when, session = rt.now(), scope.session_id
-    entry = facts_model.LedgerEntry(
-        task=task, outcome=outcome, at=when, reason=reason, session_id=session, record_ids=record_ids
-    )
-    rt.db.write(reads.note_outcome, scope, entry)

@@ -24,10 +24,12 @@ from memlayer_core.facts.model import (
     Evidence,
     EvidenceKind,
     LedgerEntry,
+    LedgerOutcome,
     Reader,
     Record,
     RecordFilter,
     Relation,
+    Task,
     memory_id,
     ordinal_of,
 )
@@ -624,7 +626,10 @@ def add_evidence(
     if statement.quote is not None:
         key, start, until = statement.quote
         row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
-        row |= {"said_at": statements.to_micros(statement.record.first_observed), "text": statement.record.raw}
+        row |= {
+            "said_at": statements.to_micros(statement.record.first_observed),
+            "text": statement.record.raw,
+        }
         _insert(connection, owner, kind, [row])
 
 
@@ -632,7 +637,7 @@ def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[M
     """Store evidence of a kind, of one owner."""
     whole = {"namespace": owner.namespace, "agent_id": owner.agent_id, "kind": kind, "start": 0, "until": 0}
     if rows:
-        connection.execute(sa.insert(evidence), [whole | row for row in rows])
+        connection.execute(sa.insert(evidence), [{**whole, **row} for row in rows])
 
 
 def _rests(places: Iterable[tuple[str, int]]) -> Any:
@@ -760,14 +765,17 @@ def _evidence(row: Any) -> Evidence:
 _ENTRY = TypeAdapter(LedgerEntry)
 
 
-def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) -> None:
-    """Store what a call did."""
+def note_outcome(
+    connection: sa.Connection, /, scope: Scope, at: datetime, task: Task, outcome: LedgerOutcome, **more: Any
+) -> None:
+    """Store what a call did. `more` are other fields of a `LedgerEntry`."""
+    entry = LedgerEntry(task=task, outcome=outcome, at=at, session_id=scope.session_id, **more)
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
         "bucket": scope.session_bucket if scope.session_id is not None else None,
         "body": _ENTRY.dump_json(entry, exclude_defaults=True).decode(),
-        "at": statements.to_micros(entry.at),
+        "at": statements.to_micros(at),
     }
     connection.execute(sa.insert(outcomes).values(row))
 

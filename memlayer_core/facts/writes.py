@@ -24,7 +24,6 @@ from memlayer_core.facts.model import (
     Claim,
     Decision,
     Evidence,
-    LedgerEntry,
     Record,
     Relation,
     memory_id,
@@ -894,11 +893,8 @@ def delete_archived(
         gone = _erase(connection, owner, _with_predecessors(connection, owner, heads), now)
         deleted += len({row.ordinal for row in gone})
         for head in heads:
-            ids = (memory_id(head.user_id, head.ordinal),)
-            entry = LedgerEntry(
-                task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
-            )
-            reads.note_outcome(connection, owner, entry)
+            result = {"reason": _reason(head, at), "record_ids": (memory_id(head.user_id, head.ordinal),)}
+            reads.note_outcome(connection, owner, at, "maintain", "deleted", **result)
     return deleted
 
 
