@@ -523,10 +523,11 @@ def remember(
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
-    decision, old = Decision("add", "it is new"), list[Any]()
     if same is not None and not statement.ends:
         decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
-    elif record.key is not None or statement.quote is not None:
+    elif record.key is None and statement.quote is None:  # no fact, so no other is about the same
+        decision, old = Decision("add", "it is new"), []
+    else:
         decision, old = _decide(_known(connection, statement), statement, now)
     match decision.kind:
         case "refuse":
