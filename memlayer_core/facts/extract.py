@@ -11,21 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from memlayer_core.errors import InvalidRecordError, ModelContextError, ModelError
-from memlayer_core.facts import operations, reads, writes
+from memlayer_core.facts import model as facts_model, operations, reads, writes
 from memlayer_core.facts.flow import announce, prepare_record, reader_of
-from memlayer_core.facts.model import (
-    USER,
-    Claim,
-    LedgerEntry,
-    LedgerOutcome,
-    Line,
-    Operation,
-    Operations,
-    Record,
-    RefusedError,
-    SideTask,
-    session_of,
-)
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -100,7 +87,7 @@ class FactTask:
         self._jobs: Sequence[Job] = ()
         self._batch: _Batch | None = None
 
-    def ask(self, keys: Sequence[int]) -> SideTask | None:
+    def ask(self, keys: Sequence[int]) -> facts_model.SideTask | None:
         """Return what a model is asked about some messages; None if there is nothing to read in them."""
         self._jobs = self._lease(keys)
         if not self._jobs:
@@ -154,7 +141,7 @@ class _LeaseLostError(Exception):
     """Another worker has the jobs, or has done them. Nothing is written."""
 
 
-def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
+def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_model.Record]:
     """Write what a model said of a batch, once. Returns the records that are new or changed.
 
     Raises:
@@ -162,32 +149,25 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[Record]:
     """
     now, model, first = rt.now(), batch.usage.model.name, batch.rows[0]
     there = writes.unchanged(connection, batch.rows, unread=True)
-    changed: dict[str, Record] = {}
+    changed: dict[str, facts_model.Record] = {}
     refusals = list(batch.refusals)
     new = 0
     for said in batch.statements:
         if said.quote is None or said.quote[0] not in there:
             continue
-        decision, record = writes.store_fact(connection, said, now, rt.shards, model=model)
+        decision, record = writes.remember(connection, replace(said, model=model), now, rt.shards)
         if record is None:
             refusals.append(decision.reason)
             continue
         new += decision.kind in {"add", "replace", "conflict"}
         changed[record.memory_id] = record
-    outcome: LedgerOutcome = (
+    outcome: facts_model.LedgerOutcome = (
         "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
     )
-    entry = LedgerEntry(
-        task="learn",
-        outcome=outcome,
-        at=now,
-        reason=batch.problem,
-        session_id=first.session_id,
-        record_ids=tuple(changed),
-        refusals=tuple(refusals),
-        model=model,
+    result = {"reason": batch.problem, "record_ids": tuple(changed), "refusals": tuple(refusals)}
+    reads.note_outcome(
+        connection, facts_model.session_of(first), now, "learn", outcome, **result, model=model
     )
-    reads.note_outcome(connection, session_of(first), entry)
     if not storage_jobs.finish_once(connection, batch.jobs):
         raise _LeaseLostError
     brought = [Cost("learn", model, facts=new)] if new else []
@@ -207,10 +187,9 @@ def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
     reason = (
         f"{storage_jobs.PUT_OFF}: `Settings.extraction_daily_calls` is {rt.settings.extraction_daily_calls:,}"
     )
-    entry = LedgerEntry(task="learn", outcome="waits", at=now, reason=reason, session_id=row.session_id)
     tomorrow = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     rt.db.write(storage_jobs.fail, jobs, reason, tomorrow, count_attempt=False)
-    rt.db.write(reads.note_outcome, session_of(row), entry)
+    rt.db.write(reads.note_outcome, facts_model.session_of(row), now, "learn", "waits", reason=reason)
 
 
 def _said_at(row: Any) -> datetime:
@@ -233,18 +212,18 @@ class _Batch:
         self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
         self._rt, self.usage, self._words = rt, usage, words
         self.jobs, self.rows, self.is_read = jobs, rows, False
-        self.statements: list[Claim] = []
+        self.statements: list[facts_model.Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
         reader = reader_of(rt, self._owner.reach(), ())
         self._known = reads.known_facts(connection, reader)
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
-        self._before: dict[int, Line] = {}
+        self._before: dict[int, facts_model.Line] = {}
         for key, before in reads.before_each(connection, rows).items():
             if before.message.role == "assistant" and before.message.is_told:
                 text = rt.redact(before.message.text)
                 assert before.message.created_at is not None  # it was stored
-                self._before[key] = Line("assistant", text, before.message.created_at)
+                self._before[key] = facts_model.Line("assistant", text, before.message.created_at)
         self._vectors: dict[int, FloatVector] = {}
         if len(self._known) > _SHOWN:
             keys = {*words, *(key for _, sources in self._known for key in sources)}
@@ -263,7 +242,7 @@ class _Batch:
         problem = "it was too long"
         for _ in range(tries):
             try:
-                answer = self.usage.ask(prompt, instructions, Operations)
+                answer = self.usage.ask(prompt, instructions, facts_model.Operations)
                 found = operations.operations_in(answer)
             except ModelContextError:
                 break
@@ -279,7 +258,7 @@ class _Batch:
         for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             self.ask(half, tries=1)
 
-    def side_task(self, keys: Sequence[int]) -> SideTask:
+    def side_task(self, keys: Sequence[int]) -> facts_model.SideTask:
         """Return what a model is asked for in the call that sums up messages with these keys."""
         lines, facts = self._lines(self.rows), self._facts(self.rows)
 
@@ -293,22 +272,24 @@ class _Batch:
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
         material = operations.facts_prompt(self._now(), facts)
         instructions = f"{operations.SIDE_TASK}\n\n{operations.INSTRUCTIONS}"
-        return SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
+        return facts_model.SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
     def _now(self) -> datetime:
         """Return the present, in the time zone of the newest message."""
         return self._rt.now().astimezone(_said_at(self.rows[-1]).tzinfo)
 
-    def _lines(self, rows: Sequence[Any]) -> list[Line]:
-        lines: list[Line] = []
+    def _lines(self, rows: Sequence[Any]) -> list[facts_model.Line]:
+        lines: list[facts_model.Line] = []
         for number, row in enumerate(rows, 1):
             if row.key in self._before:
                 lines.append(self._before[row.key])
-            speaker = row.name if row.name in self._others else USER
-            lines.append(Line(speaker, self._words[row.key], _said_at(row), number, row.key, row.text))
+            speaker = row.name if row.name in self._others else facts_model.USER
+            lines.append(
+                facts_model.Line(speaker, self._words[row.key], _said_at(row), number, row.key, row.text)
+            )
         return lines
 
-    def _facts(self, rows: Sequence[Any]) -> list[Record]:
+    def _facts(self, rows: Sequence[Any]) -> list[facts_model.Record]:
         """Return the known facts that are nearest to messages, by words and meaning; all if they are few."""
         if len(self._known) <= _SHOWN:
             return [fact for fact, _ in self._known]
@@ -326,7 +307,10 @@ class _Batch:
         return [self._known[place][0] for place in sorted(best)]
 
     def _take(
-        self, answers: Sequence[Operation | str], lines: Sequence[Line], facts: Sequence[Record]
+        self,
+        answers: Sequence[facts_model.Operation | str],
+        lines: Sequence[facts_model.Line],
+        facts: Sequence[facts_model.Record],
     ) -> None:
         """Take the part of the answer that the messages support."""
         for operation in answers:
@@ -337,5 +321,5 @@ class _Batch:
                 said = operations.check(operation, self._owner, lines, facts, self._rt.now())
                 if said is not None:
                     self.statements.append(replace(said, record=prepare_record(self._rt, said.record)))
-            except (RefusedError, InvalidRecordError) as problem:
+            except (facts_model.RefusedError, InvalidRecordError) as problem:
                 self.refusals.append(str(problem))

@@ -41,12 +41,6 @@ def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) ->
     Raises:
         InvalidRecordError: It cannot be stored, or has nothing but what a context of this memory said.
     """
-    record = _remember(rt, scope, text, fields)
-    announce(rt, record)
-    return record
-
-
-def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]) -> facts_model.Record:
     now = rt.now()
     if isinstance(text, str) and (own := rt.without_told(scope.namespace, text)) != text:
         if not own.strip():
@@ -55,17 +49,15 @@ def _remember(rt: Runtime, scope: Scope, text: object, fields: Mapping[str, Any]
                 hint="Pass what is new in it, in your words.",
             )
         text = own.strip()
-    said = check.new_record(scope, text, fields, now)
-    ready, narrows = prepare_record(rt, said), check.names_access(fields)
-    if said.key is None:
-        return rt.db.write(writes.remember, ready, now, rt.shards, narrows=narrows)
-    statement = facts_model.Claim(record=ready)
-    decision, record = rt.db.write(writes.store_fact, statement, now, rt.shards, narrows=narrows)
+    said = prepare_record(rt, check.new_record(scope, text, fields, now))
+    statement = facts_model.Claim(record=said, narrows=check.names_access(fields))
+    decision, record = rt.db.write(writes.remember, statement, now, rt.shards)
     if record is None:
         raise InvalidRecordError(
-            f"nothing was stored of `{ready.key}`: {decision.reason}",
+            f"nothing was stored of `{said.key}`: {decision.reason}",
             hint="`memory.records` shows the record in force; `memory.forget(record_id=…)` deletes it.",
         )
+    announce(rt, record)
     return record
 
 
@@ -296,7 +288,8 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
                 return _store(rt, scope, *words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
-    _note(rt, scope, "record", "stored", reason, record.memory_id)
+    result = {"reason": reason, "record_ids": (record.memory_id,)}
+    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", **result)
     return AssertionReport(record.memory_id, reason)
 
 
@@ -330,7 +323,7 @@ def correct(
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
     revised = revise(rt, scope, record_id, text, (), fields)
-    _note(rt, scope, "correct", "stored", "", record_id)
+    rt.db.write(reads.note_outcome, scope, rt.now(), "correct", "stored", record_ids=(record_id,))
     return revised
 
 
@@ -347,7 +340,8 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
         _words_of_user(rt, scope, "forget", by_user, quote, None)
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
-    _note(rt, scope, "forget", "deleted", "", *(record.memory_id for record in records))
+    gone = tuple(record.memory_id for record in records)
+    rt.db.write(reads.note_outcome, scope, rt.now(), "forget", "deleted", record_ids=gone)
     rt.wake()
 
 
@@ -400,7 +394,8 @@ def _words_of_user(
     except facts_model.RefusedError as problem:
         if record.is_inferred:
             return None
-        _note(rt, scope, verb, "refused", str(problem), record.memory_id)
+        result = {"reason": str(problem), "record_ids": (record.memory_id,)}
+        rt.db.write(reads.note_outcome, scope, rt.now(), verb, "refused", **result)
         raise InvalidRecordError(
             f"{record.memory_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
             hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
@@ -419,44 +414,22 @@ def _store(
     record = check.new_record(replace(scope, session_id=None), words, fields, rt.now())
     valid_from = fields.get("valid_from") or (said_at if record.key is not None else None)
     record = replace(record, first_observed=said_at, occurred_at=said_at, valid_from=valid_from)
-    statement = facts_model.Claim(record=prepare_record(rt, record), quote=(message.key, start, end))
+    record = prepare_record(rt, record)
+    statement = facts_model.Claim(record=record, quote=(message.key, start, end), model="agent")
+
+    def enter(connection: Connection) -> facts_model.Record:
+        if not writes.unchanged(connection, [message], unread=False):
+            raise facts_model.RefusedError("the message was changed meanwhile")
+        decision, made = writes.remember(connection, statement, rt.now(), rt.shards)
+        if made is None:
+            raise facts_model.RefusedError(decision.reason)
+        return made
+
     try:
-        stored = rt.db.write(_enter, rt, statement, message)
+        stored = rt.db.write(enter)
     except facts_model.RefusedError as problem:
-        _note(rt, scope, "record", "refused", str(problem))
+        rt.db.write(reads.note_outcome, scope, rt.now(), "record", "refused", reason=str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
-    _note(rt, scope, "record", "stored", "", stored.memory_id)
+    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", record_ids=(stored.memory_id,))
     return AssertionReport(stored.memory_id)
-
-
-def _enter(
-    connection: Connection, rt: Runtime, statement: facts_model.Claim, message: Any
-) -> facts_model.Record:
-    """Store a statement. Returns its record.
-
-    Raises:
-        RefusedError: It makes no record, or its message was changed meanwhile.
-    """
-    if not writes.unchanged(connection, [message], unread=False):
-        raise facts_model.RefusedError("the message was changed meanwhile")
-    decision, record = writes.store_fact(connection, statement, rt.now(), rt.shards, model="agent")
-    if record is None:
-        raise facts_model.RefusedError(decision.reason)
-    return record
-
-
-def _note(
-    rt: Runtime,
-    scope: Scope,
-    task: facts_model.Task,
-    outcome: facts_model.LedgerOutcome,
-    reason: str,
-    *record_ids: str,
-) -> None:
-    """Note in the ledger what a tool's call did."""
-    when, session = rt.now(), scope.session_id
-    entry = facts_model.LedgerEntry(
-        task=task, outcome=outcome, at=when, reason=reason, session_id=session, record_ids=record_ids
-    )
-    rt.db.write(reads.note_outcome, scope, entry)

@@ -694,6 +694,8 @@ class Claim:
         ends: Whether it says that something is no longer true.
         targets: Ids of the records that it ends or replaces, if it names them.
         is_correction: Whether it says that these were never true.
+        model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
+        narrows: Whether only readers that both records name may see a record that it confirms.
     """
 
     record: Record
@@ -701,6 +703,8 @@ class Claim:
     ends: bool = False
     targets: tuple[str, ...] = ()
     is_correction: bool = False
+    model: str | None = None
+    narrows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,12 @@ from memlayer_core.facts.model import (
     Evidence,
     EvidenceKind,
     LedgerEntry,
+    LedgerOutcome,
     Reader,
     Record,
     RecordFilter,
     Relation,
+    Task,
     memory_id,
     ordinal_of,
 )
@@ -78,27 +80,21 @@ _FADED = sa.case((sa.and_(records.c.always == 0, _IDLE > 0), _IDLE), else_=0)
 _IMPORTANCE = records.c.importance_halvings * _HALF_LIFE + _FADED
 _DECAY_SCORE = records.c.decay_halvings * (_HALF_LIFE + _FADED)
 
+
+def _limit(name: str) -> Any:
+    return sa.bindparam(name, type_=sa.Float)
+
+
 KEPT = sa.and_(
-    sa.or_(
-        records.c.importance_halvings.is_(None),
-        sa.bindparam("kept_importance", type_=sa.Float) >= _IMPORTANCE,
-    ),
-    sa.bindparam("kept_decay_score", type_=sa.Float) >= _DECAY_SCORE,
+    _limit("kept_importance") >= sa.func.coalesce(_IMPORTANCE, 0),
+    _limit("kept_decay_score") >= _DECAY_SCORE,
 )
 """The condition that records have not faded; `limits_of` gives its values."""
 
 WORTH = sa.case(
-    (
-        records.c.type == "episodic",
-        sa.and_(
-            records.c.importance > sa.bindparam("above", type_=sa.Float),
-            sa.or_(
-                records.c.importance_halvings.is_(None),
-                sa.bindparam("above_faded", type_=sa.Float) > _IMPORTANCE,
-            ),
-        ),
-    ),
-    else_=records.c.confidence >= sa.bindparam("least", type_=sa.Float),
+    (records.c.type != "episodic", records.c.confidence >= _limit("least")),
+    (records.c.importance_halvings.is_(None), records.c.importance > _limit("above")),
+    else_=_limit("above_faded") > _IMPORTANCE,
 )
 """The condition that records are important or certain enough for a reader; `limits_of` gives its values."""
 
@@ -109,14 +105,14 @@ def limits_of(settings: Settings) -> dict[str, float]:
     least = settings.recall_confidence - check.TOLERANCE
     return {
         "above": above,
-        "above_faded": _limit(above),
+        "above_faded": _fading_to(above),
         "least": least,
-        "kept_importance": _limit(settings.archive_importance - check.TOLERANCE),
-        "kept_decay_score": _limit(settings.archive_decay_score - check.TOLERANCE),
+        "kept_importance": _fading_to(settings.archive_importance - check.TOLERANCE),
+        "kept_decay_score": _fading_to(settings.archive_decay_score - check.TOLERANCE),
     }
 
 
-def _limit(threshold: float) -> float:
+def _fading_to(threshold: float) -> float:
     """Return the microseconds in which a value of one fades to a threshold."""
     if threshold <= 0:
         return _ALWAYS
@@ -654,30 +650,24 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
 
 
 def add_evidence(
-    connection: sa.Connection,
-    owner: Scope,
-    ordinal: int,
-    statement: Claim,
-    kind: EvidenceKind,
-    model: str | None,
+    connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: EvidenceKind
 ) -> None:
     """Let a record rest on the words of a statement, if it has any."""
     if statement.quote is not None:
         key, start, until = statement.quote
-        said_at = statements.to_micros(statement.record.first_observed)
-        words = {"start": start, "until": until, "model": model, "text": statement.record.raw}
-        _insert(connection, [_evidence_row(owner, key, kind, said_at, ordinal=ordinal, **words)])
+        row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
+        row |= {
+            "said_at": statements.to_micros(statement.record.first_observed),
+            "text": statement.record.raw,
+        }
+        _insert(connection, owner, kind, [row])
 
 
-def _evidence_row(owner: Scope, message: int, kind: str, said_at: int, **more: Any) -> dict[str, Any]:
-    nothing = {"ordinal": None, "start": 0, "until": 0, "model": None, "text": None}
-    whose = {"namespace": owner.namespace, "agent_id": owner.agent_id, "message": message}
-    return {**nothing, **whose, "kind": kind, "said_at": said_at, **more}
-
-
-def _insert(connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Store evidence of a kind, of one owner."""
+    whole = {"namespace": owner.namespace, "agent_id": owner.agent_id, "kind": kind, "start": 0, "until": 0}
     if rows:
-        connection.execute(sa.insert(evidence), rows)
+        connection.execute(sa.insert(evidence), [{**whole, **row} for row in rows])
 
 
 def _rests(places: Iterable[tuple[str, int]]) -> Any:
@@ -728,7 +718,8 @@ _FORGOTTEN = "forgotten"
 
 def note_forgotten(connection: sa.Connection, owner: Scope, numbers: Iterable[tuple[int, int]]) -> None:
     """Note the numbers of records that somebody deleted, and when each was made: no import brings them back."""
-    _insert(connection, [_evidence_row(owner, 0, _FORGOTTEN, at, ordinal=ordinal) for ordinal, at in numbers])
+    rows = [{"ordinal": ordinal, "message": 0, "said_at": at} for ordinal, at in numbers]
+    _insert(connection, owner, _FORGOTTEN, rows)
 
 
 def was_forgotten(connection: sa.Connection, owner: Scope, ordinal: int, at: int) -> bool:
@@ -769,7 +760,7 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
         named, IN_FORCE, messages.c.role == "user", waits
     )
     rows = connection.execute(said).all()
-    _insert(connection, [_evidence_row(scope, row.key, "said", row.created_at) for row in rows])
+    _insert(connection, scope, "said", [{"message": row.key, "said_at": row.created_at} for row in rows])
 
 
 def forget_evidence(connection: sa.Connection, reach: Scope) -> None:
@@ -788,9 +779,9 @@ def restore_evidence(
         key = connection.scalar(sa.select(messages.c.key).where(messages.c.id_digest.in_(digests), IN_FORCE))
         if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
-        said_at = 0 if quote.said_at is None else statements.to_micros(quote.said_at)
-        words = {"start": quote.start, "until": quote.end, "model": quote.model, "text": quote.quote or None}
-        _insert(connection, [_evidence_row(owner, key, quote.kind, said_at, ordinal=ordinal, **words)])
+        row = {"ordinal": ordinal, "message": key, "start": quote.start, "until": quote.end}
+        row |= {"said_at": _micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
+        _insert(connection, owner, quote.kind, [row])
 
 
 def _evidence(row: Any) -> Evidence:
@@ -804,14 +795,17 @@ def _evidence(row: Any) -> Evidence:
 _ENTRY = TypeAdapter(LedgerEntry)
 
 
-def note_outcome(connection: sa.Connection, scope: Scope, entry: LedgerEntry) -> None:
-    """Store what a call did."""
+def note_outcome(
+    connection: sa.Connection, /, scope: Scope, at: datetime, task: Task, outcome: LedgerOutcome, **more: Any
+) -> None:
+    """Store what a call did. `more` are other fields of a `LedgerEntry`."""
+    entry = LedgerEntry(task=task, outcome=outcome, at=at, session_id=scope.session_id, **more)
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
         "bucket": scope.session_bucket if scope.session_id is not None else None,
         "body": _ENTRY.dump_json(entry, exclude_defaults=True).decode(),
-        "at": statements.to_micros(entry.at),
+        "at": statements.to_micros(at),
     }
     connection.execute(sa.insert(outcomes).values(row))
 

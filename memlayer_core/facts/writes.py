@@ -24,7 +24,6 @@ from memlayer_core.facts.model import (
     Claim,
     Decision,
     Evidence,
-    LedgerEntry,
     Record,
     Relation,
     memory_id,
@@ -63,30 +62,6 @@ _IN_FORCE = records.c.replaced_by.is_(None)
 def _set(connection: sa.Connection, table: sa.Table, *where: Any, **values: Any) -> None:
     """Change the rows of a table that meet all conditions."""
     connection.execute(sa.update(table).where(*where).values(values))
-
-
-def remember(
-    connection: sa.Connection,
-    record: Record,
-    now: datetime,
-    shards: int,
-    *,
-    narrows: bool = False,
-) -> Record:
-    """Store a record, and queue its index job. If a record in force has the same words, it is confirmed instead.
-
-    Args:
-        connection: In a transaction that writes.
-        record: The record.
-        now: The present.
-        shards: Number of collections that users are spread over.
-        narrows: Whether only readers that both records name may see the confirmed one from now on.
-    """
-    hold(connection, record.owner, shards)
-    row = _said_before(connection, record, now)
-    if row is None:
-        return add_version(connection, record, count(connection, record.owner), now, shards)
-    return _confirm(connection, row, Claim(record=record), now, shards, narrows=narrows)
 
 
 def _rewrite(connection: sa.Connection, row: Any, record: Record) -> None:
@@ -401,9 +376,9 @@ def append_episode(
     if record is None or behind > first or _tells(connection, session, behind, first - 1):
         begin(connection, row, min_messages, until + 1)
         return None
-    record = remember(connection, _chained(connection, session, first, record), now, shards)
-    _add_part(connection, session, first, until, ordinal_of(record.memory_id)[1])
-    return record
+    stored, ordinal = _remember_episode(connection, session, first, record, now, shards)
+    _add_part(connection, session, first, until, ordinal)
+    return stored
 
 
 def find_episode(connection: sa.Connection, number: int) -> Any | None:
@@ -434,8 +409,7 @@ def store_episode(
         return None
     ordinal = 0
     if record is not None:
-        record = remember(connection, _chained(connection, row.session, row.first, record), now, shards)
-        ordinal = ordinal_of(record.memory_id)[1]
+        record, ordinal = _remember_episode(connection, row.session, row.first, record, now, shards)
     _set(connection, summaries, summaries.c.number == row.number, ordinal=ordinal)
     return record
 
@@ -463,14 +437,18 @@ def _behind(connection: sa.Connection, session: Any) -> int:
     return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
 
 
-def _chained(connection: sa.Connection, session: int, first: int, record: Record) -> Record:
-    """Return the record of an episode with its relation to the episode before it."""
+def _remember_episode(
+    connection: sa.Connection, session: int, first: int, record: Record, now: datetime, shards: int
+) -> tuple[Record, int]:
+    """Store the record of an episode with its relation to the episode before it. Returns it, and its number."""
     before = sa.and_(_of(session), summaries.c.until < first, summaries.c.ordinal > 0)
     newest = sa.select(summaries.c.ordinal).where(before).order_by(summaries.c.until.desc()).limit(1)
     ordinal = connection.scalar(newest)
-    if ordinal is None:
-        return record
-    return replace(record, relations=(Relation("related_to", memory_id(record.user_id, ordinal)),))
+    if ordinal is not None:
+        record = replace(record, relations=(Relation("related_to", memory_id(record.user_id, ordinal)),))
+    _, stored = remember(connection, Claim(record=record), now, shards)
+    assert stored is not None  # only facts are refused
+    return stored, ordinal_of(stored.memory_id)[1]
 
 
 def _of(session: int) -> sa.ColumnElement[bool]:
@@ -527,45 +505,39 @@ register(Follower(_follow, lambda connection, session, _: _drop(connection, _of(
 # It locks in the order of `writes`: messages, owners, records.
 
 
-def store_fact(
-    connection: sa.Connection,
-    statement: Claim,
-    now: datetime,
-    shards: int,
-    *,
-    model: str | None = None,
-    narrows: bool = False,
+def remember(
+    connection: sa.Connection, statement: Claim, now: datetime, shards: int
 ) -> tuple[Decision, Record | None]:
-    """Decide what a statement does to the facts in force, and do it. Returns the decision, and the record.
+    """Decide what a statement does to the records in force, and do it. Returns the decision, and the record.
 
-    The record is the new one, or the one that it confirmed or ended; None: nothing was stored. A record with evidence is
-    not filed for searches, since its messages are found, and say it in full.
+    If a record in force has the same words, it is confirmed. Otherwise the record is a new one; a fact may also confirm,
+    replace or end others. The record is then the one that it confirmed or ended; None: nothing was stored. A record with
+    evidence is not filed for searches, since its messages are found, and say it in full.
 
     Args:
         connection: In a transaction that writes. The messages that the statement quotes are locked.
         statement: The statement.
         now: The present.
         shards: Number of collections that users are spread over.
-        model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
-        narrows: As for `remember`.
     """
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
     if same is not None and not statement.ends:
         decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
+    elif record.key is None and statement.quote is None:  # no fact, so no other is about the same
+        decision, old = Decision("add", "it is new"), []
     else:
         decision, old = _decide(_known(connection, statement), statement, now)
     match decision.kind:
         case "refuse":
             return decision, None
         case "confirm":
-            known = _confirm(connection, old[0], statement, now, shards, model=model, narrows=narrows)
-            return decision, known
+            return decision, _confirm(connection, old[0], statement, now, shards)
         case "end":
             for row in old:
                 _close(connection, [row], row.ordinal, decision.until, now)
-                reads.add_evidence(connection, owner, row.ordinal, statement, "ended", model)
+                reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
             return decision, decision.old[0]
     ordinal, until = count(connection, owner), decision.until
     if decision.kind == "replace":
@@ -574,7 +546,7 @@ def store_fact(
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
     is_filed = statement.quote is None and record.replaced_by is None
     made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
-    reads.add_evidence(connection, owner, ordinal, statement, "said", model)
+    reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
 
 
@@ -605,27 +577,18 @@ def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
     )
 
 
-def _confirm(
-    connection: sa.Connection,
-    row: Any,
-    statement: Claim,
-    now: datetime,
-    shards: int,
-    *,
-    model: str | None = None,
-    narrows: bool = False,
-) -> Record:
+def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime, shards: int) -> Record:
     """Store that a record was said again; nothing if it rests on these words already."""
     known, said = reads.record_of(row), statement.quote
     if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
     record = check.confirm(known, statement.record, now)
-    narrowed = check.narrow_access(record, statement.record.access_control) if narrows else record
+    narrowed = check.narrow_access(record, statement.record.access_control) if statement.narrows else record
     if narrowed != record:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
     _rewrite(connection, row, record)
-    reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed", model)
+    reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed")
     if said is None and not texts.existing_keys(connection, [row.number]):
         _file(connection, row.number, record, now)
     return record
@@ -931,11 +894,8 @@ def delete_archived(
         gone = _erase(connection, owner, _with_predecessors(connection, owner, heads), now)
         deleted += len({row.ordinal for row in gone})
         for head in heads:
-            ids = (memory_id(head.user_id, head.ordinal),)
-            entry = LedgerEntry(
-                task="maintain", outcome="deleted", at=at, reason=_reason(head, at), record_ids=ids
-            )
-            reads.note_outcome(connection, owner, entry)
+            result = {"reason": _reason(head, at), "record_ids": (memory_id(head.user_id, head.ordinal),)}
+            reads.note_outcome(connection, owner, at, "maintain", "deleted", **result)
     return deleted
 
 

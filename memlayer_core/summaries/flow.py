@@ -19,7 +19,7 @@ from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
 from memlayer_core.facts import reads as records_reads, writes as records_writes
 from memlayer_core.facts.check import new_record
 from memlayer_core.facts.flow import prepare_record
-from memlayer_core.facts.model import LedgerEntry, Record, SideTask
+from memlayer_core.facts.model import Record, SideTask
 from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import at_least_one, check_messages, text_of
@@ -233,15 +233,9 @@ def _refused(rt: Runtime, scope: Scope, faults: tuple[str, ...], what: str, *, g
     if not gives_up:
         return
     wrong = f"the model's answers were refused ({', '.join(faults)})"
-    entry = LedgerEntry(
-        task="summarize",
-        outcome="gave up",
-        at=rt.now(),
-        reason=f"without {what}: {wrong}",
-        session_id=scope.session_id,
-        model=None if rt.summarizer is None else rt.summarizer.name,
-    )
-    rt.db.write(records_reads.note_outcome, scope, entry)
+    model = None if rt.summarizer is None else rt.summarizer.name
+    result = {"reason": f"without {what}: {wrong}", "model": model}
+    rt.db.write(records_reads.note_outcome, scope, rt.now(), "summarize", "gave up", **result)
     rt.health.down("summaries", f"turns of session {session_id!r} are without {what}: {wrong}")
 
 
