@@ -39,7 +39,7 @@ from itertools import takewhile
 from operator import eq
 from typing import TypeVar
 
-from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role
 from memlayer_core.messages.render import value_of
 
 # Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
@@ -459,25 +459,3 @@ def in_force(messages: Sequence[Message], *, begins: bool = True) -> list[int]:
         run = [*takewhile(lambda at: messages[at].created_at == messages[run[0]].created_at, run)]
     words = [messages[at].content for at in run]
     return [at for place, at in enumerate(run) if messages[at].content not in words[place + 1 :]][::-1]
-
-
-def new_messages(
-    pending: Sequence[StoredMessage], positions: Mapping[str, int], newest: int
-) -> Sequence[StoredMessage]:
-    """Return the pending messages without the beginning that the session has already.
-
-    Instructions in force stay. If the session has all of the list, and more messages since, the list's newest question counts
-    as asked again.
-
-    Args:
-        pending: The messages, in order.
-        positions: Positions of the session's messages with these ids.
-        newest: The position of the session's newest message.
-    """
-    instructions = [pending[at] for at in in_force([one.message for one in pending])]
-    rest = [one for one in pending if one.message.role not in SYSTEM_ROLES]
-    ids = [one.message.id or "" for one in rest]
-    first = next((at for at, given in enumerate(ids) if given not in positions), len(ids))
-    if ids and first == len(ids) and positions[ids[-1]] < newest:
-        first = max((at for at, one in enumerate(rest) if one.message.role == "user"), default=len(ids) - 1)
-    return [*instructions, *rest[first:]]
