@@ -164,8 +164,8 @@ def context(
     _note(rt, read, newest, recall, how)
     rt.temporaries.note_shown(scope, window_view.changed(read.view))
     notes = (*read.seen.notes, *recall.notes, *told)
-    made = read.view.context(placed, whole.tokens, recall, notes, scope)
-    return _with_quotes(rt, scope, made, quotes) if quotes else made
+    recall = _with_quotes(rt, scope, recall, quotes) if quotes else recall
+    return read.view.context(placed, whole.tokens, recall, notes, scope)
 
 
 def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> Asking[Recall]:
@@ -486,16 +486,12 @@ def _of_session(recall_filter: RecallFilter | None, scope: Scope) -> RecallFilte
     return replace(own, kinds=["message"] if passes else ["episodic"], sessions=[here])
 
 
-def _with_quotes(rt: Runtime, scope: Scope, context: Context, lines: Sequence[str]) -> Context:
+def _with_quotes(rt: Runtime, scope: Scope, recall: Recall, lines: Sequence[str]) -> Recall:
     """Put the service's lines in front of what is recalled."""
-    own = lines_inside(context.recall)
+    own = lines_inside(recall.text)
     told = [*lines, *own]
     cost = _cost(rt, scope, told) - _cost(rt, scope, own)
     reasons = (Reason("long_term", "another service found it"),)
     piece = Piece("recall", "\n".join(lines), cost, (), None, _LABEL, reasons)
-    return replace(
-        context,
-        recall=block(told, rt.sign(scope)),
-        tokens=context.tokens + cost,
-        pieces=(piece, *context.pieces),
-    )
+    text, pieces = block(told, rt.sign(scope)), (piece, *recall.pieces)
+    return replace(recall, text=text, tokens=recall.tokens + cost, pieces=pieces)
