@@ -330,11 +330,8 @@ def list_messages(
     if limit is not None:
         check.check_whole_number("limit", limit)
     check.check_whole_number("offset", offset)
-
-    return [
-        one.message
-        for one in rt.db.read(reads.list_where, scope, reads.within(scope, part), limit=limit, offset=offset)
-    ]
+    found = rt.db.read(reads.list_where, scope, reads.within(scope, part), limit=limit, offset=offset)
+    return [one.message for one in found]
 
 
 def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:
@@ -381,9 +378,8 @@ def take_from_list(
 def archive_list(rt: Runtime, scope: Scope, limit: int) -> list[Message]:
     """Archive the oldest active messages. Returns them."""
     check.check_whole_number("count", limit)
-    return [
-        one.message for one in _write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
-    ]
+    found = _write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
+    return [one.message for one in found]
 
 
 # Whole sessions: list, end, fork, synchronize with a list, delete.
