@@ -35,17 +35,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import eq
 from typing import TypeVar
 
-from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role, StoredMessage
+from memlayer_core.message import SYSTEM_ROLES, Block, Message, Role
 from memlayer_core.messages.render import value_of
 
 # Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
 
 _PATIENCE = 100_000
-"""The most pairs of values that are compared in stretches where no value occurs once in both sequences."""
+"""The most pairs of values that are compared between two; in longer stretches, values that occur often begin no run."""
 
 _Chain = tuple[int, int, "_Chain | None"]
 
@@ -62,40 +62,25 @@ def _inside(before: Sequence[bytes], after: Sequence[bytes]) -> dict[int, int]:
 
 
 def _in_runs(before: Sequence[bytes], after: Sequence[bytes], *, prefix: bool) -> dict[int, int]:
-    """Align values that occur once in both sequences, then the equal neighbours of these, then runs between them.
-
-    Longer runs are aligned first, and of equally long runs the newest.
+    """Align values that occur once in both sequences, then equal runs between them: the longest first, then the newest.
 
     Args:
         before: The earlier sequence.
         after: The later sequence.
         prefix: Whether the equal beginning of both is aligned first.
     """
-    first = _alike(before, after) if prefix else 0
+    both = min(len(before), len(after)) if prefix else 0
+    first = next((at for at in range(both) if before[at] != after[at]), both)
     single = [(at + first, to + first) for at, to in _unique_pairs(before[first:], after[first:])]
-    pairs = {**{at: at for at in range(first)}, **dict(single)}
-    stop, end, patience = len(after), len(before), _PATIENCE
-    for at, to in reversed([(first - 1, first - 1), *single]):
-        ours, theirs = before[to + 1 : end], after[at + 1 : stop]
-        front = _alike(ours, theirs) if at >= first else 0
-        back = _alike(ours[front:][::-1], theirs[front:][::-1]) if stop < len(after) else 0
-        pairs.update((at + step, to + step) for step in range(1, front + 1))
-        pairs.update((stop - step, end - step) for step in range(1, back + 1))
-        ours, theirs = ours[front : len(ours) - back], theirs[front : len(theirs) - back]
-        if len(ours) * len(theirs) <= patience:
-            patience -= len(ours) * len(theirs)
-            matcher = SequenceMatcher(None, ours[::-1], theirs[::-1], autojunk=False)
-            for run in matcher.get_matching_blocks():
-                for step in range(1 + back, run.size + 1 + back):
-                    pairs[stop - run.b - step] = end - run.a - step
-        stop, end = at, to
+    pairs = {at: at for at in range(first)}
+    for (at, to), (stop, end) in pairwise([(first, first), *single, (len(after), len(before))]):
+        # What is aligned already stands at both ends, so that a run beside it is longer than others.
+        ours, theirs = before[to : end + 1][::-1], after[at : stop + 1][::-1]
+        many = len(ours) * len(theirs) > _PATIENCE
+        for run in SequenceMatcher(None, ours, theirs, autojunk=many).get_matching_blocks():
+            for step in range(run.size):
+                pairs[at + len(theirs) - 1 - run.b - step] = to + len(ours) - 1 - run.a - step
     return pairs
-
-
-def _alike(one: Sequence[bytes], other: Sequence[bytes]) -> int:
-    """Return how many values are equal at the beginning of both."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (mine, yours) in pairs if mine != yours), min(len(one), len(other)))
 
 
 def _unique_pairs(before: Sequence[bytes], after: Sequence[bytes]) -> list[tuple[int, int]]:
@@ -459,25 +444,3 @@ def in_force(messages: Sequence[Message], *, begins: bool = True) -> list[int]:
         run = [*takewhile(lambda at: messages[at].created_at == messages[run[0]].created_at, run)]
     words = [messages[at].content for at in run]
     return [at for place, at in enumerate(run) if messages[at].content not in words[place + 1 :]][::-1]
-
-
-def new_messages(
-    pending: Sequence[StoredMessage], positions: Mapping[str, int], newest: int
-) -> Sequence[StoredMessage]:
-    """Return the pending messages without the beginning that the session has already.
-
-    Instructions in force stay. If the session has all of the list, and more messages since, the list's newest question counts
-    as asked again.
-
-    Args:
-        pending: The messages, in order.
-        positions: Positions of the session's messages with these ids.
-        newest: The position of the session's newest message.
-    """
-    instructions = [pending[at] for at in in_force([one.message for one in pending])]
-    rest = [one for one in pending if one.message.role not in SYSTEM_ROLES]
-    ids = [one.message.id or "" for one in rest]
-    first = next((at for at, given in enumerate(ids) if given not in positions), len(ids))
-    if ids and first == len(ids) and positions[ids[-1]] < newest:
-        first = max((at for at, one in enumerate(rest) if one.message.role == "user"), default=len(ids) - 1)
-    return [*instructions, *rest[first:]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -32,15 +33,12 @@ def check_messages(messages: object) -> list[Message]:
             hint="Wrap a single message in a list, or use `chat.add(role, text)`.",
         )
     batch = [check_message(message) for message in messages]
-    seen: set[str] = set()
-    for message in batch:
-        if message.id is not None and message.id in seen:
+    for id, times in Counter(message.id for message in batch).items():
+        if id is not None and times > 1:
             raise errors.InvalidMessageError(
-                f"two messages of one batch have the id {message.id!r}",
+                f"two messages of one batch have the id {id!r}",
                 hint="An id names one message of a session: leave `id` out, or make it unique.",
             )
-        if message.id is not None:
-            seen.add(message.id)
     return batch
 
 
@@ -170,11 +168,9 @@ def text_of(name: str, value: object) -> str:
     Raises:
         InvalidMessageError: It is not.
     """
-    if not isinstance(value, str):
-        raise errors.InvalidMessageError(
-            f"`{name}` must be a string, got {type(value).__name__}", hint=f"Pass `{name}` as text."
-        )
-    return value
+    hint = f"Pass `{name}` as text."
+    errors.require(isinstance(value, str), name, "a string", value, hint, errors.InvalidMessageError)
+    return str(value)
 
 
 def at_least_one(name: str, value: object) -> None:

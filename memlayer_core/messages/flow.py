@@ -61,7 +61,7 @@ def restore_originals(
         one_is_new: Whether a message that comes alone and without an id was said just now, whatever it looks like.
     """
     checked = check.check_messages(messages)
-    plain = [_without_our_blocks(rt, scope, message) for message in checked]
+    plain = [_without_our_blocks(rt, scope, one) if "</" in one.text else one for one in checked]
     if one_is_new and len(plain) == 1 and plain[0].id is None and plain[0].tool_call_id is None:
         return plain
     shown = {at: rt.temporaries.key_shown(scope, message) for at, message in enumerate(plain)}
@@ -88,7 +88,7 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message:
 
     In other places, or alone, somebody wrote them.
     """
-    if message.role not in {"user", *SYSTEM_ROLES} or "</" not in message.text:
+    if message.role not in {"user", *SYSTEM_ROLES}:
         return message
 
     def change(text: str) -> str:
@@ -270,7 +270,8 @@ def draft_of(
     """Prepare a checked message for the journal; one without a time was said at `at`, or now.
 
     Where the user's redactor fails, its words are indexed by the index job, which waits until it works. That job also
-    embeds a message that is written although it counts as one of the `digests`, which are not embedded again.
+    embeds a message that is written although it counts as one of the `digests`, which are not embedded again; and all, if
+    that takes time or a model waits for the job.
     """
     spoken = message.is_told and message.role not in SYSTEM_ROLES
     whole = searchable(message.text) if spoken else ""
@@ -285,8 +286,10 @@ def draft_of(
     try:
         if words := rt.own_words(scope.namespace, searched):
             terms = index_terms(words, message.name, draft.message.created_at)
-        if words.strip() and not is_known:
-            embedding = _embedding_of(rt, whole, words, message.role[0] + (message.name or ""))
+        if words.strip() and not is_known and rt.embeds_at_once and rt.extractor is None:
+            vectors = tuple(rt.embedder.embed(passages(words)))
+            speaker, language = message.role[0] + (message.name or ""), language_of(words)
+            embedding = Embedding(vectors, hash_of(whole), speaker, language, rt.embedder.identity)
     except errors.RedactorError:
         terms = None
     return replace(
@@ -297,21 +300,6 @@ def draft_of(
         terms=terms,
         embedding=embedding,
     )
-
-
-def _embedding_of(rt: Runtime, text: str, words: str, speaker: str) -> Embedding | None:
-    """Return the vectors of a text that is not stored yet; None if that takes time, or if a model waits for the index job.
-
-    Args:
-        rt: What the memory works with.
-        text: The whole text.
-        words: What of it may be remembered.
-        speaker: The first letter of the role, and the name.
-    """
-    if not rt.embeds_at_once or rt.extractor is not None:
-        return None
-    vectors = tuple(rt.embedder.embed(passages(words)))
-    return Embedding(vectors, hash_of(text), speaker, language_of(words), rt.embedder.identity)
 
 
 def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
@@ -342,11 +330,8 @@ def list_messages(
     if limit is not None:
         check.check_whole_number("limit", limit)
     check.check_whole_number("offset", offset)
-
-    return [
-        one.message
-        for one in rt.db.read(reads.list_where, scope, reads.within(scope, part), limit=limit, offset=offset)
-    ]
+    found = rt.db.read(reads.list_where, scope, reads.within(scope, part), limit=limit, offset=offset)
+    return [one.message for one in found]
 
 
 def count_list(rt: Runtime, scope: Scope, part: Part | None = None) -> int:
@@ -393,9 +378,8 @@ def take_from_list(
 def archive_list(rt: Runtime, scope: Scope, limit: int) -> list[Message]:
     """Archive the oldest active messages. Returns them."""
     check.check_whole_number("count", limit)
-    return [
-        one.message for one in _write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
-    ]
+    found = _write(rt, writes.archive_list, scope, limit, rt.now(), rt.episode_minimum)
+    return [one.message for one in found]
 
 
 # Whole sessions: list, end, fork, synchronize with a list, delete.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -267,10 +267,7 @@ def _make_session(connection: sa.Connection, scope: Scope, now: datetime, **more
         {
             "bucket": scope.session_bucket,
             "namespace": scope.namespace,
-            "tenant_id": scope.tenant_id,
-            "user_id": scope.user_id,
-            "agent_id": scope.agent_id,
-            "session_id": scope.session_id,
+            **asdict(scope),
             "next_position": STEP,
             **dict.fromkeys(("messages", "tokens", "memory_start"), 0),
             **dict.fromkeys(("created_at", "updated_at", "idle_since"), statements.to_micros(now)),
@@ -369,7 +366,8 @@ def list_sessions(connection: sa.Connection, reach: Scope, limit: int | None, of
     return [session_from(row) for row in rows]
 
 
-def _of_tenant(tenant_id: str, user_id: str | None) -> Any:
+def of_tenant(tenant_id: str, user_id: str | None) -> Any:
+    """Return the condition on `sessions` for those of a tenant, or of one user."""
     if user_id is None:
         return sessions.c.tenant_id == tenant_id
     return sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
@@ -382,7 +380,7 @@ def inventory(
 
     No write changes this order, so no session is missed or returned twice.
     """
-    these = sessions.c.number > after, _of_tenant(tenant_id, user_id)
+    these = sessions.c.number > after, of_tenant(tenant_id, user_id)
     query = sa.select(sessions).where(*these).order_by(sessions.c.number).limit(limit)
     return [session_from(row) for row in connection.execute(query)]
 
@@ -478,7 +476,7 @@ def versions(
 
 def count_all(connection: sa.Connection, tenant_id: str, user_id: str | None) -> int:
     """Return how many messages and versions a tenant has, or one user."""
-    whose = _of_tenant(tenant_id, user_id)
+    whose = of_tenant(tenant_id, user_id)
     now = sa.select(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0)).where(whose)
     former = sa.and_(messages.c.session == sessions.c.number, ~IN_FORCE)
     before = sa.select(sa.func.count()).select_from(sessions).join(messages, former).where(whose)
@@ -537,41 +535,30 @@ def list_users(connection: sa.Connection, text: str, limit: int | None, offset: 
     """
     of_user = sessions.c.namespace == namespaces.c.namespace
     used = sa.select(sa.func.max(sessions.c.updated_at)).where(of_user).scalar_subquery()
-    query = sa.select(
-        namespaces.c.namespace, namespaces.c.tenant_id, namespaces.c.user_id, used.label("used")
-    )
-    query = query.where(namespaces.c.user_id != "")
+    ids = namespaces.c["tenant_id", "user_id"]
+    query = sa.select(namespaces.c.namespace, *ids, used.label("used")).where(namespaces.c.user_id != "")
     if text:
-        query = query.where(
-            namespaces.c.user_id.icontains(text, autoescape=True)
-            | namespaces.c.tenant_id.icontains(text, autoescape=True)
-        )
+        query = query.where(sa.or_(*(one.icontains(text, autoescape=True) for one in ids)))
     # Of the page alone, the rest is counted.
     page = query.order_by(used.desc().nulls_last(), namespaces.c.namespace).limit(limit).offset(offset)
     some = page.subquery()
 
-    def counted(what: Any, table: Any, *where: Any) -> Any:
-        return sa.select(what).where(table.c.namespace == some.c.namespace, *where).scalar_subquery()
+    def count(name: str, what: Any, table: Any, *where: Any) -> Any:
+        counted = sa.select(what).where(table.c.namespace == some.c.namespace, *where)
+        return counted.scalar_subquery().label(name)
 
-    rows = connection.execute(
-        sa.select(
-            some,
-            counted(sa.func.count(), sessions).label("sessions"),
-            counted(sa.func.coalesce(sa.func.sum(sessions.c.messages), 0), sessions).label("messages"),
-            counted(sa.func.count(), records, records.c.replaced_by.is_(None)).label("records"),
-        ).order_by(some.c.used.desc().nulls_last(), some.c.namespace)
+    said = sa.func.coalesce(sa.func.sum(sessions.c.messages), 0)
+    counts = (
+        count("sessions", sa.func.count(), sessions),
+        count("messages", said, sessions),
+        count("records", sa.func.count(), records, records.c.replaced_by.is_(None)),
     )
-    return [
-        User(
-            row.user_id,
-            row.tenant_id,
-            row.sessions,
-            int(row.messages),
-            row.records,
-            None if row.used is None else statements.from_micros(row.used),
-        )
-        for row in rows
-    ]
+    in_order = some.c.used.desc().nulls_last(), some.c.namespace
+    users: list[User] = []
+    for row in connection.execute(sa.select(some, *counts).order_by(*in_order)):
+        at = None if row.used is None else statements.from_micros(row.used)
+        users.append(User(row.user_id, row.tenant_id, row.sessions, int(row.messages), row.records, at))
+    return users
 
 
 # Where the windows of a session begin, in SQL. Each function runs in its caller's transaction.

@@ -178,16 +178,10 @@ def as_prompt(message: Message) -> Message:
     if raw is not None:
         dump = _change_texts(raw.dump, change)
         raw = raw if dump is raw.dump else replace(raw, dump=dump)
-    content, calls = _change_texts(message.content, change), message.tool_calls
-    if calls:
-        calls = tuple(_change_call(call, change) for call in calls)
-    name = None if message.name is None else change(message.name)
-    if (content, raw) == (message.content, message.raw) and (name, calls) == (
-        message.name,
-        message.tool_calls,
-    ):
-        return message
-    return replace(message, content=content, name=name, tool_calls=calls, raw=raw)
+    content, name = _change_texts(message.content, change), _change_texts(message.name, change)
+    calls = tuple(_change_call(call, change) for call in message.tool_calls)
+    made = replace(message, content=content, name=name, tool_calls=calls, raw=raw)
+    return message if made == message else made
 
 
 def _change_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
@@ -206,15 +200,11 @@ def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
         if value.get("$memlayer") == "str":
             text = b64decode(value["value"]).decode("utf-8", "surrogatepass")
             return value if change(text) == text else change(text)
-        odd = {
-            key: made for key, inner in value.items() if (made := _change_texts(inner, change)) is not inner
-        }
-        if odd or any(change(key) != key for key in value):
-            return {change(key): odd.get(key, inner) for key, inner in value.items()}
-    elif isinstance(value, list | tuple):
-        items = [_change_texts(inner, change) for inner in value]
-        if any(made is not inner for made, inner in zip(items, value, strict=True)):
-            return type(value)(items)
+        fields = {change(key): _change_texts(inner, change) for key, inner in value.items()}
+        return value if fields == value else fields
+    if isinstance(value, list | tuple):
+        items = type(value)(_change_texts(inner, change) for inner in value)
+        return value if items == value else items
     return value
 
 

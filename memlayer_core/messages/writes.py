@@ -589,12 +589,9 @@ def session_ids(
         user_id: The user; None: sessions without a user.
         agent_id: The agent; None: sessions without an agent.
     """
+    whose = reads.of_tenant(tenant_id, user_id)
     if user_id is None:
-        whose = sa.and_(
-            sessions.c.tenant_id == tenant_id, sessions.c.user_id == sa.literal(ALONE) + sessions.c.session_id
-        )
-    else:
-        whose = sessions.c.namespace == Scope(user_id, tenant_id=tenant_id).namespace
+        whose &= sessions.c.user_id == sa.literal(ALONE) + sessions.c.session_id
     of_agent = sessions.c.agent_id.is_not_distinct_from(agent_id)
     query = sa.select(sessions.c.session_id).where(whose, of_agent, sessions.c.messages > 0)
     return list(connection.scalars(query.order_by(sessions.c.number)))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
 from memlayer_core.facts.flow import reader_of
-from memlayer_core.message import Message, StoredMessage, is_task
+from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.align import new_messages
 from memlayer_core.messages.check import check_messages, text_of
 from memlayer_core.messages.flow import drafts_of
 from memlayer_core.messages.model import PreparedMessage, Session
@@ -165,8 +164,8 @@ def context(
     _note(rt, read, newest, recall, how)
     rt.temporaries.note_shown(scope, window_view.changed(read.view))
     notes = (*read.seen.notes, *recall.notes, *told)
-    made = read.view.context(placed, whole.tokens, recall, notes, scope)
-    return _with_quotes(rt, scope, made, quotes) if quotes else made
+    recall = _with_quotes(rt, scope, recall, quotes) if quotes else recall
+    return read.view.context(placed, whole.tokens, recall, notes, scope)
 
 
 def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> Asking[Recall]:
@@ -264,12 +263,17 @@ def _read_newest(
 def _not_stored(
     connection: Connection, scope: Scope, session: Session | None, drafts: Sequence[PreparedMessage]
 ) -> Sequence[StoredMessage]:
-    """Return the pending messages that are not stored yet."""
-    new = [draft.as_message(scope) for draft in drafts]
+    """Return the pending messages that are not stored yet. If all are, and more since, the newest question is asked again."""
+    pending = [draft.as_message(scope) for draft in drafts]
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    if session is None or not named:
-        return new
-    return new_messages(new, messages_reads.positions(connection, session, named), session.newest)
+    stored = messages_reads.positions(connection, session, named) if session is not None and named else {}
+    new = [one for one in pending if one.message.id not in stored]
+    last = stored.get(pending[-1].message.id or "")
+    is_answered = session is not None and last is not None and last < session.newest
+    if is_answered and all(one.message.role in SYSTEM_ROLES for one in new):
+        questions = (at for at, one in enumerate(pending) if one.message.role == "user")
+        new += pending[max(questions, default=-1) :]
+    return new
 
 
 def _read(
@@ -482,16 +486,12 @@ def _of_session(recall_filter: RecallFilter | None, scope: Scope) -> RecallFilte
     return replace(own, kinds=["message"] if passes else ["episodic"], sessions=[here])
 
 
-def _with_quotes(rt: Runtime, scope: Scope, context: Context, lines: Sequence[str]) -> Context:
+def _with_quotes(rt: Runtime, scope: Scope, recall: Recall, lines: Sequence[str]) -> Recall:
     """Put the service's lines in front of what is recalled."""
-    own = lines_inside(context.recall)
+    own = lines_inside(recall.text)
     told = [*lines, *own]
     cost = _cost(rt, scope, told) - _cost(rt, scope, own)
     reasons = (Reason("long_term", "another service found it"),)
     piece = Piece("recall", "\n".join(lines), cost, (), None, _LABEL, reasons)
-    return replace(
-        context,
-        recall=block(told, rt.sign(scope)),
-        tokens=context.tokens + cost,
-        pieces=(piece, *context.pieces),
-    )
+    text, pieces = block(told, rt.sign(scope)), (piece, *recall.pieces)
+    return replace(recall, text=text, tokens=recall.tokens + cost, pieces=pieces)

@@ -394,12 +394,7 @@ class _Draft:
 
     def _beyond(self, target: int) -> int:
         """Return how many of the oldest turns exceed the target; the newest with a user's message never does."""
-        total = self.tokens
-        for first, turn in enumerate(self._groups[: self._current]):
-            if total <= target:
-                return first
-            total -= sum(self._costs[entry.position] for entry in turn)
-        return self._current
+        return bisect_left(range(self._current), -target, key=lambda first: -self.tokens_without(first))
 
     def make_current_smaller(self, hard: int) -> None:
         """Shorten the newest turn without its question, as far as necessary, the oldest messages first.
