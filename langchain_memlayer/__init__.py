@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         with_memory as with_memory,
     )
     from langchain_memlayer.store import MemlayerStore as MemlayerStore
-    from langchain_memlayer.summarizer import create_summarizer as create_summarizer
 
 _HOMES = {
     "MemlayerChatMessageHistory": "history",
@@ -68,7 +67,6 @@ _HOMES = {
     "MemlayerStore": "store",
     "allow_classes": "messages",
     "create_memory_tools": "agent_tools",
-    "create_summarizer": "summarizer",
     "from_core": "messages",
     "reload_tool": "history",
     "to_core": "messages",

@@ -14,7 +14,7 @@ from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError
-from memlayer_core.integration import memory_of, roles_of, token_limit_of
+from memlayer_core.integration import memory_of, token_limit_of
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
 with needs("langchain", "create_memory_tools"):
@@ -32,6 +32,7 @@ class RunScope:
     """The ids of an agent's conversations. An id that is a function is called with the `Runtime` of each run.
 
     Attributes:
+        memory: The memory that stores them.
         user_id: The user. None: the user who is logged in to LangGraph Server, else the field `user_id` of the run's
             context, or of its `configurable`. If a run has none, its session stands alone: it recalls nothing from
             other sessions, and they recall nothing from it.
@@ -45,6 +46,7 @@ class RunScope:
         InvalidRecordError: `roles` is neither a function nor a list of texts.
     """
 
+    memory: Memory
     user_id: str | Callable[[Any], str] | None = None
     session_id: str | Callable[[Any], str] | None = None
     tenant_id: str | Callable[[Any], str] = "default"
@@ -52,19 +54,19 @@ class RunScope:
     roles: Iterable[str] | Callable[[Any], Iterable[str]] = ()
 
     def __post_init__(self) -> None:
-        def constant(value: Any, default: str) -> Any:
+        def constant(value: Any, default: Any) -> Any:
             return default if value is None or callable(value) else value
 
         tenant, user = constant(self.tenant_id, "default"), constant(self.user_id, "anybody")
-        Scope(user, constant(self.session_id, "any"), self.agent_id, tenant)
+        scope = Scope(user, constant(self.session_id, "any"), self.agent_id, tenant)
+        roles = self.memory.chat_of(scope, roles=constant(self.roles, ())).roles  # raises for unusable ones
         if not callable(self.roles):  # each run reads them, and an iterator can be read only once
-            object.__setattr__(self, "roles", roles_of(self.roles))
+            object.__setattr__(self, "roles", roles)
 
-    def chat(self, memory: Memory, runtime: Any) -> Chat:
+    def chat(self, runtime: Any) -> Chat:
         """Return the conversation of a run.
 
         Args:
-            memory: The memory that stores it.
             runtime: The `Runtime` of a hook, the `ToolRuntime` of a tool, or what stands for it outside of LangGraph.
 
         Raises:
@@ -84,7 +86,7 @@ class RunScope:
             scope = Scope.alone(session, tenant_id=tenant, agent_id=self.agent_id)
         else:
             scope = Scope(user, session, self.agent_id, tenant)
-        return memory.chat_of(scope, roles=value_of(self.roles))
+        return self.memory.chat_of(scope, roles=value_of(self.roles))
 
 
 def default_session(runtime: Any) -> str:
@@ -196,8 +198,8 @@ def create_memory_tools(
         limit = token_limit_of(chat.memory.settings.max_tokens, None, token_limit)
         return agent_tools(lambda _: chat, limit, filter)
     limit = token_limit_of(memory_of(memory).settings.max_tokens, None, token_limit)
-    scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
-    return agent_tools(lambda runtime: scope.chat(memory, runtime), limit, filter)
+    scope = RunScope(memory, user_id, session_id, tenant_id, agent_id, roles)
+    return agent_tools(scope.chat, limit, filter)
 
 
 def agent_tools(

@@ -16,22 +16,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
-from memlayer_core.integration import (
-    Asking,
-    ChatState,
-    Policies,
-    Threads,
-    Times,
-    async_drive,
-    async_read,
-    async_write,
-    context_flow,
-    dated,
-    drive,
-    memory_of,
-    roles_of,
-    token_limit_of,
-)
+from memlayer_core.integration import ChatState, Policies, Times, dated, memory_of, token_limit_of
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
@@ -87,7 +72,6 @@ class HistoryFactory(Generic[H]):
         make: Makes a history; it may be async if its callers are. A single id is passed by position, several by name.
         config_specs: The fields of a config's `configurable` that name the ids. All are required.
         constant_ids: The ids that are the same for all calls. A call that names another id is refused.
-        blocks: Whether `make` may block an event loop.
     """
 
     def __init__(
@@ -95,12 +79,9 @@ class HistoryFactory(Generic[H]):
         make: Callable[..., H],
         config_specs: Sequence[ConfigurableFieldSpec],
         constant_ids: Mapping[str, str] | None = None,
-        *,
-        blocks: bool = True,
     ) -> None:
         self.config_specs = list(config_specs)
         self._make = make
-        self._blocks = blocks
         self._constant_ids = dict(constant_ids or {})
         names = (spec.id for spec in self.config_specs)
         self.__signature__ = inspect.Signature(
@@ -152,28 +133,31 @@ class HistoryFactory(Generic[H]):
             ids |= {name: str(thread) for name, value in ids.items() if value is None and name in _SESSIONS}
         return ids
 
-    def history_of(self, config: RunnableConfig) -> Any:
+    def history_of(self, config: RunnableConfig) -> MemlayerChatMessageHistory:
         """Return the history of the conversation that a call's config names.
 
         Raises:
             InvalidScopeError: The config does not name it, or names another user, tenant or agent.
-            ConfigurationError: The function is async.
+            ConfigurationError: The function is async, or makes something else.
         """
-        history = self(**self._ids_in(config))
-        if inspect.isawaitable(history):
-            if inspect.iscoroutine(history):
-                history.close()
-            raise ConfigurationError(
-                "the function that makes a session's history is async, and this call is not",
-                hint="Call the chain with `ainvoke`, `abatch` or `astream`, or give it a blocking function.",
-            )
-        return history
+        return _checked(self(**self._ids_in(config)))
 
-    async def ahistory_of(self, config: RunnableConfig) -> Any:
+    async def ahistory_of(self, config: RunnableConfig) -> MemlayerChatMessageHistory:
         """Return the history, as `history_of` does, of a function that may be async."""
-        ids = self._ids_in(config)
-        history = await asyncio.to_thread(self, **ids) if self._blocks else self(**ids)
-        return await history if inspect.isawaitable(history) else history
+        history = await asyncio.to_thread(self, **self._ids_in(config))  # it may block
+        return _checked(await history if inspect.isawaitable(history) else history)
+
+
+def _checked(history: Any) -> MemlayerChatMessageHistory:
+    if isinstance(history, MemlayerChatMessageHistory):
+        return history
+    if inspect.iscoroutine(history):
+        history.close()
+    raise ConfigurationError(
+        f"a session's history here is a `MemlayerChatMessageHistory`, async only in an async call, got {history!r:.80}",
+        hint="Other histories go into LangChain's `RunnableWithMessageHistory`. If the function that makes them is async, "
+        "call the chain with `ainvoke`, `abatch` or `astream`.",
+    )
 
 
 def factory_of(
@@ -249,8 +233,6 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         InvalidLimitError: A limit is below one, or a policy is unknown.
     """
 
-    _drive = staticmethod(drive)
-
     def __init__(
         self,
         memory: Memory,
@@ -267,7 +249,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         super().__init__()
         memory = memory_of(memory)
         scope = Scope.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
-        self.chat = memory.chat_of(scope, roles=roles_of(roles))
+        self.chat = memory.chat_of(scope, roles=roles)
         self.token_limit = token_limit_of(memory.settings.max_tokens, policy, token_limit)
         self.policy, self._reload = policy, reload
 
@@ -312,14 +294,16 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
                 hint="Each call names its `session_id`, `conversation_id` or `thread_id`. Any other id is named by the "
                 "calls, or is an argument here.",
             )
-        make = partial(cls, memory, **{**named, "roles": roles_of(named.get("roles", ()))})
-        make(session_id="any")  # raises for unusable arguments now, not at the first call
+        first = cls(
+            memory, session_id="any", **named
+        )  # raises for unusable arguments now, not at the first call
+        make = partial(cls, memory, **{**named, "roles": first.chat.roles})
         [session] = sessions
 
         def make_history(*alone: str, **ids: Any) -> Any:
             return make(session_id=alone[0] if alone else ids.pop(session), **ids)
 
-        return HistoryFactory(make_history, specs, constant, blocks=False)
+        return HistoryFactory(make_history, specs, constant)
 
     @property
     def messages(self) -> list[BaseMessage]:
@@ -367,15 +351,17 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """
         self.chat.add_temporary(translate_batch(messages))
 
-    aadd_temporary = async_read(add_temporary)
-    """Do `add_temporary` without blocking the event loop."""
+    async def aadd_temporary(self, messages: Sequence[BaseMessage]) -> None:
+        """Do `add_temporary` without blocking the event loop."""
+        await self._threads.read(self.add_temporary, messages)
 
     def clear(self) -> None:
         """Delete the session's messages and their index entries."""
         self.chat.clear()
 
-    aclear = async_write(clear)
-    """Do `clear` without blocking the event loop."""
+    async def aclear(self) -> None:
+        """Do `clear` without blocking the event loop."""
+        await self.chat.aclear()
 
     def context(
         self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
@@ -390,33 +376,21 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         Raises:
             InvalidLimitError: No context can keep the limit, or a policy is unknown.
         """
+        return compose_messages(self.chat.context(query, **self._limits(token_limit, policy)))
+
+    async def acontext(
+        self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
+    ) -> list[BaseMessage]:
+        """Do `context` without blocking the event loop."""
+        return compose_messages(await self.chat.acontext(query, **self._limits(token_limit, policy)))
+
+    def _limits(self, token_limit: int | None, policy: Policies | None) -> dict[str, Any]:
         limit = self.token_limit if token_limit is None else token_limit
         policy = self.policy if policy is None else policy
-        options: Any = {"token_limit": limit, "policy": policy, "reload": self._reload}
-        return self._drive(_composed(context_flow(self.chat, query, **options)))
-
-    acontext = async_drive(context)
-    """Do `context` without blocking the event loop."""
-
-    @property
-    def _threads(self) -> Threads:
-        return self.chat.memory.runtime.threads
-
-    def set_memory(self, memory: Memory) -> None:
-        """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
-
-        Raises:
-            ConfigurationError: `memory` is not a `Memory`.
-            StoreClosedError: The memory is closed.
-        """
-        self.chat.set_memory(memory)
+        return {"token_limit": limit, "policy": policy, "reload": self._reload}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.chat!r})"
-
-
-def _composed(flow: Asking[Context]) -> Asking[list[BaseMessage]]:
-    return compose_messages((yield from flow))
 
 
 def compose_messages(context: Context, other_parts: object = ()) -> list[BaseMessage]:

@@ -7,35 +7,25 @@ import json
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import cache
 from itertools import islice
 from operator import is_
 from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
-from langchain_core.messages import (
-    AIMessage,
-    AnyMessage,
-    BaseMessage,
-    RemoveMessage,
-    SystemMessage,
-    ToolMessage,
-)
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer import needs
 from langchain_memlayer.history import compose_messages
 from langchain_memlayer.messages import VISIBLE, fresh_answers, is_summary, to_core
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
+from memlayer_core.errors import InvalidLimitError, InvalidScopeError
 from memlayer_core.integration import (
     Asking,
-    LanguageModelLike,
     Policies,
     as_prompt,
     context_flow,
@@ -46,7 +36,7 @@ from memlayer_core.integration import (
     token_limit_of,
 )
 from memlayer_core.message import SYSTEM_ROLES, TASK
-from memlayer_core.seams import TokenCounter
+from memlayer_core.seams import LanguageModel, TokenCounter
 from memlayer_core.tools import Mode, check_mode
 
 with needs("langchain", "MemlayerMiddleware"):
@@ -188,7 +178,6 @@ class AgentThread(Chat):
         trims = messages is not None and self._is_shorter(messages)
         marks = {_LINEAGE: self._lineage, _TRIMMED: trims or None, TASK: is_task or None}
         self._marks: dict[str, Any] = {name: mark for name, mark in marks.items() if mark is not None}
-        self._since: datetime | None = None
         # What is stored as the snapshot says, by the checksums of ids.
         self.stored = self._ids - (Counter(_cut(self.pending, _ID)) - Counter(_cut(failure, _ID)))
 
@@ -324,23 +313,7 @@ class AgentThread(Chat):
 
     def replaceable(self, message: Message) -> bool:
         """Return whether this line may remove a message that the history has and its list does not have."""
-        if not self.snapshot.get("ended"):
-            return True
-        lineage = message.metadata.get(_LINEAGE)
-        if lineage == self._lineage:
-            self._since = min(filter(None, (self._since, message.created_at)), default=None)
-        elif lineage and self._since and message.created_at and message.created_at > self._since:
-            _warn_of_another_agent()
-        return lineage == self._lineage
-
-
-@cache
-def _warn_of_another_agent() -> None:
-    """Warn once in a process."""
-    logger.warning(
-        "another agent writes to the same thread, with its own checkpoints that this agent does not see: "
-        "give the agents of several processes a shared checkpointer, or none"
-    )
+        return not self.snapshot.get("ended") or message.metadata.get(_LINEAGE) == self._lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,19 +386,19 @@ class ModelMessages:
         suffix: The same, after the first message of the thread.
     """
 
-    thread: tuple[AnyMessage, ...]
-    edits: Mapping[str | None, AnyMessage]
-    prefix: tuple[AnyMessage, ...]
-    suffix: tuple[AnyMessage, ...]
+    thread: tuple[BaseMessage, ...]
+    edits: Mapping[str | None, BaseMessage]
+    prefix: tuple[BaseMessage, ...]
+    suffix: tuple[BaseMessage, ...]
 
 
 def split_request(request: ModelRequest[Any]) -> ModelMessages:
     """Separate the thread's own messages from those that other middleware added for this call."""
     messages = request.state.get("messages") or request.messages  # a new request may have no state
     state = {message.id: message for message in messages}
-    thread: list[AnyMessage] = []
-    extra: tuple[list[AnyMessage], list[AnyMessage]] = ([], [])
-    edits: dict[str | None, AnyMessage] = {}
+    thread: list[BaseMessage] = []
+    extra: tuple[list[BaseMessage], list[BaseMessage]] = ([], [])
+    edits: dict[str | None, BaseMessage] = {}
     for message in request.messages:
         if isinstance(message, ToolMessage) and message.id is None:
             set_id(message)  # the agent's answer to an invalid call, which it puts into its state
@@ -450,7 +423,7 @@ def cost(tokens: TokenCounter, request: ModelRequest[Any], extra: Sequence[BaseM
     return sum(map(tokens.text, texts)) + sum(tokens.message(to_core(one)) for one in (*system, *extra))
 
 
-def added_messages(messages: list[AnyMessage], prompt: Sequence[AnyMessage]) -> list[AnyMessage]:
+def added_messages(messages: list[Any], prompt: Sequence[BaseMessage]) -> list[Any]:
     """Return the messages that other middleware appended to a prompt in place: LangChain puts them into the state."""
     old, new = messages[: len(prompt)], messages[len(prompt) :]
     same = len(old) == len(prompt) and all(map(is_, old, prompt))
@@ -461,29 +434,6 @@ def set_id(message: BaseMessage) -> None:
     """Give a message an id, as the agent's state would."""
     if message.id is None:
         message.id = str(uuid.uuid4())
-
-
-@contextmanager
-def tool_errors(request: ModelRequest[Any]) -> Iterator[None]:
-    """Say what to do if a model does not take tools."""
-    try:
-        yield
-    except NotImplementedError as problem:
-        if not request.tools or _binds_tools(request):
-            raise
-        raise ConfigurationError(
-            f"the agent has tools, and {type(request.model).__name__} takes none: its `bind_tools` is not implemented",
-            hint='Use a model that takes tools; or `MemlayerMiddleware(…, mode="STATIC")`, which adds no tools, and give '
-            "the agent none of your own.",
-        ) from problem
-
-
-def _binds_tools(request: ModelRequest[Any]) -> bool:
-    try:
-        request.model.bind_tools([])
-    except NotImplementedError:
-        return False
-    return True
 
 
 class MemlayerState(AgentState[Any]):
@@ -510,7 +460,7 @@ class _Call:
     chat: AgentThread
     original: ModelRequest[Any]
     request: ModelRequest[Any]
-    prompt: tuple[AnyMessage, ...]
+    prompt: tuple[BaseMessage, ...]
     newest: Newest | None
     tokens: int
     rewinds: bool
@@ -582,12 +532,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         token_limit: int | None = None,
         policy: Policies | None = None,
         destructive: bool = False,
-        model: LanguageModelLike | None = None,
+        model: BaseLanguageModel[Any] | LanguageModel | Callable[..., Any] | None = None,
     ) -> None:
         super().__init__()
         check_mode(mode)
         self._memory = memory_of(memory)
-        self._run_scope = RunScope(user_id, session_id, tenant_id, agent_id, roles)
+        self._run_scope = RunScope(self._memory, user_id, session_id, tenant_id, agent_id, roles)
         self._recalls = mode != "AGENT"
         self._limit = token_limit_of(memory.settings.max_tokens, policy, token_limit)
         self._policy = policy
@@ -609,13 +559,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
         call = drive(self._prepare(request))
-        with tool_errors(call.request):
-            try:
-                response = handler(call.request)
-            except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-                call = drive(self._recover(call, problem))
-                response = handler(call.request)
-            return self._conclude(call, response)
+        try:
+            response = handler(call.request)
+        except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
+            call = drive(self._recover(call, problem))
+            response = handler(call.request)
+        return self._conclude(call, response)
 
     async def awrap_model_call(
         self,
@@ -625,13 +574,12 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         """Store new messages, give the model its context, and store its answer."""
         threads = self._memory.runtime.threads  # raises if the memory is closed
         call = await threads.drive(self._prepare(request), writes=True)
-        with tool_errors(call.request):
-            try:
-                response = await handler(call.request)
-            except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-                call = await threads.drive(self._recover(call, problem), writes=True)
-                response = await handler(call.request)
-            return await threads.write(self._conclude, call, response)
+        try:
+            response = await handler(call.request)
+        except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
+            call = await threads.drive(self._recover(call, problem), writes=True)
+            response = await handler(call.request)
+        return await threads.write(self._conclude, call, response)
 
     def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
@@ -643,13 +591,13 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def _chat(self, runtime: Any) -> Chat:
         """Return the conversation of a tool's call."""
-        chat = self._run_scope.chat(self._memory, runtime)
+        chat = self._run_scope.chat(runtime)
         own_snapshot(chat, runtime, getattr(runtime, "state", None))
         return chat
 
     def _thread(self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False) -> AgentThread:
         """Return the conversation of a run, with the snapshot in its state, if it is of this memory."""
-        chat = self._run_scope.chat(self._memory, runtime)
+        chat = self._run_scope.chat(runtime)
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)
         messages = state["messages"] if in_call and snapshot else None
@@ -770,7 +718,7 @@ def _compose_request(
     return request.override(system_message=instructions, messages=messages)
 
 
-def _left_out_ids(context: Context, thread: Sequence[AnyMessage]) -> tuple[str, ...]:
+def _left_out_ids(context: Context, thread: Sequence[BaseMessage]) -> tuple[str, ...]:
     """Return the ids of the thread's messages in front of the first one in the context."""
     ids = {id for piece in context.pieces if piece.kind == "window" for id in piece.message_ids}
     first = next((at for at, message in enumerate(thread) if message.id in ids), 0)

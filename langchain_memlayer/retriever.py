@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from langchain_core.callbacks import CallbackManagerForRetrieverRun
+from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import Threads, async_drive, drive, memory_of, roles_of, search_wider
+from memlayer_core.integration import Asking, drive, memory_of, search_wider
 from memlayer_core.message import JSON
+
+
+class RetrieverOptions(TypedDict, total=False):
+    """The options of a `MemlayerRetriever`, which explains them."""
+
+    user_id: str | None
+    session_id: str | None
+    tenant_id: str
+    agent_id: str | None
+    roles: Iterable[str]
+    token_limit: int | None
+    k: int
+    filter: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None
+    tags: list[str] | None
+    metadata: dict[str, Any] | None
 
 
 class MemlayerRetriever(BaseRetriever):
@@ -40,7 +55,8 @@ class MemlayerRetriever(BaseRetriever):
             documents, `{"kind": "record"}`, or a function that returns whether to keep a document: if few
             documents pass, more hits are searched, up to 64 times `k`; documents that are too long for the token
             limit are then skipped.
-        **kwargs: The fields of every retriever: `tags`, `metadata` and so on.
+        tags: Marks of its runs in traces, as in every retriever.
+        metadata: More about its runs, as in every retriever.
 
     Raises:
         ConfigurationError: `memory` is not a `Memory`.
@@ -53,7 +69,6 @@ class MemlayerRetriever(BaseRetriever):
 
     # Without "forbid", a misspelled `tenant` would be ignored.
     model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
-    _drive = staticmethod(drive)
 
     memory: Memory
     user_id: str | None = None
@@ -65,33 +80,10 @@ class MemlayerRetriever(BaseRetriever):
     k: int = 10
     filter: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None = None
 
-    def __init__(  # pydantic's own constructor would not take `memory` by position
-        self,
-        memory: Memory,
-        *,
-        user_id: str | None = None,
-        session_id: str | None = None,
-        tenant_id: str = "default",
-        agent_id: str | None = None,
-        roles: Iterable[str] = (),
-        token_limit: int | None = None,
-        k: int = 10,
-        filter: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            memory=memory_of(memory),
-            user_id=user_id,
-            session_id=session_id,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-            roles=roles_of(roles),
-            token_limit=token_limit,
-            k=k,
-            filter=filter,
-            **kwargs,
-        )
-        if user_id is None and session_id is None:
+    def __init__(self, memory: Memory, **options: Unpack[RetrieverOptions]) -> None:
+        # pydantic's own constructor would not take `memory` by position
+        super().__init__(memory=memory_of(memory), **options)
+        if self.user_id is None and self.session_id is None:
             self._scope()  # raises, and says what to name; other ids are checked by each search
 
     def _scope(self) -> Scope:
@@ -102,19 +94,19 @@ class MemlayerRetriever(BaseRetriever):
             agent_id=self.agent_id,
         )
 
-    @property
-    def _threads(self) -> Threads:
-        return self.memory.runtime.threads
-
     def _get_relevant_documents(
-        self,
-        query: str,
-        *,
-        run_manager: CallbackManagerForRetrieverRun,  # no run is begun below this one
-        k: int | None = None,
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
+        return drive(self._search(query, k))
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
+    ) -> list[Document]:
+        return await self.memory.runtime.threads.drive(self._search(query, k))
+
+    def _search(self, query: str, k: int | None) -> Asking[list[Document]]:
         wanted = self.filter
-        flow = search_wider(
+        return search_wider(
             self.memory.runtime,
             self._scope(),
             query,
@@ -124,9 +116,6 @@ class MemlayerRetriever(BaseRetriever):
             limit=self.k if k is None else k,
             token_limit=self.token_limit,
         )
-        return self._drive(flow)
-
-    _aget_relevant_documents = async_drive(_get_relevant_documents)  # type: ignore[arg-type]  # its run manager
 
 
 def _document(hit: Hit) -> Document:

@@ -5,16 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Callable,
-    Coroutine,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -318,10 +309,10 @@ def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] =
     chat.add_messages(messages.values(), answers=new)
 
 
-async def write(flow: Callable[..., None], call: Exchange, output: Any) -> None:
+async def write(flow: Callable[..., None], call: Exchange, *output: Any) -> None:
     """Run a flow that stores a call, in a thread of its memory."""
     threads = call.chat.memory.runtime.threads  # raises if the memory is closed
-    await threads.write(flow, call, output)
+    await threads.write(flow, call, *output)
 
 
 async def finish(work: Coroutine[Any, Any, None]) -> None:
@@ -376,20 +367,19 @@ class RunnableWithMemory(Runnable[Any, Any]):
         """
         calls: list[Exchange] = []
         chunks: list[Any] = []
-        stream = self._transform_stream_with_config(
+        stream: Any = self._transform_stream_with_config(
             iter([input]), partial(self._stream, calls), config, **kwargs
         )
+        has_ended = False
         try:
-            with closing(cast("Generator[Any]", stream)):
+            with closing(stream):
                 for chunk in stream:
                     chunks.append(chunk)
                     yield chunk
-        except BaseException:
+            has_ended = True
+        finally:
             if calls:
-                self._break_off(calls[-1], chunks)
-            raise
-        if calls:
-            self._close(calls[-1], partial(join_chunks, chunks))
+                self._close_stream(calls[-1], chunks, has_ended)
 
     async def astream(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
@@ -401,20 +391,19 @@ class RunnableWithMemory(Runnable[Any, Any]):
             yield input
 
         chunks: list[Any] = []
-        stream = self._atransform_stream_with_config(
+        stream: Any = self._atransform_stream_with_config(
             inputs(), partial(self._astream, calls), config, **kwargs
         )
+        has_ended = False
         try:
-            async with aclosing(cast("AsyncGenerator[Any]", stream)):
+            async with aclosing(stream):
                 async for chunk in stream:
                     chunks.append(chunk)
                     yield chunk
-        except BaseException:
+            has_ended = True
+        finally:
             if calls:
-                await finish(write(self._break_off, calls[-1], chunks))
-            raise
-        if calls:
-            await finish(write(self._close, calls[-1], partial(join_chunks, chunks)))
+                await finish(write(self._close_stream, calls[-1], chunks, has_ended))
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -452,7 +441,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
             call = self._open(value, config, (call, problem))
             output = self.bound.invoke(call.input, config, **kwargs)
-        self._close(call, lambda: output)
+        self._close(call, output)
         return output
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
@@ -462,7 +451,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
             call = await self._aopen(value, config, (call, problem))
             output = await self.bound.ainvoke(call.input, config, **kwargs)
-        await write(self._close, call, lambda: output)
+        await write(self._close, call, output)
         return output
 
     def _stream(
@@ -502,12 +491,14 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
         """Do `_open` without blocking the event loop."""
-        history = _checked(await self._histories.ahistory_of(config))
+        history = await self._histories.ahistory_of(config)
         threads = history.chat.memory.runtime.threads  # raises if the memory is closed
         return await threads.drive(self._read(history, value, overflow))
 
-    def _read(self, history: Any, value: Any, overflow: Overflow | None) -> Asking[Exchange]:
-        chat, policy, limit = _checked(history).chat, history.policy, history.token_limit
+    def _read(
+        self, history: MemlayerChatMessageHistory, value: Any, overflow: Overflow | None
+    ) -> Asking[Exchange]:
+        chat, policy, limit = history.chat, history.policy, history.token_limit
         if overflow is not None:
             emit, told = chat.memory.runtime.emit, overflow[0].context
             limit = retry_limit(
@@ -528,14 +519,17 @@ class RunnableWithMemory(Runnable[Any, Any]):
         filled = self._keys.fill(value, told_before, ())
         return Exchange(chat, incoming, context, [*told_before, *messages], filled)
 
-    def _close(self, call: Exchange, output: Callable[[], Any]) -> None:
-        # In a thread if the caller awaits: adding up thousands of chunks takes time.
-        before, answer = self._keys.output_messages(output(), call.prompt)
+    def _close(self, call: Exchange, output: Any) -> None:
+        before, answer = self._keys.output_messages(output, call.prompt)
         # The time is now, even if the answer comes from a cache and was made earlier.
         said = [replace(one, created_at=None) for one in translate_batch(answer)]
         store(call, said, translate_batch(before))
 
-    def _break_off(self, call: Exchange, chunks: Sequence[Any]) -> None:
+    def _close_stream(self, call: Exchange, chunks: Sequence[Any], has_ended: bool) -> None:
+        # In a thread if the caller awaits: adding up thousands of chunks takes time.
+        if has_ended:
+            self._close(call, join_chunks(chunks))
+            return
         answer = translate_batch(self._keys.partial_answer(chunks, call.prompt))
         if answer:
             last = replace(answer[-1], metadata={INTERRUPTED: True})
@@ -543,15 +537,6 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound!r})"
-
-
-def _checked(history: Any) -> MemlayerChatMessageHistory:
-    if not isinstance(history, MemlayerChatMessageHistory):
-        raise ConfigurationError(
-            f"a session's history here is a `MemlayerChatMessageHistory`, got {history!r:.80}",
-            hint="Other histories go into LangChain's `RunnableWithMessageHistory`.",
-        )
-    return history
 
 
 def with_memory(

@@ -37,7 +37,7 @@ from memlayer_core.errors import (
     StoreClosedError,
     StoreError,
 )
-from memlayer_core.integration import EmbedderLike, items as core, memory_of, whole_text
+from memlayer_core.integration import items as core, memory_of
 
 logger = logging.getLogger("memlayer")
 
@@ -192,8 +192,7 @@ class MemlayerStore(BaseStore):
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper. Returns whether it has ended within `timeout` seconds."""
-        with self._sweeping:
-            sweeper = self._sweeper
+        sweeper = self._sweeper
         if sweeper is None:
             return True
         sweeper.stop.set()
@@ -248,14 +247,13 @@ class MemlayerStore(BaseStore):
         fields = op.index if op.index is not None else (self.index_config or {}).get("fields") or None
         if fields is None or not isinstance(op.value, Mapping):
             return None
-        if fields is False:
-            return ()
-        return tuple(text for path in _paths(fields) for text in _texts_at(op.value, path))
+        paths = [] if fields is False else _paths(fields)
+        if paths == [_WHOLE]:
+            return None
+        return tuple(text for path in paths for text in _texts_at(op.value, path))
 
 
 def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
-    if path == _WHOLE:
-        return [whole_text(value)]
     try:
         return get_text_at_path(value, path)
     except (TypeError, ValueError, RecursionError) as problem:
@@ -265,7 +263,7 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
         ) from None
 
 
-def _paths(fields: object) -> Collection[str]:
+def _paths(fields: object) -> list[str]:
     if (
         isinstance(fields, str | Mapping)
         or not isinstance(fields, Collection)
@@ -282,7 +280,7 @@ def _paths(fields: object) -> Collection[str]:
                 f"the path {path!r:.100} leads to no field",
                 hint="For example `text`, `notes[*].title`, `notes[0]`, `{title,text}`, or `$` for the whole value.",
             )
-    return fields
+    return [*fields]
 
 
 def _results(ops: Iterable[Op], answers: Iterable[Any]) -> list[Result]:
@@ -308,7 +306,7 @@ def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | Non
     if fields is not None:
         _paths(fields)
     embed = index.get("embed")
-    if embed is not None and not memory.items().embeds_with(cast("EmbedderLike", embed)):
+    if embed is not None and not memory.items().embeds_with(cast("Any", embed)):
         raise ConfigurationError(
             "`index` names another embedder than the memory's",
             hint="A memory has one embedder: `Memory.open(…, embedder=…)`; leave `embed` and `dims` out here.",
@@ -326,10 +324,9 @@ def _check_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
     if ttl is None:
         return None
     _check_names("ttl", ttl, TTLConfig)
-    default, interval = ttl.get("default_ttl"), ttl.get("sweep_interval_minutes")
-    for name, minutes in (("default_ttl", default), ("sweep_interval_minutes", interval)):
-        if minutes is not None:
-            _minutes(name, minutes, ConfigurationError)
+    for name in ("default_ttl", "sweep_interval_minutes"):
+        if ttl.get(name) is not None:
+            _minutes(name, ttl.get(name), ConfigurationError)
     return ttl
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 import fsspec
 import llama_index.core
@@ -26,7 +26,7 @@ from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
-from memlayer_core.integration import Part, Times, codec, lists, write_whole
+from memlayer_core.integration import Times, codec, lists, write_whole
 from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
@@ -157,7 +157,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
     ) -> None:
         """Make a conversation exactly these messages, as `set_messages` does."""
-        await self._threads.write(self.set_messages, key, messages, created_at=created_at)
+        await self.memory.runtime.threads.write(self.set_messages, key, messages, created_at=created_at)
 
     def get_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
@@ -165,7 +165,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def aget_messages(self, key: str) -> list[ChatMessage]:
         """Return a conversation; an empty list if there is no such key. You may change the list and its messages."""
-        return await self._threads.read(self.get_messages, key)
+        return await self.memory.runtime.threads.read(self.get_messages, key)
 
     def add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
@@ -176,7 +176,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def async_add_message(self, key: str, message: ChatMessage, idx: int | None = None) -> None:
         """Store a message at the end, or in front of the one at `idx`, as a list's `insert` does."""
-        await self._threads.write(self.add_message, key, message, idx)
+        await self.memory.runtime.threads.write(self.add_message, key, message, idx)
 
     def delete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
@@ -184,7 +184,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def adelete_messages(self, key: str) -> list[ChatMessage] | None:
         """Delete a conversation and its index entries. Returns it; None if there is none."""
-        return await self._threads.write(self.delete_messages, key)
+        return await self.memory.runtime.threads.write(self.delete_messages, key)
 
     def delete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
@@ -192,7 +192,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def adelete_message(self, key: str, idx: int) -> ChatMessage | None:
         """Delete the message at a place. Returns it; None if there is none."""
-        return await self._threads.write(self.delete_message, key, idx)
+        return await self.memory.runtime.threads.write(self.delete_message, key, idx)
 
     def delete_last_message(self, key: str) -> ChatMessage | None:
         """Delete the last message. Returns it; None if there is none."""
@@ -208,7 +208,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
 
     async def aget_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
-        return await self._threads.read(self._keys)
+        return await self.memory.runtime.threads.read(self._keys)
 
     def persist(self, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None) -> None:
         """Write a copy of all conversations to a file, which `SimpleChatStore` reads as well.
@@ -259,7 +259,8 @@ loading.RECOGNIZED_CHAT_STORES[MemlayerChatStore.class_name()] = MemlayerChatSto
 
 # `MemlayerAsyncChatStore`: a durable store for LlamaIndex's `Memory`.
 
-_PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
+_Part = Literal["active", "archived"]
+_PARTS: dict[MessageStatus, _Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
 
 
 class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
@@ -303,13 +304,13 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
             offset: Number of messages to skip.
         """
         part, first = _part(status), offset or 0
-        return await self._threads.read(
+        return await self.memory.runtime.threads.read(
             lambda: all_from_core(self._do(lists.list_messages, key, part, limit, first))
         )
 
     async def count_messages(self, key: str, status: MessageStatus | None = MessageStatus.ACTIVE) -> int:
         """Count the messages of a status; None: of any."""
-        return await self._threads.read(self._do, lists.count_list, key, _part(status))
+        return await self.memory.runtime.threads.read(self._do, lists.count_list, key, _part(status))
 
     async def add_message(
         self, key: str, message: ChatMessage, status: MessageStatus = MessageStatus.ACTIVE
@@ -327,7 +328,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(
+        await self.memory.runtime.threads.write(
             lambda: self._do(lists.add_to_list, key, all_to_core(messages, created_at), part)
         )
 
@@ -344,7 +345,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         The messages that they replace stay in `Chat.history(all_versions=True)`, and are no longer recalled.
         """
         part = _PARTS[MessageStatus(status)]
-        await self._threads.write(
+        await self.memory.runtime.threads.write(
             lambda: self._do(lists.replace_list, key, all_to_core(messages, created_at), part)
         )
 
@@ -358,26 +359,30 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         Returns:
             The message; None if there is none.
         """
-        return _first(await self._threads.write(self._do, lists.take_from_list, key, idx, 1, "active"))
+        return _first(
+            await self.memory.runtime.threads.write(self._do, lists.take_from_list, key, idx, 1, "active")
+        )
 
     async def delete_messages(self, key: str, status: MessageStatus | None = None) -> None:
         """Delete the messages of a status, or all of them, and their index entries."""
-        await self._threads.write(self._do, lists.take_from_list, key, part=_part(status))
+        await self.memory.runtime.threads.write(self._do, lists.take_from_list, key, part=_part(status))
 
     async def delete_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Delete the oldest `n` active messages. Returns them."""
-        return await self._threads.write(
+        return await self.memory.runtime.threads.write(
             lambda: all_from_core(self._do(lists.take_from_list, key, 0, n, "active"))
         )
 
     async def archive_oldest_messages(self, key: str, n: int) -> list[ChatMessage]:
         """Archive the oldest `n` active messages: they stay in the history and are recalled. Returns them."""
-        return await self._threads.write(lambda: all_from_core(self._do(lists.archive_list, key, n)))
+        return await self.memory.runtime.threads.write(
+            lambda: all_from_core(self._do(lists.archive_list, key, n))
+        )
 
     async def get_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
-        return await self._threads.read(self._keys)
+        return await self.memory.runtime.threads.read(self._keys)
 
 
-def _part(status: MessageStatus | None) -> Part | None:
+def _part(status: MessageStatus | None) -> _Part | None:
     return None if status is None else _PARTS[MessageStatus(status)]

@@ -15,11 +15,12 @@ from llama_index.core.bridge.pydantic import (
     SerializerFunctionWrapHandler,
     model_serializer,
 )
+from pydantic import SkipValidation
 
 from llamaindex_memlayer.events import forward
 from memlayer_core import Memory, Scope
 from memlayer_core.errors import ConfigurationError, InvalidStateError
-from memlayer_core.integration import EmbedderLike, Threads, directory_at, memory_of, registry
+from memlayer_core.integration import EmbedderLike, memory_of, registry
 from memlayer_core.message import JSON
 
 _heard: weakref.WeakKeyDictionary[Memory, object] = weakref.WeakKeyDictionary()
@@ -65,7 +66,7 @@ class MemoryComponent(BaseModel):
     user_id: str | None = None
     tenant_id: str = "default"
     agent_id: str | None = None
-    path: str | None = None
+    path: SkipValidation[str | None] = None  # that of the memory, when it is connected
     _memory: Memory = PrivateAttr()
 
     def __init__(self, memory: Memory | None = None, **fields: Any) -> None:
@@ -82,8 +83,6 @@ class MemoryComponent(BaseModel):
         """
         fields.pop("class_name", None)
         store_id = fields.pop("store_id", None)
-        if fields.get("path") is not None:
-            fields["path"] = str(directory_at(fields["path"]))
         super().__init__(**fields)
         ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
         Scope.of_session("anything", **ids)  # type: ignore[arg-type]  # checks the ids
@@ -182,10 +181,6 @@ class MemoryComponent(BaseModel):
     def memory(self) -> Memory:
         """The memory that stores it."""
         return self._memory
-
-    @property
-    def _threads(self) -> Threads:
-        return self.memory.runtime.threads
 
     def _connect(self, memory: Memory) -> None:
         """Set the memory and its path. The attribute `path` is frozen for everybody else."""

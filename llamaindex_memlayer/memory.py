@@ -29,11 +29,8 @@ from memlayer_core.integration import (
     ChatState,
     EmbedderLike,
     Policies,
-    Threads,
     Times,
     async_drive,
-    async_read,
-    async_write,
     check_whole_number,
     codec,
     context_flow,
@@ -43,7 +40,6 @@ from memlayer_core.integration import (
     retry_limit,
     token_limit_of,
 )
-from memlayer_core.message import JSON
 from memlayer_core.tools import Mode, check_mode
 
 _WINDOW_SHARE = (
@@ -71,10 +67,6 @@ class Conversation(ChatState):
     def chat(self) -> Chat:
         """The conversation in the core, with search, metadata and its `Memory`."""
         return self._chat
-
-    @property
-    def _threads(self) -> Threads:
-        return self._chat.memory.runtime.threads
 
     def context(
         self,
@@ -125,17 +117,19 @@ class Conversation(ChatState):
         Args:
             status: As in LlamaIndex's `Memory`, which archives messages that leave its queue. Here all stay active.
         """
-        return [] if _is_archived(status) else [from_core(message) for message in self._chat.history()]
+        return [] if _is_archived(status) else self._messages()
 
-    aget_all = async_read(get_all)
-    """Do `get_all` without blocking the event loop."""
+    async def aget_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
+        """Do `get_all` without blocking the event loop."""
+        return [] if _is_archived(status) else await self._threads.read(self._messages)
 
     def put(self, message: ChatMessage) -> None:
         """Store a message. It is durable when this returns; no model is asked."""
-        self._chat.add_messages(all_to_core([message]), verbatim=True)
+        self._store([message])
 
-    aput = async_write(put)
-    """Do `put` without blocking the event loop."""
+    async def aput(self, message: ChatMessage) -> None:
+        """Do `put` without blocking the event loop."""
+        await self._threads.write(self._store, [message])
 
     def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
@@ -145,17 +139,19 @@ class Conversation(ChatState):
                 message.
             created_at: When all were said, or a list with the time of each, as for `Chat.add_messages`.
         """
-        self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
+        self._store(messages, created_at)
 
-    aput_messages = async_write(put_messages)
-    """Do `put_messages` without blocking the event loop."""
+    async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Do `put_messages` without blocking the event loop."""
+        await self._threads.write(self._store, messages, created_at)
 
     def put_temporary(self, messages: Sequence[ChatMessage]) -> None:
         """Add messages at the end of the result of `get` until a model's answer is put. They are not stored."""
         self._chat.add_temporary(all_to_core(messages))
 
-    aput_temporary = async_read(put_temporary)
-    """Do `put_temporary` without blocking the event loop."""
+    async def aput_temporary(self, messages: Sequence[ChatMessage]) -> None:
+        """Do `put_temporary` without blocking the event loop."""
+        await self._threads.read(self.put_temporary, messages)
 
     def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
         """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
@@ -166,18 +162,30 @@ class Conversation(ChatState):
         recalled; all of them do if the list has nothing in common with the session, or is empty. `created_at` is as for
         `put_messages`.
         """
-        self._chat.resync(all_to_core(messages, created_at), replace="all")
+        self._synchronize(messages, created_at)
 
-    aset = async_write(set)  # noqa: A003  (as of a list)
-    """Do `set` without blocking the event loop."""
+    async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+        """Do `set` without blocking the event loop."""
+        await self._threads.write(self._synchronize, messages, created_at)
 
     def reset(self, status: MessageStatus | None = None) -> None:
         """Delete this session's messages. The user's other sessions stay and can be recalled."""
         if not _is_archived(status):
             self._chat.clear()
 
-    areset = async_write(reset)
-    """Do `reset` without blocking the event loop."""
+    async def areset(self, status: MessageStatus | None = None) -> None:
+        """Do `reset` without blocking the event loop."""
+        if not _is_archived(status):
+            await self._chat.aclear()
+
+    def _messages(self) -> list[ChatMessage]:
+        return [from_core(message) for message in self._chat.history()]
+
+    def _store(self, messages: Sequence[ChatMessage], created_at: Times = None) -> None:
+        self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
+
+    def _synchronize(self, messages: Sequence[ChatMessage], created_at: Times) -> None:
+        self._chat.resync(all_to_core(messages, created_at), replace="all")
 
     def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
         own = self.token_limit if token_limit is None else token_limit
@@ -186,7 +194,7 @@ class Conversation(ChatState):
 
     def _options(
         self, initial_token_count: int, token_limit: int | None, policy: Policies | None
-    ) -> dict[str, JSON]:
+    ) -> dict[str, Any]:
         limit = self._limit_of(token_limit, policy)
         check_whole_number("initial_token_count", initial_token_count)
         if initial_token_count > limit:
@@ -279,10 +287,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         """
         if fields.get("session_id") is None:
             fields["session_id"] = str(uuid.uuid4())
-        if fields.get("token_limit") is not None:
-            check_whole_number("token_limit", fields["token_limit"], minimum=1)
-        if fields.get("policy") is not None:
-            token_limit_of(1, fields["policy"])  # raises before anything is opened
+        token_limit_of(1, fields.get("policy"), fields.get("token_limit"))  # raises before anything is opened
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
         check_mode(fields.get("mode", "STATIC"))
@@ -378,7 +383,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
             ConfigurationError: `memory` is not a `Memory`.
             StoreClosedError: The memory is closed.
         """
-        self._chat.set_memory(memory)
+        super().set_memory(memory)
         self._connect(memory)
 
     def to_string(self) -> str:

@@ -75,7 +75,7 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
     ) -> str:
         """Store new messages, and return the pieces that are relevant to the newest question."""
         session = session_id or self.session_id
-        queue = await self._threads.read(_translate, messages or [], session)
+        queue = await self.memory.runtime.threads.read(_translate, messages or [], session)
         chat = self._chat(session)
         complete = queue[: max((at for at, one in enumerate(queue, 1) if one.role != "user"), default=0)]
         if self.accept_short_term_memory:  # a message after the last answer may be only `Memory`'s query
@@ -113,13 +113,13 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
             incoming = _without_instructions(_translate(messages, session))
             self._chat(session).resync(incoming, replace="nothing")
 
-        await self._threads.write(store)
+        await self.memory.runtime.threads.write(store)
 
     async def atruncate(self, content: str, tokens_to_truncate: int) -> str | None:
         """Remove the pieces with the lowest rank until so many tokens are saved. Returns None if none are left."""
         if not content:
             return None
-        return await self._threads.read(self._shorten, content, tokens_to_truncate) or None
+        return await self.memory.runtime.threads.read(self._shorten, content, tokens_to_truncate) or None
 
     def _shorten(self, content: str, excess: int) -> str:
         tokens = self.tokenizer_fn or get_tokenizer()

@@ -12,7 +12,7 @@ from llama_index.core.tools.types import ToolMetadata
 from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError
-from memlayer_core.integration import check_whole_number, memory_of, roles_of
+from memlayer_core.integration import memory_of, token_limit_of
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -93,13 +93,12 @@ class MemlayerToolSpec(BaseToolSpec):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> None:
-        if token_limit is not None:
-            check_whole_number("token_limit", token_limit, minimum=1)
+        token_limit_of(1, None, token_limit)  # raises if it is no limit
         if not isinstance(memory, Chat | MemlayerMemory):
             scope = Scope.of_search(
                 user_id=user_id, session_id=session_id, tenant_id=tenant_id, agent_id=agent_id
             )
-            chat = memory_of(memory).chat_of(scope, roles=roles_of(roles))
+            chat = memory_of(memory).chat_of(scope, roles=roles)
         elif (user_id, session_id, tenant_id, agent_id, roles) != (None, None, "default", None, ()):
             raise ConfigurationError(
                 "a conversation has its own ids, and others are given with it",

@@ -457,7 +457,7 @@ class Memory(Viewable):
         """
         return self.chat_of(Scope(user_id, session_id, agent_id, tenant_id), roles=roles)
 
-    def chat_of(self, scope: Scope, *, roles: Sequence[str] = ()) -> Chat:
+    def chat_of(self, scope: Scope, *, roles: Iterable[str] = ()) -> Chat:
         """Return the conversation of a scope; a new session if the scope names none."""
         if scope.session_id is None:
             scope = replace(scope, session_id=str(uuid.uuid4()))
@@ -1050,14 +1050,15 @@ def find_memory(store_id: str | None, path: str | None) -> Memory:
     Raises:
         ConfigurationError: There is no such memory, or another store is at the path.
     """
+    place = None if path is None else directory_at(path)
     with _lock:
         places = {
             memory.path: memory for memory in _memories if not memory.closed and memory.store_id == store_id
         }
-    if path is not None and Path(path) in places:
-        return places[Path(path)]
-    if path is not None and (store_id is None or Memory.is_at(path)):
-        memory = open_at(path)
+    if place is not None and place in places:
+        return places[place]
+    if place is not None and (store_id is None or Memory.is_at(place)):
+        memory = open_at(place)
         if store_id in {None, memory.store_id}:
             return memory
         raise ConfigurationError(
@@ -1067,9 +1068,9 @@ def find_memory(store_id: str | None, path: str | None) -> Memory:
         )
     if len(places) == 1:  # it was moved, or has no directory
         return next(iter(places.values()))
-    place = f", and there is none at {path!r}" if path is not None else ""
+    nowhere = f", and there is none at {path!r}" if path is not None else ""
     raise ConfigurationError(
-        f"the memory with the store {store_id!r} is not open in this process{place}",
+        f"the memory with the store {store_id!r} is not open in this process{nowhere}",
         hint="What is pickled or dumped names its store and contains no message, no password and no address of a database. "
         "Open the memory before you load it: `Memory.open(…)`, or pass it to LlamaIndex's `from_dict(data, memory=…)`. One in "
         "memory ends with its process.",

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from memlayer_core import errors
 from memlayer_core.chat import Chat
+from memlayer_core.memory import Memory
 from memlayer_core.message import JSON
 from memlayer_core.runtime import Asking, Threads, ask, async_drive, drive
 from memlayer_core.scope import Scope
@@ -236,3 +237,16 @@ class ChatState:
     async def aload_state(self: _HasChat, state: Mapping[str, JSON]) -> None:
         """Do `load_state` without blocking the event loop."""
         await self.chat.aload_state(state)
+
+    def set_memory(self: _HasChat, memory: Memory) -> None:
+        """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
+
+        Raises:
+            ConfigurationError: `memory` is not a `Memory`.
+            StoreClosedError: The memory is closed.
+        """
+        self.chat.set_memory(memory)
+
+    @property
+    def _threads(self: _HasChat) -> Threads:
+        return self.chat.memory.runtime.threads

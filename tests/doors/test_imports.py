@@ -65,9 +65,7 @@ def test_an_import_loads_no_other_framework_and_says_what_to_install(program, sa
     assert done.stdout.strip() == says, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("home", "extra"), [("agent_tools", "langchain"), ("summarizer", "langchain"), ("classic", "classic")]
-)
+@pytest.mark.parametrize(("home", "extra"), [("agent_tools", "langchain"), ("classic", "classic")])
 def test_without_its_framework_the_line_that_installs_it_is_told(monkeypatch, home, extra) -> None:
     monkeypatch.delitem(sys.modules, f"langchain_memlayer.{home}", raising=False)
     for missing in ("langchain.tools", "langchain.agents.middleware", "langchain_classic.memory.buffer"):

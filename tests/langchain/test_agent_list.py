@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +18,7 @@ from langgraph.types import Command
 from tuned import Tuned
 
 from examples import examples
-from langchain_memlayer import MemlayerMiddleware, middleware
+from langchain_memlayer import MemlayerMiddleware
 from memlayer_core import Memory
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.seams import MaxRounds
@@ -506,23 +504,13 @@ def test_removals_after_an_interrupted_run_are_obeyed(short) -> None:
 # Several processes
 
 
-@pytest.fixture
-def told(caplog) -> Iterator[Any]:
-    """Let what is said once in a process be said again."""
-    middleware._warn_of_another_agent.cache_clear()
-    with caplog.at_level(logging.WARNING, "memlayer"):
-        yield lambda: [record for record in caplog.records if "checkpointer" in record.getMessage()]
-
-
-def test_two_workers_with_savers_of_their_own_keep_the_order_of_the_talk(memory, told) -> None:
+def test_two_workers_with_savers_of_their_own_keep_the_order_of_the_talk(memory) -> None:
     workers = [Talk(memory) for _ in range(2)]
     for number in range(8):
         workers[number % 2].ask(f"question q{number}")
     said = [line for n in range(8) for line in (f"question q{n}", f"about q{n}")]
     assert workers[0].history == workers[0].every == said
     assert workers[1].model.shown == said[:-1]
-    (warned,) = told()
-    assert warned.levelname == "WARNING"
 
     workers[0].change(RemoveMessage(id="q2"))
     workers[0].ask("question q8")
@@ -530,7 +518,7 @@ def test_two_workers_with_savers_of_their_own_keep_the_order_of_the_talk(memory,
     assert len(workers[0].history) == 17
 
 
-def test_what_the_application_adds_stays_and_a_process_may_lose_its_checkpoints(memory, told) -> None:
+def test_what_the_application_adds_stays_and_a_process_may_lose_its_checkpoints(memory) -> None:
     for number in range(3):
         talk = Talk(memory)
         talk.ask(f"question q{number}")
@@ -538,7 +526,6 @@ def test_what_the_application_adds_stays_and_a_process_may_lose_its_checkpoints(
         talk.ask(f"question p{number}")
     said = ("question q{0}", "about q{0}", "note {0}", "question p{0}", "about p{0}")
     assert talk.history == [line.format(number) for number in range(3) for line in said]
-    assert not told()
 
 
 # What it costs

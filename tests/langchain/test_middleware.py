@@ -20,7 +20,6 @@ from langchain.agents.middleware import (
     ModelRequest,
     ModelRetryMiddleware,
 )
-from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,
@@ -226,20 +225,6 @@ def test_all_tools_together_cost_a_call_at_most_350_tokens() -> None:
         assert len(tools) == 5
         assert memory.tokens.name == "o200k_base"
         assert sum(map(memory.tokens.text, written)) <= 350
-
-
-def test_a_model_that_takes_no_tools_is_told_with_the_mode_that_needs_none(once, memory) -> None:
-    model = GenericFakeChatModel(messages=iter([AIMessage("ok")]))
-    with pytest.raises(errors.ConfigurationError, match="GenericFakeChatModel takes none") as raised:
-        once(agent_of(memory, model, mode="BOTH"), "hi")
-    assert 'mode="STATIC"' in raised.value.hint
-    assert once(agent_of(memory, model, mode="STATIC"), "hi")["messages"][-1].text == "ok"
-
-    def lacks_more(_: list[BaseMessage]) -> str:
-        raise NotImplementedError("no such thing")
-
-    with pytest.raises(NotImplementedError, match="no such thing"):
-        once(agent_of(memory, Scripted(script=lacks_more), [weather]), "hi")
 
 
 def test_an_agent_that_blocks_an_event_loop_is_told_to_be_awaited(open_at) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentState, SummarizationMiddleware
+from langchain.agents.middleware import AgentState
 from langchain.chat_models import init_chat_model
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
@@ -24,7 +24,6 @@ from langchain_memlayer import (
     MemlayerStore,
     RunnableWithMemory,
     create_memory_tools,
-    create_summarizer,
     from_core,
     reload_tool,
     to_core,
@@ -77,7 +76,6 @@ def agents(memory: Memory, model: BaseChatModel) -> object:
         middleware=[MemlayerMiddleware(memory, user_id=user_of, mode="BOTH")],
         context_schema=Caller,
     )
-    create_agent(model, middleware=[SummarizationMiddleware(model, summarizer=create_summarizer(memory))])
     create_agent(model, middleware=[Quiet(memory, user_id="ada")])
     return state, of_context
 
