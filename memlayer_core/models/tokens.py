@@ -513,7 +513,7 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
 
 
 def _estimate(text: str) -> int:
-    return sum(map(estimate, _pieces(text)))
+    return sum([estimate(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)])
 
 
 def _pieces(text: str) -> Iterator[str]:
