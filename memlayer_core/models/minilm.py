@@ -40,6 +40,7 @@ _TOKENS = 256  # what the model was trained with, and what Chroma cuts at
 # A text is cut to this length before it is split into tokens. 256 English tokens are about 1,200 characters, and the
 # tokenizer would copy a text of megabytes several times.
 _CHARACTERS = 16_000
+_BATCH = 16  # measured: 8 to 16 are the fastest on one and on two cores, 64 takes a third longer
 _THREADS = 4  # more cores than these gain little on texts this short, and an application has other work
 
 
@@ -108,17 +109,30 @@ class _Model:
         self._tokenizer.no_padding()
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
-        """Return one unit vector for each text, float32."""
-        return [self._vector(text) for text in texts]
+        """Return one unit vector for each text, float32. Texts of one length are computed together."""
+        # One text at a time: batches start threads.
+        tokens: list[list[int]] = [self._tokenizer.encode(cut(text, _CHARACTERS)).ids for text in texts]
+        order = sorted(range(len(texts)), key=lambda place: len(tokens[place]))
+        vectors: dict[int, FloatVector] = {}
+        for start in range(0, len(order), _BATCH):
+            places = order[start : start + _BATCH]
+            made = self._vectors([tokens[place] for place in places])
+            # No views, which would keep the batch in memory.
+            vectors.update(zip(places, map(np.copy, made), strict=True))
+        return [vectors[place] for place in range(len(texts))]
 
-    def _vector(self, text: str) -> FloatVector:
-        # One text at a time needs no padding, and the tokenizer starts threads for several.
-        ids = np.array([self._tokenizer.encode(cut(text, _CHARACTERS)).ids], dtype=np.int64)
-        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
-        (state,) = self._session.run(None, inputs)[0]
-        # The sum and the mean of the tokens point the same way.
-        pooled = state.sum(axis=0)
-        unit: FloatVector = pooled / np.linalg.norm(pooled)
+    def _vectors(self, batch: Sequence[list[int]]) -> FloatVector:
+        """Return the unit vectors of tokenised texts, shape (texts, dimension)."""
+        shape = len(batch), max(map(len, batch))
+        ids, mask = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        for row, tokens in enumerate(batch):
+            ids[row, : len(tokens)] = tokens
+            mask[row, : len(tokens)] = 1
+        inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+        states = self._session.run(None, inputs)[0]
+        # The length of the sum and of the mean point the same way: normalising needs no division by tokens.
+        pooled = np.matmul(mask[:, None, :].astype(np.float32), states)[:, 0, :]
+        unit: FloatVector = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
         return unit.astype(np.float32, copy=False)
 
 
