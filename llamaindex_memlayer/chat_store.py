@@ -1,19 +1,103 @@
-"""`MemlayerChatStore` and `MemlayerAsyncChatStore`: durable stores for LlamaIndex's own memories."""
+"""`MemlayerChatStore` and `MemlayerAsyncChatStore`: durable stores for LlamaIndex's own memories.
+
+::
+
+    {"store": {"monday": [{"role": "user", "additional_kwargs": {}, "blocks": […]}]}, "class_name": "…"}
+
+Nothing here opens files or URLs in a message.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+import fsspec
+import llama_index.core
+from fsspec import AbstractFileSystem
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.bridge.pydantic import ConfigDict
 from llama_index.core.storage.chat_store import BaseChatStore, loading
 from llama_index.core.storage.chat_store.base_db import AsyncDBChatStore, MessageStatus
 
 from llamaindex_memlayer.component import MemoryComponent
-from llamaindex_memlayer.messages import all_from_core, all_to_core, from_core, to_core
+from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
-from memlayer_core.integration import Part, Times, lists
+from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
+from memlayer_core.integration import Part, Times, codec, lists, write_whole
+from memlayer_core.message import Raw
+
+# The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
+
+_HINT = "Give a file that `MemlayerChatStore.persist` or `SimpleChatStore.persist` wrote."
+
+
+def write_file(
+    path: str, conversations: Mapping[str, Sequence[ChatMessage]], fs: fsspec.AbstractFileSystem | None
+) -> None:
+    """Write conversations to a file. A local file is written completely or not at all.
+
+    Raises:
+        StoreUnavailableError: The file cannot be written.
+    """
+    store = {key: [_dump(message) for message in messages] for key, messages in conversations.items()}
+    text = codec.json_text({"store": store, "class_name": "MemlayerChatStore"})
+    hint = "Give a path that this process may write."
+    with os_errors_as(StoreUnavailableError, f"the chat store's file {path!r} cannot be written", hint):
+        if fs is None:
+            write_whole(Path(path), text)
+        else:
+            fs.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH120  (a path of whatever file system)
+            with fs.open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+
+def read_file(path: str, fs: fsspec.AbstractFileSystem | None) -> dict[str, list[ChatMessage]]:
+    """Return the conversations of a file; none if there is no such file.
+
+    Raises:
+        InvalidStateError: The file is not a chat store; the error names the message that cannot be read.
+        StoreUnavailableError: The file cannot be read.
+    """
+    files = fs if fs is not None else fsspec.filesystem("file")
+    what = f"the chat store's file {path!r}"
+    hint = "Give a path that this process may read."
+    with os_errors_as(StoreUnavailableError, f"{what} cannot be read", hint):
+        if not files.exists(path):
+            return {}
+        text = files.cat_file(path)
+    document = codec.parse_json(text, what, InvalidStateError)
+    if isinstance(document, str):  # as some versions of the framework wrote it
+        document = codec.parse_json(document, what, InvalidStateError)
+    store = document.get("store") if isinstance(document, Mapping) else None
+    if not isinstance(store, Mapping) or not all(isinstance(one, list) for one in store.values()):
+        raise InvalidStateError(f"{what} has no lists of messages in `store`", hint=_HINT)
+    return {
+        key: [_message(form, f"message {place} of {key!r} in {what}") for place, form in enumerate(forms)]
+        for key, forms in store.items()
+    }
+
+
+def _dump(message: ChatMessage) -> Mapping[str, Any]:
+    raw = to_core(message).raw
+    assert raw is not None  # every translation has it
+    return raw.dump
+
+
+def _message(form: object, what: str) -> ChatMessage:
+    """Return a message of its JSON, which memlayer or LlamaIndex wrote."""
+    if not isinstance(form, Mapping):
+        raise InvalidStateError(f"{what} is not an object, but {short_repr(form)}", hint=_HINT)
+    try:
+        if "blocks" not in form:  # before messages had them
+            return ChatMessage.model_validate(form)
+        dump = {"additional_kwargs": {}, **form}
+        return from_core(Message("user", raw=Raw(FRAMEWORK, llama_index.core.__version__, dump)))
+    except (ValueError, TypeError, KeyError, AttributeError) as problem:
+        raise InvalidStateError(f"{what} cannot be read: {problem!s:.200}", hint=_HINT) from None
+
 
 # `MemlayerChatStore`: a durable store for `ChatMemoryBuffer`, and for everything that accepts a `BaseChatStore`.
 
@@ -125,6 +209,44 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
     async def aget_keys(self) -> list[str]:
         """Return the keys of all conversations, in the order in which they were begun."""
         return await self._threads.read(self._keys)
+
+    def persist(self, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None) -> None:
+        """Write a copy of all conversations to a file, which `SimpleChatStore` reads as well.
+
+        It is only a copy: every message is durable when it is added.
+
+        Args:
+            persist_path: The file. A local file is written completely or not at all.
+            fs: A file system of fsspec; the local one by default.
+
+        Raises:
+            StoreUnavailableError: It cannot be written.
+        """
+        conversations = {key: self.get_messages(key) for key in self.get_keys()}
+        write_file(persist_path, conversations, fs)
+
+    @classmethod
+    def from_persist_path(
+        cls, persist_path: str = "chat_store.json", fs: AbstractFileSystem | None = None, **kwargs: Any
+    ) -> Self:
+        """Open a store, and import the conversations of a file of `persist` or of a `SimpleChatStore`.
+
+        Importing a file twice changes nothing. A conversation of the same key becomes that of the file.
+
+        Args:
+            persist_path: The file; if there is none, nothing is imported.
+            fs: A file system of fsspec; the local one by default.
+            **kwargs: The arguments of `from_defaults`. Without `memory` and `path` the store ends with the process.
+
+        Raises:
+            InvalidStateError: The file is not a chat store; nothing was stored.
+            StoreUnavailableError: It cannot be read.
+        """
+        conversations = read_file(persist_path, fs)
+        store = cls.from_defaults(**kwargs)
+        for key, messages in conversations.items():
+            store.set_messages(key, messages)
+        return store
 
 
 def _first(messages: Sequence[Message]) -> ChatMessage | None:

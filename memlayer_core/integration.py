@@ -22,6 +22,7 @@ from memlayer_core.opening import directory_at
 from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, Threads, async_drive, async_read, async_write, drive
 from memlayer_core.session_files import ChatState
+from memlayer_core.storage.files import write_whole
 from memlayer_core.window.fit import Policies, policy_json, token_limit_of
 
 __all__ = [
@@ -57,4 +58,5 @@ __all__ = [
     "token_counter",
     "token_limit_of",
     "whole_text",
+    "write_whole",
 ]

@@ -57,6 +57,7 @@ ANY = {  # where `Any` is the truth; what a framework's own method of that name 
     "MemlayerMemoryBlock.__init__.fields": "LlamaIndex's constructor: the fields by their names",
     "MemlayerAsyncChatStore.__init__.fields": "LlamaIndex's constructor: the fields by their names",
     "MemlayerChatStore.__init__.fields": "LlamaIndex's constructor: the fields by their names",
+    "MemlayerChatStore.from_persist_path.kwargs": "as of LlamaIndex's `SimpleChatStore`",
     **{
         f"Memlayer{kind}.from_defaults.fields": "LlamaIndex's constructor: the fields by their names"
         for kind in ("AsyncChatStore", "ChatStore", "MemoryBlock")

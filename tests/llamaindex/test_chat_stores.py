@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
+import fsspec
 import pytest
 from hypothesis import HealthCheck, settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock
 from llama_index.core.chat_engine import SimpleChatEngine
 from llama_index.core.memory import ChatMemoryBuffer, Memory as FrameworkMemory
 from llama_index.core.storage.chat_store import SimpleChatStore
@@ -21,6 +23,8 @@ from memlayer_core import Memory
 from memlayer_core.errors import (
     ConfigurationError,
     InvalidLimitError,
+    InvalidStateError,
+    StoreUnavailableError,
 )
 from tests.llamaindex.conftest import talk, texts
 
@@ -240,6 +244,54 @@ async def test_what_leaves_the_queue_of_a_memory_is_archived_in_whole_turns_and_
     assert await again.aget_all() == told
     await again.areset()
     assert await again.aget_all() == []
+
+
+# Files of a copy
+
+
+@pytest.mark.parametrize("fs", [None, fsspec.filesystem("memory")], ids=["local", "another file system"])
+def test_a_copy_in_a_file_is_read_by_the_frameworks_store_and_comes_back(memory, tmp_path, fs) -> None:
+    store, file = MemlayerChatStore(memory, user_id="ada"), str(tmp_path / "deep" / "chat_store.json")
+    assert MemlayerChatStore.from_persist_path(file, fs=fs).get_keys() == []
+    store.set_messages("one", talk("ハロー", "wörld"))
+    if fs is None:
+        store.persist(file)
+        assert SimpleChatStore.from_persist_path(file).store == {"one": store.get_messages("one")}
+    odd = ChatMessage(
+        role="user", blocks=[ImageBlock(image=b"iVBORw0KGgo=")], additional_kwargs={"raw": b"\xff"}
+    )
+    store.add_message("two", odd)
+    store.persist(file, fs=fs)
+    for _ in range(2):
+        other = MemlayerChatStore.from_persist_path(file, fs=fs, memory=memory, user_id="bob")
+        assert {key: other.get_messages(key) for key in other.get_keys()} == {
+            "one": talk("ハロー", "wörld"),
+            "two": [odd],
+        }
+
+
+def test_an_older_file_is_read_and_what_is_no_chat_store_is_refused_before_anything_is_stored(
+    memory, tmp_path
+) -> None:
+    path = tmp_path / "s.json"
+    old = {"store": {"k": [{"role": "user", "content": "hello", "additional_kwargs": {}}]}}
+    path.write_text(json.dumps(json.dumps(old)))
+    assert MemlayerChatStore.from_persist_path(str(path)).get_messages("k") == [ChatMessage("hello")]
+    for text, says in (
+        ("", "is empty"),
+        ('{"store": {"k": [', "cut off"),
+        ('{"chats": {}}', "no lists of messages"),
+        ('{"store": {"k": [5]}}', "message 0 of 'k'"),
+        ('{"store": {"k": [{"role": "pirate"}]}}', "message 0 of 'k'"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InvalidStateError, match=says):
+            MemlayerChatStore.from_persist_path(str(path), memory=memory, user_id="ada")
+    assert memory.sessions(user_id="ada") == []
+    with pytest.raises(StoreUnavailableError, match="cannot be written"):
+        MemlayerChatStore(memory).persist(str(path / "below a file.json"))
+    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+        MemlayerChatStore.from_persist_path(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", [MemlayerChatStore, MemlayerAsyncChatStore, MemlayerMemoryBlock])
