@@ -24,6 +24,7 @@ except ModuleNotFoundError as problem:
     ) from problem
 
 from llamaindex_memlayer.chat_store import MemlayerAsyncChatStore, MemlayerChatStore
+from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
 from llamaindex_memlayer.memory import MemlayerMemory, acall_with_retry, call_with_retry
 from llamaindex_memlayer.memory_block import MemlayerMemoryBlock
 from llamaindex_memlayer.messages import from_core, to_core
@@ -37,6 +38,8 @@ __all__ = [
     "MemlayerMemoryBlock",
     "MemlayerRetriever",
     "MemlayerToolSpec",
+    "MemoryEvent",
+    "MemoryReadEvent",
     "acall_with_retry",
     "call_with_retry",
     "from_core",

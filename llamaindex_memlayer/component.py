@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -15,10 +16,14 @@ from llama_index.core.bridge.pydantic import (
     model_serializer,
 )
 
+from llamaindex_memlayer.events import forward
 from memlayer_core import Memory, Scope
 from memlayer_core.errors import ConfigurationError, InvalidStateError
 from memlayer_core.integration import EmbedderLike, Threads, directory_at, memory_of, registry
 from memlayer_core.message import JSON
+
+_heard: weakref.WeakKeyDictionary[Memory, object] = weakref.WeakKeyDictionary()
+"""The memories whose events LlamaIndex's dispatcher gets, each with the mark of who saw to it."""
 
 
 def memory_at(
@@ -184,5 +189,8 @@ class MemoryComponent(BaseModel):
 
     def _connect(self, memory: Memory) -> None:
         """Set the memory and its path. The attribute `path` is frozen for everybody else."""
+        mark = object()
+        if _heard.setdefault(memory, mark) is mark:  # threads may connect at once, and events are sent once
+            memory.listen(forward(memory.store_id))
         self._memory = memory
         self.__dict__["path"] = None if memory.path is None else str(memory.path)

@@ -20,6 +20,7 @@ from llama_index.core.tools import FunctionTool
 from pydantic import SkipValidation
 
 from llamaindex_memlayer.component import MemoryComponent, memory_at
+from llamaindex_memlayer.events import emit_read, with_spans
 from llamaindex_memlayer.messages import Verbatim, all_to_core, from_core, put_after, put_before
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidStateError
@@ -52,6 +53,7 @@ _WINDOW_SHARE = (
 _ACKNOWLEDGED = "OK"
 
 
+@with_spans("get", "get_all", "put", "put_messages", "set", "reset")
 class Conversation(ChatState):
     """The verbs of `MemlayerMemory`, each with an async twin.
 
@@ -195,6 +197,7 @@ class Conversation(ChatState):
 
     def _compose(self, flow: Asking[Context]) -> Asking[list[ChatMessage]]:
         context = yield from flow
+        emit_read(self._chat.memory.store_id, self._chat.scope, context)
         if not context.system:
             # Agents and engines add their own system message, and some providers accept only one.
             context = replace(context, placement="user")

@@ -62,6 +62,7 @@ PUBLIC = frozenset(
     f"{name}.{field}"
     for name, fields in {
         "ImportReport": ["archived", "placed", "remembered", "replaced", "stored", "unchanged"],
+        "MemoryEvent": ["happening"],
         "MessagesIndexed": ["embedded"],
         "MessagesStored": ["replaced", "stored", "unchanged"],
         "Receipt": ["answered", "replaced", "stored", "unchanged"],

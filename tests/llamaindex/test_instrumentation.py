@@ -1,0 +1,139 @@
+"""LlamaIndex's dispatcher hears what a memory does, and its spans stand around the memory's verbs."""
+
+from __future__ import annotations
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.instrumentation import get_dispatcher
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
+from pydantic import PrivateAttr
+from scripted import answers
+
+from llamaindex_memlayer import MemlayerMemory
+from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
+from memlayer_core import Memory
+from memlayer_core.errors import InvalidLimitError
+from memlayer_core.events import MessagesIndexed, MessagesStored
+from tests.llamaindex.conftest import talk
+
+
+class Heard(BaseEventHandler):
+    _events: list = PrivateAttr(default_factory=list)
+
+    @classmethod
+    def class_name(cls):
+        return "Heard"
+
+    def handle(self, event, **kwargs):
+        if isinstance(event, MemoryEvent | MemoryReadEvent):
+            self._events.append(event)
+
+    def of(self, kind):
+        return [event for event in self._events if isinstance(event, kind)]
+
+    def happened(self, kind):
+        return [event for event in self.of(MemoryEvent) if isinstance(event.event, kind)]
+
+
+class Spans(SimpleSpanHandler):
+    """Notes the memory's spans."""
+
+    def ends(self):
+        """How they ended, by verb, with their parents."""
+        ended = [
+            *((span, "done") for span in self.completed_spans),
+            *((span, "failed") for span in self.dropped_spans),
+        ]
+        mine = [(span, end) for span, end in ended if span.id_.startswith("MemlayerMemory.")]
+        return [(span.id_.partition(".")[2].partition("-")[0], end, span.parent_id) for span, end in mine]
+
+
+@pytest.fixture
+def root():
+    dispatcher = get_dispatcher()
+    before = list(dispatcher.event_handlers), list(dispatcher.span_handlers)
+    yield dispatcher
+    dispatcher.event_handlers, dispatcher.span_handlers = before
+
+
+@pytest.fixture
+def heard(root):
+    handler = Heard()
+    root.add_event_handler(handler)
+    return handler
+
+
+@pytest.fixture
+def spans(root):
+    handler = Spans()
+    root.add_span_handler(handler)
+    return handler
+
+
+def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, remembers, heard):
+    session.put_messages(talk("a secret", "a secret too"))
+    session.get("which pet do I have?")
+
+    stored = heard.happened(MessagesStored)[-1]
+    assert (stored.kind, stored.store_id) == ("MessagesStored", session.memory.store_id)
+    assert (stored.event.session_id, stored.event.stored) == ("monday", 2)
+    (read,) = heard.of(MemoryReadEvent)
+    assert (read.session_id, read.namespace) == ("monday", stored.event.namespace)
+    assert read.pieces == {"window": 2, "recall": 1}
+    assert 0 < read.tokens <= read.token_limit == 3000
+    assert "secret" not in str([event.model_dump() for event in heard._events])
+    assert {event.model_dump()["class_name"] for event in heard._events} == {"MemoryEvent", "MemoryReadEvent"}
+
+
+def test_each_event_is_heard_once_also_of_the_background_and_of_a_memory_that_a_session_goes_on_in(
+    memory, heard
+):
+    sessions = [MemlayerMemory.from_defaults(memory, user_id="ada", session_id=str(n)) for n in range(3)]
+    for session in sessions:
+        session.put(ChatMessage("x"))
+    assert [event.event.session_id for event in heard.happened(MessagesStored)] == list("012")
+    session.chat.remember("The user's pet is a parrot.")
+    memory.flush()
+    assert heard.happened(MessagesIndexed)[-1].span_id is None
+
+    with Memory.in_memory() as other:
+        session.set_memory(other)
+        session.put(ChatMessage("x"))
+        assert [event.store_id for event in heard.happened(MessagesStored)][3:] == [other.store_id]
+
+
+def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops_it(
+    session, heard, spans, do
+):
+    for verb, given in (("put", ChatMessage("x")), ("put_messages", []), ("set", [ChatMessage("y")])):
+        do(session, verb, given)
+    for verb in ("get", "get_all", "reset"):
+        do(session, verb)
+    with pytest.raises(InvalidLimitError):
+        do(session, "get", initial_token_count=5000)
+
+    a = "a" if do.awaits else ""
+    verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]
+    ends = [(verb, end) for verb, end, _ in spans.ends()]
+    assert ends == [*((a + verb, "done") for verb in verbs), (f"{a}get", "failed")]
+    assert heard.of(MemoryReadEvent)[0].span_id.startswith(f"MemlayerMemory.{a}get-")
+    assert heard.happened(MessagesStored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
+
+
+async def test_an_agents_run_has_the_memory_in_its_trace(session, spans):
+    await FunctionAgent(llm=answers("yes")).run(user_msg="hello", memory=session)
+
+    assert [verb for verb, *_ in spans.ends()] == ["aput", "aget", "aput_messages", "aget"]
+    assert all(parent is not None for *_, parent in spans.ends())
+
+
+def test_a_handler_that_raises_disturbs_nothing(session, root):
+    class Raising(Heard):
+        def handle(self, event, **kwargs):
+            raise RuntimeError("no")
+
+    root.add_event_handler(Raising())
+    session.put(ChatMessage("x"))
+    assert session.get_all() == [ChatMessage("x")]
