@@ -187,15 +187,12 @@ class Conversation(ChatState):
     def _synchronize(self, messages: Sequence[ChatMessage], created_at: Times) -> None:
         self._chat.resync(all_to_core(messages, created_at), replace="all")
 
-    def _limit_of(self, token_limit: int | None, policy: Policies | None) -> int:
-        own = self.token_limit if token_limit is None else token_limit
-        policy = self.policy if policy is None else policy
-        return token_limit_of(self._chat.memory.settings.max_tokens, policy, own)
-
     def _options(
         self, initial_token_count: int, token_limit: int | None, policy: Policies | None
     ) -> dict[str, Any]:
-        limit = self._limit_of(token_limit, policy)
+        own = self.token_limit if token_limit is None else token_limit
+        policy = self.policy if policy is None else policy
+        limit = token_limit_of(self._chat.memory.settings.max_tokens, policy, own)
         check_whole_number("initial_token_count", initial_token_count)
         if initial_token_count > limit:
             raise InvalidLimitError(
@@ -203,7 +200,6 @@ class Conversation(ChatState):
                 hint="Pass a larger `token_limit` to the memory, or shorten the system prompt.",
             )
         rest = max(1, limit - initial_token_count)
-        policy = self.policy if policy is None else policy
         reload = self.mode != "STATIC"
         return {"token_limit": rest, "policy": policy, "placement": self.insert_method, "reload": reload}
 
@@ -404,7 +400,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
     @property
     def limit(self) -> int:
         """Token limit of the messages that `get` returns."""
-        return self._limit_of(None, None)
+        return token_limit_of(self.memory.settings.max_tokens, self.policy, self.token_limit)
 
     @property
     def tools(self) -> list[FunctionTool]:

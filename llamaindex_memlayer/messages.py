@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
@@ -108,18 +109,12 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
             return
 
 
-def from_core_block(block: Block) -> ContentBlock | None:
-    """Return a core block of any framework as a LlamaIndex block; None if there is no counterpart."""
-    try:
-        counterpart = _counterpart(block)
-    except ValueError:
-        counterpart = None
-    if counterpart is None:
-        logger.debug("a content block of the type %r has no counterpart in LlamaIndex", block.get("type"))
-    return counterpart
+def from_core_block(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one case a kind)
+    """Return a core block of any framework as a LlamaIndex block; None if there is no counterpart.
 
-
-def _counterpart(block: Block) -> ContentBlock | None:  # noqa: PLR0911  (one case a kind)
+    Raises:
+        ValueError: Its fields do not fit the counterpart.
+    """
     mime = block.get("mime_type") if isinstance(block.get("mime_type"), str) else None
     match block.get("type"):
         case "image" | "image_url" | "input_image":
@@ -417,7 +412,10 @@ def _convert(message: Message) -> ChatMessage:
     if isinstance(message.content, str):
         blocks += [TextBlock(text=message.content)] if message.content or not message.tool_calls else []
     else:
-        blocks += [block for block in map(from_core_block, message.blocks) if block is not None]
+        for block in message.blocks:
+            with suppress(ValueError):  # another framework's block may have other fields
+                counterpart = from_core_block(block)
+                blocks += [] if counterpart is None else [counterpart]
     blocks += [
         ToolCallBlock(tool_call_id=call.id or None, tool_name=call.name, tool_kwargs=_kwargs(call.arguments))
         for call in message.tool_calls

@@ -212,28 +212,23 @@ def find_tables(encoding: str) -> Path | None:
     return next((folder for folder in _folders() if _is_whole(folder, *_TABLES[encoding])), None)
 
 
-def load(encoding: str) -> tiktoken.Encoding | None:
+def load(encoding: str) -> tiktoken.Encoding:
     """Return an encoding, read from the table at hand at its first use in this process.
 
     The first use takes 0.2 to 0.4 seconds and keeps some 70 MB. tiktoken gets the folder through its environment
     variable, which is restored when the table is read.
 
-    Returns:
-        The encoding; None when its table went away, or cannot be read after all.
+    Raises:
+        OSError: Its table went away.
+        ValueError: tiktoken cannot read the table.
     """
     import tiktoken  # only a process that counts tokens needs it
 
-    if encoding in tiktoken.registry.ENCODINGS:
-        return tiktoken.registry.ENCODINGS[encoding]
     folder = find_tables(encoding)
     if folder is None:
-        return None
-    try:
-        with _lock, environment(_CACHE_VARIABLE, str(folder)):
-            return tiktoken.get_encoding(encoding)
-    except (OSError, ValueError) as problem:
-        warn_once(f"tiktoken cannot read the table of {encoding!r} in {str(folder)!r}: {problem}")
-        return None
+        raise FileNotFoundError("it went away")
+    with _lock, environment(_CACHE_VARIABLE, str(folder)):
+        return tiktoken.get_encoding(encoding)
 
 
 def how_to_get(encoding: str) -> str:
@@ -387,13 +382,14 @@ class _Counter:
         self._count = count or self._load_and_count
 
     def _load_and_count(self, text: str) -> int:
-        encoding = load(self.name)
-        if encoding is None:
-            warn_once(f"tokens are estimated: the table of {self.name!r} went away. {how_to_get(self.name)}")
+        try:
+            # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
+            encode = load(self.name).encode_ordinary
+        except (OSError, ValueError) as problem:
+            table = f"the table of {self.name!r} cannot be read: {problem}"
+            warn_once(f"tokens are estimated: {table}. {how_to_get(self.name)}")
             self.name, self._count = "estimate", _estimate
         else:
-            # `encode` raises on "<|endoftext|>" in what a user wrote; this one takes it for text.
-            encode = encoding.encode_ordinary
             self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
         return self._count(text)
 
