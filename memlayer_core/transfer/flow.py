@@ -21,8 +21,9 @@ from memlayer_core.facts.model import ordinal_of
 from memlayer_core.items import sql as items_sql
 from memlayer_core.items.check import is_within
 from memlayer_core.items.flow import put_of
+from memlayer_core.items.model import PutItem
 from memlayer_core.items.sql import folders_of
-from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier, with_offset
+from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import check_messages, times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
@@ -33,7 +34,7 @@ from memlayer_core.storage.files import LineReader, Page, is_ascii_only, writing
 from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
-from memlayer_core.transfer.model import Conversation, ImportReport, StoredItem
+from memlayer_core.transfer.model import Conversation, ImportReport
 from memlayer_core.transfer.sources import Source, source_of
 
 if TYPE_CHECKING:
@@ -257,13 +258,10 @@ class _Importer:
         announce(rt, scope, receipt)
         self._report.count(receipt)
 
-    def _place(self, tenant_id: str, item: StoredItem) -> None:
+    def _place(self, tenant_id: str, item: PutItem) -> None:
         """Check an item of another store, and store it if it is new here, unless nothing is to be written."""
-        rt, now = self._rt, self._rt.now()
-        put = put_of(rt, tenant_id, item.put)
-        created, updated = with_offset(item.created_at) or now, with_offset(item.updated_at) or now
-        dated = replace(put, created_at=created, updated_at=updated)
-        if not self._report.dry_run and rt.db.write(items_sql.restore, dated, now, rt.shards):
+        rt, put = self._rt, put_of(self._rt, tenant_id, item)
+        if not self._report.dry_run and rt.db.write(items_sql.restore, put, rt.now(), rt.shards):
             self._report.placed += 1
             rt.wake()
 
@@ -366,9 +364,9 @@ class _Export(_Importer):
             case lines.RecordLine():
                 report.records += 1
                 self._remember(line)
-            case lines.ItemLine(tenant_id=tenant_id, stored=item):
+            case lines.ItemLine():
                 report.items += 1
-                self._place(tenant_id, item)
+                self._place(line.tenant_id, line)
             case lines.EndLine():
                 if line != lines.EndLine(report.sessions, report.messages, report.records, report.items):
                     raise _stop(f"lines are missing: it had {line}")
@@ -539,7 +537,7 @@ class _Conversations(_Importer):
         for why, count in one.left_out.items():
             report.leave_out(why, count)
         for item in one.items:
-            if self._owner.user_id is not None and not is_within(item.put.labels, self._folders):
+            if self._owner.user_id is not None and not is_within(item.labels, self._folders):
                 report.leave_out("an item of nobody, or of another user")
                 continue
             with self._or_left_out("an item that cannot be stored"):

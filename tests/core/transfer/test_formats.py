@@ -24,7 +24,7 @@ from examples import examples
 from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, MemlayerError
 from memlayer_core.items.model import PutItem
-from memlayer_core.transfer.model import Conversation, StoredItem
+from memlayer_core.transfer.model import Conversation
 from memlayer_core.transfer.sources import FORMATS
 
 AT = 1_700_000_000.0  # 2023-11-14T22:13:20Z
@@ -372,9 +372,10 @@ def test_conversations_of_your_own_are_taken_one_by_one_and_each_whole_or_not_at
     odd = [Message("user", "\0", name="\0"), Message("user", "three")]
     report = store.import_from([Conversation(messages=odd)], user_id="ada")
     assert (report.stored, report.left_out) == (1, {"cannot be stored: InvalidMessageError": 1})
-    put, then = PutItem(("users", "ada"), "k", {"a": 1}), datetime.fromtimestamp(AT, UTC)
+    then = datetime.fromtimestamp(AT, UTC)
+    put = PutItem(("users", "ada"), "k", {"a": 1}, created_at=then, updated_at=then)
     for dry_run, placed in ((True, 0), (False, 1), (False, 0)):
-        report = store.import_from([Conversation(items=[StoredItem(put, then, then)])], dry_run=dry_run)
+        report = store.import_from([Conversation(items=[put])], dry_run=dry_run)
         assert (report.items, report.placed) == (1, placed)
 
 
