@@ -25,7 +25,7 @@ from memlayer_core.items.model import PutItem
 from memlayer_core.items.sql import folders_of
 from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.check import check_messages, times_of
+from memlayer_core.messages.check import times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
@@ -67,13 +67,9 @@ def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
 
 def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     """Replace a session by a state, in one transaction."""
-
-    def write() -> Receipt:
-        messages, particulars = lines.conversation_of(state)
-        drafts = drafts_of(rt, scope, check_messages(messages))
-        return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
-
-    receipt = write()
+    messages, details = lines.conversation_of(state)
+    drafts = drafts_of(rt, scope, messages)
+    receipt = rt.db.write(sql.restore, scope, drafts, details, rt.now(), rt.shards)
     rt.temporaries.clear(scope)
     announce(rt, scope, receipt)
     rt.wake()  # the old messages must be removed from the index
@@ -292,11 +288,10 @@ class _Export(_Importer):
         with closing(self._reader.pages(AT_ONCE)) as pages:
             for number, text in chain.from_iterable(pages):
                 try:
-                    problem = self._problem_of(self._read(text))
+                    line = self._read(text)
                 except errors.ImportStoppedError:
                     return
-                if problem is not None:
-                    raise self._foreign(f"nothing was imported: line {number}: {problem}")
+                self._refuse_foreign(line, f"nothing was imported: line {number}: ")
 
     def _take_page(self, pages: Iterator[Page]) -> bool:
         """Import the next page. Returns whether there was one."""
@@ -304,8 +299,7 @@ class _Export(_Importer):
             page = next(pages, [])
             for self._line, text in page:
                 line = self._read(text)
-                if (problem := self._problem_of(line)) is not None:
-                    raise self._foreign(problem)
+                self._refuse_foreign(line)
                 if line is not None:
                     self._follow(line)
             if not page and not self._is_complete:
@@ -323,18 +317,17 @@ class _Export(_Importer):
     def _read(self, text: Any) -> lines.Line | None:
         return lines.line_of(text, self._owner.tenant_id, self._rt.settings.import_line_bytes)
 
-    def _problem_of(self, line: lines.Line | None) -> str | None:
-        """Return why a line does not belong to the required user; None if it does."""
+    def _refuse_foreign(self, line: lines.Line | None, where: str = "") -> None:
+        """Refuse a line that does not belong to the required user."""
         if line is None or self._owner.user_id is None:
-            return None
-        return lines.foreign(line, self._scope.user_id, self._scope.tenant_id, self._folders)
-
-    def _foreign(self, problem: str) -> errors.ImportStoppedError:
-        return errors.ImportStoppedError(
-            problem,
-            hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
-            "leave `user_id` out if you trust the file.",
-        )
+            return
+        problem = lines.foreign(line, self._scope.user_id, self._scope.tenant_id, self._folders)
+        if problem is not None:
+            raise errors.ImportStoppedError(
+                where + problem,
+                hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
+                "leave `user_id` out if you trust the file.",
+            )
 
     def _follow(self, line: lines.Line) -> None:
         """Import a line, if it may follow what precedes it."""

@@ -345,29 +345,24 @@ def _encoding(head: bytes) -> str:
 
 def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:
     """Yield conversations: of each value that holds messages, of each session, and of the messages without a session."""
-    lone: list[Any] = []
     message = partial(_message, message)
     with closing(sqlite3.connect("")) as kept:  # a private file, which is deleted when the process ends
         kept.execute("create table kept (session integer, form text)")
-        sessions: dict[tuple[str, str], int] = {}
+        sessions: dict[tuple[str, str] | None, int] = {}
         for value in values:
-            if not isinstance(value, Mapping):
-                lone.append(value)
-            elif (rows := lists.rows_in(value)) is not None:
-                yield _conversation(value, map(message, rows))
-            elif (session := lists.field_of(value, "session")) is not None:
-                whose = str(lists.field_of(value, "user")), str(session)
-                number = sessions.setdefault(whose, len(sessions))
-                kept.execute("insert into kept values (?, ?)", (number, json.dumps(value)))
-            else:
-                lone.append(value)
+            about = value if isinstance(value, Mapping) else {}
+            if (rows := lists.rows_in(about)) is not None:
+                yield _conversation(about, map(message, rows))
+                continue
+            session = lists.field_of(about, "session")
+            whose = None if session is None else (str(lists.field_of(about, "user")), str(session))
+            number = sessions.setdefault(whose, len(sessions))
+            kept.execute("insert into kept values (?, ?)", (number, json.dumps(value)))
         every = kept.execute("select session, form from kept order by session, rowid")
         for _, some in groupby(every, key=itemgetter(0)):
             rows = [json.loads(form) for _, form in some]
-            yield _conversation(rows[0], _in_order(map(message, rows)))
-    if lone:
-        first = lone[0] if isinstance(lone[0], Mapping) else {}
-        yield replace(_conversation(first, _in_order(map(message, lone))), session_id=None)
+            about = rows[0] if isinstance(rows[0], Mapping) else {}
+            yield _conversation(about, _in_order(map(message, rows)))
 
 
 def _message(parse: Callable[[Any], Any], row: Any) -> Any:

@@ -15,7 +15,6 @@ from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -81,7 +80,7 @@ def ui_app(
             return is_same(asked.query_params["token"], token)
         return is_same(asked.cookies.get(cookie, ""), _seal(token, "cookie"))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page.users),
             Route("/user", page.user),
@@ -91,19 +90,12 @@ def ui_app(
             Route("/forget", partial(page.change, page.forget), methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("memlayer_server", "static")])),
         ],
-        middleware=[
-            Middleware(
-                Guard,
-                port=port,
-                hosts=hosts,
-                other_hosts=other_hosts,
-                knows=knows,
-                advice=_ADVICE,
-                headers=_HEADERS,
-            )
-        ],
         exception_handlers={MemlayerError: page.tell_error, HTTPException: page.tell_refusal},
     )
+    app.add_middleware(
+        Guard, port=port, hosts=hosts, other_hosts=other_hosts, knows=knows, advice=_ADVICE, headers=_HEADERS
+    )
+    return app
 
 
 class _Page:
