@@ -190,11 +190,8 @@ _PATTERNS = Statement(sa.select(tables.meta.c.value).where(_IS_DECLARED).order_b
 def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
     """Note that a namespace of a tenant belongs to its users. To do it again changes nothing."""
     written = json_text(namespace)
-    name = (
-        declared_names(tenant_id)["declared_from"]
-        + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
-    )
-    statements.note(connection, name, written)
+    digest = hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
+    statements.note(connection, declared_names(tenant_id)["declared_from"] + digest, written)
 
 
 def folders_of(connection: sa.Connection, tenant_id: str, user_id: str) -> list[Folder]:

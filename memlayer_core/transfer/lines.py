@@ -34,7 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from memlayer_core import errors
 from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read
@@ -306,6 +306,7 @@ class ItemLine(PutItem):
     tenant_id: str
 
 
+T = TypeVar("T", UserLine, Scope, Record, ItemLine)
 Line = HeaderLine | UserLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
 
 _HEADER = Form(HeaderLine, "first line", errors.ImportStoppedError, is_open=True)
@@ -449,48 +450,44 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
                 line = _record_line([*before, newest], tenant_id)
                 return replace(line, evidence=tuple(map(_QUOTE.read, quotes)))
         case {"item": Mapping() as form}:
-            item = _ITEM.read(form)
-            return item if tenant_id is None else replace(item, tenant_id=tenant_id)
+            return _moved(_ITEM.read(form), tenant_id)
         case {"end": Mapping() as form} | {"user": Mapping() as form}:
-            return _END.read(form) if "end" in fields else _user_line(_USER.read(form), tenant_id)
-    raise errors.ImportStoppedError(
-        f"it is not a line of an export: {errors.short_repr(fields)}",
-        hint="An export is written by `memory.export`; each message in it has an id.",
-    )
+            return _END.read(form) if "end" in fields else _user_line(_moved(_USER.read(form), tenant_id))
+    raise _no_line(f"it is not a line of an export: {errors.short_repr(fields)}")
 
 
-def _user_line(line: UserLine, tenant_id: str | None) -> UserLine:
-    moved = line if tenant_id is None else replace(line, tenant_id=tenant_id)
-    ids = (memory_id(moved.owner.user_id, line.records), *line.forgotten)
+def _no_line(problem: str) -> errors.ImportStoppedError:
+    hint = "An export is written by `memory.export`; each message in it has an id."
+    return errors.ImportStoppedError(problem, hint=hint)
+
+
+def _moved(value: T, tenant_id: str | None) -> T:
+    """Return a value of a tenant, or of another tenant if one is named."""
+    return value if tenant_id is None else replace(value, tenant_id=tenant_id)
+
+
+def _user_line(line: UserLine) -> UserLine:
+    ids = (memory_id(line.owner.user_id, line.records), *line.forgotten)
     are_moments = all(isinstance(made, int) and abs(made) < 2**62 for made in line.forgotten.values())
     if not are_moments or any(ordinal_of(one)[0] != line.user_id for one in ids):
-        raise errors.ImportStoppedError(
-            f"{line!r:.200} does not count a user's records", hint="An export is written by `memory.export`."
-        )
-    return moved
+        raise _no_line(f"{line!r:.200} does not count a user's records")
+    return line
 
 
 def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None) -> SessionLine:
     scope = _SCOPE.read(fields)
     if scope.session_id is None:
-        raise errors.ImportStoppedError(
-            "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
-        )
-    moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
+        raise _no_line("a session's line lacks its `session_id`")
     details = DETAILS.read(fields)
-    times = {name: with_offset(getattr(details, name)) for name in ("created_at", "updated_at")}
+    times: Any = {name: with_offset(getattr(details, name)) for name in ("created_at", "updated_at")}
     holds_versions = fields.get("superseded") is True and details.forked_from is not None
-    return SessionLine(number, moved, replace(details, **times), holds_versions)
+    return SessionLine(number, _moved(scope, tenant_id), replace(details, **times), holds_versions)
 
 
 def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:
-    read = [Record.from_json(form) for form in forms]
-    moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
-    numbers = [one.version for one in moved]
-    is_one = len({(one.owner, one.memory_id) for one in moved}) == 1 and numbers == sorted(set(numbers))
-    if not is_one or any(one.replaced_by is None for one in moved[:-1]):
-        raise errors.ImportStoppedError(
-            "a record's line does not hold the versions of one record, the oldest first",
-            hint="An export is written by `memory.export`.",
-        )
-    return RecordLine(tuple(moved))
+    versions = [_moved(Record.from_json(form), tenant_id) for form in forms]
+    numbers = [one.version for one in versions]
+    is_one = len({(one.owner, one.memory_id) for one in versions}) == 1 and numbers == sorted(set(numbers))
+    if not is_one or any(one.replaced_by is None for one in versions[:-1]):
+        raise _no_line("a record's line does not hold the versions of one record, the oldest first")
+    return RecordLine(tuple(versions))

@@ -238,10 +238,9 @@ def _recognized(head: bytes) -> str:
         ImportStoppedError: It has none of the formats. The error says what it looks like.
     """
     names = _names_in(head)
-    if found := next(
-        (name for name, one in FORMATS.items() if any(signs <= names for signs in one.signs)), None
-    ):
-        return found
+    found = [name for name, one in FORMATS.items() if any(signs <= names for signs in one.signs)]
+    if found:
+        return found[0]
     is_json = head.lstrip(_BLANK)[:1] in (b"[", b"{")
     if is_json and len(head) < _HEAD:  # the whole file: is it damaged?
         with _explained(""):
@@ -299,7 +298,7 @@ def _in_text(one: Conversation) -> Conversation:
 def _explained(stem: str) -> Iterator[None]:
     try:
         yield
-    except (ijson.JSONError, ValueError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
+    except (ijson.JSONError, ValueError, RecursionError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
         what = str(problem).partition("\n")[0]
         is_cut = "premature EOF" in what or isinstance(problem, EOFError | zipfile.BadZipFile)
         raise ImportStoppedError(

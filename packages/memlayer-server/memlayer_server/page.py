@@ -145,11 +145,8 @@ class _Page:
             case "sessions":
                 rows = self._memory.sessions(**whose, limit=_SIZE + 1, offset=offset)
             case "search":
-                rows = (
-                    self._memory.search(find, **whose, session_id=reach.session_id, limit=_SIZE)
-                    if find
-                    else ()
-                )
+                if find:
+                    rows = self._memory.search(find, **whose, session_id=reach.session_id, limit=_SIZE)
             case _:
                 raise InputError(f"there is no part {part!r:.40}", hint=f"There are {', '.join(_PARTS)}.")
         if not rows and not self._is_known(whose):
