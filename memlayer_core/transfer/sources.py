@@ -114,13 +114,16 @@ def source_of(source: Any, name: str | None) -> Any:
         raise ConfigurationError(
             f"there is no format {name!r:.80}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
         )
-    found = None
+    path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
+    if isinstance(source, str) and "://" in source:  # it may have a password
+        raise InputError("a URL cannot be imported", hint=f"Give a file, or conversations: {_PAGE}")
+    if path is not None and not path.exists():
+        raise InputError(f"there is no file {str(path)!r}", hint="Give the path of what is to be imported.")
     if name == "memlayer":
         return source
-    if isinstance(source, str) and "://" in source:
-        raise InputError("a URL cannot be imported", hint=f"Give a file, or conversations: {_PAGE}")
-    if isinstance(source, str | os.PathLike):
-        found = _of_path(Path(source).expanduser(), name)
+    found = None
+    if path is not None:
+        found = _of_path(path, name)
     elif hasattr(source, "read"):
         if not isinstance(source, io.TextIOBase) and getattr(source, "seekable", bool)():
             start = source.tell()
@@ -171,7 +174,7 @@ def _of_path(path: Path, name: str | None) -> Source | None:
             [(Path(one).stem, partial(every[one].open, "rb", 0)) for one in _chosen(every)], name
         )
     if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}", hint="Give the path of what is to be imported.")
+        return None  # a pipe, such as `<(zcat ada.jsonl.gz)`: an export, since it is read only once
     with path.open("rb") as file:
         begin = file.read(16)
     magic = next((kind for sign, kind in _MAGIC.items() if begin.startswith(sign)), "")

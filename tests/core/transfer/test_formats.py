@@ -445,6 +445,8 @@ def test_the_command_tells_what_it_would_import_and_then_does(write, tmp_path) -
     assert "nobody in it is called 'Bob'" in run(*of_ada, "--me", "Bob").stderr
     shown = run("import", "postgresql://ada:secret@127.0.0.1/x", directory, "--user", "ada")
     assert (shown.exit_code, "secret" in shown.output) == (2, False)
+    unlike = run("import", write("<html>", "page.json"), tmp_path / "none", "--user", "ada")
+    assert ("it looks like HTML" in unlike.stderr, (tmp_path / "none").exists()) == (True, False)
 
 
 def test_a_dry_run_of_an_export_counts_and_writes_nothing(store, memory, tmp_path) -> None:
