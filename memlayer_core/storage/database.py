@@ -171,7 +171,6 @@ class Connections:
 
 _CORRUPTED = {"XX001", "XX002"}  # PostgreSQL's codes for damaged data and damaged indexes
 _FULL = "53100"
-_DENIED = {"42501", "3F000"}  # the user has no right, or there is no such schema
 _PASSING = {"OperationalError", "InterfaceError"}
 LOST = sa.exc.PendingRollbackError, sa.exc.ResourceClosedError
 """What SQLAlchemy raises on a connection that was closed while it was used."""
@@ -213,11 +212,8 @@ def _ours(problem: Exception) -> errors.StoreError:
             hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
         )
     hint = "Nothing was written. This should not happen: please report it."
-    if state in _DENIED:
-        hint = (
-            "Let the database's user make tables: `GRANT USAGE, CREATE ON SCHEMA public TO …`. Or give it a schema of its own, "
-            "which you make first, and name that in the URL: `…/name?options=-csearch_path%3Dmemory`."
-        )
+    if state in {"42501", "3F000"}:  # the user has no right, or there is no such schema
+        hint = "Let the user make tables: `GRANT USAGE, CREATE ON SCHEMA public TO …`. Or name another schema, which exists: `…/name?options=-csearch_path%3Dmemory`."
     return errors.StoreError(f"the journal refused: {_short(problem)}", hint=hint)
 
 

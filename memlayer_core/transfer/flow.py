@@ -22,7 +22,6 @@ from memlayer_core.items import sql as items_sql
 from memlayer_core.items.check import is_within
 from memlayer_core.items.flow import put_of
 from memlayer_core.items.model import PutItem
-from memlayer_core.items.sql import folders_of
 from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import times_of
@@ -238,7 +237,7 @@ class _Importer:
         self._scope = _scope_of(owner.user_id, owner.tenant_id)
         self._folders: Sequence[Folder] = ()
         if owner.user_id is not None:
-            self._folders = rt.db.read(folders_of, self._scope.tenant_id, owner.user_id)
+            self._folders = rt.db.read(items_sql.folders_of, self._scope.tenant_id, owner.user_id)
 
     def parts(self) -> Generator[None]:
         """Check whose it is as far as it can be read twice, then import it part by part. It pauses after each part."""
