@@ -149,11 +149,10 @@ def import_(
         dry_run: Read and check everything, and write nothing.
     """
     from memlayer_core.memory import Memory
+    from memlayer_core.transfer.sources import source_of
 
-    if source != "-" and "://" in source:  # it may have a password
-        raise InputError("a URL cannot be imported", hint="docs/migration.md shows how databases are read.")
-    if source != "-" and not Path(source).exists():
-        raise InputError(f"there is no file {source!r}", hint="Give the path of what is to be imported.")
+    if source != "-":
+        source_of(source, source_format)  # what cannot be imported is refused before a memory is made
     lines = sys.stdin.buffer if source == "-" else source
     options: dict[str, Any] = {"user_id": user, "tenant_id": tenant, "source_format": source_format, "me": me}
     with Memory.in_memory() if dry_run else store.open() as memory:

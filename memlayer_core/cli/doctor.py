@@ -265,9 +265,6 @@ def index_at(path: Path | None) -> str:
     if path is None or not (path / "chroma").is_dir():
         return "no Chroma directory here"
     size = sum(file.stat().st_size for file in (path / "chroma").rglob("*") if file.is_file())
-    owner = (
-        "not in use"
-        if (path / "chroma.closed").exists()
-        else "in use, or the process that used it was killed"
-    )
+    is_closed = (path / "chroma.closed").exists()
+    owner = "not in use" if is_closed else "in use, or the process that used it was killed"
     return f"Chroma in {path / 'chroma'}, {size / 1e6:.1f} MB, {owner}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
 from memlayer_core.index.flow import compare, embed, index_pays, nearest
 from memlayer_core.items import check, model, sql
+from memlayer_core.message import with_offset
 from memlayer_core.messages.check import check_whole_number
 from memlayer_core.models.embed import query_vector
 from memlayer_core.runtime import Asking, Runtime
@@ -79,6 +80,8 @@ def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
         value,
         tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
         op.ttl,
+        with_offset(op.created_at),
+        with_offset(op.updated_at),
     )
 
 

@@ -72,6 +72,8 @@ class PutItem:
         value: The value.
         texts: Texts that queries find it by, each for itself; None: the whole value; empty: no query finds it.
         ttl: How long it lives after it was last put or read; None: it does not expire.
+        created_at: When it was first put, if it comes from elsewhere; None: now.
+        updated_at: When it was last put, if it comes from elsewhere; None: now.
     """
 
     labels: tuple[str, ...]
@@ -79,6 +81,8 @@ class PutItem:
     value: Mapping[str, JSON]
     texts: tuple[str, ...] | None = None
     ttl: timedelta | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

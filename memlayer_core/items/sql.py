@@ -24,9 +24,7 @@ from memlayer_core.scope import Folder
 from memlayer_core.storage import statements, tables, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue_erasure
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.texts import hold_owner, lock_owners
 from memlayer_core.storage.vectors import ScopeStatistics, statistics_of
 
 # Reads items in SQL. Each function runs in its caller's transaction.
@@ -184,17 +182,16 @@ _IS_DECLARED = tables.meta.c.name.between(sa.bindparam("declared_from"), sa.bind
 DECLARED = sa.exists().where(_IS_DECLARED)
 """The condition that a tenant has declared namespaces of its users; `declared_names` gives the parameters."""
 
-_PATTERNS = Statement(sa.select(tables.meta.c.value).where(_IS_DECLARED).order_by(tables.meta.c.name))
+_PATTERNS = statements.Statement(
+    sa.select(tables.meta.c.value).where(_IS_DECLARED).order_by(tables.meta.c.name)
+)
 
 
 def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:
     """Note that a namespace of a tenant belongs to its users. To do it again changes nothing."""
     written = json_text(namespace)
-    name = (
-        declared_names(tenant_id)["declared_from"]
-        + hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
-    )
-    statements.note(connection, name, written)
+    digest = hashlib.blake2b(written.encode(), digest_size=12).hexdigest()
+    statements.note(connection, declared_names(tenant_id)["declared_from"] + digest, written)
 
 
 def folders_of(connection: sa.Connection, tenant_id: str, user_id: str) -> list[Folder]:
@@ -245,9 +242,9 @@ def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, sha
     kept = {put.folder for put in changes if put.value is not None}
     for folder in sorted({one.folder for one in changes}, key=lambda one: one.namespace):
         if folder in kept:
-            hold_owner(connection, folder, shards)
+            storage_texts.hold_owner(connection, folder, shards)
         else:
-            lock_owners(connection, [folder.namespace])
+            storage_texts.lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
     for one in changes:
         here = tables.items.c.digest == item_digest(one.folder, one.key)
@@ -264,7 +261,7 @@ _KNOWN = sa.select(tables.items.c.number, tables.items.c.namespace, tables.items
 
 def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> bool:
     """Store an item that comes from elsewhere, unless what is here is as new. Returns whether it was stored."""
-    hold_owner(connection, put.folder, shards)
+    storage_texts.hold_owner(connection, put.folder, shards)
     here = get(connection, put.folder, put.key, None)
     if here is not None and put.updated_at is not None and here.updated_at >= put.updated_at:
         return False
@@ -277,7 +274,7 @@ def refresh(connection: sa.Connection, numbers: Sequence[int], now: datetime) ->
     for some in statements.chunks(numbers):
         these = tables.items.c.number.in_(some)
         held = sa.select(tables.items.c.namespace).where(these).distinct()
-        lock_owners(connection, connection.scalars(held))
+        storage_texts.lock_owners(connection, connection.scalars(held))
         again = sa.update(tables.items).where(these, tables.items.c.ttl.is_not(None))
         connection.execute(again.values(expires_at=statements.to_micros(now) + tables.items.c.ttl))
 
@@ -287,7 +284,7 @@ def forget(connection: sa.Connection, top: Folder, now: datetime, *, only_expire
     these = _KNOWN.where(inside(top))
     if only_expired:
         these = these.where(tables.items.c.expires_at <= statements.to_micros(now))
-    lock_owners(connection, {row.namespace for row in connection.execute(these)})
+    storage_texts.lock_owners(connection, {row.namespace for row in connection.execute(these)})
     rows = connection.execute(these).all()
     _delete(connection, rows, now)
     return len(rows)

@@ -211,10 +211,10 @@ def _ours(problem: Exception) -> errors.StoreError:
             f"the journal could not be reached or written: {_short(problem)}",
             hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
         )
-    return errors.StoreError(
-        f"the journal refused: {_short(problem)}",
-        hint="Nothing was written. This should not happen: please report it.",
-    )
+    hint = "Nothing was written. This should not happen: please report it."
+    if state in {"42501", "3F000"}:  # the user has no right, or there is no such schema
+        hint = "Let the user make tables: `GRANT USAGE, CREATE ON SCHEMA public TO …`. Or name another schema, which exists: `…/name?options=-csearch_path%3Dmemory`."
+    return errors.StoreError(f"the journal refused: {_short(problem)}", hint=hint)
 
 
 def sqlstate_of(problem: Exception) -> str | None:

@@ -21,10 +21,10 @@ from memlayer_core.facts.model import ordinal_of
 from memlayer_core.items import sql as items_sql
 from memlayer_core.items.check import is_within
 from memlayer_core.items.flow import put_of
-from memlayer_core.items.sql import folders_of
-from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier, with_offset
+from memlayer_core.items.model import PutItem
+from memlayer_core.message import Message, Receipt, StoredMessage, check_message, identifier
 from memlayer_core.messages import reads as messages_reads
-from memlayer_core.messages.check import check_messages, times_of
+from memlayer_core.messages.check import times_of
 from memlayer_core.messages.flow import announce, draft_of, drafts_of
 from memlayer_core.messages.model import ForgetReport, PreparedMessage, Session, SessionDetails
 from memlayer_core.runtime import Asking, Journal, Runtime, ask
@@ -33,7 +33,7 @@ from memlayer_core.storage.files import LineReader, Page, is_ascii_only, writing
 from memlayer_core.storage.statements import LAST
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
-from memlayer_core.transfer.model import Conversation, ImportReport, StoredItem
+from memlayer_core.transfer.model import Conversation, ImportReport
 from memlayer_core.transfer.sources import Source, source_of
 
 if TYPE_CHECKING:
@@ -66,13 +66,9 @@ def save(rt: Runtime, scope: Scope) -> dict[str, Any]:
 
 def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     """Replace a session by a state, in one transaction."""
-
-    def write() -> Receipt:
-        messages, particulars = lines.conversation_of(state)
-        drafts = drafts_of(rt, scope, check_messages(messages))
-        return rt.db.write(sql.restore, scope, drafts, particulars, rt.now(), rt.shards)
-
-    receipt = write()
+    messages, details = lines.conversation_of(state)
+    drafts = drafts_of(rt, scope, messages)
+    receipt = rt.db.write(sql.restore, scope, drafts, details, rt.now(), rt.shards)
     rt.temporaries.clear(scope)
     announce(rt, scope, receipt)
     rt.wake()  # the old messages must be removed from the index
@@ -241,7 +237,7 @@ class _Importer:
         self._scope = _scope_of(owner.user_id, owner.tenant_id)
         self._folders: Sequence[Folder] = ()
         if owner.user_id is not None:
-            self._folders = rt.db.read(folders_of, self._scope.tenant_id, owner.user_id)
+            self._folders = rt.db.read(items_sql.folders_of, self._scope.tenant_id, owner.user_id)
 
     def parts(self) -> Generator[None]:
         """Check whose it is as far as it can be read twice, then import it part by part. It pauses after each part."""
@@ -257,13 +253,10 @@ class _Importer:
         announce(rt, scope, receipt)
         self._report.count(receipt)
 
-    def _place(self, tenant_id: str, item: StoredItem) -> None:
+    def _place(self, tenant_id: str, item: PutItem) -> None:
         """Check an item of another store, and store it if it is new here, unless nothing is to be written."""
-        rt, now = self._rt, self._rt.now()
-        put = put_of(rt, tenant_id, item.put)
-        created, updated = with_offset(item.created_at) or now, with_offset(item.updated_at) or now
-        dated = replace(put, created_at=created, updated_at=updated)
-        if not self._report.dry_run and rt.db.write(items_sql.restore, dated, now, rt.shards):
+        rt, put = self._rt, put_of(self._rt, tenant_id, item)
+        if not self._report.dry_run and rt.db.write(items_sql.restore, put, rt.now(), rt.shards):
             self._report.placed += 1
             rt.wake()
 
@@ -294,11 +287,10 @@ class _Export(_Importer):
         with closing(self._reader.pages(AT_ONCE)) as pages:
             for number, text in chain.from_iterable(pages):
                 try:
-                    problem = self._problem_of(self._read(text))
+                    line = self._read(text)
                 except errors.ImportStoppedError:
                     return
-                if problem is not None:
-                    raise self._foreign(f"nothing was imported: line {number}: {problem}")
+                self._refuse_foreign(line, f"nothing was imported: line {number}: ")
 
     def _take_page(self, pages: Iterator[Page]) -> bool:
         """Import the next page. Returns whether there was one."""
@@ -306,8 +298,7 @@ class _Export(_Importer):
             page = next(pages, [])
             for self._line, text in page:
                 line = self._read(text)
-                if (problem := self._problem_of(line)) is not None:
-                    raise self._foreign(problem)
+                self._refuse_foreign(line)
                 if line is not None:
                     self._follow(line)
             if not page and not self._is_complete:
@@ -325,18 +316,17 @@ class _Export(_Importer):
     def _read(self, text: Any) -> lines.Line | None:
         return lines.line_of(text, self._owner.tenant_id, self._rt.settings.import_line_bytes)
 
-    def _problem_of(self, line: lines.Line | None) -> str | None:
-        """Return why a line does not belong to the required user; None if it does."""
+    def _refuse_foreign(self, line: lines.Line | None, where: str = "") -> None:
+        """Refuse a line that does not belong to the required user."""
         if line is None or self._owner.user_id is None:
-            return None
-        return lines.foreign(line, self._scope.user_id, self._scope.tenant_id, self._folders)
-
-    def _foreign(self, problem: str) -> errors.ImportStoppedError:
-        return errors.ImportStoppedError(
-            problem,
-            hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
-            "leave `user_id` out if you trust the file.",
-        )
+            return
+        problem = lines.foreign(line, self._scope.user_id, self._scope.tenant_id, self._folders)
+        if problem is not None:
+            raise errors.ImportStoppedError(
+                where + problem,
+                hint=f"Pass a file that `memory.export(user_id={self._owner.user_id!r})` wrote, and the right `tenant_id`; or "
+                "leave `user_id` out if you trust the file.",
+            )
 
     def _follow(self, line: lines.Line) -> None:
         """Import a line, if it may follow what precedes it."""
@@ -366,9 +356,9 @@ class _Export(_Importer):
             case lines.RecordLine():
                 report.records += 1
                 self._remember(line)
-            case lines.ItemLine(tenant_id=tenant_id, stored=item):
+            case lines.ItemLine():
                 report.items += 1
-                self._place(tenant_id, item)
+                self._place(line.tenant_id, line)
             case lines.EndLine():
                 if line != lines.EndLine(report.sessions, report.messages, report.records, report.items):
                     raise _stop(f"lines are missing: it had {line}")
@@ -539,7 +529,7 @@ class _Conversations(_Importer):
         for why, count in one.left_out.items():
             report.leave_out(why, count)
         for item in one.items:
-            if self._owner.user_id is not None and not is_within(item.put.labels, self._folders):
+            if self._owner.user_id is not None and not is_within(item.labels, self._folders):
                 report.leave_out("an item of nobody, or of another user")
                 continue
             with self._or_left_out("an item that cannot be stored"):

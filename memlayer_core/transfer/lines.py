@@ -31,8 +31,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,11 +41,10 @@ from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_js
 from memlayer_core.facts.model import Evidence, Record, memory_id, ordinal_of
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged
 from memlayer_core.items.model import Item, PutItem
-from memlayer_core.message import JSON, Message, with_offset
+from memlayer_core.message import Message, with_offset
 from memlayer_core.messages.check import check_messages
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.transfer.model import StoredItem
 
 # The state of a conversation, and the session file that holds the states of several components.
 
@@ -296,38 +295,19 @@ class RecordLine:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemLine:
+class ItemLine(PutItem):
     """An item's line.
 
     Attributes:
         tenant_id: The tenant that it belongs to.
-        labels: Labels of its folder.
-        key: Its key in the folder.
-        value: Its value.
-        created_at: When it was first stored.
-        updated_at: When it was last stored.
-        texts: Texts by which it is found; None: its whole value.
-        ttl: How long it lives after it was last put or read; None: it does not expire.
     """
 
+    _: KW_ONLY
     tenant_id: str
-    labels: tuple[str, ...]
-    key: str
-    value: Mapping[str, JSON]
-    created_at: datetime
-    updated_at: datetime
-    texts: tuple[str, ...] | None = None
-    ttl: timedelta | None = None
-
-    @property
-    def stored(self) -> StoredItem:
-        """The item with its times."""
-        put = PutItem(self.labels, self.key, self.value, self.texts, self.ttl)
-        return StoredItem(put, self.created_at, self.updated_at)
 
 
+T = TypeVar("T", UserLine, Scope, Record, ItemLine)
 Line = HeaderLine | UserLine | SessionLine | MessageLine | RecordLine | ItemLine | EndLine
-T = TypeVar("T", SessionDetails, ItemLine)
 
 _HEADER = Form(HeaderLine, "first line", errors.ImportStoppedError, is_open=True)
 _USER = Form(UserLine, "user", errors.ImportStoppedError, is_open=True)
@@ -378,7 +358,7 @@ def item_line(tenant_id: str, item: Item, texts: tuple[str, ...]) -> ItemLine:
     """Return an item's line. Its `texts` are left out if it is indexed by its whole value."""
     named = None if texts == texts_of(item.value, None) else texts
     times = (item.created_at, item.updated_at)
-    return ItemLine(tenant_id, item.labels, item.key, item.value, *times, named, item.ttl)
+    return ItemLine(item.labels, item.key, item.value, named, item.ttl, *times, tenant_id=tenant_id)
 
 
 def archived_because(line: RecordLine) -> str | None:
@@ -470,52 +450,44 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
                 line = _record_line([*before, newest], tenant_id)
                 return replace(line, evidence=tuple(map(_QUOTE.read, quotes)))
         case {"item": Mapping() as form}:
-            item = _with_offset(_ITEM.read(form))
-            return item if tenant_id is None else replace(item, tenant_id=tenant_id)
+            return _moved(_ITEM.read(form), tenant_id)
         case {"end": Mapping() as form} | {"user": Mapping() as form}:
-            return _END.read(form) if "end" in fields else _user_line(_USER.read(form), tenant_id)
-    raise errors.ImportStoppedError(
-        f"it is not a line of an export: {errors.short_repr(fields)}",
-        hint="An export is written by `memory.export`; each message in it has an id.",
-    )
+            return _END.read(form) if "end" in fields else _user_line(_moved(_USER.read(form), tenant_id))
+    raise _no_line(f"it is not a line of an export: {errors.short_repr(fields)}")
 
 
-def _user_line(line: UserLine, tenant_id: str | None) -> UserLine:
-    moved = line if tenant_id is None else replace(line, tenant_id=tenant_id)
-    ids = (memory_id(moved.owner.user_id, line.records), *line.forgotten)
+def _no_line(problem: str) -> errors.ImportStoppedError:
+    hint = "An export is written by `memory.export`; each message in it has an id."
+    return errors.ImportStoppedError(problem, hint=hint)
+
+
+def _moved(value: T, tenant_id: str | None) -> T:
+    """Return a value of a tenant, or of another tenant if one is named."""
+    return value if tenant_id is None else replace(value, tenant_id=tenant_id)
+
+
+def _user_line(line: UserLine) -> UserLine:
+    ids = (memory_id(line.owner.user_id, line.records), *line.forgotten)
     are_moments = all(isinstance(made, int) and abs(made) < 2**62 for made in line.forgotten.values())
     if not are_moments or any(ordinal_of(one)[0] != line.user_id for one in ids):
-        raise errors.ImportStoppedError(
-            f"{line!r:.200} does not count a user's records", hint="An export is written by `memory.export`."
-        )
-    return moved
+        raise _no_line(f"{line!r:.200} does not count a user's records")
+    return line
 
 
 def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None) -> SessionLine:
     scope = _SCOPE.read(fields)
     if scope.session_id is None:
-        raise errors.ImportStoppedError(
-            "a session's line lacks its `session_id`", hint="An export is written by `memory.export`."
-        )
-    moved = scope if tenant_id is None else replace(scope, tenant_id=tenant_id)
-    details = _with_offset(DETAILS.read(fields))
+        raise _no_line("a session's line lacks its `session_id`")
+    details = DETAILS.read(fields)
+    times: Any = {name: with_offset(getattr(details, name)) for name in ("created_at", "updated_at")}
     holds_versions = fields.get("superseded") is True and details.forked_from is not None
-    return SessionLine(number, moved, details, holds_versions)
+    return SessionLine(number, _moved(scope, tenant_id), replace(details, **times), holds_versions)
 
 
 def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:
-    read = [Record.from_json(form) for form in forms]
-    moved = [one if tenant_id is None else replace(one, tenant_id=tenant_id) for one in read]
-    numbers = [one.version for one in moved]
-    is_one = len({(one.owner, one.memory_id) for one in moved}) == 1 and numbers == sorted(set(numbers))
-    if not is_one or any(one.replaced_by is None for one in moved[:-1]):
-        raise errors.ImportStoppedError(
-            "a record's line does not hold the versions of one record, the oldest first",
-            hint="An export is written by `memory.export`.",
-        )
-    return RecordLine(tuple(moved))
-
-
-def _with_offset(line: T) -> T:
-    times: Any = {name: with_offset(getattr(line, name)) for name in ("created_at", "updated_at")}
-    return replace(line, **times)
+    versions = [_moved(Record.from_json(form), tenant_id) for form in forms]
+    numbers = [one.version for one in versions]
+    is_one = len({(one.owner, one.memory_id) for one in versions}) == 1 and numbers == sorted(set(numbers))
+    if not is_one or any(one.replaced_by is None for one in versions[:-1]):
+        raise _no_line("a record's line does not hold the versions of one record, the oldest first")
+    return RecordLine(tuple(versions))

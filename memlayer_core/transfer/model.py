@@ -16,21 +16,6 @@ from memlayer_core.messages.check import digest
 from memlayer_core.show import Report, View
 
 
-@dataclass(frozen=True, slots=True)
-class StoredItem:
-    """A value under a key, as another store has it.
-
-    Attributes:
-        put: The values that store it.
-        created_at: When it was first stored; None: this is not known.
-        updated_at: When it was last stored; None: this is not known.
-    """
-
-    put: PutItem
-    created_at: datetime | None = None
-    updated_at: datetime | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """A conversation of another program, or what that program knows of a user. `Memory.import_from` takes an iterable of them.
@@ -42,7 +27,7 @@ class Conversation:
         title: Its title.
         user_id: The user who owns it. None: the source does not say.
         records: Texts to remember, each with fields as for `Chat.remember`.
-        items: Values under keys, as LangGraph's stores have them.
+        items: Values under keys, as LangGraph's stores have them, each with the times at which it was put there.
         left_out: How many messages the reader left out, by the reason.
     """
 
@@ -51,7 +36,7 @@ class Conversation:
     title: str | None = None
     user_id: str | None = None
     records: Sequence[tuple[str, Mapping[str, Any]]] = ()
-    items: Sequence[StoredItem] = ()
+    items: Sequence[PutItem] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod

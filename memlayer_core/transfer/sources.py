@@ -114,13 +114,16 @@ def source_of(source: Any, name: str | None) -> Any:
         raise ConfigurationError(
             f"there is no format {name!r:.80}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
         )
-    found = None
+    path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
+    if isinstance(source, str) and "://" in source:  # it may have a password
+        raise InputError("a URL cannot be imported", hint=f"Give a file, or conversations: {_PAGE}")
+    if path is not None and not path.exists():
+        raise InputError(f"there is no file {str(path)!r}", hint="Give the path of what is to be imported.")
     if name == "memlayer":
         return source
-    if isinstance(source, str) and "://" in source:
-        raise InputError("a URL cannot be imported", hint=f"Give a file, or conversations: {_PAGE}")
-    if isinstance(source, str | os.PathLike):
-        found = _of_path(Path(source).expanduser(), name)
+    found = None
+    if path is not None:
+        found = _of_path(path, name)
     elif hasattr(source, "read"):
         if not isinstance(source, io.TextIOBase) and getattr(source, "seekable", bool)():
             start = source.tell()
@@ -171,7 +174,7 @@ def _of_path(path: Path, name: str | None) -> Source | None:
             [(Path(one).stem, partial(every[one].open, "rb", 0)) for one in _chosen(every)], name
         )
     if not path.is_file():
-        raise InputError(f"there is no file {str(path)!r}", hint="Give the path of what is to be imported.")
+        return None  # a pipe, such as `<(zcat ada.jsonl.gz)`: an export, since it is read only once
     with path.open("rb") as file:
         begin = file.read(16)
     magic = next((kind for sign, kind in _MAGIC.items() if begin.startswith(sign)), "")
@@ -238,10 +241,9 @@ def _recognized(head: bytes) -> str:
         ImportStoppedError: It has none of the formats. The error says what it looks like.
     """
     names = _names_in(head)
-    if found := next(
-        (name for name, one in FORMATS.items() if any(signs <= names for signs in one.signs)), None
-    ):
-        return found
+    found = [name for name, one in FORMATS.items() if any(signs <= names for signs in one.signs)]
+    if found:
+        return found[0]
     is_json = head.lstrip(_BLANK)[:1] in (b"[", b"{")
     if is_json and len(head) < _HEAD:  # the whole file: is it damaged?
         with _explained(""):
@@ -299,7 +301,7 @@ def _in_text(one: Conversation) -> Conversation:
 def _explained(stem: str) -> Iterator[None]:
     try:
         yield
-    except (ijson.JSONError, ValueError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
+    except (ijson.JSONError, ValueError, RecursionError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
         what = str(problem).partition("\n")[0]
         is_cut = "premature EOF" in what or isinstance(problem, EOFError | zipfile.BadZipFile)
         raise ImportStoppedError(
@@ -345,29 +347,24 @@ def _encoding(head: bytes) -> str:
 
 def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:
     """Yield conversations: of each value that holds messages, of each session, and of the messages without a session."""
-    lone: list[Any] = []
     message = partial(_message, message)
     with closing(sqlite3.connect("")) as kept:  # a private file, which is deleted when the process ends
         kept.execute("create table kept (session integer, form text)")
-        sessions: dict[tuple[str, str], int] = {}
+        sessions: dict[tuple[str, str] | None, int] = {}
         for value in values:
-            if not isinstance(value, Mapping):
-                lone.append(value)
-            elif (rows := lists.rows_in(value)) is not None:
-                yield _conversation(value, map(message, rows))
-            elif (session := lists.field_of(value, "session")) is not None:
-                whose = str(lists.field_of(value, "user")), str(session)
-                number = sessions.setdefault(whose, len(sessions))
-                kept.execute("insert into kept values (?, ?)", (number, json.dumps(value)))
-            else:
-                lone.append(value)
+            about = value if isinstance(value, Mapping) else {}
+            if (rows := lists.rows_in(about)) is not None:
+                yield _conversation(about, map(message, rows))
+                continue
+            session = lists.field_of(about, "session")
+            whose = None if session is None else (str(lists.field_of(about, "user")), str(session))
+            number = sessions.setdefault(whose, len(sessions))
+            kept.execute("insert into kept values (?, ?)", (number, json.dumps(value)))
         every = kept.execute("select session, form from kept order by session, rowid")
         for _, some in groupby(every, key=itemgetter(0)):
             rows = [json.loads(form) for _, form in some]
-            yield _conversation(rows[0], _in_order(map(message, rows)))
-    if lone:
-        first = lone[0] if isinstance(lone[0], Mapping) else {}
-        yield replace(_conversation(first, _in_order(map(message, lone))), session_id=None)
+            about = rows[0] if isinstance(rows[0], Mapping) else {}
+            yield _conversation(about, _in_order(map(message, rows)))
 
 
 def _message(parse: Callable[[Any], Any], row: Any) -> Any:

@@ -23,6 +23,7 @@ import pytest
 from command_line import ROOT, on_terminal, printed_by, run, unprivileged, words
 from offline import Offline
 from projection import in_chroma, in_journal
+from sqlalchemy import make_url
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
@@ -684,6 +685,20 @@ def test_doctor_and_forget_work_on_postgresql(postgres_url: str):
     assert told["deleted"]["messages"] == 1
     assert run("inspect", "--user", "ada", *on_server).stdout == ""
     assert "a	I am allergic" in run("inspect", "--user", "bob", *on_server).stdout
+
+
+@pytest.mark.postgres
+def test_an_export_comes_to_postgresql_or_the_hint_says_which_right_its_user_lacks(
+    kept: Path, new_postgres_url: str, tmp_path: Path
+):
+    file = tmp_path / "all.jsonl"
+    prints(0, "export", file, kept)
+    for place in (new_postgres_url, new_postgres_url):
+        assert "3 message(s) of 2 session(s)" in prints(0, "import", file, "--database-url", place)
+    missing = make_url(new_postgres_url).update_query_dict({"options": "-csearch_path=no_such_schema"})
+    shown = prints(1, "import", file, "--database-url", missing.render_as_string(hide_password=False))
+    assert "GRANT USAGE, CREATE ON SCHEMA" in words(shown)
+    assert "report it" not in shown
 
 
 def test_forget_without_the_embedder_deletes_and_says_who_erases_the_rest(open_at, tmp_path: Path):

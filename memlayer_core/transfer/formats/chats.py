@@ -141,16 +141,12 @@ def _inner(block: Mapping[str, Any], place: int, calls: list[ToolCall]) -> Messa
             asked = next((call for call in calls if call.name == name), ToolCall(name, name))
             calls[:] = [call for call in calls if call is not asked]
             answers = block.get("tool_use_id") or asked.id
-            return Message("tool", _text_of_blocks(block.get("content")), tool_call_id=answers)
+            content = block.get("content") or ()
+            text = content if isinstance(content, str) else "\n".join(map(_text_in, content))
+            return Message("tool", text, tool_call_id=answers)
         case "thinking":
             return Message("assistant", block.get("thinking") or "…")
     return None
-
-
-def _text_of_blocks(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "\n".join(str(one.get("text") or "") for one in content or () if isinstance(one, Mapping))
 
 
 # What other memories wrote: mem0 and Zep.

@@ -62,11 +62,8 @@ def _constructed(form: Any) -> Any:
 def _block(part: Any) -> Mapping[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    return (
-        part
-        if isinstance(part, Mapping) and isinstance(part.get("type"), str)
-        else {"type": "non_standard", "value": part}
-    )
+    is_block = isinstance(part, Mapping) and isinstance(part.get("type"), str)
+    return part if is_block else {"type": "non_standard", "value": part}
 
 
 def _call(call: Mapping[str, Any], place: int) -> ToolCall:
@@ -86,27 +83,26 @@ def llamaindex_message(form: Any) -> Message | str:
     if not blocks and isinstance(form.get("content"), str):
         blocks = [{"block_type": "text", "text": form["content"]}]
     extras = form.get("additional_kwargs") or {}
-    calls = [block for block in blocks if block.get("block_type") == "tool_call"]
-    others = [block for block in blocks if block not in calls]
+    others = [block for block in blocks if block.get("block_type") != "tool_call"]
+    calls = [block for block in blocks if block not in others] + list(extras.get("tool_calls") or ())
     texts = [block.get("text") or "" for block in others if block.get("block_type") == "text"]
-    content = tuple({"type": block.get("block_type"), **_without_type(block)} for block in others)
+    content = tuple(map(_content_block, others))
     role = role_of(form["role"])
     dump = {"additional_kwargs": _tagged(extras), "blocks": [_tagged(one) for one in blocks]}
     return Message(
         role,
         "\n".join(texts) if len(texts) == len(others) else content,
         name=extras.get("name") or None,
-        tool_calls=tuple(
-            _call_of(call, place) for place, call in enumerate([*calls, *(extras.get("tool_calls") or ())])
-        ),
+        tool_calls=tuple(_call_of(call, place) for place, call in enumerate(calls)),
         tool_call_id=extras.get("tool_call_id") or extras.get("name") if role == "tool" else None,
         created_at=said_at(extras),
         raw=Raw("llamaindex", "", {"role": form["role"], **dump}),
     )
 
 
-def _without_type(block: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in block.items() if name != "block_type" and value is not None}
+def _content_block(block: Mapping[str, Any]) -> dict[str, Any]:
+    more = {name: value for name, value in block.items() if name != "block_type" and value is not None}
+    return {"type": block.get("block_type"), **more}
 
 
 def _call_of(call: Mapping[str, Any], place: int) -> ToolCall:

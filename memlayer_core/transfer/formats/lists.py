@@ -104,11 +104,9 @@ def _item(row: Mapping[str, Any]) -> Message | str | None:
         case {"type": "reasoning"}:
             parts = [*(row.get("summary") or ()), *(row.get("content") or ())]
             text = "\n".join(str(part.get("text", "")) for part in parts)
-            return (
-                _with_id(Message("assistant", text, model_visible=False), row)
-                if text
-                else "thoughts without any text"
-            )
+            if not text:
+                return "thoughts without any text"
+            return _with_id(Message("assistant", text, model_visible=False), row)
         case {"type": str(kind)} if "role" not in row and kind.endswith("_call"):
             return f"a call of {kind.removesuffix('_call')} that the provider made"
     return None

@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.metadata import version
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, get_origin
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field
-from pydantic.fields import FieldInfo
+from pydantic import Field
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
@@ -41,10 +40,6 @@ _NATURES = {
 _ADVICE = "This needs the header `Authorization: Bearer …` with the server's token."
 
 
-class _Question(BaseModel):
-    question: str = Field(description="What the user asks or wants now.")
-
-
 def mcp_server(chat: Chat) -> MCPServer[None]:
     """Return an MCP server with memlayer's tools for agents, and `get_context`.
 
@@ -62,11 +57,12 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
     def add(
         name: str,
         description: str,
-        arguments: type[BaseModel],
+        arguments: Callable[..., Any],
         nature: ToolAnnotations,
         function: Callable[..., Awaitable[str]],
     ) -> None:
-        lists = {name for name, field in arguments.model_fields.items() if _is_list(field)}
+        taken = signature(arguments, eval_str=True).parameters.values()
+        lists = {one.name for one in taken if _is_list(one)}
 
         async def call(**given: Any) -> str:
             alone = {name: [one] for name, one in given.items() if name in lists and isinstance(one, str)}
@@ -75,7 +71,7 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
             except MemlayerError as problem:
                 raise ToolError(f"{problem}. {problem.hint}") from problem
 
-        call.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
+        call.__signature__ = Signature(list(map(_or_one_text, taken)))  # type: ignore[attr-defined]
         server.add_tool(call, name, description=description, annotations=nature, structured_output=False)
 
     for name, nature in _NATURES.items():
@@ -83,37 +79,26 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
         _, function = tool.functions(chat, None, ToolError, None)
         add(name, tool.description, tool.arguments, nature, function)
     about = "Get what bears on a question before you answer it: who the user is, and what they said earlier."
-    add("get_context", about, _Question, _NATURES["retrieve_from_memory"], partial(_context, chat))
+    context = partial(_context, chat)
+    add("get_context", about, context, _NATURES["retrieve_from_memory"], context)
     return server
 
 
-async def _context(chat: Chat, question: str) -> str:
+async def _context(
+    chat: Chat, question: Annotated[str, Field(description="What the user asks or wants now.")]
+) -> str:
     found = await chat.acontext(question)
     blocks = [one.text for one in (found.profile, found.summary) if one is not None]
     return "\n".join(filter(None, [*blocks, found.recall])) or "Nothing is remembered that bears on this."
 
 
-def _signature(arguments: type[BaseModel]) -> Signature:
-    """Return the signature of a function that takes these arguments by name."""
-    return Signature(
-        [
-            Parameter(
-                name,
-                Parameter.KEYWORD_ONLY,
-                default=Parameter.empty if field.is_required() else field.default,
-                annotation=Annotated[
-                    field.annotation | str if _is_list(field) else field.annotation,
-                    Field(description=field.description),
-                ],
-            )
-            for name, field in arguments.model_fields.items()
-        ]
-    )
+def _is_list(argument: Parameter) -> bool:
+    return get_origin(argument.annotation) is list
 
 
-def _is_list(field: FieldInfo) -> bool:
-    """Return whether a field is a list: of one text, models leave the list out."""
-    return get_origin(field.annotation) is list
+def _or_one_text(argument: Parameter) -> Parameter:
+    """Let an argument that is a list be one text, too: models leave the list out then."""
+    return argument.replace(annotation=argument.annotation | str) if _is_list(argument) else argument
 
 
 def http_app(

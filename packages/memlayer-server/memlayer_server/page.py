@@ -15,7 +15,6 @@ from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -81,7 +80,7 @@ def ui_app(
             return is_same(asked.query_params["token"], token)
         return is_same(asked.cookies.get(cookie, ""), _seal(token, "cookie"))
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/", page.users),
             Route("/user", page.user),
@@ -91,19 +90,12 @@ def ui_app(
             Route("/forget", partial(page.change, page.forget), methods=["POST"]),
             Mount("/static", StaticFiles(packages=[("memlayer_server", "static")])),
         ],
-        middleware=[
-            Middleware(
-                Guard,
-                port=port,
-                hosts=hosts,
-                other_hosts=other_hosts,
-                knows=knows,
-                advice=_ADVICE,
-                headers=_HEADERS,
-            )
-        ],
         exception_handlers={MemlayerError: page.tell_error, HTTPException: page.tell_refusal},
     )
+    app.add_middleware(
+        Guard, port=port, hosts=hosts, other_hosts=other_hosts, knows=knows, advice=_ADVICE, headers=_HEADERS
+    )
+    return app
 
 
 class _Page:
@@ -153,11 +145,8 @@ class _Page:
             case "sessions":
                 rows = self._memory.sessions(**whose, limit=_SIZE + 1, offset=offset)
             case "search":
-                rows = (
-                    self._memory.search(find, **whose, session_id=reach.session_id, limit=_SIZE)
-                    if find
-                    else ()
-                )
+                if find:
+                    rows = self._memory.search(find, **whose, session_id=reach.session_id, limit=_SIZE)
             case _:
                 raise InputError(f"there is no part {part!r:.40}", hint=f"There are {', '.join(_PARTS)}.")
         if not rows and not self._is_known(whose):

@@ -24,7 +24,7 @@ from examples import examples
 from memlayer_core import Memory, Message
 from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, MemlayerError
 from memlayer_core.items.model import PutItem
-from memlayer_core.transfer.model import Conversation, StoredItem
+from memlayer_core.transfer.model import Conversation
 from memlayer_core.transfer.sources import FORMATS
 
 AT = 1_700_000_000.0  # 2023-11-14T22:13:20Z
@@ -372,9 +372,10 @@ def test_conversations_of_your_own_are_taken_one_by_one_and_each_whole_or_not_at
     odd = [Message("user", "\0", name="\0"), Message("user", "three")]
     report = store.import_from([Conversation(messages=odd)], user_id="ada")
     assert (report.stored, report.left_out) == (1, {"cannot be stored: InvalidMessageError": 1})
-    put, then = PutItem(("users", "ada"), "k", {"a": 1}), datetime.fromtimestamp(AT, UTC)
+    then = datetime.fromtimestamp(AT, UTC)
+    put = PutItem(("users", "ada"), "k", {"a": 1}, created_at=then, updated_at=then)
     for dry_run, placed in ((True, 0), (False, 1), (False, 0)):
-        report = store.import_from([Conversation(items=[StoredItem(put, then, then)])], dry_run=dry_run)
+        report = store.import_from([Conversation(items=[put])], dry_run=dry_run)
         assert (report.items, report.placed) == (1, placed)
 
 
@@ -444,6 +445,8 @@ def test_the_command_tells_what_it_would_import_and_then_does(write, tmp_path) -
     assert "nobody in it is called 'Bob'" in run(*of_ada, "--me", "Bob").stderr
     shown = run("import", "postgresql://ada:secret@127.0.0.1/x", directory, "--user", "ada")
     assert (shown.exit_code, "secret" in shown.output) == (2, False)
+    unlike = run("import", write("<html>", "page.json"), tmp_path / "none", "--user", "ada")
+    assert ("it looks like HTML" in unlike.stderr, (tmp_path / "none").exists()) == (True, False)
 
 
 def test_a_dry_run_of_an_export_counts_and_writes_nothing(store, memory, tmp_path) -> None:
