@@ -26,7 +26,7 @@ from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.runtime import Runtime, Threads, VectorIndex
 from memlayer_core.scope import Scope
-from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
+from memlayer_core.seams import LongTermMemory, Redactor
 from memlayer_core.settings import Settings
 from memlayer_core.show import Mark, View, Viewable, line_of
 from memlayer_core.storage import database as storage_database, outbox, vectors
@@ -36,7 +36,7 @@ from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
     from memlayer_core.seams import Embedder, LanguageModel
-    from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.database import Database
     from memlayer_core.storage.vectors import Layout
 
 
@@ -173,10 +173,7 @@ class Resources:
             emit=bus.emit,
             health=health,
             wake=self.worker.wake,
-            begin_work=self.worker.begin,
-            similarity_scale=_scale_reader(scales_of(chosen) or {}),
-            vectors=vectors.VectorCache(settings.vector_cache_bytes),
-            note_recall=self.worker.note_recall,
+            vectors=vectors.VectorCache(settings.vector_cache_bytes, scales_of(chosen)),
             summarizer=writer,
             extractor=reader,
             reranker=reorders,
@@ -327,17 +324,6 @@ def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: 
     if index is not None:
         index.close()
     db.close()
-
-
-def _scale_reader(scales: Mapping[str, SimilarityScale]) -> Callable[[Connection, str], SimilarityScale]:
-    """Return a function from a language to its scale. It reads the store until that has been measured."""
-
-    def scale_of(connection: Connection, language: str) -> SimilarityScale:
-        nonlocal scales
-        scales = scales or vectors.layout(connection).scales or {}
-        return scales.get(language) or scales.get(OTHER_LANGUAGES) or SimilarityScale()
-
-    return scale_of
 
 
 def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> VectorIndex | None:

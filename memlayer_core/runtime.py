@@ -20,12 +20,12 @@ from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, FloatVector, LanguageModel, Neighbour, SimilarityScale, TokenCounter
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, Neighbour, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.database import Database
     from memlayer_core.storage.outbox import Batch
     from memlayer_core.storage.vectors import VectorCache
 
@@ -463,10 +463,7 @@ class Runtime(Journal):
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
         wake: Wakes the worker, since there is a job.
-        begin_work: Wakes the worker if nobody did before.
-        similarity_scale: Returns the scale of the embedder's cosines for a language.
         vectors: The vectors of the namespaces that were searched last.
-        note_recall: Notes for the worker which records were recalled.
         summarizer: Writes summaries and episodes; None: another process may.
         extractor: Reads facts in messages; None: another process may.
         reranker: Puts the best hits in its order; None: the ranking's stays.
@@ -481,6 +478,8 @@ class Runtime(Journal):
         questions: The vectors of the last questions by digests of their texts. A vector is made of a text alone: whose question
             it was does not matter.
         warmup: Set while `warm` loads the embedder's model: questions do not wait for that.
+        at_work: Set when the worker has looked for work once.
+        accesses: The keys of records that were recalled. The worker writes that down.
     """
 
     shards: int
@@ -492,10 +491,7 @@ class Runtime(Journal):
     emit: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
-    begin_work: Callable[[], None]
-    similarity_scale: Callable[[Connection, str], SimilarityScale]
     vectors: VectorCache
-    note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
     reranker: Callable[[str, list[str]], Asking[list[float]]] | None
@@ -509,6 +505,14 @@ class Runtime(Journal):
     telemetry: Telemetry = field(default_factory=Telemetry)
     questions: Newest[bytes, FloatVector] = field(default_factory=Newest)
     warmup: threading.Event = field(default_factory=threading.Event)
+    at_work: threading.Event = field(default_factory=threading.Event)
+    accesses: set[int] = field(default_factory=set)
+
+    def note_recall(self, keys: Sequence[int]) -> None:
+        """Note for the worker that records were recalled."""
+        if keys:
+            self.accesses.update(keys)
+            self.wake()
 
     def sign(self, scope: Scope) -> Callable[[str], str]:
         """Return a function from a text for a user's model to its key: eight hex digits that only this store can make."""

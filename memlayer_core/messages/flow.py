@@ -324,7 +324,8 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
             return
         new = len(receipt.ids) - receipt.unchanged
         rt.emit(MessagesIndexed(messages=new, embedded=new))
-        (rt.wake if receipt.replaced else rt.begin_work)()
+        if receipt.replaced or not rt.at_work.is_set():
+            rt.wake()
 
 
 # Sessions as plain lists of messages, as the chat stores of frameworks use them.

@@ -17,7 +17,14 @@ from numpy.typing import NDArray
 
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
+from memlayer_core.seams import (
+    OTHER_LANGUAGES,
+    FloatVector,
+    IndexEntry,
+    IndexTask,
+    Neighbour,
+    SimilarityScale,
+)
 from memlayer_core.storage import blobs, outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
@@ -219,10 +226,12 @@ class VectorCache:
 
     Args:
         max_bytes: The most that all of them may take. A namespace that takes more alone is read at every search.
+        scales: The scales of their cosines by language; empty: the store has them when they are measured.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, scales: Mapping[str, SimilarityScale] | None = None) -> None:
         self._max_bytes = max_bytes
+        self._scales = scales or {}
         self._blocks: OrderedDict[str, _Block] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -242,6 +251,11 @@ class VectorCache:
             overview: How many vectors its namespace has, and their version.
         """
         return TextColumns(self._block(connection, reach.namespace, overview), reach.bucket)
+
+    def scale(self, connection: sa.Connection, language: str) -> SimilarityScale:
+        """Return the scale of the cosines of texts in a language. It reads the store until that has been measured."""
+        self._scales = self._scales or layout(connection).scales or {}
+        return self._scales.get(language) or self._scales.get(OTHER_LANGUAGES) or SimilarityScale()
 
     def _block(self, connection: sa.Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
