@@ -116,14 +116,28 @@ class Options(TypedDict, total=False):
     settings: Settings | None
 
 
+_FUNCTIONS = {
+    "truncate_with": "It is given a text and a number of characters, and returns a shorter text.",
+    "long_term_memory": "It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
+    "redactor": "It is given a text, and returns the text as it may be remembered.",
+}
+
+
 def check_options(options: Mapping[str, object]) -> None:
-    """Check that options have names that there are.
+    """Check the names of options, and what would otherwise fail only in background work.
 
     Raises:
-        TypeError: One has another name, as of any call.
+        TypeError: One has a name that there is not, as of any call.
+        ConfigurationError: `settings` is not a `Settings`, or an argument that must be a function is not one.
     """
     for name in options.keys() - Options.__annotations__.keys():
         raise TypeError(f"a memory has no option {name!r}: there are {', '.join(Options.__annotations__)}")
+    settings, hint = options.get("settings"), "Such as `Settings(max_tokens=4000)`."
+    is_right = settings is None or isinstance(settings, Settings)
+    require(is_right, "settings", "a `Settings`", settings, hint, ConfigurationError)
+    for name, hint in _FUNCTIONS.items():
+        given = options.get(name)
+        require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +161,9 @@ class Resources:
     def __init__(
         self, bus: EventBus, *, place: Place, reembed: bool = False, **options: Unpack[Options]
     ) -> None:
-        settings = options.get("settings")
-        settings = Settings() if settings is None else settings
+        settings = options.get("settings") or Settings()
         redactor, judge = options.get("redactor"), options.get("reranker")
         service = options.get("long_term_memory")
-        _check(settings, options)
 
         self.pid, self.directory = os.getpid(), place.directory
         health = Health(bus.emit)
@@ -286,27 +298,6 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
             hint='Pass a path, such as "./memory"; `Memory.in_memory()` needs none.',
         )
     return Path(path).expanduser().resolve()
-
-
-_FUNCTIONS = {
-    "truncate_with": "It is given a text and a number of characters, and returns a shorter text.",
-    "long_term_memory": "It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
-    "redactor": "It is given a text, and returns the text as it may be remembered.",
-}
-
-
-def _check(settings: object, options: Options) -> None:
-    """Check arguments that would otherwise fail only in background work.
-
-    Raises:
-        ConfigurationError: `settings` is not a `Settings`, or an argument that must be a function is not one.
-    """
-    hint = "Such as `Settings(max_tokens=4000)`."
-    is_right = isinstance(settings, Settings)
-    require(is_right, "settings", "a `Settings`", settings, hint, ConfigurationError)
-    for name, hint in _FUNCTIONS.items():
-        given = options.get(name)
-        require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
 
 
 def _close_all(worker: Worker, threads: Threads, index: ChromaIndex | None, db: Database, pid: int) -> None:

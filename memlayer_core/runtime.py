@@ -256,9 +256,7 @@ def _twin(
 
 # Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it showed.
 
-_SESSIONS = (
-    10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
-)
+_SESSIONS = 10_000  # that may wait for a model's answer; beyond it, the one that waits longest is dropped
 _RECALLS = 1_000  # recalls that are kept; beyond it, the oldest one is dropped and computed again
 _SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, the oldest are not recognised any more
 

@@ -410,9 +410,8 @@ class Worker:
 
     def _look(self, rt: Runtime) -> None:
         """Look at what brings work without a job, and queue it."""
-        if (
-            rt.index is not None and not rt.index.still_there()
-        ):  # it is acquired and filled again at the same place
+        if rt.index is not None and not rt.index.still_there():
+            # It is acquired and filled again at the same place.
             rt.health.down("index", "its files were removed or replaced while they were open")
             rt.index.close()
             rt.db.write(outbox.check, rt.now())

@@ -22,8 +22,8 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs
-from memlayer_core.storage.terms import index_terms, language_of, passages, searchable
-from memlayer_core.storage.vectors import Embedding, hash_of
+from memlayer_core.storage.terms import hash_of, index_terms, language_of, passages, searchable
+from memlayer_core.storage.vectors import Embedding
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections import OrderedDict
@@ -23,6 +22,7 @@ from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
+from memlayer_core.storage.terms import hash_of
 
 # Numbers about the store: how much a search can find, and what is fixed when the store is made.
 
@@ -455,11 +455,6 @@ def _filled(one: IndexEntry | Embedding, version: int) -> dict[str, Any]:
     return dict(
         zip(_FILLED, (one.speaker, one.language, one.text_hash, vector, vectors, version), strict=True)
     )
-
-
-def hash_of(text: str) -> str:
-    """Return the digest by which the vectors of a text are known to be its own."""
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def add(
