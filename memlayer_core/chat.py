@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Unpack
 
 from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.model import Record, RecordFields
@@ -14,7 +14,7 @@ from memlayer_core.messages.model import Replace
 from memlayer_core.messages.render import block, changed_on, quote_line
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
-from memlayer_core.runtime import Runtime, Threads, async_drive, async_read, async_write, drive, flow_of
+from memlayer_core.runtime import Threads, async_drive, async_read, async_write, drive, flow_of
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, Viewable
 from memlayer_core.summaries import flow as summaries
@@ -23,11 +23,6 @@ from memlayer_core.transfer import flow as transfer_flow
 from memlayer_core.window import context as window_context
 from memlayer_core.window.fit import Policies
 from memlayer_core.window.model import Context, Placement
-
-P = ParamSpec("P")
-T = TypeVar("T")
-_Flow = Callable[Concatenate[Runtime, Scope, P], T]
-"""What a verb does in the session of a scope, blocking or not."""
 
 
 class Chat(Viewable):
@@ -48,9 +43,6 @@ class Chat(Viewable):
     def user_id(self) -> str:
         """The user's id."""
         return self.scope.user_id
-
-    def _do(self, flow: _Flow[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return flow(self.memory.runtime, self.scope, *args, **kwargs)
 
     _drive = staticmethod(drive)
 
@@ -95,7 +87,7 @@ class Chat(Viewable):
         message = new_message(
             role, content, name, id, created_at, metadata, tool_calls, tool_call_id, model_visible
         )
-        return self._do(messages_flow.remember, [message])
+        return messages_flow.remember(self.memory.runtime, self.scope, [message])
 
     aadd = async_write(add)
     """Do `add` without blocking the event loop."""
@@ -126,8 +118,8 @@ class Chat(Viewable):
             MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored.
         """
-        every = dated(messages, created_at)
-        return self._do(messages_flow.remember, every, verbatim=verbatim, answers=answers)
+        rt, every = self.memory.runtime, dated(messages, created_at)
+        return messages_flow.remember(rt, self.scope, every, verbatim=verbatim, answers=answers)
 
     aadd_messages = async_write(add_messages)
     """Do `add_messages` without blocking the event loop."""
@@ -146,7 +138,7 @@ class Chat(Viewable):
             MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them is not valid; none of them is added.
         """
-        self._do(messages_flow.add_temporary, messages)
+        messages_flow.add_temporary(self.memory.runtime, self.scope, messages)
 
     aadd_temporary = async_read(add_temporary)
     """Do `add_temporary` without blocking the event loop."""
@@ -160,7 +152,7 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: No message of this session has this id.
         """
-        return self._do(messages_flow.reload, preview_id)
+        return messages_flow.reload(self.memory.runtime, self.scope, preview_id)
 
     areload = async_read(reload)
     """Do `reload` without blocking the event loop."""
@@ -178,7 +170,7 @@ class Chat(Viewable):
             InvalidMessageError: No message of this session has this id, or there is no text at `offset`.
             InvalidLimitError: `token_limit` is below one.
         """
-        return self._do(messages_flow.reload_text, preview_id, offset, token_limit)
+        return messages_flow.reload_text(self.memory.runtime, self.scope, preview_id, offset, token_limit)
 
     areload_text = async_read(reload_text)
     """Do `reload_text` without blocking the event loop."""
@@ -194,7 +186,8 @@ class Chat(Viewable):
             all_versions: Also withdrawn messages and earlier versions of messages, each at its place.
                 `Message.withdrawn_at` says until when they were in force. This reads the whole session.
         """
-        return self._do(messages_flow.history, offset, limit, all_versions=all_versions)
+        rt = self.memory.runtime
+        return messages_flow.history(rt, self.scope, offset, limit, all_versions=all_versions)
 
     ahistory = async_read(history)
     """Do `history` without blocking the event loop."""
@@ -228,7 +221,8 @@ class Chat(Viewable):
             InvalidMessageError: One of them cannot be stored; nothing was written.
             InputError: `replace` is none of these, or `erase` or `replaceable` cannot be combined with it.
         """
-        return self._do(messages_flow.resync, messages, replace, replaceable, erase=erase)
+        rt = self.memory.runtime
+        return messages_flow.resync(rt, self.scope, messages, replace, replaceable, erase=erase)
 
     aresync = async_write(resync)
     """Do `resync` without blocking the event loop."""
@@ -259,7 +253,7 @@ class Chat(Viewable):
             MessageChangedError: The message is not equal to `expected`.
             InvalidMessageError: The content cannot be stored.
         """
-        return self._do(messages_flow.edit, id, content, expected, erase=erase)
+        return messages_flow.edit(self.memory.runtime, self.scope, id, content, expected, erase=erase)
 
     aedit = async_write(edit)
     """Do `edit` without blocking the event loop."""
@@ -280,7 +274,7 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: `ids` is not a list of ids; nothing was changed.
         """
-        return self._do(messages_flow.withdraw, ids)
+        return messages_flow.withdraw(self.memory.runtime, self.scope, ids)
 
     awithdraw = async_write(withdraw)
     """Do `withdraw` without blocking the event loop."""
@@ -297,7 +291,7 @@ class Chat(Viewable):
         Raises:
             UnknownMessageError: The session has no such message.
         """
-        return self._do(messages_flow.delete, id)
+        return messages_flow.delete(self.memory.runtime, self.scope, id)
 
     adelete_message = async_write(delete_message)
     """Do `delete_message` without blocking the event loop."""
@@ -318,7 +312,7 @@ class Chat(Viewable):
             UnknownMessageError: The session has no such message, or is empty.
             InvalidScopeError: A session with the new id exists already.
         """
-        scope = self._do(messages_flow.fork, until, session_id)
+        scope = messages_flow.fork(self.memory.runtime, self.scope, until, session_id)
         return self.memory.chat_of(scope, roles=self.roles)
 
     afork = async_write(fork)
@@ -334,7 +328,7 @@ class Chat(Viewable):
         Returns:
             Whether there was anything to end.
         """
-        return self._do(messages_flow.end)
+        return messages_flow.end(self.memory.runtime, self.scope)
 
     aend = async_write(end)
     """Do `end` without blocking the event loop."""
@@ -351,7 +345,7 @@ class Chat(Viewable):
         Raises:
             InvalidMessageError: The title is not text, or is empty.
         """
-        return self._do(messages_flow.rename, title)
+        return messages_flow.rename(self.memory.runtime, self.scope, title)
 
     arename = async_write(rename)
     """Do `rename` without blocking the event loop."""
@@ -393,10 +387,11 @@ class Chat(Viewable):
                 limit.
             InvalidMessageError: A pending message could not be stored.
         """
-        flow = window_context.context
-        return self._drive(
-            self._do(flow, query, token_limit, policy, self.roles, placement, pending, filter, reload)
+        rt, roles = self.memory.runtime, self.roles
+        flow = window_context.context(
+            rt, self.scope, query, token_limit, policy, roles, placement, pending, filter, reload
         )
+        return self._drive(flow)
 
     acontext = async_drive(context)
     """Do `context` without blocking the event loop."""
@@ -428,8 +423,9 @@ class Chat(Viewable):
         Raises:
             InvalidFilterError: The filter cannot be used.
         """
-        flow = recall_search.recall
-        return self._drive(self._do(flow, query, limit, token_limit, exclude, self.roles, filter))
+        rt, roles = self.memory.runtime, self.roles
+        flow = recall_search.recall(rt, self.scope, query, limit, token_limit, exclude, roles, filter)
+        return self._drive(flow)
 
     arecall = async_drive(recall)
     """Do `recall` without blocking the event loop."""
@@ -440,7 +436,7 @@ class Chat(Viewable):
         Args:
             all_versions: Also those that newer ones replaced.
         """
-        return self._do(summaries.summaries, all_versions=all_versions)
+        return summaries.summaries(self.memory.runtime, self.scope, all_versions=all_versions)
 
     asummary = async_read(summary)
     """Do `summary` without blocking the event loop."""
@@ -472,7 +468,7 @@ class Chat(Viewable):
             InvalidRecordError: It cannot be stored; nothing was written.
             RedactorError: Your redactor fails; nothing was written.
         """
-        return self._do(records_flow.remember, text, fields)
+        return records_flow.remember(self.memory.runtime, self.scope, text, fields)
 
     aremember = async_write(remember)
     """Do `remember` without blocking the event loop."""
@@ -502,7 +498,7 @@ class Chat(Viewable):
             UnknownRecordError: The user has no such record.
             InvalidRecordError: It cannot be stored, or another record has these words; nothing was written.
         """
-        return self._do(records_flow.revise, record_id, text, merge, fields)
+        return records_flow.revise(self.memory.runtime, self.scope, record_id, text, merge, fields)
 
     arevise = async_write(revise)
     """Do `revise` without blocking the event loop."""
@@ -513,7 +509,7 @@ class Chat(Viewable):
         Returns:
             How many messages it had.
         """
-        return self._do(messages_flow.clear)
+        return messages_flow.clear(self.memory.runtime, self.scope)
 
     aclear = async_write(clear)
     """Do `clear` without blocking the event loop."""
@@ -525,7 +521,7 @@ class Chat(Viewable):
 
     def save_state(self) -> dict[str, JSON]:
         """Return the session as JSON: its messages, its title, and where its working memory begins."""
-        return self._do(transfer_flow.save)
+        return transfer_flow.save(self.memory.runtime, self.scope)
 
     asave_state = async_read(save_state)
     """Do `save_state` without blocking the event loop."""
@@ -539,7 +535,7 @@ class Chat(Viewable):
         Raises:
             InvalidStateError: It is not a state, or a state of another version; nothing was changed.
         """
-        return self._do(transfer_flow.load, state)
+        return transfer_flow.load(self.memory.runtime, self.scope, state)
 
     aload_state = async_write(load_state)
     """Do `load_state` without blocking the event loop."""

@@ -24,9 +24,9 @@ from memlayer_core.models.embed import OWN, check_embedder, resolve_embedder, sc
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.runtime import Runtime, Threads, VectorIndex
+from memlayer_core.runtime import Runtime, Threads
 from memlayer_core.scope import Scope
-from memlayer_core.seams import OTHER_LANGUAGES, LongTermMemory, Redactor, SimilarityScale
+from memlayer_core.seams import LongTermMemory, Redactor
 from memlayer_core.settings import Settings
 from memlayer_core.show import Mark, View, Viewable, line_of
 from memlayer_core.storage import database as storage_database, outbox, vectors
@@ -35,8 +35,9 @@ from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
+    from memlayer_core.chroma.index import ChromaIndex
     from memlayer_core.seams import Embedder, LanguageModel
-    from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.database import Database
     from memlayer_core.storage.vectors import Layout
 
 
@@ -115,14 +116,28 @@ class Options(TypedDict, total=False):
     settings: Settings | None
 
 
+_FUNCTIONS = {
+    "truncate_with": "It is given a text and a number of characters, and returns a shorter text.",
+    "long_term_memory": "It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
+    "redactor": "It is given a text, and returns the text as it may be remembered.",
+}
+
+
 def check_options(options: Mapping[str, object]) -> None:
-    """Check that options have names that there are.
+    """Check the names of options, and what would otherwise fail only in background work.
 
     Raises:
-        TypeError: One has another name, as of any call.
+        TypeError: One has a name that there is not, as of any call.
+        ConfigurationError: `settings` is not a `Settings`, or an argument that must be a function is not one.
     """
     for name in options.keys() - Options.__annotations__.keys():
         raise TypeError(f"a memory has no option {name!r}: there are {', '.join(Options.__annotations__)}")
+    settings, hint = options.get("settings"), "Such as `Settings(max_tokens=4000)`."
+    is_right = settings is None or isinstance(settings, Settings)
+    require(is_right, "settings", "a `Settings`", settings, hint, ConfigurationError)
+    for name, hint in _FUNCTIONS.items():
+        given = options.get(name)
+        require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +161,9 @@ class Resources:
     def __init__(
         self, bus: EventBus, *, place: Place, reembed: bool = False, **options: Unpack[Options]
     ) -> None:
-        settings = options.get("settings")
-        settings = Settings() if settings is None else settings
+        settings = options.get("settings") or Settings()
         redactor, judge = options.get("redactor"), options.get("reranker")
         service = options.get("long_term_memory")
-        _check(settings, options)
 
         self.pid, self.directory = os.getpid(), place.directory
         health = Health(bus.emit)
@@ -160,6 +173,9 @@ class Resources:
         db, chosen, layout, index = _store(place, options, settings, reembed)
         self.store_id = layout.store_id
         redact: Callable[[str], str] = str if redactor is None else foreign.CheckedRedactor(redactor, health)
+        telemetry = Telemetry(settings, layout.store_id, redact)
+        if "metrics" in telemetry.parts:
+            bus.listen(telemetry.hear)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
@@ -173,10 +189,7 @@ class Resources:
             emit=bus.emit,
             health=health,
             wake=self.worker.wake,
-            begin_work=self.worker.begin,
-            similarity_scale=_scale_reader(scales_of(chosen) or {}),
-            vectors=vectors.VectorCache(settings.vector_cache_bytes),
-            note_recall=self.worker.note_recall,
+            vectors=vectors.VectorCache(settings.vector_cache_bytes, scales_of(chosen)),
             summarizer=writer,
             extractor=reader,
             reranker=reorders,
@@ -187,7 +200,7 @@ class Resources:
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
-            telemetry=_telemetry(bus, settings, layout, redact),
+            telemetry=telemetry,
             now=partial(datetime.now, UTC),
             new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
@@ -228,7 +241,7 @@ def _models(options: Options, settings: Settings) -> tuple[LanguageModel | None,
 
 def _store(
     place: Place, options: Options, settings: Settings, reembed: bool
-) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
+) -> tuple[Database, Embedder, Layout, ChromaIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
     embedder = options.get("embedder", "auto")
     check_embedder(embedder)
@@ -287,35 +300,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-_FUNCTIONS = {
-    "truncate_with": "It is given a text and a number of characters, and returns a shorter text.",
-    "long_term_memory": "It is given a `Scope`, and returns an object with `record` and `retrieve` for that user.",
-    "redactor": "It is given a text, and returns the text as it may be remembered.",
-}
-
-
-def _check(settings: object, options: Options) -> None:
-    """Check arguments that would otherwise fail only in background work.
-
-    Raises:
-        ConfigurationError: `settings` is not a `Settings`, or an argument that must be a function is not one.
-    """
-    hint = "Such as `Settings(max_tokens=4000)`."
-    is_right = isinstance(settings, Settings)
-    require(is_right, "settings", "a `Settings`", settings, hint, ConfigurationError)
-    for name, hint in _FUNCTIONS.items():
-        given = options.get(name)
-        require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
-
-
-def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
-    made = Telemetry(settings, layout.store_id, redact)
-    if "metrics" in made.parts:
-        bus.listen(made.hear)
-    return made
-
-
-def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
+def _close_all(worker: Worker, threads: Threads, index: ChromaIndex | None, db: Database, pid: int) -> None:
     if os.getpid() != pid:
         return
     if threading.current_thread().name.startswith("memlayer-"):
@@ -329,18 +314,7 @@ def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: 
     db.close()
 
 
-def _scale_reader(scales: Mapping[str, SimilarityScale]) -> Callable[[Connection, str], SimilarityScale]:
-    """Return a function from a language to its scale. It reads the store until that has been measured."""
-
-    def scale_of(connection: Connection, language: str) -> SimilarityScale:
-        nonlocal scales
-        scales = scales or vectors.layout(connection).scales or {}
-        return scales.get(language) or scales.get(OTHER_LANGUAGES) or SimilarityScale()
-
-    return scale_of
-
-
-def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> VectorIndex | None:
+def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> ChromaIndex | None:
     from memlayer_core.chroma.directory import EmbeddedChroma
     from memlayer_core.chroma.index import ChromaServer
 

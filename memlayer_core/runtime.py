@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,13 +20,13 @@ from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, FloatVector, LanguageModel, Neighbour, SimilarityScale, TokenCounter
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from memlayer_core.storage.database import Connection, Database
-    from memlayer_core.storage.outbox import Batch
+    from memlayer_core.chroma.index import ChromaIndex
+    from memlayer_core.storage.database import Database
     from memlayer_core.storage.vectors import VectorCache
 
 
@@ -256,9 +256,7 @@ def _twin(
 
 # Holds what a process must remember of its contexts: temporary messages, the last recalls, and texts that it showed.
 
-_SESSIONS = (
-    10_000  # sessions that may wait for a model's answer; beyond it, the one that waits longest is dropped
-)
+_SESSIONS = 10_000  # that may wait for a model's answer; beyond it, the one that waits longest is dropped
 _RECALLS = 1_000  # recalls that are kept; beyond it, the oldest one is dropped and computed again
 _SHOWN = 50_000  # texts that contexts showed in place of messages; beyond it, the oldest are not recognised any more
 
@@ -391,49 +389,6 @@ class LongTermService(Protocol):
         ...
 
 
-class VectorIndex(Protocol):
-    """A copy of the journal's vectors that answers nearest-neighbour questions: see `memlayer_core.chroma.index`."""
-
-    exclusive: bool
-    batch: int
-    capacity: int
-    is_held: bool
-
-    def acquire(self) -> bool:
-        """Acquire it; False while another process has it."""
-        ...
-
-    def still_there(self) -> bool:
-        """Return whether its files are those that were opened."""
-        ...
-
-    def batches(self, shards: Collection[int], made_for: tuple[str, int]) -> dict[int, str]:
-        """Return the last batch of each collection that exists, is whole, and was made for an embedder."""
-        ...
-
-    def sizes(self, shards: Collection[int]) -> dict[int, int]:
-        """Return how many vectors some collections have."""
-        ...
-
-    def write(self, batch: Batch) -> None:
-        """Give a collection a batch."""
-        ...
-
-    def nearest(
-        self, shard: int, bucket: str | None, vector: FloatVector, limit: int, names: Sequence[str]
-    ) -> list[Neighbour] | None:
-        """Return the nearest texts of a bucket, or of a whole collection; None unless it got one of some batches last."""
-        ...
-
-    def erase(self, shards: Collection[int]) -> None:
-        """Empty collections in any state, and erase all deleted vectors from the disk."""
-        ...
-
-    def close(self) -> None:
-        """Release it."""
-        ...
-
-
 @dataclass(frozen=True)
 class Journal:
     """What a flow works with that asks no model and no index.
@@ -463,10 +418,7 @@ class Runtime(Journal):
         emit: Passes an event to the log and the listeners.
         health: The problems at the moment.
         wake: Wakes the worker, since there is a job.
-        begin_work: Wakes the worker if nobody did before.
-        similarity_scale: Returns the scale of the embedder's cosines for a language.
         vectors: The vectors of the namespaces that were searched last.
-        note_recall: Notes for the worker which records were recalled.
         summarizer: Writes summaries and episodes; None: another process may.
         extractor: Reads facts in messages; None: another process may.
         reranker: Puts the best hits in its order; None: the ranking's stays.
@@ -481,10 +433,12 @@ class Runtime(Journal):
         questions: The vectors of the last questions by digests of their texts. A vector is made of a text alone: whose question
             it was does not matter.
         warmup: Set while `warm` loads the embedder's model: questions do not wait for that.
+        at_work: Set when the worker has looked for work once.
+        accesses: The keys of records that were recalled. The worker writes that down.
     """
 
     shards: int
-    index: VectorIndex | None
+    index: ChromaIndex | None
     embedder: Embedder
     embeds_here: bool
     embeds_at_once: bool
@@ -492,10 +446,7 @@ class Runtime(Journal):
     emit: Callable[[Event], None]
     health: Health
     wake: Callable[[], None]
-    begin_work: Callable[[], None]
-    similarity_scale: Callable[[Connection, str], SimilarityScale]
     vectors: VectorCache
-    note_recall: Callable[[Sequence[int]], None]
     summarizer: LanguageModel | None
     extractor: LanguageModel | None
     reranker: Callable[[str, list[str]], Asking[list[float]]] | None
@@ -509,6 +460,14 @@ class Runtime(Journal):
     telemetry: Telemetry = field(default_factory=Telemetry)
     questions: Newest[bytes, FloatVector] = field(default_factory=Newest)
     warmup: threading.Event = field(default_factory=threading.Event)
+    at_work: threading.Event = field(default_factory=threading.Event)
+    accesses: set[int] = field(default_factory=set)
+
+    def note_recall(self, keys: Sequence[int]) -> None:
+        """Note for the worker that records were recalled."""
+        if keys:
+            self.accesses.update(keys)
+            self.wake()
 
     def sign(self, scope: Scope) -> Callable[[str], str]:
         """Return a function from a text for a user's model to its key: eight hex digits that only this store can make."""

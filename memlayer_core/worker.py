@@ -263,11 +263,9 @@ class Worker:
         self._flushing: set[Bell] = set()
         self._failures: dict[str, str] = {}  # why the last attempt of a thread failed, by its name
         self._rebuilt: list[IndexRebuilt] = []
-        self._accessed: set[int] = set()
         self._copies_at = time.monotonic() + _COPIES
         self._models_rest_until = self._erasures_rest_until = self._takes_over_at = 0.0
         self._looked_at: datetime | None = None
-        self._begins = False  # until it has looked for work once
 
     def employ(self, rt: Runtime) -> None:
         """Give the worker its runtime. It starts if earlier processes left jobs, or if a large user may need the index."""
@@ -280,11 +278,6 @@ class Worker:
         if rt.db.read(storage_jobs.has_jobs) or self._owes_summaries:
             self.wake()
 
-    def begin(self) -> None:
-        """Start the thread if it does not run yet: sooner or later there will be something to do."""
-        if not self._started:
-            self.wake()
-
     def wake(self) -> None:
         """Wake the worker, since there is a job. A worker without a runtime, of a store that is only read, does nothing."""
         if self._rt is None:
@@ -293,7 +286,6 @@ class Worker:
         if not self._started:
             with self._starting:
                 if not self._started and not self._stopping.is_set():
-                    self._begins = True
                     self._thread = threading.Thread(target=self._run, name="memlayer-worker", daemon=True)
                     self._thread.start()
 
@@ -301,12 +293,6 @@ class Worker:
     def _started(self) -> bool:
         """Whether the thread runs. If its start was interrupted, it does not run."""
         return self._thread is not None and self._thread.ident is not None
-
-    def note_recall(self, keys: Sequence[int]) -> None:
-        """Note that records were recalled. The worker writes it to the journal later."""
-        if keys:
-            self._accessed.update(keys)
-            self.wake()
 
     def flush(self, timeout: float | None) -> Backlog:
         """Wait until no job is queued. Returns the backlog.
@@ -335,7 +321,8 @@ class Worker:
         fewest = lacks = _MANY  # jobs, and texts since there were so few
         while True:
             # Notes are read first: those that become jobs now are in the backlog.
-            is_noted = self._begins or self._accessed or self._owes_summaries
+            begins = self._started and not rt.at_work.is_set()
+            is_noted = begins or rt.accesses or self._owes_summaries
             now = rt.now()
             backlog = rt.db.read(storage_jobs.backlog, others, now)
             if not is_noted and not backlog.queued and not _owes_index(rt):
@@ -398,10 +385,10 @@ class Worker:
                 rt.db.check_file()
             except errors.StoreUnavailableError as problem:
                 # The files at the store's path do not belong to this store any more.
-                self._note(rt, "journal", problem)
+                rt.health.down("journal", self._remember(problem))
                 if rt.index is not None:
                     rt.index.close()
-                self._begins = False
+                rt.at_work.set()
                 return
             try:
                 self._look(rt)
@@ -409,13 +396,13 @@ class Worker:
                 rt.health.up("worker")
             except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
                 self._stopping.wait(self._excuse(rt, "background work cannot go on", problem))
-            if self._begins:
-                self._begins = False
+            if not rt.at_work.is_set():
+                rt.at_work.set()
                 self._done()
 
     def _excuse(self, rt: Runtime, text: str, problem: Exception) -> float:
         """Note why a thread cannot go on. Returns the seconds after which it tries again."""
-        self._note(rt, "worker", problem)
+        rt.health.down("worker", self._remember(problem))
         if isinstance(problem, errors.StoreUnavailableError):
             return _IDLE
         log_error(text, problem)
@@ -423,18 +410,17 @@ class Worker:
 
     def _look(self, rt: Runtime) -> None:
         """Look at what brings work without a job, and queue it."""
-        if (
-            rt.index is not None and not rt.index.still_there()
-        ):  # it is acquired and filled again at the same place
+        if rt.index is not None and not rt.index.still_there():
+            # It is acquired and filled again at the same place.
             rt.health.down("index", "its files were removed or replaced while they were open")
             rt.index.close()
             rt.db.write(outbox.check, rt.now())
         self._take_over(rt)
         if self._owes_summaries:
             rt.db.write(summaries.enqueue_owed, rt.now())
-        if recalled := list(self._accessed):
+        if recalled := list(rt.accesses):
             rt.db.write(records_writes.note_recall, recalled, rt.now())
-            self._accessed.difference_update(recalled)
+            rt.accesses.difference_update(recalled)
         end_idle(rt)
         self._look_at_clock(rt)
         if rt.index is not None and time.monotonic() >= self._copies_at:
@@ -505,7 +491,7 @@ class Worker:
         try:
             index_flow.check_embedder(rt.db.read(layout), rt.embedder.identity)
         except errors.EmbedderMismatchError as problem:
-            self._note(rt, "embedder", problem)
+            rt.health.down("embedder", self._remember(problem))
             return False
         return True
 
@@ -516,7 +502,7 @@ class Worker:
         try:
             return rt.index.acquire()
         except errors.IndexUnavailableError as problem:
-            self._note(rt, "index", problem)
+            rt.health.down("index", self._remember(problem))
             self._stopping.wait(_IDLE)
             return False
 
@@ -659,16 +645,12 @@ class Worker:
         if not threading.main_thread().is_alive():
             return  # the interpreter ends: the next process does the jobs
         source, times = _CAUSES[type(problem)]
-        self._note(rt, source, problem)
+        rt.health.down(source, self._remember(problem))
         later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
 
-    def _note(self, rt: Runtime, source: Source, problem: Exception) -> None:
-        """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
-        rt.health.down(source, self._remember(problem))
-
     def _remember(self, problem: Exception) -> str:
-        """Remember, for `flush`, why the last attempt of this thread failed. Returns it in short."""
+        """Remember, for `flush`, why the last attempt of this thread failed or has to wait. Returns it in short."""
         reason = self._failures[threading.current_thread().name] = errors.in_short(problem)
         return reason
 

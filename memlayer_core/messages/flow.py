@@ -22,8 +22,8 @@ from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.show import View, ViewList
 from memlayer_core.storage import jobs
-from memlayer_core.storage.terms import index_terms, language_of, passages, searchable
-from memlayer_core.storage.vectors import Embedding, hash_of
+from memlayer_core.storage.terms import hash_of, index_terms, language_of, passages, searchable
+from memlayer_core.storage.vectors import Embedding
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -312,7 +312,8 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
             return
         new = len(receipt.ids) - receipt.unchanged
         rt.emit(MessagesIndexed(messages=new, embedded=new))
-        (rt.wake if receipt.replaced else rt.begin_work)()
+        if receipt.replaced or not rt.at_work.is_set():
+            rt.wake()
 
 
 # Sessions as plain lists of messages, as the chat stores of frameworks use them.

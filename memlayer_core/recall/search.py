@@ -319,7 +319,7 @@ def _look(
     texts = scoring.Texts(
         [own, *others], worded, talk_of, eligible, asks, scope.texts if is_indexed else None
     )
-    scale = rt.similarity_scale(connection, max(languages, key=languages.__getitem__, default=""))
+    scale = rt.vectors.scale(connection, max(languages, key=languages.__getitem__, default=""))
     return scoring.Look(texts, words, postings, scale)
 
 

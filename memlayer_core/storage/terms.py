@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import threading
 import unicodedata
@@ -282,6 +283,11 @@ def passages(text: str) -> list[str]:
     if not text[cuts[-1] :].strip() and len(cuts) > 1:
         cuts.pop()
     return [text[first:until] for first, until in pairwise([*cuts, len(text)])]
+
+
+def hash_of(text: str) -> str:
+    """Return the digest by which the vectors of a text are known to be its own."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def sentence_starts(text: str) -> list[int]:

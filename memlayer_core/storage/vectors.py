@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import threading
 from collections import OrderedDict
@@ -17,12 +16,13 @@ from numpy.typing import NDArray
 
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
+from memlayer_core.seams import OTHER_LANGUAGES, FloatVector, IndexEntry, Neighbour, SimilarityScale
 from memlayer_core.storage import blobs, outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
+from memlayer_core.storage.terms import hash_of
 
 # Numbers about the store: how much a search can find, and what is fixed when the store is made.
 
@@ -219,10 +219,12 @@ class VectorCache:
 
     Args:
         max_bytes: The most that all of them may take. A namespace that takes more alone is read at every search.
+        scales: The scales of their cosines by language; empty: the store has them when they are measured.
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, scales: Mapping[str, SimilarityScale] | None = None) -> None:
         self._max_bytes = max_bytes
+        self._scales = scales or {}
         self._blocks: OrderedDict[str, _Block] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -242,6 +244,11 @@ class VectorCache:
             overview: How many vectors its namespace has, and their version.
         """
         return TextColumns(self._block(connection, reach.namespace, overview), reach.bucket)
+
+    def scale(self, connection: sa.Connection, language: str) -> SimilarityScale:
+        """Return the scale of the cosines of texts in a language. It reads the store until that has been measured."""
+        self._scales = self._scales or layout(connection).scales or {}
+        return self._scales.get(language) or self._scales.get(OTHER_LANGUAGES) or SimilarityScale()
 
     def _block(self, connection: sa.Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
@@ -391,16 +398,16 @@ _STORE = Statement(
 )
 
 
-def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTask]:
-    """Return index tasks for the texts of these keys."""
+def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
+    """Return the texts of these keys that are to be indexed, with the vectors that they have already."""
     rows = storage_texts.contents(connection, _TASKS.all(connection, keys))
     return [_index_task(row, source.text(found), source.speaker(found)) for row, source, found in rows]
 
 
-def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
+def _index_task(row: Any, text: str, speaker: str) -> IndexEntry:
     now = hash_of(text)
     kept = blobs.parts_of(row) if row.text_hash == now else ()
-    return IndexTask(row.key, storage_texts.buckets_of_row(row), text, now, kept, speaker)
+    return IndexEntry(row.key, storage_texts.buckets_of_row(row), kept, now, speaker, text=text)
 
 
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
@@ -448,11 +455,6 @@ def _filled(one: IndexEntry | Embedding, version: int) -> dict[str, Any]:
     return dict(
         zip(_FILLED, (one.speaker, one.language, one.text_hash, vector, vectors, version), strict=True)
     )
-
-
-def hash_of(text: str) -> str:
-    """Return the digest by which the vectors of a text are known to be its own."""
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def add(

@@ -40,7 +40,7 @@ class Crowded:
 
 
 def scale(memory, language=""):
-    return memory.runtime.db.read(memory.runtime.similarity_scale, language)
+    return memory.runtime.db.read(memory.runtime.vectors.scale, language)
 
 
 def remember(memory, text="I live in Rome."):
