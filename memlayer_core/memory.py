@@ -945,17 +945,16 @@ class Memory(Viewable):
         Raises:
             StoreClosedError: The memory is closed, or an in-memory one of the process that this one was forked from.
         """
+        return self._open_resources.runtime
+
+    @property
+    def _open_resources(self) -> Resources:
         if self._closed:
             raise StoreClosedError(
                 "this memory is closed", hint="Open it again with `Memory.open(…)`, or close it later."
             )
         if self._resources.pid != os.getpid():
             self._reopen()
-        return self._resources.runtime
-
-    @property
-    def _open_resources(self) -> Resources:
-        _ = self.runtime  # raises if it is closed
         return self._resources
 
     def _reopen(self) -> None:

@@ -24,7 +24,7 @@ from memlayer_core.models.embed import OWN, check_embedder, resolve_embedder, sc
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
-from memlayer_core.runtime import Runtime, Threads
+from memlayer_core.runtime import Runtime, Threads, VectorIndex
 from memlayer_core.scope import Scope
 from memlayer_core.seams import LongTermMemory, Redactor
 from memlayer_core.settings import Settings
@@ -35,7 +35,6 @@ from memlayer_core.telemetry import Telemetry
 from memlayer_core.worker import Worker, owner_name
 
 if TYPE_CHECKING:
-    from memlayer_core.chroma.index import ChromaIndex
     from memlayer_core.seams import Embedder, LanguageModel
     from memlayer_core.storage.database import Database
     from memlayer_core.storage.vectors import Layout
@@ -173,9 +172,6 @@ class Resources:
         db, chosen, layout, index = _store(place, options, settings, reembed)
         self.store_id = layout.store_id
         redact: Callable[[str], str] = str if redactor is None else foreign.CheckedRedactor(redactor, health)
-        telemetry = Telemetry(settings, layout.store_id, redact)
-        if "metrics" in telemetry.parts:
-            bus.listen(telemetry.hear)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
@@ -200,7 +196,7 @@ class Resources:
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
-            telemetry=telemetry,
+            telemetry=_telemetry(bus, settings, layout, redact),
             now=partial(datetime.now, UTC),
             new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
@@ -241,7 +237,7 @@ def _models(options: Options, settings: Settings) -> tuple[LanguageModel | None,
 
 def _store(
     place: Place, options: Options, settings: Settings, reembed: bool
-) -> tuple[Database, Embedder, Layout, ChromaIndex | None]:
+) -> tuple[Database, Embedder, Layout, VectorIndex | None]:
     """Open the database with this version of the tables, the embedder that made its vectors or is to make them, and the index."""
     embedder = options.get("embedder", "auto")
     check_embedder(embedder)
@@ -300,7 +296,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _close_all(worker: Worker, threads: Threads, index: ChromaIndex | None, db: Database, pid: int) -> None:
+def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
     if os.getpid() != pid:
         return
     if threading.current_thread().name.startswith("memlayer-"):
@@ -314,7 +310,7 @@ def _close_all(worker: Worker, threads: Threads, index: ChromaIndex | None, db: 
     db.close()
 
 
-def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> ChromaIndex | None:
+def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> VectorIndex | None:
     from memlayer_core.chroma.directory import EmbeddedChroma
     from memlayer_core.chroma.index import ChromaServer
 

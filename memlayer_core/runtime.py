@@ -9,7 +9,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -20,13 +20,13 @@ from memlayer_core.errors import StoreClosedError
 from memlayer_core.events import Event, Health
 from memlayer_core.message import Message, StoredMessage
 from memlayer_core.scope import Scope
-from memlayer_core.seams import Embedder, FloatVector, LanguageModel, TokenCounter
+from memlayer_core.seams import Embedder, FloatVector, LanguageModel, Neighbour, TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.telemetry import Telemetry
 
 if TYPE_CHECKING:
-    from memlayer_core.chroma.index import ChromaIndex
     from memlayer_core.storage.database import Database
+    from memlayer_core.storage.outbox import Batch
     from memlayer_core.storage.vectors import VectorCache
 
 
@@ -389,6 +389,49 @@ class LongTermService(Protocol):
         ...
 
 
+class VectorIndex(Protocol):
+    """A copy of the journal's vectors that answers nearest-neighbour questions: see `memlayer_core.chroma.index`."""
+
+    exclusive: bool
+    batch: int
+    capacity: int
+    is_held: bool
+
+    def acquire(self) -> bool:
+        """Acquire it; False while another process has it."""
+        ...
+
+    def still_there(self) -> bool:
+        """Return whether its files are those that were opened."""
+        ...
+
+    def batches(self, shards: Collection[int], made_for: tuple[str, int]) -> dict[int, str]:
+        """Return the last batch of each collection that exists, is whole, and was made for an embedder."""
+        ...
+
+    def sizes(self, shards: Collection[int]) -> dict[int, int]:
+        """Return how many vectors some collections have."""
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Give a collection a batch."""
+        ...
+
+    def nearest(
+        self, shard: int, bucket: str | None, vector: FloatVector, limit: int, names: Sequence[str]
+    ) -> list[Neighbour] | None:
+        """Return the nearest texts of a bucket, or of a whole collection; None unless it got one of some batches last."""
+        ...
+
+    def erase(self, shards: Collection[int]) -> None:
+        """Empty collections in any state, and erase all deleted vectors from the disk."""
+        ...
+
+    def close(self) -> None:
+        """Release it."""
+        ...
+
+
 @dataclass(frozen=True)
 class Journal:
     """What a flow works with that asks no model and no index.
@@ -438,7 +481,7 @@ class Runtime(Journal):
     """
 
     shards: int
-    index: ChromaIndex | None
+    index: VectorIndex | None
     embedder: Embedder
     embeds_here: bool
     embeds_at_once: bool

@@ -162,12 +162,10 @@ class IndexEntry:
     Attributes:
         key: Key of the message, record or item text.
         buckets: The tokens that it is found by: of its user, its agent and its session (see `Scope`).
-        vectors: Of the text, or of the parts of a long one in their order: unit length, float32, shape (dimension,). Empty
-            if the text is still to be embedded.
+        vectors: Of the text, or of the parts of a long one in their order: unit length, float32, shape (dimension,).
         text_hash: Digest of the text that was embedded.
         speaker: Who said it: the first letter of the role, and the name.
         language: The code of its language; empty if that is not known.
-        text: The text, while it is embedded.
     """
 
     key: int
@@ -176,7 +174,6 @@ class IndexEntry:
     text_hash: str
     speaker: str = ""
     language: str = ""
-    text: str = ""
 
 
 class Neighbour(NamedTuple):
@@ -189,6 +186,27 @@ class Neighbour(NamedTuple):
 
     key: int
     similarity: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexTask:
+    """A message that is to be indexed.
+
+    Attributes:
+        key: Key of the message.
+        buckets: As in `IndexEntry`.
+        text: The text to embed; empty if it shall not be found.
+        text_hash: Digest of `text`.
+        vectors: The vectors of the text's parts if the journal has them by the same embedder; else empty.
+        speaker: As in `IndexEntry`.
+    """
+
+    key: int
+    buckets: tuple[str, str, str]
+    text: str
+    text_hash: str
+    vectors: tuple[FloatVector, ...]
+    speaker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -385,7 +385,7 @@ class Worker:
                 rt.db.check_file()
             except errors.StoreUnavailableError as problem:
                 # The files at the store's path do not belong to this store any more.
-                rt.health.down("journal", self._remember(problem))
+                self._note(rt, "journal", problem)
                 if rt.index is not None:
                     rt.index.close()
                 rt.at_work.set()
@@ -402,7 +402,7 @@ class Worker:
 
     def _excuse(self, rt: Runtime, text: str, problem: Exception) -> float:
         """Note why a thread cannot go on. Returns the seconds after which it tries again."""
-        rt.health.down("worker", self._remember(problem))
+        self._note(rt, "worker", problem)
         if isinstance(problem, errors.StoreUnavailableError):
             return _IDLE
         log_error(text, problem)
@@ -491,7 +491,7 @@ class Worker:
         try:
             index_flow.check_embedder(rt.db.read(layout), rt.embedder.identity)
         except errors.EmbedderMismatchError as problem:
-            rt.health.down("embedder", self._remember(problem))
+            self._note(rt, "embedder", problem)
             return False
         return True
 
@@ -502,7 +502,7 @@ class Worker:
         try:
             return rt.index.acquire()
         except errors.IndexUnavailableError as problem:
-            rt.health.down("index", self._remember(problem))
+            self._note(rt, "index", problem)
             self._stopping.wait(_IDLE)
             return False
 
@@ -645,12 +645,16 @@ class Worker:
         if not threading.main_thread().is_alive():
             return  # the interpreter ends: the next process does the jobs
         source, times = _CAUSES[type(problem)]
-        rt.health.down(source, self._remember(problem))
+        self._note(rt, source, problem)
         later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
 
+    def _note(self, rt: Runtime, source: Source, problem: Exception) -> None:
+        """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
+        rt.health.down(source, self._remember(problem))
+
     def _remember(self, problem: Exception) -> str:
-        """Remember, for `flush`, why the last attempt of this thread failed or has to wait. Returns it in short."""
+        """Remember, for `flush`, why the last attempt of this thread failed. Returns it in short."""
         reason = self._failures[threading.current_thread().name] = errors.in_short(problem)
         return reason
 

@@ -16,7 +16,7 @@ from memlayer_core import errors, seams
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Reach
-from memlayer_core.seams import FloatVector, IndexEntry, Neighbour, SimilarityScale
+from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
 from memlayer_core.storage.jobs import Job
@@ -194,9 +194,9 @@ def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     return dict(zip(texts, vectors, strict=True))
 
 
-def _batches(rt: Runtime, tasks: Sequence[IndexEntry]) -> Iterator[list[IndexEntry]]:
+def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask]]:
     """Yield tasks so that an embedder gets about as many texts at once as there are messages in a batch."""
-    some, size = list[IndexEntry](), 0
+    some, size = list[IndexTask](), 0
     for task in tasks:
         if some and size >= rt.settings.index_batch:
             yield some
@@ -343,11 +343,11 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
         )
 
 
-def _redacted(rt: Runtime, task: IndexEntry) -> IndexEntry:
+def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
     return replace(task, text=rt.own_words(task.buckets[0][1:], task.text[: rt.settings.indexed_characters]))
 
 
-def _entry_of(task: IndexEntry, vectors: dict[str, FloatVector]) -> IndexEntry:
+def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
     parts = tuple(vectors[passage] for passage in passages(task.text))
-    return replace(task, vectors=parts, language=language_of(task.text))
+    return IndexEntry(task.key, task.buckets, parts, task.text_hash, task.speaker, language_of(task.text))

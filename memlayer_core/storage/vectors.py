@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import OTHER_LANGUAGES, FloatVector, IndexEntry, Neighbour, SimilarityScale
+from memlayer_core.seams import (
+    OTHER_LANGUAGES,
+    FloatVector,
+    IndexEntry,
+    IndexTask,
+    Neighbour,
+    SimilarityScale,
+)
 from memlayer_core.storage import blobs, outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
@@ -398,16 +405,16 @@ _STORE = Statement(
 )
 
 
-def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
-    """Return the texts of these keys that are to be indexed, with the vectors that they have already."""
+def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTask]:
+    """Return index tasks for the texts of these keys."""
     rows = storage_texts.contents(connection, _TASKS.all(connection, keys))
     return [_index_task(row, source.text(found), source.speaker(found)) for row, source, found in rows]
 
 
-def _index_task(row: Any, text: str, speaker: str) -> IndexEntry:
+def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
     now = hash_of(text)
     kept = blobs.parts_of(row) if row.text_hash == now else ()
-    return IndexEntry(row.key, storage_texts.buckets_of_row(row), kept, now, speaker, text=text)
+    return IndexTask(row.key, storage_texts.buckets_of_row(row), text, now, kept, speaker)
 
 
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
