@@ -38,7 +38,7 @@ from memlayer_core.settings import Settings
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import (
     IN_FORCE,
     IN_FORCE_BY_KEY,
@@ -328,7 +328,9 @@ def _visible(count: int) -> Any:
 
 @cache
 def _visible_query(count: int) -> ListStatement:
-    return ListStatement(lambda keys: sa.select(records).where(records.c.number.in_(keys), _visible(count)))
+    query = sa.select(records).where(is_item(records.c.number), _visible(count))
+    # Without statistics, SQLite may read all of a user's records instead.
+    return ListStatement(query.with_hint(records, "NOT INDEXED", "sqlite"))
 
 
 @cache
@@ -385,14 +387,12 @@ def _current_query(count: int) -> ListStatement:
     follows = records.c.namespace == former.c.namespace, records.c.about == former.c.about
     has_ended = sa.or_(former.c.replaced_by.is_not(None), former.c.valid_until <= _NOW)
     return ListStatement(
-        lambda keys: (
-            sa.select(records.c.number, evidence.c.message)
-            .select_from(evidence)
-            .join(former, sa.and_(*rests))
-            .join(records, sa.and_(*follows, records.c.digest != former.c.digest))
-            .where(evidence.c.message.in_(keys), evidence.c.kind != "ended", has_ended, _visible(count))
-            .where(~sa.exists().where(*says, own.c.message.in_(keys)))
-        )
+        sa.select(records.c.number, evidence.c.message)
+        .select_from(evidence)
+        .join(former, sa.and_(*rests))
+        .join(records, sa.and_(*follows, records.c.digest != former.c.digest))
+        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, _visible(count))
+        .where(~sa.exists().where(*says, is_item(own.c.message)))
     )
 
 

@@ -10,7 +10,14 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, note, to_micros
+from memlayer_core.storage.statements import (
+    ListStatement,
+    Statement,
+    dialect_insert,
+    is_item,
+    note,
+    to_micros,
+)
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
 # A background job, and when it is tried again.
@@ -233,11 +240,8 @@ _DUE = sa.and_(jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), _NEVE
 
 
 def _oldest(*conditions: sa.ColumnElement[bool]) -> ListStatement:
-    def build(kinds: list[sa.BindParameter[Any]]) -> sa.Select[Any]:
-        due = sa.select(jobs).where(_DUE, jobs.c.kind.in_(kinds), *conditions).order_by(jobs.c.due, jobs.c.id)
-        return due.limit(sa.bindparam("most")).with_for_update(skip_locked=True)
-
-    return ListStatement(build)
+    due = sa.select(jobs).where(_DUE, is_item(jobs.c.kind), *conditions).order_by(jobs.c.due, jobs.c.id)
+    return ListStatement(due.limit(sa.bindparam("most")).with_for_update(skip_locked=True))
 
 
 _OLDEST = _oldest()
@@ -247,10 +251,10 @@ _INSIDE = sa.exists().where(
     messages.c.position.between(sa.bindparam("first"), sa.bindparam("last")),
 )
 _OLDEST_INSIDE = _oldest(_INSIDE)
-_IS_DUE = ListStatement(lambda kinds: sa.select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
+_IS_DUE = ListStatement(sa.select(jobs.c.id).where(_DUE, is_item(jobs.c.kind)).limit(1))
 _OURS = {"owner": sa.bindparam("by"), "due": sa.bindparam("until"), "attempts": jobs.c.attempts + 1}
-_LEASE = ListStatement(lambda ids: sa.update(jobs).where(jobs.c.id.in_(ids)).values(_OURS))
-_FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
+_LEASE = ListStatement(sa.update(jobs).where(is_item(jobs.c.id)).values(_OURS))
+_FINISH = ListStatement(sa.delete(jobs).where(is_item(jobs.c.id)))
 _QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
 

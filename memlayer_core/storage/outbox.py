@@ -21,7 +21,7 @@ from memlayer_core.scope import Reach
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage import blobs, jobs as storage_jobs, statements
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
 
 _GATHERING = timedelta(hours=1)
@@ -45,7 +45,7 @@ _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of"
 _ROWS = statements.rows_by(
     sa.select(texts, namespaces.c.shard).select_from(OWNED).where(EMBEDDED), texts.c.key
 )
-_THERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys), EMBEDDED))
+_THERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key), EMBEDDED))
 _DONE = Statement(
     sa.delete(outbox).where(
         outbox.c.shard == sa.bindparam("on"),
@@ -286,7 +286,7 @@ def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:
 
 @lru_cache(maxsize=2)
 def _mark(dialect: str) -> ListStatement:
-    return ListStatement(lambda keys: _marking(dialect, texts.c.key.in_(keys)))
+    return ListStatement(_marking(dialect, is_item(texts.c.key)))
 
 
 def _mark_where(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:

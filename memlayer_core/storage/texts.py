@@ -19,7 +19,7 @@ from memlayer_core.scope import Reach, Scope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import outbox, statements, words
 from memlayer_core.storage.jobs import enqueue, enqueue_erasure
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
@@ -27,15 +27,13 @@ _ROW: dict[str, sa.BindParameter[Any]] = {
     name: sa.bindparam(name)
     for name in ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 }
-_HERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys)))
-_REMOVE = ListStatement(
-    lambda keys: sa.delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
-)
+_HERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key)))
+_REMOVE = ListStatement(sa.delete(texts).where(is_item(texts.c.key)).returning(texts.c.key, texts.c.vectors))
 _UNQUEUE = ListStatement(  # those that are being done are left alone
-    lambda keys: sa.delete(jobs).where(
+    sa.delete(jobs).where(
         jobs.c.id.in_(
             sa.select(jobs.c.id)
-            .where(jobs.c.kind == "index", jobs.c.subject.in_(keys))
+            .where(jobs.c.kind == "index", is_item(jobs.c.subject))
             .with_for_update(skip_locked=True)
         )
     )

@@ -21,7 +21,7 @@ from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, S
 from memlayer_core.storage import blobs, outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 
 # Numbers about the store: how much a search can find, and what is fixed when the store is made.
@@ -192,7 +192,7 @@ _LABELS = (texts.c.agent_bucket, texts.c.session_bucket, texts.c.speaker, texts.
 COLUMNS = (texts.c.key, texts.c.kind, texts.c.owner, *_LABELS, texts.c.vectors, texts.c.vector)
 """What `columns_from` needs of texts that have vectors."""
 
-_BY_KEY = ListStatement(lambda keys: sa.select(*COLUMNS).where(texts.c.key.in_(keys), EMBEDDED))
+_BY_KEY = ListStatement(sa.select(*COLUMNS).where(is_item(texts.c.key), EMBEDDED))
 
 
 def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
