@@ -207,11 +207,6 @@ def buckets_of(scope: Reach) -> tuple[str, str, str]:
     return scope.user_bucket, scope.agent_bucket, scope.session_bucket
 
 
-def buckets_of_row(row: Any) -> tuple[str, str, str]:
-    """Return the same of a row of texts."""
-    return "u" + row.namespace, row.agent_bucket, row.session_bucket
-
-
 def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
     """Return the keys of those texts whose words are not indexed yet: the redactor failed when they were added."""
     there = existing_keys(connection, keys)

@@ -97,13 +97,12 @@ def test_the_commands_of_the_hint_carry_a_tenant_over(where: Where, tmp_path: Pa
     execute(where, back)  # this memlayer is in the place of the one that wrote the store
     file, new = tmp_path / "memory.jsonl", tmp_path / "new"
     at = f"--database-url {where['database_url']}" if "database_url" in where else f"'{where['path']}'"
-    places = {" STORE": f" {at}", "NEW_STORE": str(new), "memory.jsonl": str(file), "TENANT": "acme"}
+    places = {"NEW_STORE": str(new), "STORE": at, "memory.jsonl": str(file), "TENANT": "acme"}
     commands = re.findall(r"`memlayer (.*?)`", hint)
     assert len(commands) == 2
     for command in commands:
-        for name, place in places.items():
-            command = command.replace(name, place)
-        shown = run(*shlex.split(command))
+        written = re.sub("|".join(places), lambda found: places[found[0]], command)
+        shown = run(*shlex.split(written))
         assert shown.exit_code == 0, shown.output
     with opened({"path": new}) as memory:
         (session,) = memory.sessions(user_id="ada", tenant_id="acme")
