@@ -197,14 +197,8 @@ def count_vectors(
 
 def columns_of(kind: Kind, scope: Reach, owner: int | None) -> dict[str, object]:
     """Return the columns that texts of one kind, scope and owner have in common."""
-    _, agent, session = buckets_of(scope)
-    where = {"namespace": scope.namespace, "agent_bucket": agent, "session_bucket": session}
-    return {"kind": kind, "owner": owner, **where}
-
-
-def buckets_of(scope: Reach) -> tuple[str, str, str]:
-    """Return the tokens that texts of a scope are found by: of its user, its agent and its session."""
-    return scope.user_bucket, scope.agent_bucket, scope.session_bucket
+    buckets = {"agent_bucket": scope.agent_bucket, "session_bucket": scope.session_bucket}
+    return {"kind": kind, "owner": owner, "namespace": scope.namespace, **buckets}
 
 
 def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:

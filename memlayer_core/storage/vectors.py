@@ -486,7 +486,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
         target: Scope of the copies.
         now: The present.
     """
-    buckets = storage_texts.buckets_of(target)
+    buckets = target.user_bucket, target.agent_bucket, target.session_bucket
     for some in statements.chunks(list(keys)):
         found = entries_of(connection, some)
         store(connection, [replace(one, key=keys[one.key], buckets=buckets) for one in found], now)
