@@ -16,17 +16,7 @@ from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces
 
 # A background job, and when it is tried again.
 
-JobKind = Literal[
-    "index",
-    "copy",
-    "audit",
-    "erase",
-    "summarize",
-    "episode",
-    "learn",
-    "maintain",
-    "record",
-]
+JobKind = Literal["index", "copy", "audit", "erase", "summarize", "episode", "learn", "maintain", "record"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,25 +102,25 @@ def _row_of(columns: list[str]) -> Any:
     return namedtuple("Row", columns, rename=True)  # noqa: PYI024  (they are known when it runs)
 
 
-class _Listed(FunctionElement[Any]):
+class _Rows(FunctionElement[Any]):
     """The values of a parameter as rows."""
 
     inherit_cache = True
 
 
-@compiles(_Listed)
-def _of_json(rows: _Listed, compiler: SQLCompiler, **given: Any) -> str:
+@compiles(_Rows)
+def _of_json(rows: _Rows, compiler: SQLCompiler, **given: Any) -> str:
     return f"json_each({compiler.process(rows.clauses, **given)})"
 
 
-@compiles(_Listed, _SERVER)
-def _of_array(rows: _Listed, compiler: SQLCompiler, **given: Any) -> str:
+@compiles(_Rows, _SERVER)
+def _of_array(rows: _Rows, compiler: SQLCompiler, **given: Any) -> str:
     return f"unnest({compiler.process(rows.clauses, **given)})"
 
 
 def items_of(kind: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
     """Return the values of a `ListStatement`, which have that type, as rows with the column `value`."""
-    return _Listed(sa.bindparam("items", type_=sa.ARRAY(kind))).table_valued("value", name="value")
+    return _Rows(sa.bindparam("items", type_=sa.ARRAY(kind))).table_valued("value", name="value")
 
 
 TEXTS = items_of(sa.Text())

@@ -42,7 +42,7 @@ MOST_ROWS = 1000
 unless all words of the question are so frequent."""
 
 _MOST_WORDS = 32  # of a question
-_INSERT = Statement(sa.insert(table).values({name: sa.bindparam(name) for name in ("word", "text", "count")}))
+_INSERT = Statement(sa.insert(table))
 _DELETE = ListStatement(sa.delete(table).where(is_item(table.c.text)))
 _EXISTING = ListStatement(sa.select(table.c.text).distinct().where(is_item(table.c.text)))
 _BLANK: Any = sa.literal_column("' '")  # no parameter: the statement is written once
