@@ -109,13 +109,13 @@ class _Rows(FunctionElement[Any]):
 
 
 @compiles(_Rows)
-def _of_json(rows: _Rows, compiler: SQLCompiler, **given: Any) -> str:
-    return f"json_each({compiler.process(rows.clauses, **given)})"
+def _of_json(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_each({compiler.process(rows.clauses, **options)})"
 
 
 @compiles(_Rows, _SERVER)
-def _of_array(rows: _Rows, compiler: SQLCompiler, **given: Any) -> str:
-    return f"unnest({compiler.process(rows.clauses, **given)})"
+def _of_array(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
+    return f"unnest({compiler.process(rows.clauses, **options)})"
 
 
 def items_of(kind: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
