@@ -296,6 +296,13 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
+def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
+    made = Telemetry(settings, layout.store_id, redact)
+    if "metrics" in made.parts:
+        bus.listen(made.hear)
+    return made
+
+
 def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
     if os.getpid() != pid:
         return

@@ -166,6 +166,7 @@ class IndexEntry:
         text_hash: Digest of the text that was embedded.
         speaker: Who said it: the first letter of the role, and the name.
         language: The code of its language; empty if that is not known.
+        text: The text, where it is to be embedded.
     """
 
     key: int
@@ -174,6 +175,7 @@ class IndexEntry:
     text_hash: str
     speaker: str = ""
     language: str = ""
+    text: str = ""
 
 
 class Neighbour(NamedTuple):
@@ -186,27 +188,6 @@ class Neighbour(NamedTuple):
 
     key: int
     similarity: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IndexTask:
-    """A message that is to be indexed.
-
-    Attributes:
-        key: Key of the message.
-        buckets: As in `IndexEntry`.
-        text: The text to embed; empty if it shall not be found.
-        text_hash: Digest of `text`.
-        vectors: The vectors of the text's parts if the journal has them by the same embedder; else empty.
-        speaker: As in `IndexEntry`.
-    """
-
-    key: int
-    buckets: tuple[str, str, str]
-    text: str
-    text_hash: str
-    vectors: tuple[FloatVector, ...]
-    speaker: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def _page_by_page(rt: Runtime, delete: Callable[..., int], *which: object) -> in
 
 logger = logging.getLogger("memlayer")
 
-_OF_INDEX: tuple[JobKind, ...] = ("audit", "compact", "copy")
+_OF_INDEX: tuple[JobKind, ...] = ("audit", "copy")
 _CAUSES: dict[type[errors.MemlayerError], tuple[Source, int]] = {
     errors.IndexUnavailableError: ("index", 1),
     errors.IndexCorruptError: ("index", 1),
@@ -231,7 +231,6 @@ _CAUSES: dict[type[errors.MemlayerError], tuple[Source, int]] = {
 }
 """What holds up a job that did not cause the problem, and how many times longer than usual it waits."""
 _COPIES = 60.0  # seconds that vectors wait for others, since one write of many costs Chroma little more
-_COMPACTED = 256  # collections in one batch
 _ERASURE_SHARE = 100  # after erasing the journal's files, the worker waits as many times as long as that took
 _IDLE = 1.0  # seconds between two checks for jobs of other processes
 _RECOVERY = 10.0  # seconds before background work is tried again after an unexpected error
@@ -481,10 +480,7 @@ class Worker:
         kinds: list[JobKind] = ["maintain"]
         if self._flushing or time.monotonic() >= self._erasures_rest_until:
             kinds.append("erase")
-        jobs = self._lease(rt, kinds, 1) or self._lease(rt, _OF_INDEX, 1, is_ready=self._has_index)
-        if jobs and jobs[0].kind == "compact":
-            jobs += self._lease(rt, ["compact"], _COMPACTED - 1)
-        return jobs
+        return self._lease(rt, kinds, 1) or self._lease(rt, _OF_INDEX, 1, is_ready=self._has_index)
 
     def _has_embedder(self, rt: Runtime) -> bool:
         """Return whether this process has the embedder of the store. If not, another process has it, and does the work."""
@@ -617,8 +613,6 @@ class Worker:
             case "audit":
                 rebuilt = index_flow.audit(rt, jobs[0])
                 self._rebuilt += [rebuilt] if rebuilt is not None else []
-            case "compact":
-                index_flow.compact(rt, jobs)
             case "maintain":
                 maintain(rt)
                 rt.db.write(storage_jobs.finish, jobs)

@@ -392,22 +392,18 @@ def server_url(url: str) -> str:
     """
     try:
         parts = urlsplit(url)
-        port = parts.port
-    except (ValueError, TypeError, AttributeError) as problem:
-        raise _no_url("it cannot be parsed") from problem
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise _no_url(f"got scheme {parts.scheme!r} and host {parts.hostname!r}")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise _no_url("credentials go into `headers`, and nothing may follow the path")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        host, port = parts.hostname or "", parts.port
+        beside = parts.username or parts.password or parts.query or parts.fragment
+        is_usable = parts.scheme in ("http", "https") and host and not beside
+    except (ValueError, TypeError, AttributeError):
+        is_usable = False
+    if not is_usable:
+        raise ConfigurationError(
+            "the Chroma server's URL cannot be used",
+            hint="Write http://host:port or https://host:port, a path at most behind it. Credentials go into `headers`.",
+        )
+    host = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
-
-
-def _no_url(text: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the Chroma server's URL cannot be used: {text}",
-        hint="Write http://host:port or https://host:port.",
-    )
 
 
 # Loads Chroma, and translates its errors into memlayer's.

@@ -40,7 +40,7 @@ from memlayer_core.settings import Settings
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
 from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import (
     IN_FORCE,
     IN_FORCE_BY_KEY,
@@ -324,7 +324,9 @@ def _visible(count: int) -> Any:
 
 @cache
 def _visible_query(count: int) -> ListStatement:
-    return ListStatement(lambda keys: sa.select(records).where(records.c.number.in_(keys), _visible(count)))
+    query = sa.select(records).where(is_item(records.c.number), _visible(count))
+    # Without statistics, SQLite may read all of a user's records instead.
+    return ListStatement(query.with_hint(records, "NOT INDEXED", "sqlite"))
 
 
 @cache
@@ -391,6 +393,7 @@ def _change_query(count: int) -> ListStatement:
     rests = former.c.namespace == evidence.c.namespace, former.c.ordinal == evidence.c.ordinal
     follows = records.c.namespace == former.c.namespace, records.c.about == former.c.about
     says = own.c.namespace == records.c.namespace, own.c.ordinal == records.c.ordinal
+    is_said = sa.exists().where(*says, is_item(own.c.message))
     has_ended = sa.or_(former.c.replaced_by.is_not(None), former.c.valid_until <= _NOW)
     held = sa.or_(  # it was not of the past when it was said
         former.c.valid_until.is_(None),
@@ -403,21 +406,17 @@ def _change_query(count: int) -> ListStatement:
         again.c.number != former.c.number,
     )
     return ListStatement(
-        lambda keys: (
-            sa.select(
-                evidence.c.message,
-                sa.func.coalesce(former.c.valid_until, former.c.updated_at).label("at"),
-                sa.case(
-                    (sa.exists().where(*says, own.c.message.in_(keys)), None), else_=records.c.number
-                ).label("fact"),
-            )
-            .select_from(evidence)
-            .join(former, sa.and_(*rests))
-            .outerjoin(records, sa.and_(*follows, _visible(count)))
-            .where(evidence.c.message.in_(keys), evidence.c.kind != "ended", has_ended, held)
-            .where(~sa.exists().where(*holds))
-            .order_by("at")
+        sa.select(
+            evidence.c.message,
+            sa.func.coalesce(former.c.valid_until, former.c.updated_at).label("at"),
+            sa.case((is_said, None), else_=records.c.number).label("fact"),
         )
+        .select_from(evidence)
+        .join(former, sa.and_(*rests))
+        .outerjoin(records, sa.and_(*follows, _visible(count)))
+        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held)
+        .where(~sa.exists().where(*holds))
+        .order_by("at")
     )
 
 

@@ -16,7 +16,7 @@ from memlayer_core import errors, seams
 from memlayer_core.events import IndexRebuilt, MessagesIndexed
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Reach
-from memlayer_core.seams import FloatVector, IndexEntry, IndexTask, Neighbour, SimilarityScale
+from memlayer_core.seams import FloatVector, IndexEntry, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
 from memlayer_core.storage.jobs import Job
@@ -168,7 +168,7 @@ def embed(rt: Runtime, keys: Sequence[int]) -> tuple[int, int]:
         How many of the texts have vectors now, and how many texts or passages were embedded.
     """
     tasks = rt.db.read(storage_vectors.index_tasks, keys)
-    new = [one for task in tasks if not task.vectors and (one := _redacted(rt, task)).text.strip()]
+    new = [one for task in tasks if not task.vectors and (one := _as_remembered(rt, task)).text.strip()]
     made: dict[str, FloatVector] = {}
     for some in _batches(rt, new):
         every = dict.fromkeys(passage for one in some for passage in passages(one.text))
@@ -194,9 +194,9 @@ def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     return dict(zip(texts, vectors, strict=True))
 
 
-def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask]]:
+def _batches(rt: Runtime, tasks: Sequence[IndexEntry]) -> Iterator[list[IndexEntry]]:
     """Yield tasks so that an embedder gets about as many texts at once as there are messages in a batch."""
-    some, size = list[IndexTask](), 0
+    some, size = list[IndexEntry](), 0
     for task in tasks:
         if some and size >= rt.settings.index_batch:
             yield some
@@ -209,6 +209,8 @@ def _batches(rt: Runtime, tasks: Sequence[IndexTask]) -> Iterator[list[IndexTask
 
 def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
     """Do a job of kind `"copy"`: copy all marked texts to the index, batch by batch.
+
+    Collections whose deleted vectors are to leave Chroma's files are filled again. A server erases its files itself.
 
     Args:
         rt: What the memory works with.
@@ -224,6 +226,10 @@ def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
     if _waits(rt, job):
         return
     agree(rt)
+    if not index.exclusive:
+        rt.db.write(outbox.leave)
+    elif stale := rt.db.read(outbox.stale):
+        _refill(rt, stale)
     few = rt.settings.exact_scan_limit or Limits.exact_scan_limit
     rt.db.write(outbox.separate, few, rt.shards, index.capacity, rt.now())
     made_for = _made_for(rt)
@@ -255,17 +261,6 @@ def _waits(rt: Runtime, job: Job) -> bool:
     later = rt.now() + timedelta(seconds=rt.settings.job_backoff)
     rt.db.write(storage_jobs.fail, [job], "another process writes to the index", later, count_attempt=False)
     return True
-
-
-def compact(rt: Runtime, jobs: Sequence[Job]) -> None:
-    """Do jobs of kind `"compact"`: fill collections again, so that deleted vectors leave Chroma's files. A server needs no such job."""
-    assert rt.index is not None
-    shards = {job.subject for job in jobs}
-    if rt.index.exclusive:
-        _refill(rt, shards)
-    else:
-        rt.db.write(outbox.leave, shards)
-    rt.db.write(storage_jobs.finish, jobs)
 
 
 def agree(rt: Runtime, *, is_thorough: bool = False) -> IndexRebuilt | None:
@@ -343,11 +338,11 @@ def check_embedder(layout: Layout, identity: str, dimension: int | None = None) 
         )
 
 
-def _redacted(rt: Runtime, task: IndexTask) -> IndexTask:
+def _as_remembered(rt: Runtime, task: IndexEntry) -> IndexEntry:
     """Return a task with the text to embed: its beginning, as it may be remembered."""
     return replace(task, text=rt.own_words(task.buckets[0][1:], task.text[: rt.settings.indexed_characters]))
 
 
-def _entry_of(task: IndexTask, vectors: dict[str, FloatVector]) -> IndexEntry:
+def _entry_of(task: IndexEntry, vectors: dict[str, FloatVector]) -> IndexEntry:
     parts = tuple(vectors[passage] for passage in passages(task.text))
-    return IndexEntry(task.key, task.buckets, parts, task.text_hash, task.speaker, language_of(task.text))
+    return replace(task, vectors=parts, language=language_of(task.text))

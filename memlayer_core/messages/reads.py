@@ -21,7 +21,7 @@ from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, U
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
-from memlayer_core.storage.statements import EVERY, LAST, WITHIN, ListStatement, Statement
+from memlayer_core.storage.statements import EVERY, LAST, TEXTS, WITHIN, ListStatement, Statement, is_item
 from memlayer_core.storage.tables import IN_FORCE, IN_FORCE_BY_KEY, messages, namespaces, records, sessions
 from memlayer_core.storage.terms import index_terms, searchable
 
@@ -137,7 +137,11 @@ _COUNT = {
     "sqlite": Statement(_count),
     "postgresql": Statement(_count.returning(statements.KEYS_OF_MORE.label("keys"))),  # in one round trip
 }
-_NAMED = ListStatement(lambda digests: sa.select(messages).where(messages.c.id_digest.in_(digests), IN_FORCE))
+_NAMED = ListStatement(
+    sa.select(messages).where(
+        messages.c.id_digest.in_(sa.select(sa.func.decode(TEXTS.c.value, "hex"))), IN_FORCE
+    )
+)
 
 
 def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
@@ -254,7 +258,7 @@ def list_by_id(
     connection: sa.Connection, scope: Scope, number: int, ids: Sequence[str]
 ) -> list[StoredMessage]:
     """Return the messages of a session that have one of the ids, in their order."""
-    rows = _NAMED.all(connection, [statements.id_digest(number, one) for one in ids])
+    rows = _NAMED.all(connection, [statements.id_digest(number, one).hex() for one in ids])
     return sorted((stored_of(row, scope) for row in rows), key=lambda one: one.position)
 
 
@@ -314,12 +318,10 @@ _QUESTION = Statement(
     .limit(1)
 )
 _RECORDS = ListStatement(
-    lambda keys: (
-        sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
-        .join(sessions, sessions.c.number == messages.c.session)
-        # Hidden ones cost nothing.
-        .where(messages.c.key.in_(keys), IN_FORCE_BY_KEY, messages.c.tokens > 0, WITHIN)
-    )
+    sa.select(messages, sessions.c.session_id, sessions.c.agent_id)
+    .join(sessions, sessions.c.number == messages.c.session)
+    # Hidden ones cost nothing.
+    .where(is_item(messages.c.key), IN_FORCE_BY_KEY, messages.c.tokens > 0, WITHIN)
 )
 _said_first = (  # by a user, and to a model
     sa.select(sa.func.substr(messages.c.text, 1, _OPENING))

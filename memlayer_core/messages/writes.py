@@ -20,7 +20,7 @@ from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
 from memlayer_core.storage import statements, texts, vectors, words
 from memlayer_core.storage.jobs import enqueue_erasure, make_anonymous
-from memlayer_core.storage.statements import AT_ONCE, LAST, ListStatement, Statement
+from memlayer_core.storage.statements import AT_ONCE, LAST, ListStatement, Statement, is_item
 from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, summaries
 from memlayer_core.storage.terms import searchable
 
@@ -748,8 +748,8 @@ _DELETE_MESSAGES = Statement(sa.delete(messages).where(_OF_SESSION))
 _DELETE_SESSION = Statement(sa.delete(sessions).where(sessions.c.number == sa.bindparam("of")))
 _IDLE = Statement(sa.select(sessions.c.number).where(sessions.c.idle_since < sa.bindparam("before")).limit(1))
 _LEAVE = ListStatement(
-    lambda names: sa.delete(namespaces).where(
-        namespaces.c.namespace.in_(names),
+    sa.delete(namespaces).where(
+        is_item(namespaces.c.namespace),
         ~sa.exists().where(sessions.c.namespace == namespaces.c.namespace),
         ~sa.exists().where(records.c.namespace == namespaces.c.namespace),
     )

@@ -18,7 +18,7 @@ from memlayer_core.recall.model import RecallFilter
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import WITHIN, ListStatement, Statement
+from memlayer_core.storage.statements import WITHIN, ListStatement, Statement, is_item
 from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, texts
 from memlayer_core.storage.vectors import ScopeStatistics
 
@@ -151,7 +151,7 @@ def matching_keys(
 
 
 _SESSIONS = ListStatement(
-    lambda keys: sa.select(texts.c.key, texts.c.owner).where(texts.c.key.in_(keys), texts.c.kind == "message")
+    sa.select(texts.c.key, texts.c.owner).where(is_item(texts.c.key), texts.c.kind == "message")
 )
 
 

@@ -62,14 +62,15 @@ def dimension_of(blob: bytes) -> int:
 
 
 def parts_of(row: Any) -> tuple[FloatVector, ...]:
-    """Return the vectors of the parts of a row of texts."""
-    return tuple(np.ascontiguousarray(unpacked([row.vector], [row.vectors]).T))
+    """Return the vectors of the parts of a row of texts; none before it is embedded."""
+    return () if row.vector is None else tuple(np.ascontiguousarray(unpacked([row.vector], [row.vectors]).T))
 
 
 def entry_of(row: Any) -> IndexEntry:
     """Return the vectors of a row of texts, for an index."""
     buckets = "u" + row.namespace, row.agent_bucket, row.session_bucket
-    return IndexEntry(row.key, buckets, parts_of(row), row.text_hash, row.speaker, row.language)
+    labels = row.text_hash or "", row.speaker or "", row.language or ""
+    return IndexEntry(row.key, buckets, parts_of(row), *labels)
 
 
 def _joined(pieces: Sequence[bytes], kind: str) -> NDArray[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shlex
 import sqlite3
 import threading
 import uuid
@@ -18,7 +17,7 @@ from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import
 
 from memlayer_core import errors
 from memlayer_core.settings import Settings
-from memlayer_core.storage.tables import meta, namespaces, tables
+from memlayer_core.storage.tables import meta, tables
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -242,9 +241,6 @@ def _short(problem: Exception) -> str:
 SCHEMA_VERSION = 29
 """Goes up when a table changes, or the terms of texts. Versions 1 to 13 were never released: no step leads on from them."""
 
-_SECRETS = ("password", "passfile", "sslpassword")  # of a URL's query
-_NAMED = 20  # tenants in a hint
-
 
 def ensure_tables(connection: Connection, *, shards: int) -> None:
     """Make the tables of a new store, or check that an existing store has this version of them.
@@ -278,7 +274,12 @@ def check_version(connection: Connection) -> None:
         hint = "Upgrade memlayer-core to the version that wrote the store; nothing was changed."
         raise errors.NewerSchemaError(problem, hint=hint)
     if version < SCHEMA_VERSION:
-        raise errors.OlderSchemaError(problem, hint=_way_over(connection))
+        raise errors.OlderSchemaError(
+            problem,
+            hint="Run `memlayer export memory.jsonl STORE --tenant TENANT` with the memlayer that wrote the store, then "
+            "`memlayer import memory.jsonl NEW_STORE` with this one, and both for each of its tenants (of one application, "
+            "most often `default` alone). STORE is a directory, or `--database-url URL`. Nothing was changed.",
+        )
 
 
 def _version(connection: Connection) -> int:
@@ -293,32 +294,3 @@ def _create(connection: Connection, shards: int) -> None:
     fixed = {"store_id": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
     fixed |= {"shards": str(shards), "schema_version": str(SCHEMA_VERSION)}
     connection.execute(sa.insert(meta), [{"name": name, "value": value} for name, value in fixed.items()])
-
-
-def _way_over(connection: Connection) -> str:
-    """Name the two commands that carry a store over, for each of its tenants."""
-    tenants = connection.scalars(
-        sa.select(namespaces.c.tenant_id).distinct().order_by(namespaces.c.tenant_id)
-    ).all()
-    here, there, condition = _places(connection.engine.url)
-    tenant = shlex.quote(tenants[0] if tenants else "default")
-    hint = (
-        f"Run `memlayer export memory.jsonl {here} --tenant {tenant}` with the memlayer that wrote the store, "
-        f"then `memlayer import memory.jsonl {there}` with this one{condition}. Nothing was changed."
-    )
-    if len(tenants) > 1:
-        more = ", …" if len(tenants) > _NAMED else ""
-        hint += f" Do both for each of its {len(tenants)} tenants: {', '.join(tenants[:_NAMED])}{more}."
-    return hint
-
-
-def _places(url: sa.URL) -> tuple[str, str, str]:
-    """Return the arguments that name the store, those that name a new one, and what must be done before."""
-    if url.get_backend_name() == "sqlite":
-        directory = Path(url.database or "").parent
-        return shlex.quote(str(directory)), shlex.quote(f"{directory}-new"), ""
-    old = url.difference_update_query(_SECRETS)
-    new = old.set(database=f"{url.database}_new")
-    here, there = (shlex.quote(one.render_as_string(hide_password=True)) for one in (old, new))
-    secret = " and the password in the place of ***" if url.password else ""
-    return f"--database-url {here}", f"--database-url {there}", f" and a new database of that name{secret}"

@@ -184,14 +184,23 @@ class LineReader:
             ImportStoppedError: It was opened with another encoding than it is written in.
             StoreUnavailableError: It cannot be read.
         """
-        with self._reading():
-            if self._path is not None:
-                with self._path.open("rb") as file:
-                    yield from self._pages(file, limit)
-                return
-            if self._start is not None:
-                self._source.seek(self._start)
-            yield from self._pages(self._source, limit)
+        name, hint = str(self._path or "the file"), "Give a file that this process may read."
+        with os_errors_as(StoreUnavailableError, f"{name!r} cannot be read", hint):
+            try:
+                if self._path is not None:
+                    with self._path.open("rb") as file:
+                        yield from self._pages(file, limit)
+                    return
+                if self._start is not None:
+                    self._source.seek(self._start)
+                yield from self._pages(self._source, limit)
+            except FileNotFoundError:
+                raise InputError(f"there is no file {name!r}", hint="Give the path of an export.") from None
+            except UnicodeDecodeError as problem:
+                raise ImportStoppedError(
+                    f"what follows is in another encoding than the file was opened with: {problem}",
+                    hint='`open(path, encoding="utf-8")`, or give the path itself.',
+                ) from None
 
     def _pages(self, file: Any, limit: int) -> Iterator[Page]:
         readline = getattr(file, "readline", None)
@@ -205,25 +214,6 @@ class LineReader:
                 page, size = [], 0
         if page:
             yield page
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except FileNotFoundError:
-            raise InputError(
-                f"there is no file {str(self._path)!r}", hint="Give the path of an export."
-            ) from None
-        except UnicodeDecodeError as problem:
-            raise ImportStoppedError(
-                f"what follows is in another encoding than the file was opened with: {problem}",
-                hint='`open(path, encoding="utf-8")`, or give the path itself.',
-            ) from None
-        except OSError as problem:
-            raise StoreUnavailableError(
-                f"{str(self._path or 'the file')!r} cannot be read: {problem.strerror or problem}",
-                hint="Give a file that this process may read.",
-            ) from problem
 
 
 def _sweep(directory: Path) -> None:

@@ -10,23 +10,13 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 
 from memlayer_core.show import Report, Tabular
-from memlayer_core.storage.statements import ListStatement, Statement, dialect_insert, note, to_micros
+from memlayer_core.storage import statements
+from memlayer_core.storage.statements import ListStatement, Statement, is_item, to_micros
 from memlayer_core.storage.tables import costs, jobs, messages, meta, namespaces, texts
 
 # A background job, and when it is tried again.
 
-JobKind = Literal[
-    "index",
-    "copy",
-    "audit",
-    "compact",
-    "erase",
-    "summarize",
-    "episode",
-    "learn",
-    "maintain",
-    "record",
-]
+JobKind = Literal["index", "copy", "audit", "erase", "summarize", "episode", "learn", "maintain", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +26,12 @@ class Job:
     Attributes:
         id: Id of its row.
         kind: `"index"` makes a message, a record or an item findable; `"copy"` copies new, changed and deleted vectors
-            to Chroma; `"audit"` compares Chroma with the journal; `"summarize"` sums up turns of a session that left
+            to Chroma, and erases deleted ones from its files; `"audit"` compares Chroma with the journal; `"summarize"` sums up turns of a session that left
             its window; `"episode"` writes an episode about a part of a session that ended; `"learn"` lets a model read
-            facts in a message; `"record"` passes a round to another long-term memory; `"compact"` erases deleted
-            vectors of a collection from Chroma's files; `"erase"` erases deleted rows from the journal's files;
+            facts in a message; `"record"` passes a round to another long-term memory; `"erase"` erases deleted rows from the journal's files;
             `"maintain"` does maintenance, once a day.
-        subject: Key of the message, record or item text, or number of the episode or collection; of an audit 1 if all is built again; 0 for the whole store.
-        namespace: Namespace of the user or folder; empty for a collection and for the whole store.
+        subject: Key of the message, record or item text, or number of the episode; of an audit 1 if all is built again; 0 for the whole store.
+        namespace: Namespace of the user or folder; empty for the whole store.
         attempts: How often it was tried, this time included.
     """
 
@@ -162,7 +151,7 @@ def spend(
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
         key = {"namespace": whose, "kind": cost.kind, "model": cost.model}
-        noted = dialect_insert(connection.dialect.name, costs).values(
+        noted = statements.dialect_insert(connection.dialect.name, costs).values(
             day=_day(now), day_calls=cost.calls, **key, **counts
         )
         before = sa.case((costs.c.day == noted.excluded.day, costs.c.day_calls), else_=0)
@@ -233,11 +222,8 @@ _DUE = sa.and_(jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), _NEVE
 
 
 def _oldest(*conditions: sa.ColumnElement[bool]) -> ListStatement:
-    def build(kinds: list[sa.BindParameter[Any]]) -> sa.Select[Any]:
-        due = sa.select(jobs).where(_DUE, jobs.c.kind.in_(kinds), *conditions).order_by(jobs.c.due, jobs.c.id)
-        return due.limit(sa.bindparam("most")).with_for_update(skip_locked=True)
-
-    return ListStatement(build)
+    due = sa.select(jobs).where(_DUE, is_item(jobs.c.kind), *conditions).order_by(jobs.c.due, jobs.c.id)
+    return ListStatement(due.limit(sa.bindparam("most")).with_for_update(skip_locked=True))
 
 
 _OLDEST = _oldest()
@@ -247,10 +233,10 @@ _INSIDE = sa.exists().where(
     messages.c.position.between(sa.bindparam("first"), sa.bindparam("last")),
 )
 _OLDEST_INSIDE = _oldest(_INSIDE)
-_IS_DUE = ListStatement(lambda kinds: sa.select(jobs.c.id).where(_DUE, jobs.c.kind.in_(kinds)).limit(1))
+_IS_DUE = ListStatement(sa.select(jobs.c.id).where(_DUE, is_item(jobs.c.kind)).limit(1))
 _OURS = {"owner": sa.bindparam("by"), "due": sa.bindparam("until"), "attempts": jobs.c.attempts + 1}
-_LEASE = ListStatement(lambda ids: sa.update(jobs).where(jobs.c.id.in_(ids)).values(_OURS))
-_FINISH = ListStatement(lambda ids: sa.delete(jobs).where(jobs.c.id.in_(ids)))
+_LEASE = ListStatement(sa.update(jobs).where(is_item(jobs.c.id)).values(_OURS))
+_FINISH = ListStatement(sa.delete(jobs).where(is_item(jobs.c.id)))
 _QUEUED = Statement(sa.select(jobs.c.id).where(jobs.c.dead == 0).limit(1))
 
 
@@ -300,7 +286,7 @@ def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> No
 
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
-    if note(connection, f"{kind}_queued", _sortable(now)):
+    if statements.note(connection, f"{kind}_queued", _sortable(now)):
         return
     named, is_of_day = _is_of_day(kind, now)
     late = sa.update(meta).where(named, ~is_of_day).values(value=_sortable(now))

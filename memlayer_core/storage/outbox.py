@@ -21,7 +21,7 @@ from memlayer_core.scope import Reach
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage import blobs, jobs as storage_jobs, statements
 from memlayer_core.storage.jobs import Job
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
 
 _GATHERING = timedelta(hours=1)
@@ -30,6 +30,8 @@ _INDEX = "index"
 """The row of `meta` that a store has since a process with an index opened it: which job may write to it, and until when. With a
 number, a collection's row: the names of its last batches."""
 _STALE = "stale:"  # with the number of a collection whose files have deleted vectors: the row of `meta` that says since when
+_IS_STALE = meta.c.name.startswith(_STALE)
+_NOW = "0"  # in the place of that time: the files are to be erased of them at once
 EMBEDDED = texts.c.vectors.is_not(None)
 """The condition that texts have their vectors; the indexes of the table contain no others."""
 IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
@@ -45,7 +47,7 @@ _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of"
 _ROWS = statements.rows_by(
     sa.select(texts, namespaces.c.shard).select_from(OWNED).where(EMBEDDED), texts.c.key
 )
-_THERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys), EMBEDDED))
+_THERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key), EMBEDDED))
 _DONE = Statement(
     sa.delete(outbox).where(
         outbox.c.shard == sa.bindparam("on"),
@@ -115,27 +117,31 @@ def refill(connection: sa.Connection, shards: Collection[int], now: datetime) ->
     return int(connection.scalar(sa.select(sa.func.sum(namespaces.c.vectors)).where(within)) or 0)
 
 
-def leave(connection: sa.Connection, shards: Collection[int]) -> None:
+def stale(connection: sa.Connection) -> list[int]:
+    """Return the collections whose files are to be erased of deleted vectors now."""
+    due = sa.select(meta.c.name).where(_IS_STALE, meta.c.value == _NOW)
+    return [int(name.removeprefix(_STALE)) for name in connection.scalars(due)]
+
+
+def leave(connection: sa.Connection) -> None:
     """Take back the marks of files with deleted vectors: a server erases its files itself."""
-    connection.execute(sa.delete(meta).where(meta.c.name.in_([f"{_STALE}{shard}" for shard in shards])))
+    connection.execute(sa.delete(meta).where(_IS_STALE))
 
 
 def owe(connection: sa.Connection, now: datetime, *, at_once: bool = False) -> bool:
-    """Queue jobs for what is marked. Returns whether anything is.
+    """Queue a job for what is marked. Returns whether anything is.
 
     Args:
         connection: In a transaction that writes.
         now: The present.
         at_once: Whether files are erased of deleted vectors at once, and not an hour after the first was deleted.
     """
-    stale = connection.execute(sa.select(meta).where(meta.c.name.startswith(_STALE))).all()
-    latest = statements.to_micros(now if at_once else now - _GATHERING)
-    due = [int(row.name.removeprefix(_STALE)) for row in stale if int(row.value) <= latest]
-    storage_jobs.enqueue_once(connection, "compact", due, now)
+    latest = str(statements.to_micros(now if at_once else now - _GATHERING))  # all have as many digits
+    due = connection.execute(sa.update(meta).where(_IS_STALE, meta.c.value <= latest).values(value=_NOW))
     is_marked = connection.scalar(sa.select(outbox.c.key).limit(1)) is not None
-    if is_marked:
+    if is_marked or due.rowcount:
         check(connection, now)
-    return is_marked or bool(due)
+    return is_marked or due.rowcount > 0
 
 
 def count(connection: sa.Connection) -> int:
@@ -286,7 +292,7 @@ def _marking(dialect: str, condition: sa.ColumnElement[bool]) -> sa.Executable:
 
 @lru_cache(maxsize=2)
 def _mark(dialect: str) -> ListStatement:
-    return ListStatement(lambda keys: _marking(dialect, texts.c.key.in_(keys)))
+    return ListStatement(_marking(dialect, is_item(texts.c.key)))
 
 
 def _mark_where(connection: sa.Connection, condition: sa.ColumnElement[bool]) -> None:

@@ -349,6 +349,7 @@ def _sqlite_engine(
 
     def prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say so
+        connection.create_function("decode", 2, lambda text, _: bytes.fromhex(text), deterministic=True)
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA mmap_size = 268435456")  # a reader's own cache is dropped at every commit

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import re
+import json
 from collections import namedtuple
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, timezone
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine.interfaces import DBAPICursor
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
 
 from memlayer_core.scope import Reach
 from memlayer_core.storage.tables import KEYS, meta, sessions
@@ -29,14 +30,12 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 _NONE: Values = {}
-_LENGTHS = (1, 4, 16, 64, 128, 256, 500)
 _SERVER = "postgresql"
-_IN_ONE = re.compile(r"IN \((%\(one_0\)s)(?:::(\w+))?\)")
 _Written = tuple[str, Callable[[Values], Any]]
 
 
 class Statement:
-    """A statement whose text never changes: no `IN` of as many values as are given.
+    """A statement whose text never changes: `ListStatement` is for an `IN` of as many values as are given.
 
     It runs in a transaction that has begun. Errors are raised as SQLAlchemy raises them. Values go to the
     driver as they are, so columns hold what both drivers know: numbers, text, bytes.
@@ -93,7 +92,7 @@ class Statement:
         fixed = {name: value for name, value in compiled.params.items() if value is not None}
         places = compiled.positiontup
         if places is None:
-            return _IN_ONE.sub(_as_array, compiled.string), lambda values: {**fixed, **values}
+            return compiled.string, lambda values: {**fixed, **values}
         return compiled.string, lambda values: [
             values[name] if name in values else fixed[name] for name in places
         ]
@@ -103,55 +102,64 @@ def _row_of(columns: list[str]) -> Any:
     return namedtuple("Row", columns, rename=True)  # noqa: PYI024  (they are known when it runs)
 
 
-def _as_array(match: re.Match[str]) -> str:
-    cast = f"::{match[2]}[]" if match[2] else ""
-    return f"= ANY({match[1]}{cast})"
+class _Rows(FunctionElement[Any]):
+    """The values of a parameter as rows."""
+
+    inherit_cache = True
+
+
+@compiles(_Rows)
+def _of_json(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
+    return f"json_each({compiler.process(rows.clauses, **options)})"
+
+
+@compiles(_Rows, _SERVER)
+def _of_array(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
+    return f"unnest({compiler.process(rows.clauses, **options)})"
+
+
+def items_of(kind: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
+    """Return the values of a `ListStatement`, which have that type, as rows with the column `value`."""
+    return _Rows(sa.bindparam("items", type_=sa.ARRAY(kind))).table_valued("value", name="value")
+
+
+TEXTS = items_of(sa.Text())
+
+
+def is_item(column: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """Return the condition of a `ListStatement` that a column has one of its values."""
+    return column.in_(sa.select(items_of(column.type).c.value))
 
 
 class ListStatement:
-    """A statement over a list of values, prepared for a few lengths, where the last value fills up.
-
-    A server gets one array: its driver would parse a text with many parameters each time.
+    """A statement over a list of values, however many: see `items_of` and `is_item`. Without values nothing is done.
 
     Args:
-        build: Makes the statement of the parameters to compare with. Naming a value twice must change nothing.
+        statement: A Core statement. Naming a value twice must change nothing.
     """
 
-    def __init__(self, build: Callable[[list[sa.BindParameter[Any]]], sa.Executable]) -> None:
-        self._build = build
-        self._prepared: dict[int, Statement] = {}
+    def __init__(self, statement: sa.Executable) -> None:
+        self._statement = Statement(statement)
 
     def all(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> list[Any]:
         """Return every row for any of the values."""
-        parts = self._parts(connection, items, values)
-        return [row for statement, given in parts for row in statement.all(connection, given)]
+        return self._statement.all(connection, _with_items(connection, items, values)) if items else []
 
     def run(self, connection: sa.Connection, items: Sequence[Any], values: Values = _NONE) -> None:
         """Change something for all of the values."""
-        for statement, given in self._parts(connection, items, values):
-            statement.run(connection, given)
+        if items:
+            self._statement.run(connection, _with_items(connection, items, values))
 
-    def _parts(
-        self, connection: sa.Connection, items: Sequence[Any], values: Values
-    ) -> Iterator[tuple[Statement, Values]]:
-        if connection.dialect.name == _SERVER:
-            if items:
-                yield self._of(["one_0"]), {**values, "one_0": [*items]}
-            return
-        for some in chunks(items):
-            length = next(length for length in _LENGTHS if length >= len(some))
-            names = [f"one_{place}" for place in range(length)]
-            yield self._of(names), {**values, **dict(zip_longest(names, some, fillvalue=some[-1]))}
 
-    def _of(self, names: Sequence[str]) -> Statement:
-        if len(names) not in self._prepared:
-            self._prepared[len(names)] = Statement(self._build(list(map(sa.bindparam, names))))
-        return self._prepared[len(names)]
+def _with_items(connection: sa.Connection, items: Sequence[Any], values: Values) -> Values:
+    if connection.dialect.name == _SERVER:
+        return {**values, "items": [*items]}
+    return {**values, "items": json.dumps([*items], ensure_ascii=False)}
 
 
 def rows_by(query: sa.Select[Any], column: sa.ColumnElement[Any]) -> ListStatement:
     """Return a statement that reads a query's rows with one of the values in a column, in the column's order."""
-    return ListStatement(lambda values: query.where(column.in_(values)).order_by(column))
+    return ListStatement(query.where(is_item(column)).order_by(column))
 
 
 def dialect_insert(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:

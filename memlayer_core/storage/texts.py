@@ -19,7 +19,7 @@ from memlayer_core.scope import Reach, Scope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import outbox, statements, words
 from memlayer_core.storage.jobs import enqueue, enqueue_erasure
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
@@ -27,15 +27,13 @@ _ROW: dict[str, sa.BindParameter[Any]] = {
     name: sa.bindparam(name)
     for name in ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 }
-_HERE = ListStatement(lambda keys: sa.select(texts.c.key).where(texts.c.key.in_(keys)))
-_REMOVE = ListStatement(
-    lambda keys: sa.delete(texts).where(texts.c.key.in_(keys)).returning(texts.c.key, texts.c.vectors)
-)
+_HERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key)))
+_REMOVE = ListStatement(sa.delete(texts).where(is_item(texts.c.key)).returning(texts.c.key, texts.c.vectors))
 _UNQUEUE = ListStatement(  # those that are being done are left alone
-    lambda keys: sa.delete(jobs).where(
+    sa.delete(jobs).where(
         jobs.c.id.in_(
             sa.select(jobs.c.id)
-            .where(jobs.c.kind == "index", jobs.c.subject.in_(keys))
+            .where(jobs.c.kind == "index", is_item(jobs.c.subject))
             .with_for_update(skip_locked=True)
         )
     )
@@ -199,19 +197,8 @@ def count_vectors(
 
 def columns_of(kind: Kind, scope: Reach, owner: int | None) -> dict[str, object]:
     """Return the columns that texts of one kind, scope and owner have in common."""
-    _, agent, session = buckets_of(scope)
-    where = {"namespace": scope.namespace, "agent_bucket": agent, "session_bucket": session}
-    return {"kind": kind, "owner": owner, **where}
-
-
-def buckets_of(scope: Reach) -> tuple[str, str, str]:
-    """Return the tokens that texts of a scope are found by: of its user, its agent and its session."""
-    return scope.user_bucket, scope.agent_bucket, scope.session_bucket
-
-
-def buckets_of_row(row: Any) -> tuple[str, str, str]:
-    """Return the same of a row of texts."""
-    return "u" + row.namespace, row.agent_bucket, row.session_bucket
+    buckets = {"agent_bucket": scope.agent_bucket, "session_bucket": scope.session_bucket}
+    return {"kind": kind, "owner": owner, "namespace": scope.namespace, **buckets}
 
 
 def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:

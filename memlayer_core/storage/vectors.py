@@ -16,18 +16,11 @@ from numpy.typing import NDArray
 
 from memlayer_core.errors import EmbedderMismatchError
 from memlayer_core.scope import Folder, Scope, SharedScope
-from memlayer_core.seams import (
-    OTHER_LANGUAGES,
-    FloatVector,
-    IndexEntry,
-    IndexTask,
-    Neighbour,
-    SimilarityScale,
-)
+from memlayer_core.seams import OTHER_LANGUAGES, FloatVector, IndexEntry, Neighbour, SimilarityScale
 from memlayer_core.storage import blobs, outbox, statements, texts as storage_texts
 from memlayer_core.storage.jobs import enqueue, enqueue_texts
 from memlayer_core.storage.outbox import EMBEDDED
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 from memlayer_core.storage.terms import hash_of
 
@@ -88,7 +81,10 @@ class Layout:
 
 _ROOM = 1.25  # columns of a matrix for each one that it has: most growth then copies nothing
 _OVERHEAD = 184  # bytes that a text takes besides its vectors: its columns, its place in a dict
-_AGENT, _SESSION, _SPEAKER, _LANGUAGE = range(4)  # the labels of a text
+_LABELS = ("agent_bucket", "session_bucket", "speaker", "language")
+_ROW = np.dtype(
+    [("start", np.int64), ("key", np.int64), ("session", np.int64), *((name, np.int32) for name in _LABELS)]
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,13 +98,10 @@ class _Block:
         matrix: Unit vectors as columns, float32, shape (dimension, at least `vectors`). Those of a text stand one behind the
             other. A product with a question then reads only the numbers where the question is not zero.
         total: The sum of its vectors, shape (dimension,).
-        starts: The column of each text's first vector, shape (at least `texts`,).
-        keys: Keys of the texts, int64, shape (at least `texts`,).
-        sessions: Numbers of the sessions of messages; of other texts the key below zero. The same shape.
-        labels: Of each text the numbers of its agent's and session's buckets, its speaker and its language, int32, shape
-            (4, at least `texts`).
+        rows: Of each text the column of its first vector, its key, the number of the session of a message (of another text the
+            key below zero), and the numbers of its four labels. Shape (at least `texts`,).
         places: The place of each key among the texts.
-        numbers: For each of the four the number of each label.
+        numbers: The number of each label, for the four.
     """
 
     version: int
@@ -116,16 +109,13 @@ class _Block:
     vectors: int
     matrix: NDArray[np.float32]
     total: NDArray[np.float32]
-    starts: NDArray[np.int64]
-    keys: NDArray[np.int64]
-    sessions: NDArray[np.int64]
-    labels: NDArray[np.int32]
+    rows: NDArray[np.void]
     places: dict[int, int]
-    numbers: tuple[dict[str, int], ...]
+    numbers: dict[str, dict[str, int]]
 
     @property
     def bytes(self) -> int:
-        return self.matrix.nbytes + len(self.keys) * _OVERHEAD
+        return self.matrix.nbytes + len(self.rows) * _OVERHEAD
 
 
 class TextColumns:
@@ -141,40 +131,37 @@ class TextColumns:
 
     def __init__(self, block: _Block, bucket: str = "") -> None:
         self._block = block
-        keys = block.keys[: block.texts]
-        order = np.argsort(keys, kind="stable")
-        kind = {"a": _AGENT, "s": _SESSION}.get(bucket[:1])
+        self._starts: NDArray[np.int64] = block.rows["start"][: block.texts].copy()
+        order = np.argsort(block.rows["key"][: block.texts], kind="stable")
+        kind = {"a": "agent_bucket", "s": "session_bucket"}.get(bucket[:1])
         if kind is not None:
-            order = order[block.labels[kind, order] == block.numbers[kind].get(bucket, -1)]
+            order = order[block.rows[kind][order] == block.numbers[kind].get(bucket, -1)]
         self._order = order
-        self.keys: NDArray[np.int64] = keys[order]
-        self.sessions: NDArray[np.int64] = block.sessions[order]
-        self.speakers: NDArray[np.int32] = block.labels[_SPEAKER, order]
-        self.names = list(block.numbers[_SPEAKER])
-        self.passages: NDArray[np.int64] = np.diff(block.starts[: block.texts], append=block.vectors)[order]
+        self.keys: NDArray[np.int64] = block.rows["key"][order]
+        self.sessions: NDArray[np.int64] = block.rows["session"][order]
+        self.speakers: NDArray[np.int32] = block.rows["speaker"][order]
+        self.names = list(block.numbers["speaker"])
+        self.passages: NDArray[np.int64] = np.diff(self._starts, append=block.vectors)[order]
 
     def languages(self) -> dict[str, int]:
         """Return how many texts each language has."""
-        counts = np.bincount(self._block.labels[_LANGUAGE, self._order]).tolist()
-        return {
-            one: some
-            for one, some in zip(self._block.numbers[_LANGUAGE], counts, strict=False)
-            if one and some
-        }
+        counts = np.bincount(self._block.rows["language"][self._order]).tolist()
+        names = zip(self._block.numbers["language"], counts, strict=False)
+        return {name: count for name, count in names if name and count}
 
     def cosines(self, vector: FloatVector) -> FloatVector:
         """Return the cosine of each text to a unit vector: that of its nearest passage, shape (n,)."""
         block = self._block
         near = products(block.matrix[:, : block.vectors], vector)
         if block.vectors != block.texts:
-            near = np.maximum.reduceat(near, block.starts[: block.texts])
+            near = np.maximum.reduceat(near, self._starts)
         return near[self._order]
 
     def commonness(self, rows: NDArray[np.int64]) -> FloatVector:
         """Return how much nearer than the mean text some are to all texts together, at least 0: they say less."""
         block, counts = self._block, self.passages[rows]
         ends = np.cumsum(counts)
-        behind = np.repeat(block.starts[self._order[rows]] + counts - ends, counts)
+        behind = np.repeat(self._starts[self._order[rows]] + counts - ends, counts)
         mean: FloatVector = block.total / np.float32(max(1, block.vectors))
         near = products(np.take(block.matrix, behind + np.arange(len(behind)), axis=1), mean)
         nearest: FloatVector = np.maximum.reduceat(near, ends - counts) if len(rows) else near
@@ -185,8 +172,8 @@ class TextColumns:
         block, place = self._block, self._block.places.get(key, self._block.texts)
         if place >= block.texts:
             return ()
-        end = block.starts[place + 1] if place + 1 < block.texts else block.vectors
-        return tuple(products(block.matrix[:, block.starts[place] : end], vector).tolist())
+        end = self._starts[place + 1] if place + 1 < block.texts else block.vectors
+        return tuple(products(block.matrix[:, self._starts[place] : end], vector).tolist())
 
     def nearest(self, vector: FloatVector, limit: int) -> list[Neighbour]:
         """Return the nearest texts, at most `limit`, the nearest first."""
@@ -195,11 +182,10 @@ class TextColumns:
         return list(map(Neighbour._make, zip(self.keys[best].tolist(), near[best].tolist(), strict=True)))
 
 
-_LABELS = (texts.c.agent_bucket, texts.c.session_bucket, texts.c.speaker, texts.c.language)
-COLUMNS = (texts.c.key, texts.c.kind, texts.c.owner, *_LABELS, texts.c.vectors, texts.c.vector)
+COLUMNS = tuple(texts.c["key", "kind", "owner", *_LABELS, "vectors", "vector"])
 """What `columns_from` needs of texts that have vectors."""
 
-_BY_KEY = ListStatement(lambda keys: sa.select(*COLUMNS).where(texts.c.key.in_(keys), EMBEDDED))
+_BY_KEY = ListStatement(sa.select(*COLUMNS).where(is_item(texts.c.key), EMBEDDED))
 
 
 def columns_from(rows: Sequence[tuple[Any, ...]]) -> TextColumns:
@@ -307,20 +293,10 @@ def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
     """Return a block of all rows of a namespace."""
     size, vectors = max(1, int(len(rows) * _ROOM)), sum(row[-2] for row in rows)
     dimension = blobs.dimension_of(rows[0][-1]) if rows else 1
-    empty = _Block(
-        version,
-        0,
-        0,
-        np.empty((dimension, max(1, int(vectors * _ROOM))), dtype="<f4"),
-        np.zeros(dimension, dtype="<f4"),
-        np.empty(size, dtype=np.int64),
-        np.empty(size, dtype=np.int64),
-        np.empty(size, dtype=np.int64),
-        np.empty((4, size), dtype=np.int32),
-        {},
-        ({}, {}, {}, {}),
-    )
-    return _appended(empty, rows, version)
+    matrix = np.empty((dimension, max(1, int(vectors * _ROOM))), dtype="<f4")
+    total, columns = np.zeros(dimension, dtype="<f4"), np.empty(size, dtype=_ROW)
+    numbers: dict[str, dict[str, int]] = {name: {} for name in _LABELS}
+    return _appended(_Block(version, 0, 0, matrix, total, columns, {}, numbers), rows, version)
 
 
 def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeStatistics) -> _Block | None:
@@ -331,7 +307,7 @@ def _extended(block: _Block, rows: Sequence[tuple[Any, ...]], overview: ScopeSta
     """
     is_tip = len(block.places) == block.texts
     texts, vectors = block.texts + len(rows), block.vectors + sum(row[-2] for row in rows)
-    fits = texts <= len(block.keys) and vectors <= block.matrix.shape[1] and texts == overview.texts
+    fits = texts <= len(block.rows) and vectors <= block.matrix.shape[1] and texts == overview.texts
     if not (block.texts and is_tip and fits) or any(row[0] in block.places for row in rows):
         return None
     return _appended(block, rows, overview.version)
@@ -341,17 +317,18 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
     first, behind, vectors, total = block.texts, block.texts + len(rows), block.vectors, block.total
     if rows:
         keys, kinds, owners, *labels, counts, found = zip(*rows, strict=True)
-        block.starts[first:behind] = np.cumsum([vectors, *counts[:-1]])
+        columns = block.rows[first:behind]
+        columns["start"] = np.cumsum([vectors, *counts[:-1]])
         joined = blobs.unpacked(found, counts)
         more = joined.shape[1]
         block.matrix[:, vectors : vectors + more] = joined
         vectors, total = vectors + more, total + joined.sum(1)
-        block.keys[first:behind] = keys
-        block.sessions[first:behind] = [
+        columns["key"] = keys
+        columns["session"] = [
             owner if kind == "message" else -key for key, kind, owner in zip(keys, kinds, owners, strict=True)
         ]
-        for column, names, numbers in zip(block.labels, labels, block.numbers, strict=True):
-            column[first:behind] = [numbers.setdefault(name or "", len(numbers)) for name in names]
+        for (label, numbers), names in zip(block.numbers.items(), labels, strict=True):
+            columns[label] = [numbers.setdefault(name or "", len(numbers)) for name in names]
         block.places.update(zip(keys, range(first, behind), strict=True))
     return replace(block, version=version, texts=behind, vectors=vectors, total=total)
 
@@ -405,16 +382,14 @@ _STORE = Statement(
 )
 
 
-def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexTask]:
-    """Return index tasks for the texts of these keys."""
-    rows = storage_texts.contents(connection, _TASKS.all(connection, keys))
-    return [_index_task(row, source.text(found), source.speaker(found)) for row, source, found in rows]
-
-
-def _index_task(row: Any, text: str, speaker: str) -> IndexTask:
-    now = hash_of(text)
-    kept = blobs.parts_of(row) if row.text_hash == now else ()
-    return IndexTask(row.key, storage_texts.buckets_of_row(row), text, now, kept, speaker)
+def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
+    """Return the texts of these keys, each with its vectors if they are of what it says now."""
+    tasks = []
+    for row, source, found in storage_texts.contents(connection, _TASKS.all(connection, keys)):
+        entry, text, speaker = blobs.entry_of(row), source.text(found), source.speaker(found)
+        vectors = entry.vectors if entry.text_hash == hash_of(text) else ()
+        tasks.append(replace(entry, vectors=vectors, text_hash=hash_of(text), speaker=speaker, text=text))
+    return tasks
 
 
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
@@ -513,7 +488,7 @@ def copy(connection: sa.Connection, keys: Mapping[int, int], target: Scope, now:
         target: Scope of the copies.
         now: The present.
     """
-    buckets = storage_texts.buckets_of(target)
+    buckets = target.user_bucket, target.agent_bucket, target.session_bucket
     for some in statements.chunks(list(keys)):
         found = entries_of(connection, some)
         store(connection, [replace(one, key=keys[one.key], buckets=buckets) for one in found], now)

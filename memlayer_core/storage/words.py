@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +16,7 @@ import sqlalchemy as sa
 from numpy.typing import NDArray
 
 from memlayer_core.scope import Folder, Scope
-from memlayer_core.storage.statements import EVERY, ListStatement, Statement
+from memlayer_core.storage.statements import EVERY, TEXTS, ListStatement, Statement, is_item
 from memlayer_core.storage.tables import texts, words as table
 
 
@@ -44,10 +42,9 @@ MOST_ROWS = 1000
 unless all words of the question are so frequent."""
 
 _MOST_WORDS = 32  # of a question
-_LENGTHS = (4, 16, _MOST_WORDS)  # words of a prepared search
-_INSERT = Statement(sa.insert(table).values({name: sa.bindparam(name) for name in ("word", "text", "count")}))
-_DELETE = ListStatement(lambda keys: sa.delete(table).where(table.c.text.in_(keys)))
-_EXISTING = ListStatement(lambda keys: sa.select(table.c.text).distinct().where(table.c.text.in_(keys)))
+_INSERT = Statement(sa.insert(table))
+_DELETE = ListStatement(sa.delete(table).where(is_item(table.c.text)))
+_EXISTING = ListStatement(sa.select(table.c.text).distinct().where(is_item(table.c.text)))
 _BLANK: Any = sa.literal_column("' '")  # no parameter: the statement is written once
 _EVERYWHERE: Mapping[str, str] = {}
 _NARROW = [sa.bindparam("bucket", type_=sa.Text), sa.bindparam("commons", type_=sa.Text)]
@@ -181,30 +178,22 @@ def _search(
     connection: sa.Connection, terms: Sequence[str], limit: int, narrow: Mapping[str, str] = _EVERYWHERE
 ) -> dict[str, Holders]:
     """Return the first texts of each term that any text has, `limit` at most."""
-    found: dict[str, Holders] = {}
-    for start in range(0, len(terms), _MOST_WORDS):
-        some = terms[start : start + _MOST_WORDS]
-        length = next(length for length in _LENGTHS if length >= len(some))
-        names = [f"word_{place}" for place in range(length)]
-        values = {**dict(zip_longest(names, some, fillvalue="")), **narrow, "limit": limit}
-        for place, *columns in _first_texts(length, bool(narrow)).all(connection, values):
-            if columns[0] is not None and place < len(some):
-                found[some[place]] = Holders(*(np.fromstring(one, np.int64, sep=" ") for one in columns))
-    return found
+    search = _NARROW_SEARCH if narrow else _SEARCH
+    found = dict(search.all(connection, terms, {**narrow, "limit": limit}))
+    columns = {word: np.fromstring(found[word], np.int64, sep=" ") for word in terms if found[word]}
+    return {word: Holders(some[::2], some[1::2]) for word, some in columns.items()}
 
 
-@lru_cache(maxsize=2 * len(_LENGTHS))
-def _first_texts(length: int, is_narrow: bool) -> Statement:
-    """Return a search for so many words: a row for each, since a row for each text costs several times as much."""
-    query = sa.select(table.c.text, table.c.count).where(*([_IS_NEAR] if is_narrow else []))
-    query = query.order_by(table.c.text).limit(sa.bindparam("limit"))
-    every = [query.where(table.c.word == sa.bindparam(f"word_{place}")) for place in range(length)]
-    return Statement(sa.union_all(*(_in_one_row(place, one.subquery()) for place, one in enumerate(every))))
+def _first_texts(*conditions: sa.ColumnElement[bool]) -> ListStatement:
+    """Return a search for words. It has a row for each word, since a row for each text costs several times as much."""
+    holders = sa.select(table.c.text, table.c.count).where(table.c.word == TEXTS.c.value, *conditions)
+    first = holders.order_by(table.c.text).limit(sa.bindparam("limit")).correlate(TEXTS).subquery()
+    key, count = (sa.cast(one, sa.Text) for one in first.c)
+    together = sa.select(sa.func.aggregate_strings(key + _BLANK + count, _BLANK)).scalar_subquery()
+    return ListStatement(sa.select(TEXTS.c.value, together))
 
 
-def _in_one_row(place: int, texts_of: sa.Subquery) -> sa.Select[*tuple[Any, ...]]:
-    keys, times = (sa.func.aggregate_strings(sa.cast(one, sa.Text), _BLANK) for one in texts_of.c)
-    return sa.select(sa.literal_column(str(place)), keys, times)
+_SEARCH, _NARROW_SEARCH = _first_texts(), _first_texts(_IS_NEAR)
 
 
 def _together(connection: sa.Connection, terms: Sequence[str], narrow: Mapping[str, str]) -> list[int]:

@@ -21,7 +21,7 @@ from memlayer_core.messages import reads as messages_reads, writes as messages_w
 from memlayer_core.messages.model import Batch
 from memlayer_core.scope import Scope
 from memlayer_core.storage.database import Database, ensure_tables, open_database
-from memlayer_core.storage.statements import ListStatement, Statement
+from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.testing import NOON
 from tests.conftest import PROMPT
 from tests.drafts import draft
@@ -105,7 +105,7 @@ things = sa.Table(
 )
 STORE = Statement(sa.insert(things))
 SAYING = sa.select(things).where(things.c.said == sa.bindparam("said")).order_by("key")
-AMONG = ListStatement(lambda keys: sa.select(things.c.key, things.c.said).where(things.c.key.in_(keys)))
+AMONG = ListStatement(sa.select(things.c.key, things.c.said).where(is_item(things.c.key)))
 
 
 @pytest.fixture
