@@ -307,14 +307,14 @@ def os_errors_as(error: type[MemlayerError], problem: str, hint: str) -> Iterato
 
 
 @contextmanager
-def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
-    """Raise an error of a user's model in the block as one of our error types. Our own errors pass.
+def foreign_errors_as(error: type[MemlayerError], who: str) -> Iterator[None]:
+    """Raise an error of a user's model or store in the block as one of our error types. Our own errors pass.
 
     The text of another library's error may quote a message or a key, so only the cause has it.
 
     Args:
         error: The type.
-        model: Which model, such as `"the embedder langchain:small"`.
+        who: Who raises it, such as `"the embedder langchain:small"`.
     """
     try:
         yield
@@ -322,8 +322,8 @@ def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
         raise
     except Exception as problem:
         raise error(
-            f"{model} raised {type(problem).__name__}",
-            hint="Look at the error that it was raised from: its model, its credentials or its network.",
+            f"{who} raised {type(problem).__name__}",
+            hint="Look at the error that it was raised from: often its credentials, its network or its settings.",
         ) from problem
 
 
