@@ -513,20 +513,18 @@ class Form(Generic[T]):
         return self._value_of(self._mapping(form, "it"), "it")
 
     def _value_of(self, form: Mapping[str, Any], what: str) -> T:
-        places = {("", key): inner for key, inner in form.items() if key not in self._parts}
-        for part in self._parts:
-            inside = self._mapping(form.get(part, {}), f"`{part}`")
-            places |= {(part, key): inner for key, inner in inside.items()}
+        inside = {"": form} | {part: self._mapping(form.get(part, {}), f"`{part}`") for part in self._parts}
+        for part, inner in inside.items():
+            for key in inner:
+                if not self._is_open and (part, key) not in self._fields and (part or key not in self._parts):
+                    raise self._problem(f"{f'`{part}`' if part else what} has no field {key!r:.80}")
         values = dict(self._defaults)
-        for (part, key), inner in places.items():
-            field = self._fields.get((part, key))
-            if field is None and not self._is_open:
-                raise self._problem(f"{f'`{part}`' if part else what} has no field {key!r:.80}")
-            original = inner if field is None or field.is_own else restore(key, inner, self._error)
-            if field is not None and original is not None:
+        for (part, key), field in self._fields.items():
+            written = inside[part].get(key)
+            original = written if field.is_own else restore(key, written, self._error)
+            if original is not None:
                 values[field.name] = self._field_of(key, original, field)
-        for (_, key), field in self._fields.items():
-            if field.is_required and field.name not in values:
+            elif field.is_required:
                 raise self._problem(f"{what} lacks its {key!r}")
         return self._cls(**values)
 
