@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, short_repr
+from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, repr_of, short_repr
 
 # JSON, written and read without loss: as text, and of values that JSON does not have.
 
@@ -517,7 +517,7 @@ class Form(Generic[T]):
         for part, inner in inside.items():
             for key in inner:
                 if not self._is_open and (part, key) not in self._fields and (part or key not in self._parts):
-                    raise self._problem(f"{f'`{part}`' if part else what} has no field {key!r:.80}")
+                    raise self._problem(f"{f'`{part}`' if part else what} has no field {repr_of(key)}")
         values = dict(self._defaults)
         for (part, key), field in self._fields.items():
             written = inside[part].get(key)

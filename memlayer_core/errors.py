@@ -207,9 +207,20 @@ class FlushTimeoutError(MemlayerError, TimeoutError):
     retryable = True
 
 
+def repr_of(value: object, longest: int = 80) -> str:
+    """Return the beginning of a value's representation, for errors; its type's name if it has none.
+
+    A list that is nested thousands deep has none, and an object of the caller's own may raise anything.
+    """
+    try:
+        return repr(value)[:longest]
+    except Exception:  # noqa: BLE001  (the error that is to be raised says more)
+        return f"<{type(value).__name__}>"
+
+
 def short_repr(value: object) -> str:
     """Return a value's type and short representation, for errors."""
-    return f"{type(value).__name__} {value!r:.80}"
+    return f"{type(value).__name__} {repr_of(value)}"
 
 
 def is_utf8(text: str) -> bool:
@@ -262,8 +273,11 @@ def require_text(
     Raises:
         MemlayerError: Of the type `error`: it is not such a text.
     """
-    is_filled = may_be_empty or (value if may_be_blank else str(value).strip())
-    if not isinstance(value, str) or "\0" in value or not is_filled:
+    if (
+        not isinstance(value, str)
+        or "\0" in value
+        or not (may_be_empty or (value if may_be_blank else value.strip()))
+    ):
         raise error(
             f"`{name}` must be a {'' if may_be_empty else 'non-empty '}string without NUL characters, got "
             f"{short_repr(value)}",
