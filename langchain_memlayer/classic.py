@@ -13,7 +13,7 @@ from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory
 from langchain_memlayer.runnable import STEPS, tool_messages
 from memlayer_core import MaxRounds
-from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError, repr_of
 from memlayer_core.integration import token_limit_of
 
 with needs("langchain-classic", "MemlayerConversationMemory", "classic"):
@@ -141,7 +141,7 @@ class MemlayerConversationMemory(ConversationBufferMemory):
         for name, value in (("inputs", inputs), ("outputs", outputs)):
             if not isinstance(value, Mapping):
                 raise MessageTypeError(
-                    f"`{name}` must be a mapping from keys to messages, got {value!r:.80}",
+                    f"`{name}` must be a mapping from keys to messages, got {repr_of(value)}",
                     hint='`memory.save_context({"input": "…"}, {"output": "…"})`.',
                 )
         answers = {key: value for key, value in outputs.items() if key != STEPS}
@@ -178,6 +178,6 @@ def _messages(name: str, value: Any, create: Callable[..., BaseMessage]) -> list
     ):
         return [create(content=value)]
     raise MessageTypeError(
-        f"{name} must be text, content blocks or messages, got {type(value).__name__}: {value!r:.80}",
+        f"{name} must be text, content blocks or messages, got {type(value).__name__}: {repr_of(value)}",
         hint="Name the right key with `input_key=…` or `output_key=…`, or let the chain return text.",
     )

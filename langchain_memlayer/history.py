@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message, Scope
-from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError, repr_of
 from memlayer_core.integration import ChatState, Policies, Times, dated, memory_of, token_limit_of
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
@@ -33,7 +33,7 @@ _SESSIONS = frozenset(_IDS[3:])
 def _fields_of(names: Sequence[str]) -> list[ConfigurableFieldSpec]:
     if isinstance(names, str) or not set(names) <= {*_IDS} or len(set(names)) < len(names):
         raise ConfigurationError(
-            f"`configurable` must be a list of ids, got {names!r:.80}",
+            f"`configurable` must be a list of ids, got {repr_of(names)}",
             hint=f"Name some of {', '.join(map(repr, _IDS))}, each once.",
         )
     return [ConfigurableFieldSpec(name, str, default="", is_shared=True) for name in names]
@@ -56,7 +56,7 @@ def user_of(configurable: Mapping[str, Any], *users: str | None, login: Any = No
     names = [one for one in users if one is not None]
     if identity and any(one != identity for one in names):
         raise InvalidScopeError(
-            f"the run names the user {names!r:.80}, and {identity!r:.80} is logged in",
+            f"the run names the user {repr_of(names)}, and {repr_of(identity)} is logged in",
             hint="What a client sends is not a login: leave `user_id` out of the run's context and `configurable`. If your ids "
             "are others than the server's, pass the middleware or tools a function of the run, `user_id=…`.",
         )
@@ -124,7 +124,7 @@ class HistoryFactory(Generic[H]):
         for name, value in self._constant_ids.items():
             if configurable.get(name, value) != value:
                 raise InvalidScopeError(
-                    f"the call names {name}={configurable[name]!r:.80}, but the code sets {name}={value!r:.80}",
+                    f"the call names {name}={repr_of(configurable[name])}, but the code sets {name}={value!r:.80}",
                     hint=f"Leave `{name}` out in one of the two places.",
                 )
         ids = {spec.id: configurable.get(spec.id) for spec in self.config_specs}
@@ -154,7 +154,7 @@ def _checked(history: Any) -> MemlayerChatMessageHistory:
     if inspect.iscoroutine(history):
         history.close()
     raise ConfigurationError(
-        f"a session's history here is a `MemlayerChatMessageHistory`, async only in an async call, got {history!r:.80}",
+        f"a session's history here is a `MemlayerChatMessageHistory`, async only in an async call, got {repr_of(history)}",
         hint="Other histories go into LangChain's `RunnableWithMessageHistory`. If the function that makes them is async, "
         "call the chain with `ainvoke`, `abatch` or `astream`.",
     )
@@ -437,7 +437,7 @@ def reload_tool(source: MemlayerChatMessageHistory | Chat, *, token_limit: int |
     """
     if not isinstance(source, Chat | MemlayerChatMessageHistory):
         raise ConfigurationError(
-            f"this tool is for one conversation, got {source!r:.80}",
+            f"this tool is for one conversation, got {repr_of(source)}",
             hint="Pass a `MemlayerChatMessageHistory` or a `Chat`; `create_memory_tools(memory)` is for any number.",
         )
     chat = source if isinstance(source, Chat) else source.chat

@@ -37,7 +37,7 @@ from langchain_core.version import VERSION
 from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, is_utf8
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, is_utf8, repr_of
 from memlayer_core.integration import codec, said_at
 from memlayer_core.message import ROLES, Block, Raw, Role
 
@@ -96,7 +96,7 @@ def allow_classes(*classes: type) -> None:
     for cls in classes:
         if not _has_fields(cls):
             raise ConfigurationError(
-                f"only pydantic models and dataclasses can be allowed, got {cls!r:.80}",
+                f"only pydantic models and dataclasses can be allowed, got {repr_of(cls)}",
                 hint="Pass the classes themselves: `allow_classes(MyArtifact)`.",
             )
     _allowed.update((_class_name(cls), cls) for cls in classes)
@@ -190,7 +190,7 @@ def to_core(message: BaseMessage) -> Message:
     """
     if not isinstance(message, BaseMessage):
         raise MessageTypeError(
-            f"expected a LangChain message, got {type(message).__name__}: {message!r:.80}",
+            f"expected a LangChain message, got {type(message).__name__}: {repr_of(message)}",
             hint='Pass messages such as `HumanMessage("…")`, and a single one in a list.',
         )
     if isinstance(message, RemoveMessage):

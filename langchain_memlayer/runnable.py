@@ -36,7 +36,7 @@ from langchain_memlayer.history import (
 )
 from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, repr_of
 from memlayer_core.integration import Asking, context_flow, drive, retry_limit
 from memlayer_core.message import SYSTEM_ROLES
 
@@ -262,14 +262,14 @@ def _key(value: Mapping[Any, Any], candidates: Sequence[Any], default: str, name
     if key in value:
         return key
     raise InvalidMessageError(
-        f"the {default} has no {key!r}, only {list(value)!r:.200}",
+        f"the {default} has no {key!r}, only {repr_of(list(value), 200)}",
         hint=f"Name the key that holds the messages: `{default}_messages_key=…`.",
     )
 
 
 def _unreadable(side: str, value: object) -> MessageTypeError:
     return MessageTypeError(
-        f"cannot find the messages in the {side}, a {type(value).__name__}: {value!r:.80}",
+        f"cannot find the messages in the {side}, a {type(value).__name__}: {repr_of(value)}",
         hint="Use a text, a message, a list of messages, or a dict with one of these under a key.",
     )
 

@@ -36,6 +36,7 @@ from memlayer_core.errors import (
     MemlayerError,
     StoreClosedError,
     StoreError,
+    repr_of,
 )
 from memlayer_core.integration import items as core, memory_of
 
@@ -258,7 +259,7 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
         return get_text_at_path(value, path)
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidItemError(
-            f"the field {path!r:.100} cannot be read as text: {problem}",
+            f"the field {repr_of(path, 100)} cannot be read as text: {problem}",
             hint="Name a field that holds text, or none with `index=False`.",
         ) from None
 
@@ -270,14 +271,14 @@ def _paths(fields: object) -> list[str]:
         or not all(isinstance(path, str) for path in fields)
     ):
         raise InvalidItemError(
-            f"fields are named by a list of paths, got {fields!r:.80}",
+            f"fields are named by a list of paths, got {repr_of(fields)}",
             hint='For example `["text"]`, or False.',
         )
     for path in fields:
         first, *rest = tokenize_path(path) or [_WHOLE]
         if (first == _WHOLE and rest) or not all(map(_STEP.fullmatch, (first, *rest))):
             raise InvalidItemError(
-                f"the path {path!r:.100} leads to no field",
+                f"the path {repr_of(path, 100)} leads to no field",
                 hint="For example `text`, `notes[*].title`, `notes[0]`, `{title,text}`, or `$` for the whole value.",
             )
     return [*fields]
@@ -314,7 +315,7 @@ def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | Non
     dims = index.get("dims")
     if dims is not None and dims != (own := memory.items().dimension()):
         raise ConfigurationError(
-            f"`index` asks for vectors of {dims!r:.80} dimensions, and the memory's embedder makes {own}",
+            f"`index` asks for vectors of {repr_of(dims)} dimensions, and the memory's embedder makes {own}",
             hint="Leave `dims` out, or open the memory with that embedder: `Memory.open(…, embedder=…)`.",
         )
     return index
@@ -332,7 +333,7 @@ def _check_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
 
 def _check_names(name: str, config: object, schema: type) -> None:
     names = sorted(schema.__annotations__)
-    unknown = sorted(set(config) - set(names)) if isinstance(config, Mapping) else [repr(config)[:80]]
+    unknown = sorted(set(config) - set(names)) if isinstance(config, Mapping) else [repr_of(config)]
     if unknown:
         raise ConfigurationError(f"`{name}` has no {unknown}", hint=f"It knows {', '.join(names)}.")
 
@@ -344,7 +345,7 @@ def _minutes(name: str, minutes: object, error: type[MemlayerError] = InvalidIte
         span = timedelta(0)
     if span <= timedelta(0):
         raise error(
-            f"`{name}` must be a number of minutes above zero, got {minutes!r:.80}",
+            f"`{name}` must be a number of minutes above zero, got {repr_of(minutes)}",
             hint="Leave it out for none.",
         )
     return span

@@ -23,7 +23,7 @@ from llamaindex_memlayer.component import MemoryComponent, memory_at
 from llamaindex_memlayer.events import emit_read, with_spans
 from llamaindex_memlayer.messages import Verbatim, all_to_core, from_core, put_after, put_before
 from memlayer_core import Chat, Context, Memory, Message, Scope
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidStateError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidStateError, repr_of
 from memlayer_core.integration import (
     Asking,
     ChatState,
@@ -344,7 +344,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         if llm is not None:
             if not isinstance(llm, LLM):
                 raise ConfigurationError(
-                    f"`llm` must be one of LlamaIndex's language models, got {llm!r:.80}",
+                    f"`llm` must be one of LlamaIndex's language models, got {repr_of(llm)}",
                     hint="Pass a made one; if only the limit is wanted, pass `token_limit=…` instead.",
                 )
             window = max(1, int(llm.metadata.context_window * _WINDOW_SHARE))

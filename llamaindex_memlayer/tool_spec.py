@@ -11,7 +11,7 @@ from llama_index.core.tools.types import ToolMetadata
 
 from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, repr_of
 from memlayer_core.integration import memory_of, token_limit_of
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS
@@ -35,7 +35,7 @@ def reload_tool(source: MemlayerMemory | Chat, *, token_limit: int | None = None
     """
     if not isinstance(source, Chat | MemlayerMemory):
         raise ConfigurationError(
-            f"these tools are for one conversation, got {source!r:.80}",
+            f"these tools are for one conversation, got {repr_of(source)}",
             hint='Pass a `MemlayerMemory`, or `memory.chat(user_id="…", session_id="…")`.',
         )
     pair = (RELOAD_TOOL, f"a{RELOAD_TOOL}")

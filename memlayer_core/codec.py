@@ -29,7 +29,7 @@ from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 from uuid import UUID
 
-from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, short_repr
+from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, repr_of, short_repr
 
 # JSON, written and read without loss: as text, and of values that JSON does not have.
 
@@ -476,7 +476,7 @@ class Form(Generic[T]):
                 default is missing and name not in self._defaults,
             )
 
-    def write(self, value: T, *, encode: Callable[[Any], Any] = plain) -> dict[str, Any]:
+    def write(self, value: T) -> dict[str, Any]:
         """Return the object of a value, which `json.dumps` can write."""
         form: dict[str, Any] = {}
         for (part, key), field in self._fields.items():
@@ -484,7 +484,7 @@ class Form(Generic[T]):
             if inner not in (None, field.silent):
                 written = field.codec.to_json(inner)
                 place = form.setdefault(part, {}) if part else form
-                place[key] = written if field.is_own else encode(written)
+                place[key] = written if field.is_own else plain(written)
         return form
 
     def read(self, source: object) -> T:
@@ -496,7 +496,7 @@ class Form(Generic[T]):
         Raises:
             MemlayerError: Of the form's type: it is not JSON, was cut off, or is not such an object.
         """
-        return self._value_of(self.object_of(source), f"a {self._noun}", restore)
+        return self._value_of(self.object_of(source), f"a {self._noun}")
 
     def object_of(self, source: object) -> Mapping[str, Any]:
         """Return an object, read if it is JSON text.
@@ -508,28 +508,23 @@ class Form(Generic[T]):
             source = parse_json(source, f"the {self._noun}", self._error)
         return self._mapping(source, f"a {self._noun}")
 
-    def codec(self) -> Codec:
-        """Return how such an object is written and read inside another one, which encodes it."""
-        return Codec(
-            lambda value: self.write(value, encode=_same),
-            lambda form: self._value_of(self._mapping(form, "it"), "it", lambda _, inner, __: inner),
-        )
+    def read_inside(self, form: object) -> T:
+        """Return the value of an object inside another one."""
+        return self._value_of(self._mapping(form, "it"), "it")
 
-    def _value_of(self, form: Mapping[str, Any], what: str, decode: Callable[[str, Any, Any], Any]) -> T:
-        places = {("", key): inner for key, inner in form.items() if key not in self._parts}
-        for part in self._parts:
-            inside = self._mapping(form.get(part, {}), f"`{part}`")
-            places |= {(part, key): inner for key, inner in inside.items()}
+    def _value_of(self, form: Mapping[str, Any], what: str) -> T:
+        inside = {"": form} | {part: self._mapping(form.get(part, {}), f"`{part}`") for part in self._parts}
+        for part, inner in inside.items():
+            for key in inner:
+                if not self._is_open and (part, key) not in self._fields and (part or key not in self._parts):
+                    raise self._problem(f"{f'`{part}`' if part else what} has no field {repr_of(key)}")
         values = dict(self._defaults)
-        for (part, key), inner in places.items():
-            field = self._fields.get((part, key))
-            if field is None and not self._is_open:
-                raise self._problem(f"{f'`{part}`' if part else what} has no field {key!r:.80}")
-            original = inner if field is None or field.is_own else decode(key, inner, self._error)
-            if field is not None and original is not None:
+        for (part, key), field in self._fields.items():
+            written = inside[part].get(key)
+            original = written if field.is_own else restore(key, written, self._error)
+            if original is not None:
                 values[field.name] = self._field_of(key, original, field)
-        for (_, key), field in self._fields.items():
-            if field.is_required and field.name not in values:
+            elif field.is_required:
                 raise self._problem(f"{what} lacks its {key!r}")
         return self._cls(**values)
 
@@ -568,7 +563,8 @@ def _codec_of(hint: Any, error: type[MemlayerError]) -> Codec:
     if get_origin(hint) in {Union, UnionType}:
         hint = next(kind for kind in get_args(hint) if kind is not NoneType)
     if dataclasses.is_dataclass(hint):
-        return Form(hint, "", error).codec()  # type: ignore[arg-type]  # it is a class
+        form = Form(hint, "", error)  # type: ignore[arg-type]  # it is a class
+        return Codec(form.write, form.read_inside)
     if get_origin(hint) is tuple:
         write, read, noun = _codec_of(get_args(hint)[0], error)
         return Codec(

@@ -207,9 +207,20 @@ class FlushTimeoutError(MemlayerError, TimeoutError):
     retryable = True
 
 
+def repr_of(value: object, longest: int = 80) -> str:
+    """Return the beginning of a value's representation, for errors; its type's name if it has none.
+
+    A list that is nested thousands deep has none, and an object of the caller's own may raise anything.
+    """
+    try:
+        return repr(value)[:longest]
+    except Exception:  # noqa: BLE001  (the error that is to be raised says more)
+        return f"<{type(value).__name__}>"
+
+
 def short_repr(value: object) -> str:
     """Return a value's type and short representation, for errors."""
-    return f"{type(value).__name__} {value!r:.80}"
+    return f"{type(value).__name__} {repr_of(value)}"
 
 
 def is_utf8(text: str) -> bool:
@@ -262,8 +273,11 @@ def require_text(
     Raises:
         MemlayerError: Of the type `error`: it is not such a text.
     """
-    is_filled = may_be_empty or (value if may_be_blank else str(value).strip())
-    if not isinstance(value, str) or "\0" in value or not is_filled:
+    if (
+        not isinstance(value, str)
+        or "\0" in value
+        or not (may_be_empty or (value if may_be_blank else value.strip()))
+    ):
         raise error(
             f"`{name}` must be a {'' if may_be_empty else 'non-empty '}string without NUL characters, got "
             f"{short_repr(value)}",
@@ -307,14 +321,14 @@ def os_errors_as(error: type[MemlayerError], problem: str, hint: str) -> Iterato
 
 
 @contextmanager
-def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
-    """Raise an error of a user's model in the block as one of our error types. Our own errors pass.
+def foreign_errors_as(error: type[MemlayerError], who: str) -> Iterator[None]:
+    """Raise an error of a user's model or store in the block as one of our error types. Our own errors pass.
 
     The text of another library's error may quote a message or a key, so only the cause has it.
 
     Args:
         error: The type.
-        model: Which model, such as `"the embedder langchain:small"`.
+        who: Who raises it, such as `"the embedder langchain:small"`.
     """
     try:
         yield
@@ -322,8 +336,8 @@ def foreign_errors_as(error: type[MemlayerError], model: str) -> Iterator[None]:
         raise
     except Exception as problem:
         raise error(
-            f"{model} raised {type(problem).__name__}",
-            hint="Look at the error that it was raised from: its model, its credentials or its network.",
+            f"{who} raised {type(problem).__name__}",
+            hint="Look at the error that it was raised from: often its credentials, its network or its settings.",
         ) from problem
 
 

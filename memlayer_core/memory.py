@@ -16,7 +16,7 @@ from pydantic import InstanceOf
 
 from memlayer_core import worker
 from memlayer_core.chat import Chat
-from memlayer_core.errors import ConfigurationError, StoreClosedError
+from memlayer_core.errors import ConfigurationError, StoreClosedError, repr_of
 from memlayer_core.events import EventBus, Listener, StoreMaintained, WordsRepaired
 from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.check import roles_of
@@ -991,7 +991,7 @@ def memory_of(value: object) -> Memory:
     """
     if not isinstance(value, Memory):
         raise ConfigurationError(
-            f"`memory` must be a `memlayer_core.Memory`, got {value!r:.80}",
+            f"`memory` must be a `memlayer_core.Memory`, got {repr_of(value)}",
             hint='`Memory.open("./memory")`, once for the whole application.',
         )
     return value

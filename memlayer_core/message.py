@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from memlayer_core.codec import Codec, Form, plain, restore
-from memlayer_core.errors import InvalidMessageError, MessageTypeError, require, require_text, short_repr
+from memlayer_core.errors import InvalidMessageError, MessageTypeError, repr_of, require, require_text
 from memlayer_core.scope import Scope
 from memlayer_core.show import Cell, Mark, Report, Tabular, line_of
 
@@ -181,7 +181,7 @@ class Message(Tabular):
             )
         except (AttributeError, LookupError, TypeError) as problem:
             raise InvalidMessageError(
-                f"{form!r:.80} is not a message of OpenAI's: {type(problem).__name__}: {problem}",
+                f"{repr_of(form)} is not a message of OpenAI's: {type(problem).__name__}: {problem}",
                 hint='Pass a dict such as `{"role": "user", "content": "…"}`; a list is read one by one.',
             ) from problem
 
@@ -422,12 +422,12 @@ def check_message(message: object) -> Message:
     """
     if not isinstance(message, Message):
         raise MessageTypeError(
-            f"expected a memlayer `Message`, got {type(message).__name__}: {message!r:.80}",
+            f"expected a memlayer `Message`, got {type(message).__name__}: {repr_of(message)}",
             hint='Build one with `Message("user", "…")`, or use `chat.add("user", "…")`.',
         )
     if message.role not in ROLES:
         raise InvalidMessageError(
-            f"unknown role {message.role!r}", hint=f"Use one of {', '.join(map(repr, ROLES))}."
+            f"unknown role {repr_of(message.role)}", hint=f"Use one of {', '.join(map(repr, ROLES))}."
         )
     if not isinstance(content := message.content, str):
         are_blocks = isinstance(content, tuple) and all(map(_is_block, content))
@@ -489,7 +489,7 @@ def json_value(name: str, value: object, depth: int = 0) -> None:
                 json_value(name, inner, depth + 1)
         case _:
             raise InvalidMessageError(
-                f"`{name}` holds {short_repr(value)}, which JSON does not have",
+                f"`{name}` holds {type(value).__name__} {repr_of(value)}, which JSON does not have",
                 hint="Keep strings, finite numbers, booleans, None, lists, and dicts with string keys; encode "
                 "anything else first.",
             )

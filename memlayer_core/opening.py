@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from memlayer_core import runtime
-from memlayer_core.errors import ConfigurationError, require
+from memlayer_core.errors import ConfigurationError, repr_of, require
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
@@ -290,7 +290,7 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
         )
     if text in ("", ":memory:") or "\0" in text:
         raise ConfigurationError(
-            f"a memory's directory cannot be {path!r:.80}",
+            f"a memory's directory cannot be {repr_of(path)}",
             hint='Pass a path, such as "./memory"; `Memory.in_memory()` needs none.',
         )
     return Path(path).expanduser().resolve()

@@ -132,14 +132,10 @@ class SessionManager:
         Raises:
             InputError: It has no such methods, or another component has that name.
         """
-        if not (
-            callable(getattr(component, "save_state", None))
-            and callable(getattr(component, "load_state", None))
-        ):
-            raise errors.InputError(
-                f"a component has `save_state` and `load_state`, got {errors.short_repr(component)}",
-                hint="Add a chat, one of the adapters' memories, or an object with these two methods.",
-            )
+        has_both = all(callable(getattr(component, verb, None)) for verb in ("save_state", "load_state"))
+        what = "an object with `save_state` and `load_state`"
+        hint = "Add a chat, one of the adapters' memories, or an object with these two methods."
+        errors.require(has_both, "component", what, component, hint, errors.InputError)
         called = name or getattr(component, "component_name", None) or type(component).__name__
         if called in self._components:
             raise errors.InputError(
@@ -191,12 +187,9 @@ class SessionManager:
         if states is None:
             return False
         for name, component in self._components.items():
-            if name not in states:
-                continue
-            try:
-                yield ask(component.load_state, getattr(component, "aload_state", None), states[name])
-            except errors.InvalidStateError as problem:
-                raise errors.InvalidStateError(f"component {name!r}: {problem}", hint=problem.hint) from None
+            if name in states:
+                with errors.errors_as(errors.InvalidStateError, f"component {name!r}: "):
+                    yield ask(component.load_state, getattr(component, "aload_state", None), states[name])
         return True
 
     def _file_store(self) -> JsonSession:

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from memlayer_core.errors import ConfigurationError
+from memlayer_core.errors import ConfigurationError, repr_of
 
 TelemetryPart = Literal["spans", "metrics", "ids", "text"]
 """What OpenTelemetry gets."""
@@ -183,7 +183,7 @@ class Settings(Limits, BaseSettings):
             super().__init__(**values)
         except ValidationError as problem:
             errors = "; ".join(
-                f"`{'.'.join(map(str, error['loc']))}`: {error['msg']} (got {error['input']!r})"
+                f"`{'.'.join(map(str, error['loc']))}`: {error['msg']} (got {repr_of(error['input'])})"
                 for error in problem.errors()
             )
             raise ConfigurationError(

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from inspect import isgeneratorfunction
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.events import Event
@@ -66,18 +66,10 @@ class Outcome:
     pieces: Callable[[], Sequence[Mapping[str, object]]] = tuple
 
 
-class _HasTelemetry(Protocol):
-    @property
-    def telemetry(self) -> Telemetry: ...
-
-
-R = TypeVar("R", bound=_HasTelemetry)
-
-
 def traced(
     operation: OperationName, verb: str, describe: Callable[..., Outcome]
-) -> Callable[[Callable[Concatenate[R, P], T]], Callable[Concatenate[R, P], T]]:
-    """Put a span around a flow, and measure how long it takes.
+) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Put a span around a flow, whose first argument is the runtime, and measure how long it takes.
 
     Args:
         operation: What it does, by the conventions.
@@ -85,28 +77,28 @@ def traced(
         describe: Gets the result and the flow's arguments, without the runtime.
     """
 
-    def decorate(flow: Callable[Concatenate[R, P], T]) -> Callable[Concatenate[R, P], T]:
-        @wraps(flow)
-        def operate(rt: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            telemetry = rt.telemetry
-            if not telemetry.is_on:
-                return flow(rt, *args, **kwargs)
-            with telemetry.operation(operation, verb, args) as span:
-                result = flow(rt, *args, **kwargs)
-                span.end_with(describe(result, *args, **kwargs))
-                return result
+    def decorate(flow: Callable[P, T]) -> Callable[P, T]:
+        is_generator = isgeneratorfunction(flow)
 
         @wraps(flow)
-        def ask(rt: R, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-            telemetry, asking = rt.telemetry, cast("Generator[Any, Any, Any]", flow(rt, *args, **kwargs))
+        def operate(*args: P.args, **kwargs: P.kwargs) -> T:
+            telemetry: Telemetry = cast("Any", args[0]).telemetry
             if not telemetry.is_on:
-                return (yield from asking)
+                return flow(*args, **kwargs)
+            if is_generator:
+                return cast("T", ask(telemetry, *args, **kwargs))
             with telemetry.operation(operation, verb, args) as span:
-                result = yield from asking
-                span.end_with(describe(result, *args, **kwargs))
+                result = flow(*args, **kwargs)
+                span.end_with(describe(result, *args[1:], **kwargs))
                 return result
 
-        return ask if isgeneratorfunction(flow) else operate
+        def ask(telemetry: Telemetry, *args: P.args, **kwargs: P.kwargs) -> Generator[Any, Any, Any]:
+            with telemetry.operation(operation, verb, args) as span:
+                result = yield from cast("Generator[Any, Any, Any]", flow(*args, **kwargs))
+                span.end_with(describe(result, *args[1:], **kwargs))
+                return result
+
+        return operate
 
     return decorate
 
@@ -148,8 +140,6 @@ class Telemetry:
 
     def job(self, kind: str, jobs: int) -> AbstractContextManager[object]:
         """Return the span of background work, as a context manager. It is the first of its trace."""
-        if not self.is_on:
-            return nullcontext()
         start: Attributes = {"memlayer.job.count": jobs, "gen_ai.memory.store.id": self.store_id}
         return self._span(f"memlayer.job {kind}", {"memlayer.job.kind": kind}, start, "memlayer.job.duration")
 
@@ -203,8 +193,8 @@ class Telemetry:
             duration: The metric of its seconds.
             kind: The name of a kind of span.
         """
-        tracer, opened = self._reader("spans"), cast("AbstractContextManager[Span | None]", nullcontext())
-        if tracer is not None:
+        opened: AbstractContextManager[Span | None] = nullcontext()
+        if (tracer := self._reader("spans")) is not None:
             opened = tracer.start_as_current_span(
                 name,
                 kind=sys.modules["opentelemetry.trace"].SpanKind[kind],

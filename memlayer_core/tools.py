@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_arg
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from memlayer_core.chat import Chat, recall_flow
-from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError
+from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError, repr_of
 from memlayer_core.facts import flow as assertions
 from memlayer_core.facts.check import CONCLUDED
 from memlayer_core.facts.flow import Assertion, AssertionReport
@@ -49,7 +49,7 @@ def check_mode(mode: object) -> None:
     """
     if mode not in get_args(Mode):
         raise ConfigurationError(
-            f"unknown mode {mode!r:.80}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
+            f"unknown mode {repr_of(mode)}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
         )
 
 

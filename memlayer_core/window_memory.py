@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from memlayer_core.errors import ConfigurationError, MemlayerError, StoreUnavailableError, in_short
+from memlayer_core.errors import ConfigurationError, StoreUnavailableError, foreign_errors_as
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages.check import check_messages, new_message, prepare
 from memlayer_core.messages.preview import truncate_text
@@ -236,15 +236,8 @@ class WindowMemory:
     def _call(self, verb: str, kind: type[T], hint: str, *args: object) -> Asking[T]:
         """Call the store, which returns a value of a type: its blocking method, or in an event loop the async one."""
         store, name = self._store, f"{type(self._store).__name__}.{verb}"
-        try:
+        with foreign_errors_as(StoreUnavailableError, name):
             found = yield ask(getattr(store, verb), getattr(store, f"a{verb}", None), self.session_id, *args)
-        except MemlayerError:
-            raise
-        except Exception as problem:
-            raise StoreUnavailableError(
-                f"{name} failed: {in_short(problem)}",
-                hint="The error above is the store's own; the same call may succeed later.",
-            ) from problem
         if not isinstance(found, kind):
             raise ConfigurationError(f"{name} returned {type(found).__name__}", hint=hint)
         return found

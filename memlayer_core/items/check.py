@@ -19,7 +19,7 @@ from itertools import takewhile
 from typing import Any, get_args
 
 from memlayer_core.codec import json_text, read, write
-from memlayer_core.errors import InvalidItemError, require, require_list, require_text
+from memlayer_core.errors import InvalidItemError, repr_of, require, require_list, require_text
 from memlayer_core.items.model import Condition, End, ListFolders, Pattern
 from memlayer_core.messages.check import at_least_one, check_whole_number
 from memlayer_core.scope import Folder, Scope
@@ -70,7 +70,7 @@ def value_to_tagged(value: object) -> dict[str, Any]:
     """
     if not isinstance(value, Mapping):
         raise InvalidItemError(
-            f"an item's value must be a mapping, got {value!r:.80}", hint='For example `{"text": "…"}`.'
+            f"an item's value must be a mapping, got {repr_of(value)}", hint='For example `{"text": "…"}`.'
         )
     made = write(dict(value), dump=_refuse, place="value")
     if made.losses:
@@ -112,7 +112,7 @@ def texts_of(value: Mapping[str, Any], texts: Iterable[object] | None) -> tuple[
     named = [whole_text(value)] if texts is None else list(texts)
     for text in named:
         if not isinstance(text, str):
-            raise InvalidItemError(f"an item is found by texts, got {text!r:.80}", hint="Pass strings.")
+            raise InvalidItemError(f"an item is found by texts, got {repr_of(text)}", hint="Pass strings.")
     return tuple(dict.fromkeys(searchable(text) for text in named if isinstance(text, str) and text.strip()))
 
 
@@ -161,7 +161,8 @@ def check_end(pattern: Pattern) -> Pattern:
     """
     if pattern.end not in get_args(End):
         raise InvalidItemError(
-            f"Unsupported match type: {pattern.end!r:.80}", hint='Folders match by "prefix" or by "suffix".'
+            f"Unsupported match type: {repr_of(pattern.end)}",
+            hint='Folders match by "prefix" or by "suffix".',
         )
     return pattern
 
@@ -253,7 +254,7 @@ def check_namespace(tenant_id: str, namespace: object) -> tuple[str, ...]:
     labels = folder_of(tenant_id, namespace).labels
     if USER not in labels or sum(label.count(USER) for label in labels) != 1:
         raise InvalidItemError(
-            f"a user's namespace has the label {USER!r} once, got {labels!r:.100}",
+            f"a user's namespace has the label {USER!r} once, got {repr_of(labels, 100)}",
             hint=f'For example `("memories", "{USER}")`.',
         )
     return labels
@@ -329,7 +330,7 @@ def _conditions(expression: Mapping[Any, Any], path: str, depth: int) -> Iterato
     for key, value in expression.items():
         if not isinstance(key, str) or key.startswith("$") or _NO_PATH.search(key):
             raise InvalidItemError(
-                f"Invalid filter key: {key!r:.100}",
+                f"Invalid filter key: {repr_of(key, 100)}",
                 hint="Name a field by the keys that lead to it, with dots between: `user.name`. Operators are "
                 'inside: `{"score": {"$gt": 3}}`.',
             )
@@ -355,13 +356,13 @@ def _test(name: Any, bound: Any) -> _Test:
         return lambda values: any(_is_same(one, bound) for one in values) == (name == "$eq")
     if name not in _COMPARISONS:
         raise InvalidItemError(
-            f"Unsupported operator: {name!r:.80}", hint="There are $eq, $ne, $gt, $gte, $lt and $lte."
+            f"Unsupported operator: {repr_of(name)}", hint="There are $eq, $ne, $gt, $gte, $lt and $lte."
         )
     if isinstance(bound, str):
         return lambda values: any(_COMPARISONS[name](one, bound) for one in values if isinstance(one, str))
     if not isinstance(bound, int | float):
         raise InvalidItemError(
-            f"`{name}` compares with a number or a text, got {bound!r:.80}",
+            f"`{name}` compares with a number or a text, got {repr_of(bound)}",
             hint="Times in ISO format are texts that can be compared.",
         )
     return lambda values: any(

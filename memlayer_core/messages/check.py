@@ -75,7 +75,7 @@ def dated(messages: Any, created_at: Times) -> Any:
     times = [one if one is None else moment_of(one) for one in told]
     if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, told, strict=True)):
         raise errors.InvalidMessageError(
-            f"`created_at` has no time for each of {len(batch):,} message(s): {created_at!r:.80}",
+            f"`created_at` has no time for each of {len(batch):,} message(s): {errors.repr_of(created_at)}",
             hint="Pass one time for all, or a list with one for each, None where it is not known: a `datetime`, a text in "
             "ISO 8601, or seconds since 1970.",
         )

@@ -551,7 +551,7 @@ def resync(
 def _check_replace(replace: object, replaceable: object, erase: object) -> None:
     if replace not in get_args(Replace):
         raise errors.InputError(
-            f"`replace` cannot be {replace!r:.80}", hint='Pass `"nothing"`, `"changes"` or `"all"`.'
+            f"`replace` cannot be {errors.repr_of(replace)}", hint='Pass `"nothing"`, `"changes"` or `"all"`.'
         )
     if erase and (replace != "all" or replaceable is not None):
         raise errors.InputError(

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from memlayer_core.errors import ConfigurationError, InvalidMessageError
+from memlayer_core.errors import ConfigurationError, InvalidMessageError, repr_of, short_repr
 from memlayer_core.message import JSON, RELOAD_TOOL, Block, Message, ToolCall
 from memlayer_core.messages.render import escape, reword, texts_of, value_of
 from memlayer_core.models.tokens import is_document, parts_of
@@ -120,7 +120,7 @@ def _process(text: str, characters: int, process: Callable[[str, int], object]) 
         answer.close()  # else Python warns that it was never awaited
     name = getattr(process, "__qualname__", None) or repr(process)
     raise ConfigurationError(
-        f"the truncation processor `{name}` returned {type(answer).__name__} {answer!r:.80}, expected a str",
+        f"the truncation processor `{name}` returned {short_repr(answer)}, expected a str",
         hint="Pass a plain function, not an async one, that takes a text and a limit and returns a shorter text.",
     )
 
@@ -140,7 +140,7 @@ def key_of(preview_id: object) -> int:
     found = _ID.fullmatch(preview_id) if isinstance(preview_id, str) else None
     if found is None:
         raise InvalidMessageError(
-            f"{preview_id!r:.80} is not an id of an offloaded message",
+            f"{repr_of(preview_id)} is not an id of an offloaded message",
             hint='Use an id as a preview shows it, such as "msg-17".',
         )
     return int(found[1])
@@ -188,7 +188,7 @@ def excerpt(text: str, preview_id: str, offset: int, *, tokens: int, count: Call
     """
     if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < max(1, len(text)):
         raise InvalidMessageError(
-            f"`offset` must be a whole number from 0 to {max(0, len(text) - 1)}, got {offset!r:.80}",
+            f"`offset` must be a whole number from 0 to {max(0, len(text) - 1)}, got {repr_of(offset)}",
             hint="Begin with offset 0; each part names the offset of the next one.",
         )
     end = min(len(text), offset + _WIDEST * tokens)

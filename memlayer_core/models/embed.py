@@ -170,7 +170,7 @@ def check_embedder(choice: object) -> None:
 
 def _no_embedder(choice: object) -> errors.ConfigurationError:
     return errors.ConfigurationError(
-        f"embedder={choice!r:.100} is not an embedder",
+        f"embedder={errors.repr_of(choice, 100)} is not an embedder",
         hint='Pass "auto", "minilm", "multilingual", "hashing", a LangChain `Embeddings`, a LlamaIndex `BaseEmbedding`, a '
         "Chroma embedding function, or a blocking function from a list of texts to their vectors; an object, not its class.",
     )

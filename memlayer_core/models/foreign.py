@@ -295,7 +295,7 @@ class ForeignReranker:
     def __init__(self, function: RerankerLike, seconds: float) -> None:
         if isinstance(function, type) or not callable(function):
             raise errors.ConfigurationError(
-                f"reranker={function!r:.100} is not a reranker",
+                f"reranker={errors.repr_of(function, 100)} is not a reranker",
                 hint="Pass a function of a query and a list of texts that returns a score for each. docs/search.md "
                 "has one for LangChain's compressors, and one for LlamaIndex's postprocessors.",
             )

@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError
+from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, repr_of
 from memlayer_core.events import ContextOverflowed, Event
 from memlayer_core.models.foreign import finish, has, in_thread
 from memlayer_core.runtime import Runtime
@@ -248,7 +248,7 @@ def language_model(model: Any, seconds: float | None = None, task: str = "`model
         if callable(model):
             return LanguageModel(_name(model), _function(model), seconds=seconds)
     raise ConfigurationError(
-        f"{task} must be a model or a function, not {model!r:.100}",
+        f"{task} must be a model or a function, not {repr_of(model, 100)}",
         hint='Pass a made model: `init_chat_model("openai:gpt-5-mini")`, a LlamaIndex `LLM`, or a function of a prompt '
         "that returns a text.",
     )

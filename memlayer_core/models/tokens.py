@@ -52,7 +52,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memlayer_core.errors import ConfigurationError, in_short
+from memlayer_core.errors import ConfigurationError, in_short, repr_of
 from memlayer_core.events import Health
 from memlayer_core.message import Block, Message
 from memlayer_core.models.foreign import TokenizerLike, environment
@@ -341,7 +341,7 @@ def token_counter(tokenizer: TokenizerLike = "auto", health: Health | None = Non
         return _counter_named(tokenizer)
     if not callable(tokenizer) or inspect.iscoroutinefunction(tokenizer):
         raise ConfigurationError(
-            f"`tokenizer` must be a name or a blocking function, got {tokenizer!r}",
+            f"`tokenizer` must be a name or a blocking function, got {repr_of(tokenizer)}",
             hint="Pass a model's name such as 'gpt-4o', or a function that returns a text's number of tokens.",
         )
     sample = _function_count(tokenizer, None)(_SAMPLE)

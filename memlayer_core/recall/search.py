@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from memlayer_core.errors import InputError, InvalidFilterError, RedactorError, RerankerError
+from memlayer_core.errors import InputError, InvalidFilterError, RedactorError, RerankerError, repr_of
 from memlayer_core.facts import reads as records_reads
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.flow import reader_of
@@ -923,14 +923,14 @@ def check_filter(recall_filter: object) -> RecallFilter | None:
         return None
     if not isinstance(recall_filter, RecallFilter):
         raise InvalidFilterError(
-            f"`filter` must be a `RecallFilter`, got {recall_filter!r:.80}",
+            f"`filter` must be a `RecallFilter`, got {repr_of(recall_filter)}",
             hint='Such as `RecallFilter(kinds=["record"], tags=["work"])`.',
         )
     lists = {name: _texts(name, getattr(recall_filter, name)) for name in _LISTS}
     for kind in lists["kinds"]:
         if kind not in KINDS:
             raise InvalidFilterError(
-                f"`kinds` has {kind!r:.80}, which is not a kind", hint=f"There are {', '.join(KINDS)}."
+                f"`kinds` has {repr_of(kind)}, which is not a kind", hint=f"There are {', '.join(KINDS)}."
             )
     try:
         since, until = with_offset(recall_filter.since, "since"), with_offset(recall_filter.until, "until")
@@ -950,9 +950,11 @@ def check_filter(recall_filter: object) -> RecallFilter | None:
 def _texts(name: str, values: object) -> Sequence[str]:
     if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
         raise InvalidFilterError(
-            f"`{name}` must be a list of texts, got {values!r:.80}", hint=f'For example `{name}=["…"]`.'
+            f"`{name}` must be a list of texts, got {repr_of(values)}", hint=f'For example `{name}=["…"]`.'
         )
     for value in values:
         if not isinstance(value, str) or not value:
-            raise InvalidFilterError(f"`{name}` has {value!r:.80}, which is not text", hint="Leave it out.")
+            raise InvalidFilterError(
+                f"`{name}` has {repr_of(value)}, which is not text", hint="Leave it out."
+            )
     return tuple(dict.fromkeys(values))

@@ -490,7 +490,7 @@ class _Conversations(_Importer):
             )
         if me is not None and fold(me) not in self._speakers:
             raise errors.ImportStoppedError(
-                f"nobody in it is called {me!r:.80}",
+                f"nobody in it is called {errors.repr_of(me)}",
                 hint=f"The speakers are: {_some(people) or 'without names'}.",
             )
         if me is None and len(people) > 1 and not self._has_unnamed:

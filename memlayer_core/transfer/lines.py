@@ -144,7 +144,7 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
     check_version(document.get("version", _VERSION), _VERSION, what, errors.InvalidStateError)
     if document.get("sessionId") != session_id:
         raise errors.InvalidStateError(
-            f"{what} is of the session {document.get('sessionId')!r:.80}, and {session_id!r:.80} is asked for",
+            f"{what} is of the session {errors.repr_of(document.get('sessionId'))}, and {session_id!r:.80} is asked for",
             hint="Each session has its own file: this one was copied or renamed, or the path is shared.",
         )
     return dict(document["components"])
@@ -158,7 +158,7 @@ def check_version(version: object, current: int, what: str, error: type[errors.M
     """
     if isinstance(version, bool) or version != current:
         raise error(
-            f"{what} has version {version!r:.40}, and this memlayer reads version {current}",
+            f"{what} has version {errors.repr_of(version, 40)}, and this memlayer reads version {current}",
             hint="Use the version of memlayer-core that wrote it; nothing was changed.",
         )
 
@@ -470,7 +470,7 @@ def _user_line(line: UserLine) -> UserLine:
     ids = (memory_id(line.owner.user_id, line.records), *line.forgotten)
     are_moments = all(isinstance(made, int) and abs(made) < 2**62 for made in line.forgotten.values())
     if not are_moments or any(ordinal_of(one)[0] != line.user_id for one in ids):
-        raise _no_line(f"{line!r:.200} does not count a user's records")
+        raise _no_line(f"{errors.repr_of(line, 200)} does not count a user's records")
     return line
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any, TypeAlias
 
 import ijson
 
-from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError
+from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, repr_of
 from memlayer_core.message import with_offset
 from memlayer_core.transfer.formats import chats, frameworks, lists
 from memlayer_core.transfer.lines import is_export
@@ -112,7 +112,7 @@ def source_of(source: Any, name: str | None) -> Any:
     """
     if name not in (None, "memlayer", *FORMATS):
         raise ConfigurationError(
-            f"there is no format {name!r:.80}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
+            f"there is no format {repr_of(name)}", hint=f"One of: memlayer, {', '.join(FORMATS)}."
         )
     path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
     if isinstance(source, str) and "://" in source:  # it may have a password

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from pydantic import InstanceOf
 
-from memlayer_core.errors import ConfigurationError, InvalidLimitError
+from memlayer_core.errors import ConfigurationError, InvalidLimitError, repr_of
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Receipt, StoredMessage
 from memlayer_core.messages.align import in_force
 from memlayer_core.messages.check import at_least_one, digest
@@ -142,7 +142,7 @@ def policy_json(policies: Policies) -> dict[str, int]:
     for policy in _each(policies):
         if not isinstance(policy, MaxTokens | MaxMessages | MaxRounds):
             raise ConfigurationError(
-                f"{policy!r:.80} cannot be written as JSON",
+                f"{repr_of(policy)} cannot be written as JSON",
                 hint="Pass a policy of your own again to the object that is loaded.",
             )
         name = _name_of(policy)
@@ -177,7 +177,7 @@ def _name_of(policy: MaxTokens | MaxMessages | MaxRounds) -> str:
 
 def _unknown(policy: object) -> InvalidLimitError:
     return InvalidLimitError(
-        f"unknown policy {policy!r:.80}",
+        f"unknown policy {repr_of(policy)}",
         hint=f"Use one of {', '.join(map(repr, NAMES))}, an object such as MaxRounds(4), {{'max_rounds': 4}}, or an "
         "object of your own with `allows(portion)`.",
     )
@@ -191,7 +191,7 @@ def placement_of(placement: Placement | None, default: Placement) -> Placement:
     """
     if placement is not None and placement not in get_args(Placement):
         raise ConfigurationError(
-            f"recalled text cannot be placed {placement!r}",
+            f"recalled text cannot be placed {repr_of(placement)}",
             hint='`"user"`: in front of the newest question; `"system"`: behind the system message.',
         )
     return placement or default

@@ -10,7 +10,7 @@ import pytest
 from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import MemlayerError, Memory, Message, Settings, ToolCall, errors
+from memlayer_core import MemlayerError, Memory, Message, RecallFilter, Scope, Settings, ToolCall, errors
 from memlayer_core.errors import (
     ConfigurationError,
     EmbedderMismatchError,
@@ -21,6 +21,7 @@ from memlayer_core.errors import (
     UnknownMessageError,
 )
 from memlayer_core.events import ProblemBegan
+from memlayer_core.items.model import PutItem
 from memlayer_core.messages import writes as messages_writes
 
 
@@ -75,6 +76,39 @@ def test_a_message_over_the_size_limit_is_refused() -> None:
             chat.add("user", "ü" * 600)
         assert chat.history() == []
         chat.add("user", "ü" * 400)
+
+
+DEEP_ARGUMENTS = {
+    "a message": lambda chat, deep: chat.add_messages([deep]),
+    "a role": lambda chat, deep: chat.add(deep, "x"),
+    "a content": lambda chat, deep: chat.add("user", deep),
+    "an id": lambda chat, deep: chat.add("user", "x", id=deep),
+    "metadata": lambda chat, deep: chat.add("user", "x", metadata=deep),
+    "a time": lambda chat, deep: chat.add_messages([Message("user", "x", created_at=deep)]),
+    "a limit": lambda chat, deep: chat.context(policy={"max_rounds": deep}),
+    "what is replaced": lambda chat, deep: chat.resync([Message("user", "x")], replace=deep),
+    "a preview": lambda chat, deep: chat.reload(deep),
+    "a category": lambda chat, deep: chat.remember("x", category=deep),
+    "a record": lambda chat, deep: chat.revise(deep, text="x"),
+    "a user": lambda chat, deep: Scope(deep),
+    "a filter": lambda chat, deep: chat.memory.search("x", user_id="louis", filter=deep),
+    "a kind": lambda chat, deep: chat.memory.search("x", user_id="louis", filter=RecallFilter(kinds=[deep])),
+    "an item": lambda chat, deep: chat.memory.items().batch([PutItem(("a",), "b", deep)]),
+    "a setting": lambda chat, deep: Settings(max_tokens=deep),
+    "a message of OpenAI's": lambda chat, deep: Message.from_openai(deep),
+    "a state": lambda chat, deep: chat.load_state(deep),
+}
+
+
+@pytest.mark.parametrize("what", DEEP_ARGUMENTS)
+def test_an_argument_that_is_nested_without_end_is_refused_like_any_other(chat, what) -> None:
+    deep: list = []
+    for _ in range(200_000):
+        deep = [deep]
+    with pytest.raises(MemlayerError) as refused:
+        DEEP_ARGUMENTS[what](chat, deep)
+    assert refused.value.hint
+    assert chat.history() == []
 
 
 def test_numbers_that_nothing_can_count_are_refused_and_waits_that_are_no_time(memory, chat) -> None:
