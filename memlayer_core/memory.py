@@ -23,7 +23,6 @@ from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
 from memlayer_core.items import flow as items, sql as items_sql
 from memlayer_core.items.check import check_namespace
-from memlayer_core.items.flow import Answer
 from memlayer_core.items.model import DropItem, ItemOp, PutItem
 from memlayer_core.message import Message
 from memlayer_core.messages import flow as messages_flow
@@ -39,10 +38,8 @@ from memlayer_core.seams import TokenCounter
 from memlayer_core.settings import Settings
 from memlayer_core.show import View, Viewable, ViewList
 from memlayer_core.storage import jobs, texts, vectors
-from memlayer_core.storage.jobs import Backlog, Cost
 from memlayer_core.summaries.flow import summarize_messages
 from memlayer_core.transfer import flow as transfer_flow
-from memlayer_core.transfer.flow import Progress
 from memlayer_core.transfer.model import Conversation, ImportReport
 
 # Items of a tenant: values under keys in folders. Each verb has an async twin.
@@ -111,7 +108,7 @@ class Items:
             return known.dimension
         return len(rt.embedder.embed(["length"])[0])
 
-    def batch(self, ops: Iterable[ItemOp]) -> list[Answer]:
+    def batch(self, ops: Iterable[ItemOp]) -> list[items.Answer]:
         """Do several operations in one transaction: all of them, or none.
 
         Reads see the items as they were before the writes. Of several writes to one key, the last one counts. When
@@ -129,7 +126,7 @@ class Items:
         """
         return drive(items.batch(self.memory.runtime, self.tenant_id, ops, omit_expired=self.omit_expired))
 
-    async def abatch(self, ops: Iterable[ItemOp]) -> list[Answer]:
+    async def abatch(self, ops: Iterable[ItemOp]) -> list[items.Answer]:
         """Do `batch` without blocking the event loop."""
         rt, ops = self.memory.runtime, list(ops)
         writes = any(isinstance(op, PutItem | DropItem) for op in ops)
@@ -268,7 +265,7 @@ class Admin:
     amaintain = async_write(maintain)
     """Do `maintain` without blocking the event loop."""
 
-    def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[Cost]:
+    def costs(self, *, user_id: str | None = None, tenant_id: str = "default") -> list[jobs.Cost]:
         """Return what the background work cost and brought: calls, tokens and facts, by kind of work and model.
 
         Args:
@@ -288,7 +285,7 @@ class Admin:
         problems = rt.health.problems
         # If the journal was removed, its jobs are gone, too.
         is_gone = "journal" in problems
-        backlog = Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
+        backlog = jobs.Backlog(queued=0, dead=0) if is_gone else rt.db.read(jobs.backlog)
         costs = [] if is_gone else rt.db.read(jobs.cost_ledger)
         if rt.db.disk_problem is not None:
             problems["disk"] = rt.db.disk_problem
@@ -774,7 +771,7 @@ class Memory(Viewable):
         *,
         user_id: str | None = None,
         tenant_id: str = "default",
-        progress: Progress | None = None,
+        progress: transfer_flow.Progress | None = None,
     ) -> int:
         """Write the messages and records of a user as lines of JSON. It works page by page, at any size.
 
@@ -808,7 +805,7 @@ class Memory(Viewable):
         source_format: str | None = None,
         me: str | None = None,
         dry_run: bool = False,
-        progress: Progress | None = None,
+        progress: transfer_flow.Progress | None = None,
     ) -> ImportReport:
         """Store what `export` wrote, or what another program did. A second import of the same changes nothing.
 
@@ -849,7 +846,7 @@ class Memory(Viewable):
     aimport_from = async_drive(import_from, writes=True)
     """Do `import_from` without blocking the event loop."""
 
-    def flush(self, timeout: float | None = None) -> Backlog:
+    def flush(self, timeout: float | None = None) -> jobs.Backlog:
         """Wait until no background job is left: everything is indexed, and deleted data is erased from the files.
 
         On a terminal and in a notebook it shows a progress bar after a second.
@@ -866,7 +863,7 @@ class Memory(Viewable):
         """
         return self._open_resources.worker.flush(None if timeout is None else seconds("timeout", timeout))
 
-    async def aflush(self, timeout: float | None = None) -> Backlog:  # noqa: ASYNC109
+    async def aflush(self, timeout: float | None = None) -> jobs.Backlog:  # noqa: ASYNC109
         """Do `flush` without blocking the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
 

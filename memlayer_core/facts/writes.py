@@ -39,7 +39,6 @@ from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import jobs as storage_jobs, statements, texts, vectors
-from memlayer_core.storage.jobs import Cost, Job, Stretch
 from memlayer_core.storage.statements import LAST, to_micros
 from memlayer_core.storage.tables import (
     IN_FORCE,
@@ -390,8 +389,8 @@ def store_episode(
     connection: sa.Connection,
     episode: Any,
     record: Record | None,
-    model_costs: Sequence[Cost],
-    job: Job,
+    model_costs: Sequence[storage_jobs.Cost],
+    job: storage_jobs.Job,
     now: datetime,
     shards: int,
 ) -> Record | None:
@@ -961,7 +960,7 @@ def queue(
     """
     rows = reads.from_users(connection, keys)
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
-        told, stretch = list(some), Stretch(session, 0, LAST)
+        told, stretch = list(some), storage_jobs.Stretch(session, 0, LAST)
         namespace, subjects = told[0].namespace, [row.key for row in told]
         storage_jobs.enqueue_once(connection, "learn", subjects, ended, namespace)
         begins = sa.select(sessions.c.memory_start).where(sessions.c.number == session).with_for_update()
@@ -978,7 +977,10 @@ def queue(
 def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
     """Make the messages that wait in a session due, since it ends."""
     storage_jobs.gather(
-        connection, "learn", Stretch(session.number, 0, LAST), lambda _: statements.from_micros(0)
+        connection,
+        "learn",
+        storage_jobs.Stretch(session.number, 0, LAST),
+        lambda _: statements.from_micros(0),
     )
 
 

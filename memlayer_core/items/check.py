@@ -160,10 +160,8 @@ def check_end(pattern: Pattern) -> Pattern:
         InvalidItemError: It does not.
     """
     if pattern.end not in get_args(End):
-        raise InvalidItemError(
-            f"Unsupported match type: {repr_of(pattern.end)}",
-            hint='Folders match by "prefix" or by "suffix".',
-        )
+        problem = f"Unsupported match type: {repr_of(pattern.end)}"
+        raise InvalidItemError(problem, hint='Folders match by "prefix" or by "suffix".')
     return pattern
 
 
@@ -355,9 +353,8 @@ def _test(name: Any, bound: Any) -> _Test:
         value_to_tagged({"": bound})  # checks it
         return lambda values: any(_is_same(one, bound) for one in values) == (name == "$eq")
     if name not in _COMPARISONS:
-        raise InvalidItemError(
-            f"Unsupported operator: {repr_of(name)}", hint="There are $eq, $ne, $gt, $gte, $lt and $lte."
-        )
+        problem = f"Unsupported operator: {repr_of(name)}"
+        raise InvalidItemError(problem, hint="There are $eq, $ne, $gt, $gte, $lt and $lte.")
     if isinstance(bound, str):
         return lambda values: any(_COMPARISONS[name](one, bound) for one in values if isinstance(one, str))
     if not isinstance(bound, int | float):

@@ -178,13 +178,12 @@ storage_texts.register(
 _LISTED = 100  # folders with a user's id in a label
 _SEARCHED = 32  # folders of a user that a recall looks into
 
-_IS_DECLARED = tables.meta.c.name.between(sa.bindparam("declared_from"), sa.bindparam("declared_to"))
+_NAME = tables.meta.c.name
+_IS_DECLARED = _NAME.between(sa.bindparam("declared_from"), sa.bindparam("declared_to"))
 DECLARED = sa.exists().where(_IS_DECLARED)
 """The condition that a tenant has declared namespaces of its users; `declared_names` gives the parameters."""
 
-_PATTERNS = statements.Statement(
-    sa.select(tables.meta.c.value).where(_IS_DECLARED).order_by(tables.meta.c.name)
-)
+_PATTERNS = statements.Statement(sa.select(tables.meta.c.value).where(_IS_DECLARED).order_by(_NAME))
 
 
 def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...]) -> None:

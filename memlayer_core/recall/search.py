@@ -38,13 +38,11 @@ from memlayer_core.models.embed import query_vector
 from memlayer_core.recall import score as scoring, sql
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
-from memlayer_core.recall.sql import Beginning
 from memlayer_core.runtime import Asking, Runtime, drive
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.seams import FloatVector, Neighbour, recall_budget
 from memlayer_core.storage import terms, words as storage_words
 from memlayer_core.storage.vectors import ScopeStatistics, columns_of
-from memlayer_core.storage.words import Holders, Postings
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
@@ -120,7 +118,7 @@ class SearchScope:
         return places + [(folder, [storage_words.owner(one.number)]) for folder, one in self.folders]
 
 
-def search_scope(connection: Connection, reader: Reader, begin: Beginning) -> SearchScope:
+def search_scope(connection: Connection, reader: Reader, begin: sql.Beginning) -> SearchScope:
     """Return what a reader may find.
 
     Args:
@@ -297,7 +295,7 @@ def _look(
     asks: int,
     every: Sequence[Query],
     eligible: frozenset[int] | None,
-    earlier: Postings = MappingProxyType({}),
+    earlier: storage_words.Postings = MappingProxyType({}),
 ) -> scoring.Look:
     """Return the texts that some queries look at, and which of them have the words; some may be known already."""
     is_indexed = every[0].neighbours is not None
@@ -308,7 +306,7 @@ def _look(
     postings = dict(earlier)
     for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
         answers = one.keys != asks
-        postings[word] = Holders(one.keys[answers], one.times[answers])
+        postings[word] = storage_words.Holders(one.keys[answers], one.times[answers])
     worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
     if own is None:
         own = columns_of(connection, _chosen(rt, every, worded, eligible))
