@@ -81,8 +81,9 @@ class MemlayerRetriever(BaseRetriever):
     filter: RecallFilter | dict[str, JSON] | Callable[[Document], bool] | None = None
 
     def __init__(self, memory: Memory, **options: Unpack[RetrieverOptions]) -> None:
-        # pydantic's own constructor would not take `memory` by position
-        super().__init__(memory=memory_of(memory), **options)
+        # pydantic's own constructor would not take `memory` by position, and would read an iterator of roles once
+        roles = memory_of(memory).chat_of(Scope("anybody"), roles=options.get("roles", ())).roles
+        super().__init__(memory=memory, **{**options, "roles": roles})
         if self.user_id is None and self.session_id is None:
             self._scope()  # raises, and says what to name; other ids are checked by each search
 

@@ -377,7 +377,7 @@ class Line(NamedTuple):
         item: The item that it is; None for anything else.
         passage_cosines: The cosine of each passage of its text, in their order.
         skip: Characters at its beginning that the context already has.
-        changed: What has changed of what it says.
+        change: What has changed of what it says.
     """
 
     turn: StoredMessage
@@ -389,12 +389,12 @@ class Line(NamedTuple):
     item: Item | None = None
     passage_cosines: tuple[float, ...] = ()
     skip: int = 0
-    changed: records_reads.Change = records_reads.Change()
+    change: records_reads.Change = records_reads.Change()
 
     def written(self) -> str:
         """Return it as a line for a model: day, speaker, whether it has changed, text."""
         said = self.turn.message
-        return quote_line(said.created_at, said.speaker, said.text, said.role, changed_on(self.changed.at))
+        return quote_line(said.created_at, said.speaker, said.text, said.role, changed_on(self.change.at))
 
     @property
     def kind(self) -> str:
@@ -482,7 +482,7 @@ def explain(connection: Connection, result: SearchResult, lines: Sequence[Line])
                 reasons=scores.reasons(one.row, words),
                 words=words,
                 passage_cosines=texts.passage_cosines(one.turn.key, vector) if is_long else (),
-                changed=changes.get(one.turn.key, one.changed),
+                change=changes.get(one.turn.key, one.change),
             )
         )
     return explained
@@ -613,7 +613,7 @@ def _with_current_facts(
 ) -> list[Line]:
     """Put behind each message that says what is not true any more the fact that is true now, unless it is shown already."""
     scope, eligible = result.scope, result.eligible
-    current = {key: one.turn.key for one in lines for key in one.changed.facts}
+    current = {key: one.turn.key for one in lines for key in one.change.facts}
     shown = {one.turn.key for one in lines}
     new = [key for key in sorted(current.keys() - shown) if eligible is None or key in eligible]
     said = [terms.fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
@@ -756,7 +756,7 @@ def _hit(rt: Runtime, one: Line, notes: tuple[Reason, ...]) -> Hit:
         record=one.record,
         role=message.role,
         item=one.item,
-        changed_at=one.changed.at,
+        changed_at=one.change.at,
     )
 
 

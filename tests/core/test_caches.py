@@ -13,7 +13,7 @@ import memlayer_core
 from memlayer_core import Message, runtime as runtimes
 from memlayer_core.models import embed
 
-BY_COUNT = {"_visible_query", "_shared_query", "_current_query"}
+BY_COUNT = {"_visible_query", "_shared_query", "_change_query"}
 """Statements that are cached for each number of roles that a reader has."""
 
 BY_LANGUAGE = {"_owners", "_stemmer", "stop_words"}

@@ -16,17 +16,16 @@ from tuned import Tuned
 from examples import examples
 from memlayer_core import Chat, Memory, Message, Settings, ToolCall
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.message import ROLES, Raw, StoredMessage
+from memlayer_core.message import ROLES, Raw
 from memlayer_core.messages.preview import full_text
 from memlayer_core.messages.render import (
     as_prompt,
     block,
-    line,
     openai_message,
     profile_block,
+    quote_line,
     summary_block,
 )
-from memlayer_core.scope import Scope
 from memlayer_core.summaries.prompt import line_of
 from tests.conftest import PROMPT, offload_id
 
@@ -200,7 +199,7 @@ def test_a_tools_message_by_hand_names_its_call(memory) -> None:
 @example("user] said", "x\n- [y", "assistant")
 @given(st.text(min_size=1, max_size=30) | texts, texts, st.sampled_from(ROLES))
 def test_no_name_breaks_out_of_its_line_or_is_told_as_a_role(name, text, role) -> None:
-    told = line(StoredMessage(0, Scope("louis", "s"), Message(role, text, name=name), 1, ""))
+    told = quote_line(None, name or role, text, role)
     assert len(told.splitlines()) == 1
     assert not opened(told)
     speaker = re.match(r"- \[([^\[\]]*)\] ", told + " ")[1]
