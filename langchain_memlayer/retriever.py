@@ -16,7 +16,7 @@ from memlayer_core.message import JSON
 
 
 class RetrieverOptions(TypedDict, total=False):
-    """The options of a `MemlayerRetriever`, which explains them."""
+    """The options of a `MemlayerRetriever`: see its attributes."""
 
     user_id: str | None
     session_id: str | None
@@ -43,6 +43,9 @@ class MemlayerRetriever(BaseRetriever):
 
     Args:
         memory: The memory to search; open one for the whole application.
+        **options: The attributes below by their names, and `tags` and `metadata` for traces, as every retriever has them.
+
+    Attributes:
         user_id: The user. Without it, `session_id` names a session that stands alone.
         session_id: Only messages of this session.
         tenant_id: The user's tenant.
@@ -55,8 +58,6 @@ class MemlayerRetriever(BaseRetriever):
             documents, `{"kind": "record"}`, or a function that returns whether to keep a document: if few
             documents pass, more hits are searched, up to 64 times `k`; documents that are too long for the token
             limit are then skipped.
-        tags: Marks of its runs in traces, as in every retriever.
-        metadata: More about its runs, as in every retriever.
 
     Raises:
         ConfigurationError: `memory` is not a `Memory`.
