@@ -29,13 +29,12 @@ Usage: python benchmarks/concurrency.py [--quick] [--json] [--check] [--only NAM
 
 import asyncio
 import contextlib
-import importlib.util
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-from goals import goal, options, tell
+from goals import goal, installed, options, tell
 
 from memlayer_core import Memory, Message
 
@@ -397,16 +396,6 @@ def measure(made, threads, coroutines, turns):
     }
 
 
-def installed(made):
-    for module in made.needs:
-        try:
-            if importlib.util.find_spec(module) is None:
-                return False
-        except ModuleNotFoundError:
-            return False
-    return True
-
-
 def judged(found):
     goals, peer = [], found.get(LangChain.name)
     for made in OURS:
@@ -465,7 +454,7 @@ def main():
         for made in PARTICIPANTS
         if made in OURS or not asked.only or any(w.lower() in made.name.lower() for w in asked.only)
     ]
-    present = [made for made in wanted if installed(made)]
+    present = [made for made in wanted if all(map(installed, made.needs))]
     found = {made.name: measure(made, threads, coroutines, turns) for made in present}
     result = {
         "threads": threads,

@@ -1,6 +1,7 @@
 """What the benchmarks share: their options, their goals, and how a result is told."""
 
 import argparse
+import importlib.util
 import json
 import sys
 
@@ -14,6 +15,14 @@ def options(about, quick):
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a goal is missed")
     return parser
+
+
+def installed(module):
+    """Return whether a module can be imported."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even its package is there
+        return False
 
 
 def goal(name, measured, **bound):

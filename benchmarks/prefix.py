@@ -19,13 +19,12 @@ keeps 70 % of the limit and nothing of what it drops.
 Usage: python benchmarks/prefix.py FILE [--conversation N] [--quick] [--json] [--check]
 """
 
-import importlib.util
 import tempfile
 from collections import Counter
 from itertools import takewhile
 from pathlib import Path
 
-from goals import goal, options, tell
+from goals import goal, installed, options, tell
 from locomo import read
 
 from memlayer_core import Memory, Message, Settings
@@ -253,13 +252,6 @@ PARTICIPANTS = {
     "LlamaIndex Memory": ("llama_index.core", llamaindex_memory),
     "ChatSummaryMemoryBuffer": ("llama_index.core", chat_summary_buffer),
 }
-
-
-def installed(module):
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def turns_of(file, number):

@@ -15,6 +15,8 @@ from collections import defaultdict
 from itertools import groupby
 from typing import ClassVar
 
+from goals import installed
+
 from memlayer_core import Memory, Message, Settings
 
 SPOKEN = re.compile(r"<message role='\w+'>(.*?)</message>", re.DOTALL)
@@ -46,13 +48,6 @@ class Searcher:
 
     def close(self):
         pass
-
-
-def installed(module):
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 class Memlayer(Searcher):

@@ -13,7 +13,6 @@ Usage: python benchmarks/small_model.py [--python INTERPRETER] [--model FILE] [-
 INTERPRETER is the Python that has both packages, if it is not this one. Without them, or without a class, a line says what is skipped.
 """
 
-import importlib.util
 import json
 import os
 import socket
@@ -27,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from goals import goal, options, tell
+from goals import goal, installed, options, tell
 from talks import read_talks
 
 from memlayer_core import Memory, Message, Settings
@@ -69,7 +68,7 @@ def serving(python, model):
 
 def models(url):
     """Yield each way to the model: its name, and the model as `Memory.open(model=…)` takes it; or why there is none."""
-    if importlib.util.find_spec("langchain_openai") is None:
+    if not installed("langchain_openai"):
         yield "LangChain", "SKIPPED: pip install langchain-openai"
     else:
         from langchain_openai import ChatOpenAI
@@ -83,7 +82,7 @@ def models(url):
 
         yield "LangChain, constrained", chat
         yield "LangChain, free", ask
-    if importlib.util.find_spec("llama_index.llms.openai_like") is None:
+    if not installed("llama_index.llms.openai_like"):
         yield "LlamaIndex", "SKIPPED: pip install llama-index-llms-openai-like"
     else:
         from llama_index.llms.openai_like import OpenAILike

@@ -15,14 +15,13 @@ Goal: each policy's window from the longest session costs at most 1.3 times what
 Usage: python benchmarks/window.py [--quick] [--json] [--check]
 """
 
-import importlib.util
 import random
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from goals import goal, options, tell
+from goals import goal, installed, options, tell
 
 from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Memory, Message, Settings, ToolCall
 
@@ -135,13 +134,6 @@ PEERS = {
     "LangChain trim_messages": ("langchain_core", trim_messages),
     "LlamaIndex ChatMemoryBuffer": ("llama_index.core", chat_memory_buffer),
 }
-
-
-def installed(module):
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def peers(lengths):
