@@ -14,7 +14,7 @@ from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError
-from memlayer_core.integration import memory_of, token_limit_of
+from memlayer_core.integration import memory_of, roles_of, token_limit_of
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
 with needs("langchain", "create_memory_tools"):
@@ -54,14 +54,13 @@ class RunScope:
     roles: Iterable[str] | Callable[[Any], Iterable[str]] = ()
 
     def __post_init__(self) -> None:
-        def constant(value: Any, default: Any) -> Any:
+        def constant(value: Any, default: str) -> Any:
             return default if value is None or callable(value) else value
 
         tenant, user = constant(self.tenant_id, "default"), constant(self.user_id, "anybody")
-        scope = Scope(user, constant(self.session_id, "any"), self.agent_id, tenant)
-        roles = self.memory.chat_of(scope, roles=constant(self.roles, ())).roles  # raises for unusable ones
+        Scope(user, constant(self.session_id, "any"), self.agent_id, tenant)
         if not callable(self.roles):  # each run reads them, and an iterator can be read only once
-            object.__setattr__(self, "roles", roles)
+            object.__setattr__(self, "roles", roles_of(self.roles))
 
     def chat(self, runtime: Any) -> Chat:
         """Return the conversation of a run.

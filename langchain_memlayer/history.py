@@ -294,9 +294,8 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
                 hint="Each call names its `session_id`, `conversation_id` or `thread_id`. Any other id is named by the "
                 "calls, or is an argument here.",
             )
-        first = cls(
-            memory, session_id="any", **named
-        )  # raises for unusable arguments now, not at the first call
+        # It raises for unusable arguments now, not at the first call.
+        first = cls(memory, session_id="any", **named)
         make = partial(cls, memory, **{**named, "roles": first.chat.roles})
         [session] = sessions
 

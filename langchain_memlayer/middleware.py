@@ -15,7 +15,6 @@ from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
-from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, SystemMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -26,6 +25,7 @@ from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import InvalidLimitError, InvalidScopeError
 from memlayer_core.integration import (
     Asking,
+    LanguageModelLike,
     Policies,
     as_prompt,
     context_flow,
@@ -36,7 +36,7 @@ from memlayer_core.integration import (
     token_limit_of,
 )
 from memlayer_core.message import SYSTEM_ROLES, TASK
-from memlayer_core.seams import LanguageModel, TokenCounter
+from memlayer_core.seams import TokenCounter
 from memlayer_core.tools import Mode, check_mode
 
 with needs("langchain", "MemlayerMiddleware"):
@@ -532,7 +532,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         token_limit: int | None = None,
         policy: Policies | None = None,
         destructive: bool = False,
-        model: BaseLanguageModel[Any] | LanguageModel | Callable[..., Any] | None = None,
+        model: LanguageModelLike | None = None,
     ) -> None:
         super().__init__()
         check_mode(mode)

@@ -11,7 +11,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import Asking, drive, memory_of, search_wider
+from memlayer_core.integration import Asking, drive, memory_of, roles_of, search_wider
 from memlayer_core.message import JSON
 
 
@@ -83,8 +83,8 @@ class MemlayerRetriever(BaseRetriever):
 
     def __init__(self, memory: Memory, **options: Unpack[RetrieverOptions]) -> None:
         # pydantic's own constructor would not take `memory` by position, and would read an iterator of roles once
-        roles = memory_of(memory).chat_of(Scope("anybody"), roles=options.get("roles", ())).roles
-        super().__init__(memory=memory, **{**options, "roles": roles})
+        roles = roles_of(options.get("roles", ()))
+        super().__init__(memory=memory_of(memory), **{**options, "roles": roles})
         if self.user_id is None and self.session_id is None:
             self._scope()  # raises, and says what to name; other ids are checked by each search
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import fsspec
 import llama_index.core
@@ -26,7 +26,7 @@ from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
-from memlayer_core.integration import Times, codec, lists, write_whole
+from memlayer_core.integration import Part, Times, codec, lists, write_whole
 from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
@@ -259,8 +259,7 @@ loading.RECOGNIZED_CHAT_STORES[MemlayerChatStore.class_name()] = MemlayerChatSto
 
 # `MemlayerAsyncChatStore`: a durable store for LlamaIndex's `Memory`.
 
-_Part = Literal["active", "archived"]
-_PARTS: dict[MessageStatus, _Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
+_PARTS: dict[MessageStatus, Part] = {MessageStatus.ACTIVE: "active", MessageStatus.ARCHIVED: "archived"}
 
 
 class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
@@ -384,5 +383,5 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         return await self.memory.runtime.threads.read(self._keys)
 
 
-def _part(status: MessageStatus | None) -> _Part | None:
+def _part(status: MessageStatus | None) -> Part | None:
     return None if status is None else _PARTS[MessageStatus(status)]

@@ -12,7 +12,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import Asking, check_whole_number, drive, memory_of, search_wider
+from memlayer_core.integration import Asking, check_whole_number, drive, memory_of, roles_of, search_wider
 
 _METADATA_FOR_CODE = ["kind", "message_id", "memory_id", "session_id", "importance", "confidence", "tags"]
 
@@ -68,7 +68,7 @@ class MemlayerRetriever(BaseRetriever):
         check_whole_number("similarity_top_k", similarity_top_k, minimum=1)
         if token_limit is not None:
             check_whole_number("token_limit", token_limit, minimum=1)
-        self._roles = self._memory.chat_of(self._scope, roles=roles).roles  # raises for unusable ones
+        self._roles = roles_of(roles)
         self._limit = similarity_top_k
         self._token_limit = token_limit
         self._filters = filters

@@ -9,7 +9,6 @@ from memlayer_core.facts.model import Record, RecordFields
 from memlayer_core.message import JSON, Block, Message, Receipt, Role, ToolCall
 from memlayer_core.messages import flow as messages_flow
 from memlayer_core.messages.check import Times, check_messages, dated, new_message
-from memlayer_core.messages.flow import session_view
 from memlayer_core.messages.model import Replace
 from memlayer_core.messages.render import block, changed_on, quote_line
 from memlayer_core.recall import search as recall_search
@@ -557,7 +556,7 @@ class Chat(Viewable):
         return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
 
     def _view(self) -> View:
-        last = session_view(self.memory.runtime.db, self.scope, 10)
+        last = messages_flow.session_view(self.memory.runtime.db, self.scope, 10)
         return View(f"{self!r}: nothing said yet") if last is None else last
 
 

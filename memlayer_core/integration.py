@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from memlayer_core import codec, memory as registry
 from memlayer_core.chat import context_flow, recall_text
+from memlayer_core.facts.check import roles_of
 from memlayer_core.items import model as items
 from memlayer_core.memory import memory_of
 from memlayer_core.messages import flow as lists
 from memlayer_core.messages.check import Times, check_whole_number, dated, said_at
+from memlayer_core.messages.model import Part
 from memlayer_core.messages.render import as_prompt, shorten_block
-from memlayer_core.models.foreign import EmbedderLike
+from memlayer_core.models.foreign import EmbedderLike, LanguageModelLike
 from memlayer_core.models.llm import retry_limit
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.recall.search import search_wider
@@ -25,6 +27,8 @@ __all__ = [
     "Asking",
     "ChatState",
     "EmbedderLike",
+    "LanguageModelLike",
+    "Part",
     "Policies",
     "Times",
     "as_prompt",
@@ -41,6 +45,7 @@ __all__ = [
     "recall_text",
     "registry",
     "retry_limit",
+    "roles_of",
     "said_at",
     "search_wider",
     "shorten_block",

@@ -126,14 +126,13 @@ def check_options(options: Mapping[str, object]) -> None:
     """Check the names of options, and what would otherwise fail only in background work.
 
     Raises:
-        TypeError: One has a name that there is not, as of any call.
+        TypeError: An option has an unknown name, as in any call.
         ConfigurationError: `settings` is not a `Settings`, or an argument that must be a function is not one.
     """
     for name in options.keys() - Options.__annotations__.keys():
         raise TypeError(f"a memory has no option {name!r}: there are {', '.join(Options.__annotations__)}")
-    settings, hint = options.get("settings"), "Such as `Settings(max_tokens=4000)`."
-    is_right = settings is None or isinstance(settings, Settings)
-    require(is_right, "settings", "a `Settings`", settings, hint, ConfigurationError)
+    given, hint = options.get("settings"), "Such as `Settings(max_tokens=4000)`."
+    require(isinstance(given, Settings | None), "settings", "a `Settings`", given, hint, ConfigurationError)
     for name, hint in _FUNCTIONS.items():
         given = options.get(name)
         require(given is None or callable(given), name, "a function", given, hint, ConfigurationError)
@@ -172,6 +171,9 @@ class Resources:
         db, chosen, layout, index = _store(place, options, settings, reembed)
         self.store_id = layout.store_id
         redact: Callable[[str], str] = str if redactor is None else foreign.CheckedRedactor(redactor, health)
+        telemetry = Telemetry(settings, layout.store_id, redact)
+        if "metrics" in telemetry.parts:
+            bus.listen(telemetry.hear)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,
@@ -196,7 +198,7 @@ class Resources:
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
-            telemetry=_telemetry(bus, settings, layout, redact),
+            telemetry=telemetry,
             now=partial(datetime.now, UTC),
             new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
@@ -294,13 +296,6 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
             hint='Pass a path, such as "./memory"; `Memory.in_memory()` needs none.',
         )
     return Path(path).expanduser().resolve()
-
-
-def _telemetry(bus: EventBus, settings: Settings, layout: Layout, redact: Callable[[str], str]) -> Telemetry:
-    made = Telemetry(settings, layout.store_id, redact)
-    if "metrics" in made.parts:
-        bus.listen(made.hear)
-    return made
 
 
 def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:

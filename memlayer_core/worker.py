@@ -320,8 +320,7 @@ class Worker:
         fewest = lacks = _MANY  # jobs, and texts since there were so few
         while True:
             # Notes are read first: those that become jobs now are in the backlog.
-            begins = self._started and not rt.at_work.is_set()
-            is_noted = begins or rt.accesses or self._owes_summaries
+            is_noted = rt.accesses or self._owes_summaries or (self._started and not rt.at_work.is_set())
             now = rt.now()
             backlog = rt.db.read(storage_jobs.backlog, others, now)
             if not is_noted and not backlog.queued and not _owes_index(rt):

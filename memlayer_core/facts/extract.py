@@ -17,7 +17,6 @@ from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs, vectors
-from memlayer_core.storage.jobs import Cost, Job
 from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
 
@@ -50,7 +49,7 @@ def begin(rt: Runtime) -> None:
         rt.db.write(writes.begin_learning, rt.now(), rt.settings.learn_back_days)
 
 
-def extract(rt: Runtime, jobs: Sequence[Job]) -> None:
+def extract(rt: Runtime, jobs: Sequence[storage_jobs.Job]) -> None:
     """Do jobs of kind `"learn"`, which are about messages of one session.
 
     The ledger says the result: what was stored, what was refused and why, or that the answer could not be read.
@@ -82,9 +81,9 @@ class FactTask:
         lease: Leases the jobs of kind `"learn"` about messages with these keys.
     """
 
-    def __init__(self, rt: Runtime, lease: Callable[[Sequence[int]], Sequence[Job]]) -> None:
+    def __init__(self, rt: Runtime, lease: Callable[[Sequence[int]], Sequence[storage_jobs.Job]]) -> None:
         self._rt, self._lease = rt, lease
-        self._jobs: Sequence[Job] = ()
+        self._jobs: Sequence[storage_jobs.Job] = ()
         self._batch: _Batch | None = None
 
     def ask(self, keys: Sequence[int]) -> facts_model.SideTask | None:
@@ -108,7 +107,7 @@ class FactTask:
             rt.db.write(storage_jobs.fail, self._jobs, problem, rt.now(), count_attempt=False)
 
 
-def _begin(rt: Runtime, jobs: Sequence[Job], model: LanguageModel | None) -> _Batch | None:
+def _begin(rt: Runtime, jobs: Sequence[storage_jobs.Job], model: LanguageModel | None) -> _Batch | None:
     """Return the messages of jobs as a batch; None if a model should read nothing in them, or not today."""
     rows = rt.db.read(reads.rows_of, jobs)
     words: dict[int, str] = {}
@@ -170,7 +169,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_mo
     )
     if not storage_jobs.finish_once(connection, batch.jobs):
         raise _LeaseLostError
-    brought = [Cost("learn", model, facts=new)] if new else []
+    brought = [storage_jobs.Cost("learn", model, facts=new)] if new else []
     storage_jobs.spend(connection, [*batch.usage.costs(), *brought], first.namespace, now)
     return list(changed.values())
 
@@ -181,7 +180,7 @@ def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
     return most is not None and storage_jobs.calls_on_day(connection, namespace, _KIND, rt.now()) >= most
 
 
-def _put_off(rt: Runtime, jobs: Sequence[Job], row: Any) -> None:
+def _put_off(rt: Runtime, jobs: Sequence[storage_jobs.Job], row: Any) -> None:
     """Let messages of a user wait for the next day, and say so in the ledger."""
     now = rt.now()
     reason = (
@@ -204,7 +203,7 @@ class _Batch:
         connection: Connection,
         rt: Runtime,
         usage: ModelUsage,
-        jobs: Sequence[Job],
+        jobs: Sequence[storage_jobs.Job],
         rows: Sequence[Any],
         words: dict[int, str],
     ) -> None:

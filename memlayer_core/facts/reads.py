@@ -55,7 +55,6 @@ from memlayer_core.storage.tables import (
     texts,
 )
 from memlayer_core.storage.terms import index_terms
-from memlayer_core.storage.vectors import COLUMNS, TextColumns, columns_from
 
 # How a record fades, as conditions in SQL: the rules of `check`, without logarithms, which SQLite may lack.
 #
@@ -332,7 +331,7 @@ def _visible_query(count: int) -> ListStatement:
 @cache
 def _shared_query(count: int) -> Statement:
     return Statement(
-        sa.select(*COLUMNS)
+        sa.select(*vectors.COLUMNS)
         .join(records, records.c.number == texts.c.key)
         .where(texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count))
         .order_by(texts.c.key)
@@ -430,9 +429,9 @@ def changes(connection: sa.Connection, reader: Reader, keys: Collection[int]) ->
     return found
 
 
-def shared_columns(connection: sa.Connection, reader: Reader) -> TextColumns:
+def shared_columns(connection: sa.Connection, reader: Reader) -> vectors.TextColumns:
     """Return the shared records that the reader may see, and that have vectors, as columns."""
-    return columns_from(_shared_query(1 + len(reader.roles)).all(connection, _parameters(reader)))
+    return vectors.columns_from(_shared_query(1 + len(reader.roles)).all(connection, _parameters(reader)))
 
 
 def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter) -> list[Record]:

@@ -32,7 +32,6 @@ from memlayer_core.facts.model import (
     part_of,
     session_of,
 )
-from memlayer_core.facts.reads import KEPT, OWN, USED
 from memlayer_core.facts.reconcile import reconcile
 from memlayer_core.messages.reads import ever_inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
@@ -110,7 +109,7 @@ def revise(
 
 def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: datetime) -> Sequence[Any]:
     """Delete a user's records that meet a condition, with every version of them. Returns their rows."""
-    query = sa.select(records).where(OWN, condition)
+    query = sa.select(records).where(reads.OWN, condition)
     if connection.execute(query, statements.reach_parameters(reach)).first() is None:
         return []
     texts.lock_owners(connection, _names_of(reach))
@@ -123,7 +122,7 @@ def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
     """Return the rows of all versions of a user's records; only of an agent, or of a session and those below it, if named."""
     session = reach.session_id
     inside = sa.true() if session is None else statements.is_within(records.c.session_id, session)
-    query = sa.select(records).where(OWN, inside).order_by(records.c.ordinal, records.c.version)
+    query = sa.select(records).where(reads.OWN, inside).order_by(records.c.ordinal, records.c.version)
     return list(connection.execute(query, statements.reach_parameters(reach.reach())))
 
 
@@ -282,7 +281,7 @@ def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
 def _versions_of(record_id: str) -> Any:
     """Return the condition that rows are versions of a user's record; `reach_parameters` gives its values."""
     user_id, ordinal = ordinal_of(record_id)
-    return sa.and_(OWN, records.c.ordinal == ordinal, records.c.user_id == user_id)
+    return sa.and_(reads.OWN, records.c.ordinal == ordinal, records.c.user_id == user_id)
 
 
 def same_words(connection: sa.Connection, digest: bytes) -> Any | None:
@@ -748,7 +747,7 @@ def _erase(
 def forget_again(connection: sa.Connection, reach: Scope, record_id: str, moment: int, now: datetime) -> int:
     """Delete a record that was deleted elsewhere. If its id is another record's here, that one stays. Returns how many."""
     ordinal = ordinal_of(record_id)[1]
-    this = sa.select(records.c.created_at).where(OWN, records.c.ordinal == ordinal)
+    this = sa.select(records.c.created_at).where(reads.OWN, records.c.ordinal == ordinal)
     here = connection.scalars(this, statements.reach_parameters(reach)).all()
     if moment in here:
         return forget_fact(connection, reach, record_id, now)
@@ -855,13 +854,15 @@ def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
 # A record is archived when it has faded or expired. Nothing is written for that.
 
 _EXPIRED = sa.and_(records.c.expires_at.is_not(None), records.c.expires_at <= sa.bindparam("now"))
-_ARCHIVED = sa.and_(_IN_FORCE, sa.or_(_EXPIRED, sa.and_(sa.not_(KEPT), sa.bindparam("now") >= USED)))
+_ARCHIVED = sa.and_(
+    _IN_FORCE, sa.or_(_EXPIRED, sa.and_(sa.not_(reads.KEPT), sa.bindparam("now") >= reads.USED))
+)
 """The condition that records were archived at a moment, and have not been used since."""
 
 
 def count_archived(connection: sa.Connection, settings: Settings, at: datetime) -> tuple[int, int]:
     """Return how many records of all users have faded at a moment, and how many have expired."""
-    faded = sa.and_(sa.not_(_EXPIRED), sa.not_(KEPT))
+    faded = sa.and_(sa.not_(_EXPIRED), sa.not_(reads.KEPT))
     totals = [sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
     row = connection.execute(sa.select(*totals).where(_IN_FORCE), _values(settings, at, 0)).one()
     return int(row[0]), int(row[1])

@@ -45,7 +45,7 @@ from memlayer_core.messages.render import value_of
 # Aligns two sequences: finds equal values in the same order. The time grows little faster than the sequences.
 
 _PATIENCE = 100_000
-"""The most pairs of values that are compared between two; in longer stretches, values that occur often begin no run."""
+"""Pairs of values in a stretch up to which all are compared; in a longer one, values that occur often begin no run."""
 
 _Chain = tuple[int, int, "_Chain | None"]
 

@@ -120,7 +120,7 @@ _SPACE = re.compile(r"\s+")
 
 
 def changed_on(moment: datetime | None) -> str:
-    """Return what a line says of a message whose words have not been true since a moment; nothing without one."""
+    """Return the note that what a line says changed at a moment; empty if no change is known."""
     return f"changed on {moment:%Y-%m-%d}" if moment is not None else ""
 
 

@@ -20,7 +20,6 @@ import sqlalchemy as sa
 from memlayer_core.scope import Reach
 from memlayer_core.seams import IndexEntry
 from memlayer_core.storage import blobs, jobs as storage_jobs, statements
-from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, meta, namespaces, outbox, texts
 
@@ -193,7 +192,7 @@ def sizes(connection: sa.Connection) -> dict[int, int]:
     return {row.shard: int(row.number) for row in connection.execute(counted)}
 
 
-def take(connection: sa.Connection, job: Job, now: datetime, until: datetime) -> bool:
+def take(connection: sa.Connection, job: storage_jobs.Job, now: datetime, until: datetime) -> bool:
     """Let a job alone write to the index until then. Returns False if another one may at the moment."""
     named = sa.select(meta.c.value).where(meta.c.name == _INDEX).with_for_update()
     holder, _, ends = (connection.scalar(named) or "").partition(" ")
@@ -202,14 +201,14 @@ def take(connection: sa.Connection, job: Job, now: datetime, until: datetime) ->
     return _is_held(connection, job, until)
 
 
-def give_back(connection: sa.Connection, job: Job) -> None:
+def give_back(connection: sa.Connection, job: storage_jobs.Job) -> None:
     """Let another job write to the index: this one is done."""
     if storage_jobs.finish_once(connection, [job]):
         connection.execute(sa.update(meta).where(meta.c.name == _INDEX).values(value=""))
 
 
 def begin_batch(
-    connection: sa.Connection, job: Job, until: datetime, limit: int, made_for: tuple[str, int]
+    connection: sa.Connection, job: storage_jobs.Job, until: datetime, limit: int, made_for: tuple[str, int]
 ) -> Batch | None:
     """Return the next batch for one collection; None if there is nothing, or if another process has the job by now.
 
@@ -235,7 +234,7 @@ def begin_batch(
     return batch
 
 
-def end_batch(connection: sa.Connection, job: Job, batch: Batch, until: datetime) -> bool:
+def end_batch(connection: sa.Connection, job: storage_jobs.Job, batch: Batch, until: datetime) -> bool:
     """Take the marks of a batch back that were not renewed. Returns False if another process has the job by now.
 
     What was deleted since gets its mark again: a process that was paused may have brought it back.
@@ -272,7 +271,7 @@ def search_state(
     return tuple(known.value.split(" ")), list(connection.scalars(there)) if waiting else []
 
 
-def _is_held(connection: sa.Connection, job: Job, until: datetime) -> bool:
+def _is_held(connection: sa.Connection, job: storage_jobs.Job, until: datetime) -> bool:
     """Extend the lease of a job, and of the index. Returns False if another process has the job by now."""
     same = jobs.c.id == job.id, jobs.c.attempts == job.attempts
     due = statements.to_micros(until)
