@@ -100,6 +100,7 @@ class Texts:
         if asks:
             order = order[keys[order] != asks]
         self._places, self._order, self._others = places, order, len(others)
+        self._common = np.full(len(order), np.nan)
         self.keys = keys[order]
         talks = talk_of(others.tolist()) if len(others) else {}
         here = [np.array([talks.get(key, -key) for key in others.tolist()], np.int64)]
@@ -116,12 +117,13 @@ class Texts:
 
     def commonness(self, rows: Rows) -> Column:
         """Return how much nearer than the mean text some are to all texts of their place, at least 0, in the order of `rows`."""
-        common, among, begin = np.zeros(len(rows)), self._order[rows], 0
+        new = rows[np.isnan(self._common[rows])]  # a search asks again and again for its best texts
+        self._common[new], among, begin = 0.0, self._order[new], 0
         for place in self._places:
             here = (begin <= among) & (among < begin + len(place.keys))
-            common[here] = place.commonness(among[here] - begin)
+            self._common[new[here]] = place.commonness(among[here] - begin)
             begin += len(place.keys)
-        return common
+        return self._common[rows]
 
     def by_speaker(self, value: Callable[[str], float]) -> Column:
         """Return for each text the value of its speaker; 0 if that is not known. Shape (n,)."""
@@ -352,15 +354,15 @@ def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
     """
-    support = scores.support(order)
-    best = float(support[:LEADING].max(initial=0.0))
+    best = float(scores.support(order[:LEADING]).max(initial=0.0))
     if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
-    worth = np.ones(len(order), np.bool_)
     if best < _SURE:
-        worth[_FEW:] = False
+        order = order[:_FEW]
     elif limit is not None:
-        worth[_LEAST:] = scores.total[order[_LEAST:]] >= _SHARE * scores.total[order[0]]
-    if limit is not None:
-        worth[1:] &= support[1:] >= _OWN
-    return order[worth]
+        is_near = scores.total[order] >= _SHARE * scores.total[order[0]]
+        is_near[:_LEAST] = True
+        order = order[is_near]
+    if limit is None:
+        return order
+    return np.concatenate([order[:1], order[1:][scores.support(order[1:]) >= _OWN]])
