@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, zip_longest
 from os.path import commonprefix
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -281,8 +280,8 @@ def find(
         if both.vector is None and question.own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [question.own, both], look
-        look = _look(connection, rt, scope, question.key, every, eligible, before.postings)
-        if len(look.texts.keys) > len(before.texts.keys):
+        look = _look(connection, rt, scope, question.key, every, eligible, before)
+        if look.texts is not before.texts:
             scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers)
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     return SearchResult(scope, question, look.texts, scores, eligible)
@@ -295,19 +294,21 @@ def _look(
     asks: int,
     every: Sequence[Query],
     eligible: frozenset[int] | None,
-    earlier: storage_words.Postings = MappingProxyType({}),
+    earlier: scoring.Look | None = None,
 ) -> scoring.Look:
-    """Return the texts that some queries look at, and which of them have the words; some may be known already."""
+    """Return the texts that some queries look at, and which of them have the words; for fewer queries that may be known."""
     is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [terms.question_terms(one.text, _spoken(languages, one.text)) for one in every]
-    new = [word for word in dict.fromkeys(chain(*words)) if word not in earlier]
-    postings = dict(earlier)
+    postings = dict(earlier.postings) if earlier is not None else {}
+    new = [word for word in dict.fromkeys(chain(*words)) if word not in postings]
     for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
         answers = one.keys != asks
         postings[word] = storage_words.Holders(one.keys[answers], one.times[answers])
     worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
+    if earlier is not None and not is_indexed and np.isin(worded, earlier.texts.keys).all():
+        return earlier._replace(words=words, postings=postings)
     if own is None:
         own = columns_of(connection, _chosen(rt, every, worded, eligible))
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
