@@ -50,6 +50,11 @@ _FEW, _LEAST = 3, 4  # lines between the two bars, and above both at least
 _SHARE, _OWN = 0.47, 1.5
 """Share of the best score that a line needs, and the support that each line but the first needs itself."""
 
+# chosen on: small talk of these talks, and `languages.json`; kept on the three others
+_BREVITY, _LONG = 2.0, 10
+"""A question of fewer tokens than the second number needs more support, the first number for each factor of e: texts are near to
+"thanks, bye" by chance."""
+
 _USUAL = 1000
 """Minimum number of texts for a word's information: ten texts do not show how rare a word is."""
 
@@ -168,6 +173,7 @@ class Scores:
         cosines: Of the nearest passage, NaN without a vector. Shape (n,).
         words: The question's words, each with the texts that have it.
         has_words: Whether the question has any word that is not a stop word.
+        brevity: The support that counts for nothing, since the question is so short that texts are near it by chance.
     """
 
     total: Column
@@ -176,6 +182,7 @@ class Scores:
     cosines: Column
     words: Postings
     has_words: bool
+    brevity: float
 
     def with_round(self, both: Scores) -> Scores:
         """Return the scores of a question that goes on, with those of the same together with the round before it."""
@@ -190,6 +197,7 @@ class Scores:
             np.fmax(self.cosines, both.cosines),
             {**both.words, **self.words},
             both.has_words,
+            both.brevity,
         )
 
     def reasons(self, place: int, words: Sequence[str]) -> tuple[Reason, ...]:
@@ -237,7 +245,9 @@ class Look(NamedTuple):
     scale: SimilarityScale
 
 
-def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers: Collection[str]) -> Scores:
+def score(
+    look: Look, vector: FloatVector | None, words: Sequence[str], speakers: Collection[str], tokens: int
+) -> Scores:
     """Return what texts are worth for a question.
 
     Args:
@@ -245,6 +255,7 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
         vector: The question's; None: words alone count.
         words: The question's index terms without stop words.
         speakers: The parts of names of speakers that the question has.
+        tokens: How long the question is.
     """
     texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
@@ -293,9 +304,9 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     np.maximum.at(best, session, near)
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
     total: Column = sum(parts.values(), np.zeros(len(keys)))
-    return Scores(
-        total, support, parts, cosines, {word: postings.get(word, NOWHERE) for word in words}, bool(words)
-    )
+    every = {word: postings.get(word, NOWHERE) for word in words}
+    brevity = _BREVITY * max(0.0, math.log(_LONG / max(1, tokens)))
+    return Scores(total, support, parts, cosines, every, bool(words), brevity)
 
 
 def _rarity(counts: NDArray[np.int64], every: int) -> Column:
@@ -354,7 +365,7 @@ def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
     """
-    best = float(scores.support(order[:LEADING]).max(initial=0.0))
+    best = float(scores.support(order[:LEADING]).max(initial=0.0)) - scores.brevity
     if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
     if best < _SURE:
@@ -365,4 +376,5 @@ def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
         order = order[is_near]
     if limit is None:
         return order
-    return np.concatenate([order[:1], order[1:][scores.support(order[1:]) >= _OWN]])
+    others = order[1:]
+    return np.concatenate([order[:1], others[scores.support(others) - scores.brevity >= _OWN]])

@@ -34,6 +34,7 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.preview import ELLIPSIS
 from memlayer_core.messages.render import changed_on, quote_line
 from memlayer_core.models.embed import query_vector
+from memlayer_core.models.tokens import estimate
 from memlayer_core.recall import score as scoring, sql
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
@@ -275,15 +276,17 @@ def find(
     """
     eligible = _eligible_keys(connection, scope, recall_filter)
     look = _look(connection, rt, scope, question.key, [question.own], eligible)
-    scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers)
+    tokens = estimate(question.own.text)
+    scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers, tokens)
     if (both := question.both) is not None and scoring.bears(look.texts, scores) < scoring.FOLLOWS:
         if both.vector is None and question.own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [question.own, both], look
         look = _look(connection, rt, scope, question.key, every, eligible, before)
         if look.texts is not before.texts:
-            scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers)
-        scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
+            scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers, tokens)
+        tokens = estimate(both.text)
+        scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers, tokens))
     return SearchResult(scope, question, look.texts, scores, eligible)
 
 

@@ -132,6 +132,16 @@ def test_a_question_that_names_nothing_is_asked_with_the_round_before_it(memory)
         assert "84 euros" in new.context().recall
 
 
+def test_a_word_of_thanks_recalls_nothing_and_one_word_that_is_asked_for_recalls_what_has_it(memory) -> None:
+    soup, dentist = "Thanks for the soup, my throat is better.", "The dentist pulled the tooth on Tuesday."
+    for place, text in enumerate((soup, dentist, "Mia moved to Porto.", "We fly on Friday with the dog.")):
+        said(memory, text, session_id=f"s{place}")
+    for short in ("thanks, bye", "Thanks!", "thanks a lot!"):
+        assert lines(memory, short) == [], short
+    assert lines(memory, "dentist?") == [dentist]
+    assert soup in lines(memory, "Who told me thanks for the soup again, was it my mother?")
+
+
 def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
     said(memory, *(f"Take care, John, bye number {number}!" for number in range(20)))
     said(memory, "The doctor says that his blood pressure is too high.")
