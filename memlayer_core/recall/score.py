@@ -52,7 +52,7 @@ _SHARE, _OWN = 0.47, 1.5
 
 # chosen on: small talk of these talks, and `languages.json`; kept on the three others
 _BREVITY, _LONG = 2.0, 10
-"""A question of fewer tokens than the second number needs more support, the first number for each factor of e: texts are near to
+"""A message of fewer tokens than the second number needs more support, the first number for each factor of e: texts are near to
 "thanks, bye" by chance."""
 
 _USUAL = 1000
@@ -173,7 +173,7 @@ class Scores:
         cosines: Of the nearest passage, NaN without a vector. Shape (n,).
         words: The question's words, each with the texts that have it.
         has_words: Whether the question has any word that is not a stop word.
-        brevity: The support that counts for nothing, since the question is so short that texts are near it by chance.
+        brevity: The support that counts for nothing, since the message is so short that texts are near it by chance.
     """
 
     total: Column
@@ -246,7 +246,11 @@ class Look(NamedTuple):
 
 
 def score(
-    look: Look, vector: FloatVector | None, words: Sequence[str], speakers: Collection[str], tokens: int
+    look: Look,
+    vector: FloatVector | None,
+    words: Sequence[str],
+    speakers: Collection[str],
+    tokens: int | None = None,
 ) -> Scores:
     """Return what texts are worth for a question.
 
@@ -255,7 +259,7 @@ def score(
         vector: The question's; None: words alone count.
         words: The question's index terms without stop words.
         speakers: The parts of names of speakers that the question has.
-        tokens: How long the question is.
+        tokens: How long the message is that may ask nothing; None: somebody asks.
     """
     texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
@@ -305,7 +309,7 @@ def score(
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
     total: Column = sum(parts.values(), np.zeros(len(keys)))
     every = {word: postings.get(word, NOWHERE) for word in words}
-    brevity = _BREVITY * max(0.0, math.log(_LONG / max(1, tokens)))
+    brevity = _BREVITY * max(0.0, math.log(_LONG / max(1, _LONG if tokens is None else tokens)))
     return Scores(total, support, parts, cosines, every, bool(words), brevity)
 
 

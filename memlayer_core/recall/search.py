@@ -148,6 +148,7 @@ class Query:
         vector: Its vector; None: words are searched alone.
         problem: Why the embedder gave no vector; None if it was not asked, or gave one.
         neighbours: The nearest texts of an index; None: vectors are compared on the snapshot.
+        tokens: How long the message is that asks; None: somebody asks in so many words, so it may be short.
     """
 
     text: str
@@ -155,6 +156,7 @@ class Query:
     vector: FloatVector | None = None
     problem: str | None = None
     neighbours: Sequence[Neighbour] | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +186,13 @@ def round_before(before: Sequence[Message]) -> str:
 
 
 def read_question(
-    connection: Connection, statistics: ScopeStatistics, query: str, before: str = "", key: int = 0
+    connection: Connection,
+    statistics: ScopeStatistics,
+    query: str,
+    before: str = "",
+    key: int = 0,
+    *,
+    is_message: bool = False,
 ) -> Question:
     """Return what is searched for, without vectors.
 
@@ -194,6 +202,7 @@ def read_question(
         query: A question or words.
         before: The round before it.
         key: Key of the message that asks; 0: there is none.
+        is_message: Whether it is what the user says next, which may ask nothing.
     """
     query, spoken = terms.readable(query), storage_words.owner(statistics.number) + terms.SPOKEN
     names = terms.possible_names(query)
@@ -204,8 +213,9 @@ def read_question(
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
     bare = _SPACE.sub(" ", bare).strip()
-    own = Query(bare if any(map(str.isalnum, bare)) else query, frozenset(named))
-    both = replace(own, text=f"{before} {own.text}") if before else None
+    asked = bare if any(map(str.isalnum, bare)) else query
+    own = Query(asked, frozenset(named), tokens=estimate(asked) if is_message else None)
+    both = replace(own, text=f"{before} {asked}", tokens=None) if before else None
     return Question(own, both, key, statistics)
 
 
@@ -275,18 +285,17 @@ def find(
         recall_filter: What may be found, checked; None: everything.
     """
     eligible = _eligible_keys(connection, scope, recall_filter)
-    look = _look(connection, rt, scope, question.key, [question.own], eligible)
-    tokens = estimate(question.own.text)
-    scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers, tokens)
+    own = question.own
+    look = _look(connection, rt, scope, question.key, [own], eligible)
+    scores = scoring.score(look, own.vector, look.words[0], own.speakers, own.tokens)
     if (both := question.both) is not None and scoring.bears(look.texts, scores) < scoring.FOLLOWS:
-        if both.vector is None and question.own.vector is not None and rt.embeds_here:
+        if both.vector is None and own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
-        every, before = [question.own, both], look
+        every, before = [own, both], look
         look = _look(connection, rt, scope, question.key, every, eligible, before)
         if look.texts is not before.texts:
-            scores = scoring.score(look, question.own.vector, look.words[0], question.own.speakers, tokens)
-        tokens = estimate(both.text)
-        scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers, tokens))
+            scores = scoring.score(look, own.vector, look.words[0], own.speakers, own.tokens)
+        scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     return SearchResult(scope, question, look.texts, scores, eligible)
 
 

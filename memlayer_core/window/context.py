@@ -244,7 +244,7 @@ def _read_newest(
         of_round = recall_search.round_before([one.message for one in before])
         # A long question may be shortened: what is left out of it is found like anything else.
         own = found.key if is_asked and found is not None and len(passages(asked)) == 1 else 0
-        question = recall_search.read_question(connection, begin.own, asked, of_round, own)
+        question = recall_search.read_question(connection, begin.own, asked, of_round, own, is_message=True)
     is_known = found is not None and (
         found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)
     )

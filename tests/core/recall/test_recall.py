@@ -140,6 +140,8 @@ def test_a_word_of_thanks_recalls_nothing_and_one_word_that_is_asked_for_recalls
         assert lines(memory, short) == [], short
     assert lines(memory, "dentist?") == [dentist]
     assert soup in lines(memory, "Who told me thanks for the soup again, was it my mother?")
+    asks = memory.chat(user_id="ada", session_id="a fresh one").recall("thanks")
+    assert [hit.text for hit in asks] == [soup], "somebody asks in so many words"
 
 
 def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
