@@ -172,6 +172,7 @@ def main():
     with serving(asked.python, asked.model or found.stdout.strip()) as url:
         for name, model in models(url):
             rows[name] = model if isinstance(model, str) else measured(model, turns)
+            print(f"{name}: {json.dumps(rows[name])}", file=sys.stderr)  # it takes long: nothing is lost
     goals = [one for name, row in rows.items() if not isinstance(row, str) for one in goals_of(name, row)]
     tell({"models": rows, "goals": goals}, asked, show)
 
