@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from memlayer_core.models.tokens import estimate
 from memlayer_core.recall.model import Reason
 from memlayer_core.seams import FloatVector, SimilarityScale
 from memlayer_core.storage.terms import name_parts
@@ -173,7 +174,6 @@ class Scores:
         cosines: Of the nearest passage, NaN without a vector. Shape (n,).
         words: The question's words, each with the texts that have it.
         has_words: Whether the question has any word that is not a stop word.
-        brevity: The support that counts for nothing, since the message is so short that texts are near it by chance.
     """
 
     total: Column
@@ -182,22 +182,16 @@ class Scores:
     cosines: Column
     words: Postings
     has_words: bool
-    brevity: float
 
     def with_round(self, both: Scores) -> Scores:
         """Return the scores of a question that goes on, with those of the same together with the round before it."""
-        nothing = np.zeros(len(self.total))
         return Scores(
             self.total + both.total,
             lambda rows: np.maximum(self.support(rows), both.support(rows)),
-            {
-                name: self.parts.get(name, nothing) + both.parts.get(name, nothing)
-                for name in {**self.parts, **both.parts}
-            },
+            {name: part + both.parts[name] for name, part in self.parts.items()},
             np.fmax(self.cosines, both.cosines),
             {**both.words, **self.words},
             both.has_words,
-            both.brevity,
         )
 
     def reasons(self, place: int, words: Sequence[str]) -> tuple[Reason, ...]:
@@ -245,13 +239,7 @@ class Look(NamedTuple):
     scale: SimilarityScale
 
 
-def score(
-    look: Look,
-    vector: FloatVector | None,
-    words: Sequence[str],
-    speakers: Collection[str],
-    tokens: int | None = None,
-) -> Scores:
+def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers: Collection[str]) -> Scores:
     """Return what texts are worth for a question.
 
     Args:
@@ -259,7 +247,6 @@ def score(
         vector: The question's; None: words alone count.
         words: The question's index terms without stop words.
         speakers: The parts of names of speakers that the question has.
-        tokens: How long the message is that may ask nothing; None: somebody asks.
     """
     texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
@@ -309,8 +296,7 @@ def score(
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
     total: Column = sum(parts.values(), np.zeros(len(keys)))
     every = {word: postings.get(word, NOWHERE) for word in words}
-    brevity = _BREVITY * max(0.0, math.log(_LONG / max(1, _LONG if tokens is None else tokens)))
-    return Scores(total, support, parts, cosines, every, bool(words), brevity)
+    return Scores(total, support, parts, cosines, every, bool(words))
 
 
 def _rarity(counts: NDArray[np.int64], every: int) -> Column:
@@ -361,15 +347,17 @@ def bears(texts: Texts, scores: Scores) -> float:
     return float(scores.support(texts.order(scores.total, limit=LEADING)).max(initial=0.0))
 
 
-def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
+def told(scores: Scores, order: Rows, limit: int | None, message: str = "") -> Rows:
     """Return which texts of an order are worth their tokens: none if nothing is relevant to the question.
 
     Args:
         scores: The scores.
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
+        message: The message that asks: near to a short one, texts are by chance; empty: somebody asks in so many words.
     """
-    best = float(scores.support(order[:LEADING]).max(initial=0.0)) - scores.brevity
+    chance = _BREVITY * max(0.0, math.log(_LONG / max(1, estimate(message)))) if message else 0.0
+    best = float(scores.support(order[:LEADING]).max(initial=0.0)) - chance
     if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
     if best < _SURE:
@@ -378,7 +366,6 @@ def told(scores: Scores, order: Rows, limit: int | None) -> Rows:
         is_near = scores.total[order] >= _SHARE * scores.total[order[0]]
         is_near[:_LEAST] = True
         order = order[is_near]
-    if limit is None:
-        return order
-    others = order[1:]
-    return np.concatenate([order[:1], others[scores.support(others) - scores.brevity >= _OWN]])
+    if limit is not None:
+        order = np.concatenate([order[:1], order[1:][scores.support(order[1:]) - chance >= _OWN]])
+    return order

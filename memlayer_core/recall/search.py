@@ -34,7 +34,6 @@ from memlayer_core.messages.model import Session
 from memlayer_core.messages.preview import ELLIPSIS
 from memlayer_core.messages.render import changed_on, quote_line
 from memlayer_core.models.embed import query_vector
-from memlayer_core.models.tokens import estimate
 from memlayer_core.recall import score as scoring, sql
 from memlayer_core.recall.model import Hit, Hits, Reason, RecallFilter
 from memlayer_core.recall.pack import LINE, excerpt, pack, says_again
@@ -133,7 +132,6 @@ def search_scope(connection: Connection, reader: Reader, begin: sql.Beginning) -
 
 # Reads what is asked, and has it embedded.
 
-_SPACE = re.compile(r"\s+")
 _FIRST_CJK = "\u2e80"  # from here on, names stand among other words without spaces
 _OF_ROUND = 300  # characters of a question and of an answer that are asked with what follows them
 
@@ -148,7 +146,6 @@ class Query:
         vector: Its vector; None: words are searched alone.
         problem: Why the embedder gave no vector; None if it was not asked, or gave one.
         neighbours: The nearest texts of an index; None: vectors are compared on the snapshot.
-        tokens: How long the message is that asks; None: somebody asks in so many words, so it may be short.
     """
 
     text: str
@@ -156,7 +153,6 @@ class Query:
     vector: FloatVector | None = None
     problem: str | None = None
     neighbours: Sequence[Neighbour] | None = None
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,13 +182,7 @@ def round_before(before: Sequence[Message]) -> str:
 
 
 def read_question(
-    connection: Connection,
-    statistics: ScopeStatistics,
-    query: str,
-    before: str = "",
-    key: int = 0,
-    *,
-    is_message: bool = False,
+    connection: Connection, statistics: ScopeStatistics, query: str, before: str = "", key: int = 0
 ) -> Question:
     """Return what is searched for, without vectors.
 
@@ -202,7 +192,6 @@ def read_question(
         query: A question or words.
         before: The round before it.
         key: Key of the message that asks; 0: there is none.
-        is_message: Whether it is what the user says next, which may ask nothing.
     """
     query, spoken = terms.readable(query), storage_words.owner(statistics.number) + terms.SPOKEN
     names = terms.possible_names(query)
@@ -212,10 +201,9 @@ def read_question(
     for written in sorted(named.values(), key=len, reverse=True):
         alone = (r"(?<!\w)", r"(?:['\u2019]s)?(?!\w)") if written[0] < _FIRST_CJK else ("", "")
         bare = re.sub(re.escape(written).join(alone), " ", bare)
-    bare = _SPACE.sub(" ", bare).strip()
-    asked = bare if any(map(str.isalnum, bare)) else query
-    own = Query(asked, frozenset(named), tokens=estimate(asked) if is_message else None)
-    both = replace(own, text=f"{before} {asked}", tokens=None) if before else None
+    bare = " ".join(bare.split())
+    own = Query(bare if any(map(str.isalnum, bare)) else query, frozenset(named))
+    both = replace(own, text=f"{before} {own.text}") if before else None
     return Question(own, both, key, statistics)
 
 
@@ -287,14 +275,14 @@ def find(
     eligible = _eligible_keys(connection, scope, recall_filter)
     own = question.own
     look = _look(connection, rt, scope, question.key, [own], eligible)
-    scores = scoring.score(look, own.vector, look.words[0], own.speakers, own.tokens)
+    scores = scoring.score(look, own.vector, look.words[0], own.speakers)
     if (both := question.both) is not None and scoring.bears(look.texts, scores) < scoring.FOLLOWS:
         if both.vector is None and own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [own, both], look
         look = _look(connection, rt, scope, question.key, every, eligible, before)
         if look.texts is not before.texts:
-            scores = scoring.score(look, own.vector, look.words[0], own.speakers, own.tokens)
+            scores = scoring.score(look, own.vector, look.words[0], own.speakers)
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     return SearchResult(scope, question, look.texts, scores, eligible)
 
@@ -588,6 +576,7 @@ def choose(
     first: int,
     visible: Sequence[Message],
     line_limit: int | None,
+    message: str = "",
 ) -> tuple[list[Line], int]:
     """Return the lines that are worth their tokens, the best first, and how many of them may be shown.
 
@@ -602,21 +591,20 @@ def choose(
         first: Position of the first turn in the context, or in one of its summaries.
         visible: Messages that the context already has.
         line_limit: How many lines there may be; None: any number.
+        message: The message that asks; empty: somebody asks in so many words.
     """
     order = result.texts.order(result.scores.total, hidden, _MOST)
-    if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit)):
+    if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, message)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, session, first, visible)
     # What is not shown, or is already shown, is not a measure for the others.
-    worth = scoring.told(result.scores, np.array([one.row for one in lines], np.int64), line_limit)[
-        :line_limit
-    ]
+    every = np.array([one.row for one in lines], np.int64)
+    worth = scoring.told(result.scores, every, line_limit, message)[:line_limit]
     if rt.reranker is not None:
         return explain(connection, result, lines), len(worth)
     rows = set(worth.tolist())
-    chosen = _without_many_episodes([one for one in lines if one.row in rows])
-    chosen = explain(connection, result, chosen)
+    chosen = explain(connection, result, _without_many_episodes([one for one in lines if one.row in rows]))
     chosen = _with_current_facts(connection, rt, result, chosen, visible)
     return chosen, len(chosen[:line_limit])
 

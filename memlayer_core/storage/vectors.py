@@ -520,9 +520,7 @@ def layout(connection: sa.Connection) -> Layout:
         shards=int(known["shards"]),
         embedder=known.get("embedder"),
         dimension=int(dimension) if dimension is not None else None,
-        scales={language: SimilarityScale(*pair) for language, pair in json.loads(scales).items()}
-        if scales
-        else None,
+        scales={name: SimilarityScale(*pair) for name, pair in json.loads(scales or "{}").items()} or None,
         secret=known["secret"],
     )
 

@@ -198,8 +198,7 @@ _SEARCH, _NARROW_SEARCH = _first_texts(), _first_texts(_IS_NEAR)
 
 def _together(connection: sa.Connection, terms: Sequence[str], narrow: Mapping[str, str]) -> list[int]:
     """Return the first texts that contain all of some common words. It reads no further than these."""
-    others = [(table.alias(), term) for term in terms[1:]]
-    has_others = [sa.exists().where(one.c.word == term, one.c.text == table.c.text) for one, term in others]
-    query = sa.select(table.c.text).where(table.c.word == terms[0], *has_others)
-    query = query.where(*([_IS_NEAR] if narrow else [])).order_by(table.c.text).limit(MOST_ROWS)
-    return list(connection.scalars(query, narrow))
+    query = sa.select(table.c.text).where(table.c.word == terms[0], *([_IS_NEAR] if narrow else []))
+    for other, term in ((table.alias(), term) for term in terms[1:]):
+        query = query.where(sa.exists().where(other.c.word == term, other.c.text == table.c.text))
+    return list(connection.scalars(query.order_by(table.c.text).limit(MOST_ROWS), narrow))

@@ -244,7 +244,7 @@ def _read_newest(
         of_round = recall_search.round_before([one.message for one in before])
         # A long question may be shortened: what is left out of it is found like anything else.
         own = found.key if is_asked and found is not None and len(passages(asked)) == 1 else 0
-        question = recall_search.read_question(connection, begin.own, asked, of_round, own, is_message=True)
+        question = recall_search.read_question(connection, begin.own, asked, of_round, own)
     is_known = found is not None and (
         found.key or any(one.has_own_id and one.message.id == said.id for one in drafts)
     )
@@ -327,10 +327,10 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
             view.first if view.summary_first is None else view.summary_first,
             [part.message for part in view.window],
             rt.settings.recall_lines,
+            result.question.own.text if result.question.both is None else "",  # else a short one goes on
         )
-        recall = replace(
-            _recalled(rt, seen.scope, lines[:line_limit], budget), notes=result.notes, reserve=reserve
-        )
+        recall = _recalled(rt, seen.scope, lines[:line_limit], budget)
+        recall = replace(recall, notes=result.notes, reserve=reserve)
         return _Selection(seen, view, recall, lines, line_limit, budget, is_searched=True)
 
     view = read_view(seen, 0)

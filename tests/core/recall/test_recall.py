@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,14 +133,11 @@ def test_a_question_that_names_nothing_is_asked_with_the_round_before_it(memory)
 
 def test_a_word_of_thanks_recalls_nothing_and_one_word_that_is_asked_for_recalls_what_has_it(memory) -> None:
     soup, dentist = "Thanks for the soup, my throat is better.", "The dentist pulled the tooth on Tuesday."
-    for place, text in enumerate((soup, dentist, "Mia moved to Porto.", "We fly on Friday with the dog.")):
-        said(memory, text, session_id=f"s{place}")
-    for short in ("thanks, bye", "Thanks!", "thanks a lot!"):
-        assert lines(memory, short) == [], short
+    said(memory, soup, "We fly on Friday with the dog.", "Mia moved to Porto.", dentist)
+    assert not any(lines(memory, short) for short in ("thanks, bye", "Thanks!", "thanks a lot!"))
     assert lines(memory, "dentist?") == [dentist]
     assert soup in lines(memory, "Who told me thanks for the soup again, was it my mother?")
-    asks = memory.chat(user_id="ada", session_id="a fresh one").recall("thanks")
-    assert [hit.text for hit in asks] == [soup], "somebody asks in so many words"
+    assert [hit.text for hit in memory.chat(user_id="ada").recall("thanks")] == [soup], "it is asked for"
 
 
 def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
@@ -332,21 +328,14 @@ def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory) -> No
 TRAMS = "我每天坐电车去上班，晚上回家看书。"
 
 
-def test_of_a_very_long_query_its_beginning_and_its_end_are_read_and_no_more(memory) -> None:
-    """Nor does a huge message cost a later context anything to speak of."""
-    chat = said(memory, "My dentist is called Wilhelmina.")
-    began = time.thread_time()
-    for filler in ("The fox jumps over the dog near number nine. ", TRAMS):
-        pasted = filler * (2_000_000 // len(filler))
-        for query in (f"{pasted} What is my dentist called?", f"What is my dentist called? {pasted}"):
-            assert memory.search(query, user_id="ada")[0].text == "My dentist is called Wilhelmina."
-    assert time.thread_time() - began < 2  # it was three seconds for each of them
-    said(memory, TRAMS * 20_000)
-    chat.context()
-    began = time.thread_time()
-    for _ in range(3):
-        chat.context()
-    assert time.thread_time() - began < 1.5  # it was five seconds for each of them
+def test_of_a_very_long_query_its_beginning_and_its_end_are_read_and_no_more() -> None:
+    embedder = FlakyEmbedder(HashingEmbedder())
+    with Memory.in_memory(embedder=embedder, settings=PROMPT) as memory:
+        said(memory, "My dentist is called Wilhelmina.")
+        for pasted in (40_000 * "The fox jumps over the dog near number nine. ", 100_000 * TRAMS):
+            for query in (f"{pasted} What is my dentist called?", f"What is my dentist called? {pasted}"):
+                assert memory.search(query, user_id="ada")[0].text == "My dentist is called Wilhelmina."
+                assert len(embedder.queries[-1]) < 2100
 
 
 def test_a_result_of_a_tool_is_recalled_in_its_own_session_alone_unless_a_setting_says_so() -> None:
