@@ -377,7 +377,7 @@ def test_a_record_is_told_to_those_it_names_and_to_nobody_else(store) -> None:
         own = said if name == "louis" else []
         assert sorted(texts(store, reach.user_id, all_versions=True, **whose)) == own
     cook = store.chat(user_id="bob", roles=["editor"])
-    cook.add("user", "nuts")
+    cook.add("user", "Which nuts are left, and what number was that?")
     for chat in (cook, cook.fork()):
         assert said[3] in chat.context().recall
 
