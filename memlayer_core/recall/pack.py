@@ -26,9 +26,7 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
 
 
 _SHORT = 3  # words of a text below which it does not count as a repetition
-_REPEATED = (
-    0.5  # share of a line's words that stand in order in earlier texts: from there on it repeats these
-)
+_REPEATED = 0.5  # share of a line's words in order in earlier texts, from which on it repeats these
 
 
 def says_again(text: str, earlier: Iterable[str]) -> bool:

@@ -354,7 +354,7 @@ def told(scores: Scores, order: Rows, limit: int | None, message: str = "") -> R
         scores: The scores.
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
-        message: The message that asks: near to a short one, texts are by chance; empty: somebody asks in so many words.
+        message: The message that asks; empty: somebody asks in so many words, so it may be short.
     """
     chance = _BREVITY * max(0.0, math.log(_LONG / max(1, estimate(message)))) if message else 0.0
     best = float(scores.support(order[:LEADING]).max(initial=0.0)) - chance

@@ -591,7 +591,7 @@ def choose(
         first: Position of the first turn in the context, or in one of its summaries.
         visible: Messages that the context already has.
         line_limit: How many lines there may be; None: any number.
-        message: The message that asks; empty: somebody asks in so many words.
+        message: The message that asks; empty: somebody asks in so many words, so it may be short.
     """
     order = result.texts.order(result.scores.total, hidden, _MOST)
     if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, message)):
