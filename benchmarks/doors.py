@@ -17,9 +17,9 @@ indexed first, and the worker then rests until the turns are over. A turn costs:
 - `caller`: processor time of the calling thread (`time.thread_time`), in milliseconds, the median of the turns;
 - `whole`: processor time of the process (`time.process_time`), in milliseconds, the mean of the turns. The turns are
   indexed inside the measurement: it ends with `flush`;
-- `statements`: SQL statements, as SQLite itself reports them, the median of the turns; of memlayer's journal and of
-  `SQLChatMessageHistory`. `writes`: transactions of memlayer that take the lock for writing. The worker's own are left
-  out of both;
+- `statements`: SQL statements, as SQLite itself reports them (one for each row of an `INSERT` of many), the median of a few
+  further turns, since reporting costs time; of memlayer's journal and of `SQLChatMessageHistory`. `writes`: transactions of
+  memlayer that take the lock for writing. The worker's own are left out of both;
 - `hops`: calls that an async turn (`ainvoke`, `achat`) hands to memlayer's threads, the median of the turns. The
   application's threads get none.
 
@@ -38,7 +38,9 @@ import tempfile
 import threading
 import time
 import warnings
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from sqlite3 import ProgrammingError
 
 from goals import goal, options, tell
 from sqlalchemy import event
@@ -49,6 +51,7 @@ from memlayer_core import Memory, Settings
 from memlayer_core.storage.sqlite import Writer
 
 LENGTHS = 100, 1000
+APART = 5  # turns that are not timed: two that prepare, and three whose statements are counted
 TOKEN_LIMIT = 1500
 GOAL_CALLER = 8.0
 GOAL_WHOLE = 15.0
@@ -63,6 +66,7 @@ class Counter:
 
     def __init__(self):
         self.statements = self.writes = self.hops = 0
+        self.connections = []
         self.background = False  # whether the writer's thread works for the worker
         event.listen(Pool, "connect", self.watch)
         write = Writer.run
@@ -91,7 +95,18 @@ class Counter:
 
     def watch(self, connection, _):
         if hasattr(connection, "set_trace_callback"):
-            connection.set_trace_callback(self.note)
+            self.connections.append(connection)
+
+    @contextmanager
+    def reports(self):
+        """Let SQLite report its statements: it writes each with its values, which takes as long as a small turn."""
+        for connection in self.connections:
+            with suppress(ProgrammingError):  # it was closed
+                connection.set_trace_callback(self.note)
+        yield
+        for connection in self.connections:
+            with suppress(ProgrammingError):
+                connection.set_trace_callback(None)
 
     def note(self, statement):
         if statement.startswith("--"):  # SQLite's own, inside of another one
@@ -360,12 +375,12 @@ def measure(door, way, length, turns, counter):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         subject = door(way, Path(folder), length)
         talk = Talk(f"turns of {length}")
-        questions = [talk.text() for _ in range(2 * turns + 4)]
+        questions = [talk.text() for _ in range(2 * (turns + APART))]
         try:
             found = {}
             if subject.turn is not None:
-                found["sync"] = blocking(subject, questions[: turns + 2], counter)
-            found["async"] = asyncio.run(awaiting(subject, questions[turns + 2 :], counter))
+                found["sync"] = blocking(subject, questions[: turns + APART], counter)
+            found["async"] = asyncio.run(awaiting(subject, questions[turns + APART :], counter))
             return found
         finally:
             subject.store.close()
@@ -373,26 +388,43 @@ def measure(door, way, length, turns, counter):
 
 def blocking(subject, questions, counter):
     costs = Costs(subject, counter)
-    for question in questions[:2]:  # everything is imported
+    first, timed, last = apart(questions)
+    for question in first:  # everything is imported
         subject.turn(question)
     costs.begin()
-    for question in questions[2:]:
+    for question in timed:
         start = time.thread_time()
         subject.turn(question)
         costs.note(start)
-    return costs.end()
+    costs.end()
+    with counter.reports():
+        for question in last:
+            subject.turn(question)
+            costs.count()
+    return costs.told()
 
 
 async def awaiting(subject, questions, counter):
     costs = Costs(subject, counter)
-    for question in questions[:2]:
+    first, timed, last = apart(questions)
+    for question in first:
         await subject.aturn(question)
     costs.begin()
-    for question in questions[2:]:
+    for question in timed:
         start = time.thread_time()
         await subject.aturn(question)
         costs.note(start)
-    return costs.end()
+    costs.end()
+    with counter.reports():
+        for question in last:
+            await subject.aturn(question)
+            costs.count()
+    return costs.told()
+
+
+def apart(questions):
+    """Return the questions of turns that prepare, of those that are timed, and of those whose statements are counted."""
+    return questions[:2], questions[2 : 2 - APART], questions[2 - APART :]
 
 
 class Costs:
@@ -404,20 +436,24 @@ class Costs:
 
     def begin(self):
         self.subject.store.settle()
-        self.counter.take()
         self.start = time.process_time()
 
     def note(self, start):
         self.caller.append(time.thread_time() - start)
-        self.counts.append(self.counter.take())
 
     def end(self):
         self.subject.store.settle()
-        whole = (time.process_time() - self.start) / len(self.caller)
+        self.whole = (time.process_time() - self.start) / len(self.caller)
+        self.counter.take()
+
+    def count(self):
+        self.counts.append(self.counter.take())
+
+    def told(self):
         statements, writes, hops = (statistics.median(column) for column in zip(*self.counts, strict=True))
         return {
             "caller": round(1000 * statistics.median(self.caller), 2),
-            "whole": round(1000 * whole, 2),
+            "whole": round(1000 * self.whole, 2),
             "statements": statements,
             "writes": writes,
             "hops": hops,
