@@ -91,9 +91,8 @@ def _id_checksum(message_id: str | None) -> str:
 
 def owner_of(chat: Chat) -> str:
     """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
-    return chat.scope.other_session("any").namespace + chat.memory.runtime.sign(chat.scope)(
-        chat.scope.session_bucket
-    )
+    key = chat.memory.runtime.sign(chat.scope)(chat.scope.session_bucket)
+    return chat.scope.other_session("any").namespace + key
 
 
 def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:
@@ -186,9 +185,10 @@ class AgentThread(Chat):
         first = _id_checksum(messages[0].id if messages else None)
         return len(messages) < len(self._seen) or (bool(self._seen) and first != self._seen[0][:_ID])
 
-    def _removals(self, entries: Iterable[str]) -> Counter[str]:
+    def _removals(self, entries: Sequence[str]) -> Counter[str]:
         """Return how many messages of the snapshot are missing, by the checksums of their ids."""
-        return self._ids - Counter(entry[:_ID] for entry in entries)
+        goes_on = entries[: len(self._seen)] == self._seen
+        return Counter() if goes_on else self._ids - Counter(entry[:_ID] for entry in entries)
 
     def _take(
         self, entries: Sequence[str], *, in_run: bool, pending: str = "", trims: bool = False
@@ -231,9 +231,9 @@ class AgentThread(Chat):
         self, messages: Sequence[BaseMessage], removals: Collection[str | None], answer: Sequence[BaseMessage]
     ) -> dict[str, Any]:
         """Return the snapshot of the state after a call of the model, when all messages are stored."""
-        trims = bool(self._removals(map(_entry, messages)))
-        rest = [_entry(one) for one in messages if one.id not in removals]
-        return self._take([*rest, *map(_entry, answer)], in_run=True, trims=trims)
+        entries = [*map(_entry, messages)]
+        rest = [entry for one, entry in zip(messages, entries, strict=True) if one.id not in removals]
+        return self._take([*rest, *map(_entry, answer)], in_run=True, trims=bool(self._removals(entries)))
 
     def finish(self, messages: Sequence[BaseMessage]) -> dict[str, Any]:
         """Store messages that the memory may not have, and return the snapshot of the state at the end of a run."""
