@@ -51,8 +51,8 @@ _FEW, _LEAST = 3, 4  # lines between the two bars, and above both at least
 _SHARE, _OWN = 0.47, 1.5
 """Share of the best score that a line needs, and the support that each line but the first needs itself."""
 
-# chosen on: small talk of these talks, and `languages.json`; kept on the three others
-_BREVITY, _LONG = 2.0, 10
+# chosen on: small talk and shortened questions of these talks, and `languages.json`; kept on the three others
+_BREVITY, _LONG = 1.0, 10
 """A message of fewer tokens than the second number needs more support, the first number for each factor of e: texts are near to
 "thanks, bye" by chance."""
 

@@ -132,12 +132,12 @@ def test_a_question_that_names_nothing_is_asked_with_the_round_before_it(memory)
 
 
 def test_a_word_of_thanks_recalls_nothing_and_one_word_that_is_asked_for_recalls_what_has_it(memory) -> None:
-    soup, dentist = "Thanks for the soup, my throat is better.", "The dentist pulled the tooth on Tuesday."
-    said(memory, soup, "We fly on Friday with the dog.", "Mia moved to Porto.", dentist)
-    assert not any(lines(memory, short) for short in ("thanks, bye", "Thanks!", "thanks a lot!"))
-    assert lines(memory, "dentist?") == [dentist]
-    assert soup in lines(memory, "Who told me thanks for the soup again, was it my mother?")
-    assert [hit.text for hit in memory.chat(user_id="ada").recall("thanks")] == [soup], "it is asked for"
+    letter = "Thanks for the long letter about the garden and the roof, it came this morning."
+    said(memory, "We fly to Porto on Friday night with the dog.", letter, "The dentist pulled a tooth.")
+    assert lines(memory, "ok thanks, bye") == []
+    assert lines(memory, "dentist?") == ["The dentist pulled a tooth."]
+    assert letter in lines(memory, "Did I say thanks for a letter, and when did it come?")
+    assert [hit.text for hit in memory.chat(user_id="ada").recall("ok thanks, bye")] == [letter]
 
 
 def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
