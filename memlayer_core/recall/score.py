@@ -123,7 +123,7 @@ class Texts:
 
     def commonness(self, rows: Rows) -> Column:
         """Return how much nearer than the mean text some are to all texts of their place, at least 0, in the order of `rows`."""
-        new = rows[np.isnan(self._common[rows])]  # a search asks again and again for its best texts
+        new = rows[np.isnan(self._common[rows])]  # a search asks several times for its best texts
         self._common[new], among, begin = 0.0, self._order[new], 0
         for place in self._places:
             here = (begin <= among) & (among < begin + len(place.keys))
@@ -354,7 +354,7 @@ def told(scores: Scores, order: Rows, limit: int | None, message: str = "") -> R
         scores: The scores.
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
-        message: The message that asks; empty: somebody asks in so many words, so it may be short.
+        message: The message that asks; empty: the caller asks with a query, which may be short.
     """
     chance = _BREVITY * max(0.0, math.log(_LONG / max(1, estimate(message)))) if message else 0.0
     best = float(scores.support(order[:LEADING]).max(initial=0.0)) - chance

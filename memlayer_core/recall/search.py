@@ -296,7 +296,7 @@ def _look(
     eligible: frozenset[int] | None,
     earlier: scoring.Look | None = None,
 ) -> scoring.Look:
-    """Return the texts that some queries look at, and which of them have the words; for fewer queries that may be known."""
+    """Return the texts that some queries look at, and which of them have the words. `earlier` is the look of the first query alone."""
     is_indexed = every[0].neighbours is not None
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
@@ -591,7 +591,7 @@ def choose(
         first: Position of the first turn in the context, or in one of its summaries.
         visible: Messages that the context already has.
         line_limit: How many lines there may be; None: any number.
-        message: The message that asks; empty: somebody asks in so many words, so it may be short.
+        message: The message that asks; empty: the caller asks with a query, which may be short.
     """
     order = result.texts.order(result.scores.total, hidden, _MOST)
     if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, message)):

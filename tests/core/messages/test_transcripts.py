@@ -16,12 +16,7 @@ from tuned import Tuned
 
 from examples import examples
 from memlayer_core import Chat, MaxRounds, Memory, Message, Scope
-from memlayer_core.errors import (
-    InvalidLimitError,
-    InvalidMessageError,
-    InvalidScopeError,
-    MessageTypeError,
-)
+from memlayer_core.errors import InvalidLimitError, InvalidMessageError, InvalidScopeError, MessageTypeError
 from memlayer_core.messages import flow, reads, writes
 from memlayer_core.messages.model import Batch
 from memlayer_core.testing import NOON

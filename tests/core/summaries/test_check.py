@@ -12,14 +12,7 @@ from memlayer_core.message import StoredMessage
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.scope import Scope
 from memlayer_core.summaries.check import CHECKS, Source, check, score_of, scripts_of, unwrapped
-from memlayer_core.summaries.prompt import (
-    INSTRUCTIONS,
-    first_rounds,
-    line_of,
-    parts,
-    request,
-    retry_prompt,
-)
+from memlayer_core.summaries.prompt import INSTRUCTIONS, first_rounds, line_of, parts, request, retry_prompt
 
 COUNT = token_counter("auto").text
 SAID = [
