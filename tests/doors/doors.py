@@ -10,13 +10,7 @@ from typing import Any, ClassVar
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-    ImageBlock,
-    TextBlock,
-    ThinkingBlock,
-    ToolCallBlock,
-)
+from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock, ToolCallBlock
 from llama_index.core.tools.calling import acall_tool, call_tool
 from promises import IMAGE, Line, arguments, places
 from scripted import speaking

@@ -148,6 +148,14 @@ def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
     assert [hit for hit in best if hit.text.startswith("The doctor")]
 
 
+def test_of_words_that_are_all_frequent_a_text_needs_each_one(memory, monkeypatch) -> None:
+    monkeypatch.setattr("memlayer_core.storage.words.MOST_ROWS", 5)
+    both = "The lantern of the harbour."
+    said(memory, *[f"The harbour {n}." for n in range(6)], *[f"The lantern {n}." for n in range(6)], both)
+    hits = memory.search("harbour lantern", user_id="ada", limit=20)
+    assert [hit.text for hit in hits if "words" in codes(hit)] == [both]
+
+
 def test_a_name_says_who_and_not_what(memory) -> None:
     for name in ("Sam", "Will", "An", "李伟"):
         parts = (f"{name} is funny today, part {number}." for number in range(6))
