@@ -9,11 +9,13 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import it from here)
+from sqlalchemy.engine.mock import MockConnection
 
 from memlayer_core import errors
 from memlayer_core.settings import Settings
@@ -289,8 +291,20 @@ def _version(connection: Connection) -> int:
     return int(found) if found is not None else 0
 
 
+@lru_cache(maxsize=2)
+def _definitions(dialect: sa.Dialect) -> list[str]:
+    """Return the statements that make the tables; to write them takes longer than to run them."""
+    written: list[str] = []
+    tables.create_all(
+        MockConnection(dialect, lambda one, *_: written.append(str(one.compile(dialect=dialect)))),
+        checkfirst=False,
+    )
+    return written
+
+
 def _create(connection: Connection, shards: int) -> None:
-    tables.create_all(connection, checkfirst=False)
+    for definition in _definitions(connection.dialect):
+        connection.exec_driver_sql(definition)
     fixed = {"store_id": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
     fixed |= {"shards": str(shards), "schema_version": str(SCHEMA_VERSION)}
     connection.execute(sa.insert(meta), [{"name": name, "value": value} for name, value in fixed.items()])

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
 from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
@@ -22,6 +23,7 @@ from memlayer_core.errors import ConfigurationError, StoreUnavailableError, os_e
 from memlayer_core.settings import Settings
 from memlayer_core.storage import files
 from memlayer_core.storage.database import Connections, Database, T, Work, damage_error, translate_errors
+from memlayer_core.storage.statements import Statement
 
 _READERS = max(2, os.cpu_count() or 2)
 """Reads at once; more than there are processors only makes them wait for the interpreter's lock in turns."""
@@ -46,7 +48,7 @@ class SqliteDatabase(Database):
         self._identity = files.identity_of(self._file) if self._file is not None else None
         self._gone = False
         self._readers = Connections(pool, self._engine)
-        writing = self._engine.execution_options(memlayer_begin="BEGIN IMMEDIATE")
+        writing = self._engine.execution_options(memlayer_begin=_BEGIN_WRITING)
         with translate_errors(), inside_sqlite():
             self._writer = Writer(writing.connect)
 
@@ -339,13 +341,10 @@ def _sqlite_engine(
             cached_statements=256,
         )
 
-    pooled = {"pool_size": _READERS, "max_overflow": 0, "pool_timeout": settings.busy_timeout}
-    engine = sa.create_engine(
-        "sqlite://" if file is None else f"sqlite:///{file}",
-        poolclass=poolclass,
-        creator=connect,
-        **(pooled if poolclass is QueuePool else {}),
-    )
+    pooled = {"pool_size": _READERS, "max_overflow": 0, "timeout": settings.busy_timeout}
+    pool = poolclass(connect, dialect=_DIALECT, **(pooled if poolclass is QueuePool else {}))
+    engine = sa.Engine(pool, _DIALECT, sa.URL.create("sqlite", database=str(file) if file else None))
+    engine.update_execution_options(compiled_cache=_COMPILED)
 
     def prepare(connection: Any, _: object) -> None:
         connection.isolation_level = None  # transactions begin where we say so
@@ -359,11 +358,10 @@ def _sqlite_engine(
             connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
 
     def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(connection.get_execution_options().get("memlayer_begin", "BEGIN"))
+        connection.get_execution_options().get("memlayer_begin", _BEGIN).run(connection, {})
 
     sa.event.listen(engine, "connect", prepare)
     sa.event.listen(engine, "begin", begin)
-    engine.dialect.statement_compiler = _Compiler
     return engine
 
 
@@ -372,6 +370,12 @@ class _Compiler(SQLiteCompiler):
 
     def get_from_hint_text(self, table: sa.FromClause, text: str | None) -> str | None:
         return text
+
+
+_DIALECT = sqlite.dialect(dbapi=sqlite3)  # one for all memories: a statement is compiled once for each dialect
+_DIALECT.statement_compiler = _Compiler
+_COMPILED = sa.util.LRUCache[Any, Any](500)
+_BEGIN, _BEGIN_WRITING = Statement(sa.text("BEGIN")), Statement(sa.text("BEGIN IMMEDIATE"))
 
 
 def _make_private(directory: Path) -> None:
