@@ -100,11 +100,16 @@ DEEP_ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("what", DEEP_ARGUMENTS)
-def test_an_argument_that_is_nested_without_end_is_refused_like_any_other(chat, what) -> None:
-    deep: list = []
+@pytest.fixture(scope="module")
+def deep() -> list:
+    nested: list = []
     for _ in range(200_000):
-        deep = [deep]
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize("what", DEEP_ARGUMENTS)
+def test_an_argument_that_is_nested_without_end_is_refused_like_any_other(chat, deep, what) -> None:
     with pytest.raises(MemlayerError) as refused:
         DEEP_ARGUMENTS[what](chat, deep)
     assert refused.value.hint
