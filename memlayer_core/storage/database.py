@@ -15,7 +15,6 @@ from typing import Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import Connection as Connection  # noqa: PLC0414  (others import it from here)
-from sqlalchemy.engine.mock import MockConnection
 
 from memlayer_core import errors
 from memlayer_core.settings import Settings
@@ -293,13 +292,14 @@ def _version(connection: Connection) -> int:
 
 @lru_cache(maxsize=2)
 def _definitions(dialect: sa.Dialect) -> list[str]:
-    """Return the statements that make the tables; to write them takes longer than to run them."""
-    written: list[str] = []
-    tables.create_all(
-        MockConnection(dialect, lambda one, *_: written.append(str(one.compile(dialect=dialect)))),
-        checkfirst=False,
-    )
-    return written
+    """Return the statements that make the tables, written once: that takes longer than to run them."""
+    for index in (index for table in tables.tables.values() for index in table.indexes):
+        # To name PostgreSQL's conditions in the tables would import it.
+        index.dialect_options[dialect.name]["where"] = index.dialect_options["sqlite"]["where"]
+    made: list[Any] = []
+    mock = sa.engine.mock.MockConnection(dialect, lambda one, *_: made.append(one))
+    tables.create_all(mock, checkfirst=False)
+    return [str(one.compile(dialect=dialect)) for one in made]
 
 
 def _create(connection: Connection, shards: int) -> None:

@@ -54,6 +54,7 @@ _DONE = Statement(
         outbox.c.version == sa.bindparam("seen"),
     )
 )
+_HOLD = Statement(sa.update(meta).where(meta.c.name == _INDEX).values(value=sa.bindparam("by")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +162,13 @@ def condemn(connection: sa.Connection, shard: int, now: datetime) -> None:
 
 def separate(connection: sa.Connection, few: int, shared: int, capacity: int, now: datetime) -> None:
     """Give each user who has more than `few` vectors a separate collection, as long as there are fewer than `capacity`."""
+    is_large = namespaces.c.vectors > few, namespaces.c.shard < shared
+    if not (large := connection.execute(sa.select(namespaces).where(*is_large).limit(capacity)).all()):
+        return
     newest = max(shared - 1, connection.scalar(sa.select(sa.func.max(namespaces.c.shard))) or 0)
     alone = sa.select(sa.func.count()).select_from(namespaces).where(namespaces.c.shard >= shared)
     left = max(0, capacity - shared - (connection.scalar(alone) or 0))
-    large = sa.select(namespaces).where(namespaces.c.vectors > few, namespaces.c.shard < shared).limit(left)
-    for number, row in enumerate(connection.execute(large).all(), newest + 1):
+    for number, row in enumerate(large[:left], newest + 1):
         is_theirs = namespaces.c.namespace == row.namespace
         _mark_where(connection, is_theirs)  # they leave the collection that others share
         connection.execute(sa.update(namespaces).where(is_theirs).values(shard=number))
@@ -204,7 +207,7 @@ def take(connection: sa.Connection, job: storage_jobs.Job, now: datetime, until:
 def give_back(connection: sa.Connection, job: storage_jobs.Job) -> None:
     """Let another job write to the index: this one is done."""
     if storage_jobs.finish_once(connection, [job]):
-        connection.execute(sa.update(meta).where(meta.c.name == _INDEX).values(value=""))
+        _HOLD.run(connection, {"by": ""})
 
 
 def begin_batch(
@@ -277,7 +280,7 @@ def _is_held(connection: sa.Connection, job: storage_jobs.Job, until: datetime) 
     due = statements.to_micros(until)
     if connection.execute(sa.update(jobs).where(*same).values(due=due)).rowcount != 1:
         return False
-    connection.execute(sa.update(meta).where(meta.c.name == _INDEX).values(value=f"{job.id} {due}"))
+    _HOLD.run(connection, {"by": f"{job.id} {due}"})
     return True
 
 

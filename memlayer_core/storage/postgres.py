@@ -24,7 +24,6 @@ _READ = Statement(sa.text("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
 # A statement that waited for a lock sees what was committed meanwhile.
 _WRITE = Statement(sa.text("BEGIN ISOLATION LEVEL READ COMMITTED"))
 _COMMIT = Statement(sa.text("COMMIT"))
-_NOTHING: dict[str, Any] = {}
 
 
 class PostgresDatabase(database.Database):
@@ -86,12 +85,12 @@ class PostgresDatabase(database.Database):
 @contextmanager
 def _reading(connection: sa.Connection) -> Iterator[None]:
     """Read on one snapshot. Its end is sent, and not waited for."""
-    _READ.run(connection, _NOTHING)
+    _READ.run(connection, {})
     yield
     pipeline = connection.info["pipeline"]
     is_answered = not pipeline.result_queue
     try:
-        _COMMIT.run(connection, _NOTHING)
+        _COMMIT.run(connection, {})
         if is_answered:  # the next transaction receives the answer with its first rows
             pipeline.pgconn.pipeline_sync()
             pipeline.result_queue.append(None)  # the driver's mark for it
@@ -108,12 +107,12 @@ def _writing(connection: sa.Connection) -> Iterator[None]:
     The server has answered before it is asked to commit: if it had closed the connection, nothing was written.
     """
     expected = connection.info["pipeline"].result_queue
-    _WRITE.run(connection, _NOTHING)
+    _WRITE.run(connection, {})
     begin = expected[-1] if expected else None
     yield
     if begin is not None and any(one is begin for one in expected):
         _wait(connection, "")
-    _COMMIT.run(connection, _NOTHING)
+    _COMMIT.run(connection, {})
     _wait(connection, "COMMIT")
 
 

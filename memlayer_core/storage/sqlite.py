@@ -7,19 +7,16 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
-from sqlalchemy.pool import NullPool, Pool, QueuePool, StaticPool
 
 from memlayer_core import errors
-from memlayer_core.errors import ConfigurationError, StoreUnavailableError, os_errors_as
 from memlayer_core.settings import Settings
 from memlayer_core.storage import files
 from memlayer_core.storage.database import Connections, Database, T, Work, damage_error, translate_errors
@@ -41,15 +38,15 @@ class SqliteDatabase(Database):
     def __init__(self, directory: Path | None, settings: Settings, *, read_only: bool = False) -> None:
         self._file = journal_file(directory) if directory is not None else None
         # A database in memory has one connection.
-        unpooled = NullPool if self._file is not None else StaticPool
+        unpooled = sa.pool.NullPool if self._file is not None else sa.pool.StaticPool
         self._engine = pool = _sqlite_engine(directory, settings, unpooled, read_only=read_only)
         if self._file is not None:
-            pool = _sqlite_engine(directory, settings, QueuePool, read_only=read_only)
+            pool = _sqlite_engine(directory, settings, sa.pool.QueuePool, read_only=read_only)
         self._identity = files.identity_of(self._file) if self._file is not None else None
         self._gone = False
         self._readers = Connections(pool, self._engine)
         writing = self._engine.execution_options(memlayer_begin=_BEGIN_WRITING)
-        with translate_errors(), inside_sqlite():
+        with translate_errors(), _inside_sqlite:
             self._writer = Writer(writing.connect)
 
     def _read(self, work: Work[T]) -> T:
@@ -57,13 +54,13 @@ class SqliteDatabase(Database):
             return self._write(work)
         if self._gone:  # a new connection would be to whatever lies there now
             raise self._removed()
-        with translate_errors(), inside_sqlite():
+        with translate_errors(), _inside_sqlite:
             return self._readers.run(work)
 
     def _write(self, work: Work[T]) -> T:
         if self._gone:
             raise self._removed()
-        with translate_errors(), inside_sqlite():
+        with translate_errors(), _inside_sqlite:
             return self._writer.run(work)
 
     def tidy(self, *, whole: bool = False) -> bool:
@@ -76,7 +73,7 @@ class SqliteDatabase(Database):
         if not whole:
             self.read(lambda connection: connection.exec_driver_sql("PRAGMA wal_checkpoint(PASSIVE)").close())
             return True
-        with translate_errors(), inside_sqlite(), self._engine.connect() as connection:
+        with translate_errors(), _inside_sqlite, self._engine.connect() as connection:
             if not _emptied_log(connection):
                 return False  # it would grow by the whole database
             pages, size = (connection.scalar(sa.text(f"PRAGMA page_{one}")) or 0 for one in ("count", "size"))
@@ -100,8 +97,8 @@ class SqliteDatabase(Database):
         if self._gone:
             raise self._removed()
 
-    def _removed(self) -> StoreUnavailableError:
-        return StoreUnavailableError(
+    def _removed(self) -> errors.StoreUnavailableError:
+        return errors.StoreUnavailableError(
             f"the store's file {str(self._file)!r} was removed or replaced while it was open",
             hint="Nothing can be stored there any more: close this memory and open the store again, or put the "
             "directory back first.",
@@ -109,7 +106,7 @@ class SqliteDatabase(Database):
 
     def close(self) -> None:
         """Close every connection."""
-        with inside_sqlite():
+        with _inside_sqlite:
             self._writer.close()
             self._readers.close()
             self._engine.dispose()
@@ -183,7 +180,7 @@ class Writer:
         except BaseException as problem:  # noqa: BLE001  (each waiting caller raises it)
             others = problem
             if not isinstance(problem, Exception):
-                others = StoreUnavailableError(
+                others = errors.StoreUnavailableError(
                     "another write ended the commit that this one was part of",
                     hint="Nothing was written; try again.",
                 )
@@ -264,14 +261,18 @@ class _Gate:
     """
 
     def __init__(self) -> None:
+        self.start_afresh()
+
+    def start_afresh(self) -> None:
+        """Forget all threads: those of a parent are not in its forked child."""
         self._way_in = threading.RLock()
         self._inside: set[int] = set()
 
-    def enter(self) -> None:
+    def __enter__(self) -> None:
         with self._way_in:
             self._inside.add(threading.get_ident())
 
-    def leave(self) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inside.discard(threading.get_ident())
 
     def begin_fork(self) -> None:
@@ -285,32 +286,15 @@ class _Gate:
             self._way_in.release()
 
 
-_gate = _Gate()
-
-
-def _start_afresh() -> None:
-    """Give a forked child its own gate: the threads that are counted in the parent's are not in the child."""
-    global _gate  # noqa: PLW0603  (one a process is the purpose)
-    _gate = _Gate()
-
+_inside_sqlite = _Gate()
+"""The context in which SQLite is used. A fork waits for its end; do not enter it twice, and do not fork in it."""
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _gate.begin_fork(),  # noqa: PLW0108  (a child has another gate)
-        after_in_parent=lambda: _gate.end_fork(),  # noqa: PLW0108
-        after_in_child=_start_afresh,
+        before=_inside_sqlite.begin_fork,
+        after_in_parent=_inside_sqlite.end_fork,
+        after_in_child=_inside_sqlite.start_afresh,
     )
-
-
-@contextmanager
-def inside_sqlite() -> Iterator[None]:
-    """Use SQLite inside of this context. A fork waits for its end; do not enter it twice, and do not fork in it."""
-    gate = _gate
-    gate.enter()
-    try:
-        yield
-    finally:
-        gate.leave()
 
 
 def journal_file(directory: Path) -> Path:
@@ -325,13 +309,13 @@ def may_write(target: Path | str | None) -> bool:
 
 
 def _sqlite_engine(
-    directory: Path | None, settings: Settings, poolclass: type[Pool], *, read_only: bool
+    directory: Path | None, settings: Settings, poolclass: type[sa.pool.Pool], *, read_only: bool
 ) -> sa.Engine:
     file = journal_file(directory) if directory is not None else None
     if directory is not None and not read_only:
         _make_private(directory)
 
-    def connect() -> sqlite3.Connection:
+    def connect() -> Any:
         place = ":memory:" if file is None else read_only_uri(file) if read_only else file
         return sqlite3.connect(
             place,
@@ -341,8 +325,8 @@ def _sqlite_engine(
             cached_statements=256,
         )
 
-    pooled = {"pool_size": _READERS, "max_overflow": 0, "timeout": settings.busy_timeout}
-    pool = poolclass(connect, dialect=_DIALECT, **(pooled if poolclass is QueuePool else {}))
+    pooled: dict[str, Any] = {"pool_size": _READERS, "max_overflow": 0, "timeout": settings.busy_timeout}
+    pool = poolclass(connect, dialect=_DIALECT, **(pooled if poolclass is sa.pool.QueuePool else {}))
     engine = sa.Engine(pool, _DIALECT, sa.URL.create("sqlite", database=str(file) if file else None))
     engine.update_execution_options(compiled_cache=_COMPILED)
 
@@ -365,32 +349,31 @@ def _sqlite_engine(
     return engine
 
 
-class _Compiler(SQLiteCompiler):
+class _Compiler(sqlite.base.SQLiteCompiler):
     """Writes hints such as `INDEXED BY` behind a table's name; SQLAlchemy's own compiler leaves them out."""
 
     def get_from_hint_text(self, table: sa.FromClause, text: str | None) -> str | None:
         return text
 
 
-_DIALECT = sqlite.dialect(dbapi=sqlite3)  # one for all memories: a statement is compiled once for each dialect
+# Each dialect compiles every statement anew, so all memories have the same one.
+_DIALECT = sqlite.dialect(dbapi=sqlite3)
 _DIALECT.statement_compiler = _Compiler
 _COMPILED = sa.util.LRUCache[Any, Any](500)
 _BEGIN, _BEGIN_WRITING = Statement(sa.text("BEGIN")), Statement(sa.text("BEGIN IMMEDIATE"))
 
 
+_ELSEWHERE = "Choose a directory that this process may create and write to."
+
+
 def _make_private(directory: Path) -> None:
-    with _making("the memory's directory", directory):
+    with errors.os_errors_as(
+        errors.ConfigurationError, f"the memory's directory {str(directory)!r} cannot be written", _ELSEWHERE
+    ):
         files.private_directory(directory)
         files.private_file(journal_file(directory))  # SQLite gives the files next to it the same mode
         for name in _BESIDE:
             files.tighten(directory / f"{journal_file(directory).name}{name}")
-
-
-@contextmanager
-def _making(what: str, directory: Path) -> Iterator[None]:
-    hint = "Choose a directory that this process may create and write to."
-    with os_errors_as(ConfigurationError, f"{what} {str(directory)!r} cannot be written", hint):
-        yield
 
 
 def read_only_uri(file: Path) -> str:
@@ -444,13 +427,15 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
             hint="Name a new directory for each backup, such as one with the day in its name.",
         )
     partial, is_new = target / _PARTIAL, not target.exists()
-    with _making("the backup's directory", target):
+    with errors.os_errors_as(
+        errors.ConfigurationError, f"the backup's directory {str(target)!r} cannot be written", _ELSEWHERE
+    ):
         files.private_directory(target)
         _remove(partial)  # of a backup that was killed
         files.private_file(partial)
     hint = "Free some space, or choose another directory."
     try:
-        with os_errors_as(StoreUnavailableError, "the backup cannot be written", hint):
+        with errors.os_errors_as(errors.StoreUnavailableError, "the backup cannot be written", hint):
             with translate_errors():
                 _copy(journal_file(source), partial, progress)
             size = partial.stat().st_size

@@ -288,11 +288,3 @@ items = sa.Table(
     sa.Index("memlayer_items_expiry", "expires_at"),
     sqlite_autoincrement=True,
 )
-
-
-@sa.event.listens_for(tables, "before_create")
-def _set_conditions(_: sa.MetaData, connection: sa.Connection, **__: Any) -> None:
-    """Give the indexes' conditions, which name SQLite above, to the dialect in use: to name PostgreSQL's would import it."""
-    for table in tables.tables.values():
-        for index in table.indexes:
-            index.dialect_options[connection.dialect.name]["where"] = index.dialect_options["sqlite"]["where"]

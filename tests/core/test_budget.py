@@ -29,7 +29,8 @@ def costs(memory, monkeypatch) -> Callable[[Callable[[], Any]], tuple[Any, Count
     run = statements.Statement._execute
 
     def execute(self: statements.Statement, *args: Any) -> Any:
-        counter["statements"] += threading.current_thread().name != "memlayer-worker"
+        is_of_worker = threading.current_thread().name == "memlayer-worker"
+        counter["statements"] += not is_of_worker and not str(self._statement).startswith("BEGIN")
         return run(self, *args)
 
     def counts(name: str, work: Callable[..., Any]) -> Callable[..., Any]:

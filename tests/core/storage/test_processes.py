@@ -165,20 +165,20 @@ def test_a_fork_waits_for_other_threads_inside_and_beside_a_longer_one_opens_no_
 
     monkeypatch.setattr(sqlite, "_PATIENCE", 60)
     gate = sqlite._Gate()
-    gate.enter()
+    gate.__enter__()
     gate.begin_fork()  # of the thread that was interrupted before it left
     gate.end_fork()
     fork = gate.begin_fork, gate.end_fork
     forking = begun(*fork)
     assert forking.is_alive()
-    gate.leave()
+    gate.__exit__()
     forking.join(5)
     assert not forking.is_alive()
 
     monkeypatch.setattr(sqlite, "_PATIENCE", 0.1)
     gate.begin_fork()
     assert not begun(*fork).is_alive(), "it waits no longer than its patience"
-    entering = begun(gate.enter)
+    entering = begun(gate.__enter__)
     assert entering.is_alive(), "the first fork goes on"
     gate.end_fork()
     entering.join(5)
