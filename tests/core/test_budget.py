@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sqlalchemy.sql.compiler import Compiled
 from tuned import Tuned
 
 from memlayer_core import Memory, Message
@@ -108,6 +109,15 @@ def test_a_context_that_recalls_nothing_reads_no_candidates_but_eight_statements
         assert not told.recall
         assert (cost["reads"], cost["writes"]) == (2, 0)
         assert cost["statements"] <= 8 + words
+
+
+def test_a_second_memory_of_a_process_compiles_no_statement_again(monkeypatch) -> None:
+    for compiles in (Compiled.__init__, lambda *_, **__: pytest.fail("compiled again")):
+        monkeypatch.setattr(Compiled, "__init__", compiles)
+        with Memory.in_memory(embedder="hashing", settings=QUIET) as memory:
+            chat = memory.chat(user_id="ada", session_id="s")
+            chat.add("user", FACTS[0])
+            assert chat.context("How is my parrot called?").messages
 
 
 def test_a_turn_is_stored_in_one_transaction_of_seven_statements(memory, costs) -> None:

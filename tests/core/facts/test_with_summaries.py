@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from tuned import Tuned
+from scripted_summarizer import QUIET
 from waiting import wait_for
 
 from memlayer_core import Memory
@@ -18,15 +18,7 @@ from memlayer_core.errors import ConfigurationError
 from memlayer_core.facts.operations import operations_in, split_operations
 from memlayer_core.storage import jobs
 
-TOGETHER = Tuned(
-    index_delay=0,
-    durability="normal",
-    job_backoff=0,
-    max_tokens=1000,
-    summary_tokens=300,
-    extraction_idle_seconds=600,
-    extraction_with_summaries=True,
-)
+TOGETHER = QUIET.replace(index_delay=0, extraction_idle_seconds=600, extraction_with_summaries=True)
 TASK = "second task"
 BOATS = "Louis spoke of his boats at the old quay, one after the other."
 EPISODE = json.dumps({"summary": BOATS, "key_topics": ["boats"], "importance": 0.8})
