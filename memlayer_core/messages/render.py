@@ -180,8 +180,8 @@ def as_prompt(message: Message) -> Message:
         raw = raw if dump is raw.dump else replace(raw, dump=dump)
     content, name = _change_texts(message.content, change), _change_texts(message.name, change)
     calls = tuple(_change_call(call, change) for call in message.tool_calls)
-    made = replace(message, content=content, name=name, tool_calls=calls, raw=raw)
-    return message if made == message else made
+    is_same = (content, name, calls, raw) == (message.content, message.name, message.tool_calls, message.raw)
+    return message if is_same else replace(message, content=content, name=name, tool_calls=calls, raw=raw)
 
 
 def _change_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
