@@ -162,8 +162,8 @@ def condemn(connection: sa.Connection, shard: int, now: datetime) -> None:
 
 def separate(connection: sa.Connection, few: int, shared: int, capacity: int, now: datetime) -> None:
     """Give each user who has more than `few` vectors a separate collection, as long as there are fewer than `capacity`."""
-    is_large = namespaces.c.vectors > few, namespaces.c.shard < shared
-    if not (large := connection.execute(sa.select(namespaces).where(*is_large).limit(capacity)).all()):
+    every = sa.select(namespaces).where(namespaces.c.vectors > few, namespaces.c.shard < shared)
+    if not (large := connection.execute(every.limit(capacity)).all()):
         return
     newest = max(shared - 1, connection.scalar(sa.select(sa.func.max(namespaces.c.shard))) or 0)
     alone = sa.select(sa.func.count()).select_from(namespaces).where(namespaces.c.shard >= shared)

@@ -274,9 +274,7 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
     Raises:
         EmbedderMismatchError: They have other dimensions.
     """
-    if not matrix.shape[1]:
-        return np.zeros(0, dtype=np.float32)
-    if len(matrix) != len(vector):
+    if matrix.shape[1] and len(matrix) != len(vector):
         raise EmbedderMismatchError(
             f"the store's vectors have {len(matrix)} dimensions, and the question's has {len(vector)}",
             hint="Open the store with the embedder that made its vectors, or `Memory.reembed(…, embedder=…)`.",
@@ -287,7 +285,8 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
         some = slice(None)
     pieces = (matrix[some, at : at + _CACHED] for at in range(0, matrix.shape[1], _CACHED))
     # `matmul` starts threads, which wait for each other on a busy machine.
-    return np.concatenate([np.einsum("i,ij->j", asked[some], piece) for piece in pieces])
+    near = (np.einsum("i,ij->j", asked[some], piece) for piece in pieces)
+    return np.concatenate([np.zeros(0, dtype=np.float32), *near])
 
 
 def _loaded(rows: Sequence[tuple[Any, ...]], version: int) -> _Block:
