@@ -81,7 +81,7 @@ class Statement:
                 cursor.execute(sql, arguments(values[0]))
             else:
                 cursor.executemany(sql, [arguments(some) for some in values])
-        except Exception as problem:  # also of what refuses calls that block
+        except Exception as problem:  # not only the driver's: others refuse calls that block a loop
             raise error_of(sql, problem, connection) from problem
         return cursor
 
