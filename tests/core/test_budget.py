@@ -30,8 +30,8 @@ def costs(memory, monkeypatch) -> Callable[[Callable[[], Any]], tuple[Any, Count
     run = statements.Statement._execute
 
     def execute(self: statements.Statement, *args: Any) -> Any:
-        is_of_worker = threading.current_thread().name == "memlayer-worker"
-        counter["statements"] += not is_of_worker and not str(self._statement).startswith("BEGIN")
+        is_begin = str(self._statement).startswith("BEGIN")
+        counter["statements"] += not is_begin and threading.current_thread().name != "memlayer-worker"
         return run(self, *args)
 
     def counts(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,9 +115,8 @@ def test_a_second_memory_of_a_process_compiles_no_statement_again(monkeypatch) -
     for compiles in (Compiled.__init__, lambda *_, **__: pytest.fail("compiled again")):
         monkeypatch.setattr(Compiled, "__init__", compiles)
         with Memory.in_memory(embedder="hashing", settings=QUIET) as memory:
-            chat = memory.chat(user_id="ada", session_id="s")
-            chat.add("user", FACTS[0])
-            assert chat.context("How is my parrot called?").messages
+            memory.chat(user_id="ada", session_id="s").add("user", FACTS[0])
+            assert memory.chat(user_id="ada", session_id="t").context("How is my parrot called?").recall
 
 
 def test_a_turn_is_stored_in_one_transaction_of_seven_statements(memory, costs) -> None:

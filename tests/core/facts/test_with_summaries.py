@@ -22,10 +22,7 @@ TOGETHER = QUIET.replace(index_delay=0, extraction_idle_seconds=600, extraction_
 TASK = "second task"
 BOATS = "Louis spoke of his boats at the old quay, one after the other."
 EPISODE = json.dumps({"summary": BOATS, "key_topics": ["boats"], "importance": 0.8})
-MORE = (
-    "It is moored at the old quay below the hill, where one hears the bells of the chapel in the evening. "
-    * 2
-)
+MORE = "It is moored at the old quay below the hill, where one hears the chapel's bells in the evening. " * 2
 BOAT = re.compile(r"a boat called (\w+)")
 
 
