@@ -152,6 +152,8 @@ def test_a_large_user_has_a_collection_alone_that_is_asked_without_a_filter(open
     memory.forget(user_id="ada")
     memory.flush(60)
     assert_whole(memory)
+    memory.runtime.index.capacity = 1  # no collection is left for one user
+    assert (found(copied(memory, *boats(0, 12))), asked[-1][0]) == (12, 0)
 
 
 def test_a_store_in_memory_has_chroma_in_a_directory_of_its_own_that_goes_with_it(asked) -> None:
