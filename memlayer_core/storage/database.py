@@ -292,7 +292,7 @@ def _version(connection: Connection) -> int:
 
 @lru_cache(maxsize=2)
 def _definitions(dialect: sa.Dialect) -> list[str]:
-    """Return the statements that make the tables, written once: that takes longer than to run them."""
+    """Return the SQL that makes the tables. To write it takes longer than to run it, so it is kept for each dialect."""
     for index in (index for table in tables.tables.values() for index in table.indexes):
         # To name PostgreSQL's conditions in the tables would import it.
         index.dialect_options[dialect.name]["where"] = index.dialect_options["sqlite"]["where"]

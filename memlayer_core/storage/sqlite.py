@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic
@@ -264,7 +264,7 @@ class _Gate:
         self.start_afresh()
 
     def start_afresh(self) -> None:
-        """Forget all threads: those of a parent are not in its forked child."""
+        """Forget all threads: a forked child has none of its parent's."""
         self._way_in = threading.RLock()
         self._inside: set[int] = set()
 
@@ -363,17 +363,18 @@ _COMPILED = sa.util.LRUCache[Any, Any](500)
 _BEGIN, _BEGIN_WRITING = Statement(sa.text("BEGIN")), Statement(sa.text("BEGIN IMMEDIATE"))
 
 
-_ELSEWHERE = "Choose a directory that this process may create and write to."
-
-
 def _make_private(directory: Path) -> None:
-    with errors.os_errors_as(
-        errors.ConfigurationError, f"the memory's directory {str(directory)!r} cannot be written", _ELSEWHERE
-    ):
+    with _making("the memory's directory", directory):
         files.private_directory(directory)
         files.private_file(journal_file(directory))  # SQLite gives the files next to it the same mode
         for name in _BESIDE:
             files.tighten(directory / f"{journal_file(directory).name}{name}")
+
+
+def _making(what: str, directory: Path) -> AbstractContextManager[None]:
+    hint = "Choose a directory that this process may create and write to."
+    problem = f"{what} {str(directory)!r} cannot be written"
+    return errors.os_errors_as(errors.ConfigurationError, problem, hint)
 
 
 def read_only_uri(file: Path) -> str:
@@ -427,9 +428,7 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
             hint="Name a new directory for each backup, such as one with the day in its name.",
         )
     partial, is_new = target / _PARTIAL, not target.exists()
-    with errors.os_errors_as(
-        errors.ConfigurationError, f"the backup's directory {str(target)!r} cannot be written", _ELSEWHERE
-    ):
+    with _making("the backup's directory", target):
         files.private_directory(target)
         _remove(partial)  # of a backup that was killed
         files.private_file(partial)

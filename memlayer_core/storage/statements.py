@@ -81,7 +81,7 @@ class Statement:
                 cursor.execute(sql, arguments(values[0]))
             else:
                 cursor.executemany(sql, [arguments(some) for some in values])
-        except Exception as problem:  # not only the driver's: others refuse calls that block a loop
+        except Exception as problem:  # blockbuster raises its own, when a call blocks an event loop
             raise error_of(sql, problem, connection) from problem
         return cursor
 

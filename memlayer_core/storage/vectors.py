@@ -80,7 +80,7 @@ class Layout:
 # removed a moment ago is not found.
 
 _ROOM = 1.25  # columns of a matrix for each one that it has: most growth then copies nothing
-_CACHED = 4096  # columns that are multiplied at once, so that a copy of them stays in the processor's cache
+_PIECE = 4096  # columns that are multiplied at once: a copy of them fits into the processor's cache
 _OVERHEAD = 184  # bytes that a text takes besides its vectors: its columns, its place in a dict
 _LABELS = ("agent_bucket", "session_bucket", "speaker", "language")
 _ROW = np.dtype(
@@ -281,9 +281,9 @@ def products(matrix: NDArray[np.float32], vector: FloatVector) -> FloatVector:
         )
     asked = np.asarray(vector, dtype=np.float32)
     some: Any = np.flatnonzero(asked)
-    if 2 * len(some) >= len(asked):  # a hashed question is zero nearly everywhere, and this one is not
+    if 2 * len(some) >= len(asked):  # unlike a hashed question, which is zero nearly everywhere
         some = slice(None)
-    pieces = (matrix[some, at : at + _CACHED] for at in range(0, matrix.shape[1], _CACHED))
+    pieces = (matrix[some, at : at + _PIECE] for at in range(0, matrix.shape[1], _PIECE))
     # `matmul` starts threads, which wait for each other on a busy machine.
     near = (np.einsum("i,ij->j", asked[some], piece) for piece in pieces)
     return np.concatenate([np.zeros(0, dtype=np.float32), *near])
