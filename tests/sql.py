@@ -41,9 +41,8 @@ def postings(
     if owner is None:
         owner = storage_words.owner(vectors.overview(connection, reach).number)
     found = storage_words.postings(connection, [(reach, [owner])], words)
-    return {
-        word: dict(zip(one.keys.tolist(), one.times.tolist(), strict=True)) for word, one in found.items()
-    }
+    rows = list(zip(*(column.tolist() for column in found[1:]), strict=True))
+    return {word: {key: n for at, key, n in rows if at == place} for place, word in enumerate(found.terms)}
 
 
 def filed_under(db: Database, reach: Scope, words: str) -> list[int]:

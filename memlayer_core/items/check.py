@@ -204,16 +204,15 @@ def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, 
 
     Args:
         words: The query's index terms.
-        postings: The texts that contain each of them.
+        postings: The texts that contain them.
         texts: How many texts there are.
     """
-    keys_of = {word: postings[word].keys.tolist() if word in postings else [] for word in words}
-    tells = {word: math.log1p(1 + texts / max(len(keys), 0.5)) for word, keys in keys_of.items()}
+    said = [postings.terms[word] for word in postings.word.tolist()]
+    tells = {word: math.log1p(1 + texts / max(said.count(word), 0.5)) for word in words}
     whole = math.fsum(tells.values())
     found: dict[int, float] = {}
-    for word, keys in keys_of.items():
-        for key in keys:
-            found[key] = found.get(key, 0.0) + tells[word] / whole
+    for word, key in zip(said, postings.keys.tolist(), strict=True):
+        found[key] = found.get(key, 0.0) + tells[word] / whole
     return found
 
 

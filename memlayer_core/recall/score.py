@@ -21,7 +21,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.seams import FloatVector, SimilarityScale
 from memlayer_core.storage.terms import name_parts
 from memlayer_core.storage.vectors import TextColumns
-from memlayer_core.storage.words import NOWHERE, Postings
+from memlayer_core.storage.words import Postings
 
 Column = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -81,6 +81,8 @@ class Texts:
     Attributes:
         keys: Their keys, shape (n,).
         sessions: For each the number of its session; of what is not a message, its key below zero. Shape (n,).
+        as_said: Their rows, each session's as they were said. Shape (n,).
+        talks: The sessions as numbers from 0 on, shape (n,).
         passages: How many vectors each has, shape (n,).
         size: How many texts the search covers: n or more.
         is_whole: Whether they are all texts that the search covers.
@@ -111,6 +113,10 @@ class Texts:
         talks = talk_of(others.tolist()) if len(others) else {}
         here = [np.array([talks.get(key, -key) for key in others.tolist()], np.int64)]
         self.sessions: NDArray[np.int64] = np.concatenate([*(one.sessions for one in places), *here])[order]
+        self.as_said = np.argsort(self.sessions, kind="stable")
+        ordered = self.sessions[self.as_said]
+        self.talks = np.empty(len(order), np.int64)
+        self.talks[self.as_said] = np.cumsum(np.diff(ordered, prepend=ordered[:1]) != 0)
         self.passages = self._column([place.passages for place in places], 1)
         self.is_whole = size is None or eligible is not None
         self.size = len(order) if size is None or eligible is not None else max(size, len(order))
@@ -172,7 +178,7 @@ class Scores:
             is near everything), and the information of the words that it shares.
         parts: The parts of the score by name, each of shape (n,).
         cosines: Of the nearest passage, NaN without a vector. Shape (n,).
-        words: The question's words, each with the texts that have it.
+        words: The texts that have words of the question.
         has_words: Whether the question has any word that is not a stop word.
     """
 
@@ -190,7 +196,7 @@ class Scores:
             lambda rows: np.maximum(self.support(rows), both.support(rows)),
             {name: part + both.parts[name] for name, part in self.parts.items()},
             np.fmax(self.cosines, both.cosines),
-            {**both.words, **self.words},
+            both.words,
             both.has_words,
         )
 
@@ -229,7 +235,7 @@ class Look(NamedTuple):
     Attributes:
         texts: The texts.
         words: Of each query the index terms without stop words.
-        postings: For each term the texts that have it; none for one that too many have.
+        postings: The texts that have the terms.
         scale: The scale of the embedder's cosines.
     """
 
@@ -250,28 +256,22 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     """
     texts, postings, scale = look.texts, look.postings, look.scale
     keys, size, cosines = texts.keys, texts.size, texts.cosines(vector)
-    talk_order = np.argsort(texts.sessions, kind="stable")  # each session's texts as they were said
-    in_order = _numbered(texts.sessions[talk_order])
-    session = np.empty_like(in_order)
-    session[talk_order] = in_order
-    sessions = int(in_order.max(initial=0)) + 1
+    session, sessions = texts.talks, int(texts.talks.max(initial=0)) + 1
+    wanted, counts = {*words}, np.bincount(postings.word, minlength=len(postings.terms))
     # Without words that nobody said, or too many did.
-    holders = [one for word in words if (one := postings.get(word)) is not None and len(one.keys)]
-    counts = np.array([len(one.keys) for one in holders], np.int64)
-    word = np.repeat(np.arange(len(holders)), counts)
-    their_keys, times = map(np.concatenate, zip(NOWHERE, *holders, strict=True))
-    rows = np.searchsorted(keys, their_keys)  # all of them are here
+    counted = np.array(list(map(wanted.__contains__, postings.terms)), bool) & (counts > 0)
+    found = postings.where(counted[postings.word])
+    rows = np.searchsorted(keys, found.keys)  # all of them are here
     least = math.log(max(size, _USUAL) + 1)
     nats = least - np.log(counts + 0.5)
-    unsaid = sum(word not in postings for word in words)
-    asked = float(nats.sum()) + unsaid * (least - math.log(0.5))
-    gain = _rarity(counts, size)[word] * times * (1 + _SATURATION) / (times + _SATURATION)
-    bm25, information, of_session = (np.zeros(count) for count in (len(keys), len(keys), sessions))
-    np.add.at(bm25, rows, gain)
-    np.add.at(information, rows, nats[word])
-    word, talk = np.divmod(np.unique(word * sessions + session[rows]), sessions)
-    talks = _rarity(np.bincount(word, minlength=len(holders)), sessions)
-    np.add.at(of_session, talk, talks[word])
+    unsaid = len(wanted.difference(postings.terms))
+    asked = float(nats[counted].sum()) + unsaid * (least - math.log(0.5))
+    gain = _rarity(counts, size)[found.word] * found.times * (1 + _SATURATION) / (found.times + _SATURATION)
+    bm25 = np.bincount(rows, gain, len(keys))
+    information = np.bincount(rows, nats[found.word], len(keys))
+    word, talk = np.divmod(np.unique(found.word * sessions + session[rows]), sessions)
+    of_talks = _rarity(np.bincount(word, minlength=len(counts)), sessions)
+    of_session = np.bincount(talk, of_talks[word], sessions)
 
     def support(some: Rows, words: float = _WORDS) -> Column:
         # Said a moment ago, or the embedder fails: words are all there is.
@@ -289,14 +289,13 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     }
     own: Column = sum(parts.values(), np.zeros(len(keys)))
     parts["neighbours"] = np.zeros(len(keys))
-    parts["neighbours"][talk_order] = _of_neighbours(own[talk_order], in_order)
+    parts["neighbours"][texts.as_said] = _of_neighbours(own[texts.as_said], session[texts.as_said])
     parts["session"] = _WEIGHTS["session"] * _standard(of_session[session], size)
     best = np.full(sessions, -np.inf)
     np.maximum.at(best, session, near)
     parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
     total: Column = sum(parts.values(), np.zeros(len(keys)))
-    every = {word: postings.get(word, NOWHERE) for word in words}
-    return Scores(total, support, parts, cosines, every, bool(words))
+    return Scores(total, support, parts, cosines, found, bool(words))
 
 
 def _rarity(counts: NDArray[np.int64], every: int) -> Column:
@@ -304,14 +303,7 @@ def _rarity(counts: NDArray[np.int64], every: int) -> Column:
     return rarity
 
 
-def _numbered(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return sorted values as numbers from 0 on."""
-    numbers = np.zeros(len(values), np.int64)
-    np.cumsum(values[1:] != values[:-1], out=numbers[1:])
-    return numbers
-
-
-def _standard(values: Column, size: int) -> Column:
+def _standard(values: NDArray[Any], size: int) -> Column:
     """Return distances from the mean in standard deviations; NaN counts as the mean, texts that are not here as zeros."""
     unknown = np.isnan(values)
     is_whole = not unknown.any()
@@ -340,11 +332,6 @@ def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:
         got[step:] += ahead * own[:-step] * same
         got[:-step] += back * own[step:] * same
     return got
-
-
-def bears(texts: Texts, scores: Scores) -> float:
-    """Return the best support among the first texts; 0 without any."""
-    return float(scores.support(texts.order(scores.total, limit=LEADING)).max(initial=0.0))
 
 
 def told(scores: Scores, order: Rows, limit: int | None, message: str = "") -> Rows:

@@ -6,7 +6,6 @@ reranker after it.
 
 from __future__ import annotations
 
-import functools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -276,7 +275,8 @@ def find(
     own = question.own
     look = _look(connection, rt, scope, question.key, [own], eligible)
     scores = scoring.score(look, own.vector, look.words[0], own.speakers)
-    if (both := question.both) is not None and scoring.bears(look.texts, scores) < scoring.FOLLOWS:
+    best = scores.support(look.texts.order(scores.total, limit=scoring.LEADING)).max(initial=0.0)
+    if (both := question.both) is not None and best < scoring.FOLLOWS:
         if both.vector is None and own.vector is not None and rt.embeds_here:
             both = replace(both, vector=drive(query_vector(rt, both.text))[0])
         every, before = [own, both], look
@@ -301,12 +301,11 @@ def _look(
     own = None if is_indexed else rt.vectors.columns(connection, scope.reach, scope.own)
     languages = sql.languages_of(connection, scope.reach) if own is None else own.languages()
     words = [terms.question_terms(one.text, _spoken(languages, one.text)) for one in every]
-    postings = dict(earlier.postings) if earlier is not None else {}
-    new = [word for word in dict.fromkeys(chain(*words)) if word not in postings]
-    for word, one in storage_words.postings(connection, scope.word_owners, new, eligible).items():
-        answers = one.keys != asks
-        postings[word] = storage_words.Holders(one.keys[answers], one.times[answers])
-    worded = np.unique(np.concatenate([storage_words.NOWHERE.keys, *(one.keys for one in postings.values())]))
+    known = earlier.postings if earlier is not None else storage_words.Postings()
+    new = [word for word in dict.fromkeys(chain(*words)) if word not in known.terms]
+    more = storage_words.postings(connection, scope.word_owners, new, eligible)
+    postings = storage_words.joined([known, more.where(more.keys != asks)])
+    worded = np.unique(postings.keys)
     if earlier is not None and not is_indexed and np.isin(worded, earlier.texts.keys).all():
         return earlier._replace(words=words, postings=postings)
     if own is None:
@@ -314,9 +313,9 @@ def _look(
     others = [rt.vectors.columns(connection, *folder) for folder in scope.folders]
     if scope.shared.records:
         others.append(records_reads.shared_columns(connection, scope.reader))
-    talk_of = functools.partial(sql.sessions_of, connection)
+    size = scope.texts if is_indexed else None
     texts = scoring.Texts(
-        [own, *others], worded, talk_of, eligible, asks, scope.texts if is_indexed else None
+        [own, *others], worded, lambda some: sql.sessions_of(connection, some), eligible, asks, size
     )
     scale = rt.vectors.scale(connection, max(languages, key=languages.__getitem__, default=""))
     return scoring.Look(texts, words, postings, scale)
@@ -472,12 +471,11 @@ def explain(connection: Connection, result: SearchResult, lines: Sequence[Line])
     The score gives the reasons, the question's words and the cosines of the passages.
     """
     scope, texts, scores, vector = result.scope, result.texts, result.scores, result.question.own.vector
-    keys, explained = [one.turn.key for one in lines], []
-    words_of = storage_words.words_of(scores.words, keys)
+    keys, said, explained = [one.turn.key for one in lines], scores.words, list[Line]()
     changes = records_reads.changes(connection, scope.reader, keys) if scope.has_records else {}
     for one in lines:
         is_long = one.turn.tokens > LINE or one.skip
-        words = tuple(words_of.get(one.turn.key, ()))
+        words = tuple(said.terms[place] for place in said.word[said.keys == one.turn.key])
         explained.append(
             one._replace(
                 reasons=scores.reasons(one.row, words),

@@ -8,7 +8,7 @@ search therefore costs what the user's own rows cost, and how rare a word is for
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,23 +19,39 @@ from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.statements import EVERY, TEXTS, ListStatement, Statement, is_item
 from memlayer_core.storage.tables import texts, words as table
 
+_NONE = np.zeros(0, np.int64)
 
-class Holders(NamedTuple):
-    """The texts that contain a word, as columns.
+
+class Postings(NamedTuple):
+    """Which texts have which words of a question, as columns: a row for each word of each text.
 
     Attributes:
-        keys: Their keys, int64, shape (n,).
-        times: How often each contains it, shape (n,).
+        terms: The words that any text has. One that is too frequent has no row.
+        word: Of each row the place of its word among `terms`, shape (n,).
+        keys: Of each row the key of the text, shape (n,).
+        times: Of each row how often the text has the word, shape (n,).
     """
 
-    keys: NDArray[np.int64]
-    times: NDArray[np.int64]
+    terms: Sequence[str] = ()
+    word: NDArray[np.int64] = _NONE
+    keys: NDArray[np.int64] = _NONE
+    times: NDArray[np.int64] = _NONE
+
+    def where(self, rows: NDArray[Any]) -> Postings:
+        """Return some rows, with the same words."""
+        return Postings(self.terms, self.word[rows], self.keys[rows], self.times[rows])
 
 
-Postings = Mapping[str, Holders]
-"""The texts of each term of a question."""
+def joined(some: Sequence[Postings]) -> Postings:
+    """Return the rows of several, with the words of all."""
+    place: dict[str, int] = {}
+    joint = [Postings()]
+    for one in some:
+        numbers = [place.setdefault(term, len(place)) for term in one.terms]
+        joint.append(one._replace(word=np.array(numbers, np.int64)[one.word]))
+    _, *columns = map(list, zip(*joint, strict=True))
+    return Postings(list(place), *map(np.concatenate, columns))
 
-NOWHERE = Holders(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 MOST_ROWS = 1000
 """Maximum number of times that texts may contain a word. A more frequent word says little about each of them: it is left out,
@@ -53,18 +69,6 @@ _IS_NEAR = sa.exists().where(
     sa.or_(texts.c.agent_bucket.in_(_NARROW), texts.c.session_bucket.in_(_NARROW)),
 )
 """The condition that a text is of the agent or the session that a search names, or shared with its users."""
-
-
-def words_of(postings: Postings, keys: Sequence[int]) -> dict[int, list[str]]:
-    """Return the words that some texts have, by the texts' keys, in the order of the words."""
-    words, every = list(postings), [NOWHERE.keys, *(one.keys for one in postings.values())]
-    of_word = np.repeat(np.arange(len(every)) - 1, [len(one) for one in every])
-    together = np.concatenate(every)
-    here = np.isin(together, keys)
-    found: dict[int, list[str]] = {}
-    for word, key in zip(of_word[here].tolist(), together[here].tolist(), strict=True):
-        found.setdefault(key, []).append(words[word])
-    return found
 
 
 def keys(connection: sa.Connection) -> list[int]:
@@ -109,7 +113,7 @@ def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
 
 def existing(connection: sa.Connection, terms: Collection[str]) -> set[str]:
     """Return those of some terms, each with its owner's token in front, that any text has."""
-    return set(_search(connection, list(terms), 1))
+    return set(_search(connection, list(terms), 1).terms)
 
 
 def postings(
@@ -118,9 +122,7 @@ def postings(
     words: Sequence[str],
     among: Collection[int] | None = None,
 ) -> Postings:
-    """Return which texts of some scopes or folders contain the words: for each word the texts, and how often each contains it.
-
-    A word that nobody said is missing; one that is too frequent has no text.
+    """Return which texts of some scopes or folders contain the words, and how often. A word that nobody said is missing.
 
     Args:
         connection: In a transaction.
@@ -128,16 +130,12 @@ def postings(
         words: Words, as the index files them. The first 32 are searched for.
         among: Keys of the only texts that are searched, all of them in one of the places. None: all.
     """
-    found: dict[str, list[Holders]] = {}
-    for reach, owners in places:
-        for word, one in _postings(connection, reach, owners, words[:_MOST_WORDS], among):
-            found.setdefault(word, []).append(one)
-    joined = {word: Holders(*map(np.concatenate, zip(*some, strict=True))) for word, some in found.items()}
-    for word, one in joined.items():
-        if len(found[word]) > 1:  # a record that several labels grant is one text
-            first = np.unique(one.keys, return_index=True)[1]
-            joined[word] = Holders(one.keys[first], one.times[first])
-    return joined
+    every = [_postings(connection, *place, words[:_MOST_WORDS], among) for place in places]
+    found = joined(every)
+    if len(found.terms) < sum(len(one.terms) for one in every):
+        # A record that several labels grant is one text.
+        found = found.where(np.unique([found.word, found.keys], axis=1, return_index=True)[1])
+    return found
 
 
 def _postings(
@@ -146,24 +144,22 @@ def _postings(
     owners: Sequence[str],
     words: Sequence[str],
     among: Collection[int] | None,
-) -> Iterator[tuple[str, Holders]]:
+) -> Postings:
     spelled = {owner + word: word for owner in owners for word in words}
     narrow, most = (_narrow(reach), MOST_ROWS + 1) if among is None else (_EVERYWHERE, EVERY)
-    only = np.array([] if among is None else list(among), np.int64)
-    rare, common = [], []
-    for term, one in _search(connection, list(spelled), most, narrow).items():
-        here = slice(None) if among is None else np.isin(one.keys, only)
-        keys, times = one.keys[here], one.times[here]
-        if times.sum() > MOST_ROWS:
-            common.append(term)
-        elif len(keys):
-            rare.append((spelled[term], Holders(keys, times)))
-    together = NOWHERE.keys
-    if common and not rare and among is None:
-        together = np.array(_together(connection, common, narrow), np.int64)
-        common = common if len(together) else []
-    yield from rare
-    yield from ((spelled[term], Holders(together, np.ones_like(together))) for term in common)
+    found = _search(connection, list(spelled), most, narrow)
+    if among is not None:
+        found = found.where(np.isin(found.keys, np.array(list(among), np.int64)))
+        left = np.bincount(found.word, minlength=len(found.terms)) > 0
+        terms = [term for term, is_left in zip(found.terms, left, strict=True) if is_left]
+        found = found._replace(terms=terms, word=(np.cumsum(left) - 1)[found.word])
+    is_common = np.bincount(found.word, found.times, len(found.terms)) > MOST_ROWS
+    rest = found.where(~is_common[found.word])
+    if among is None and len(is_common) and is_common.all():
+        keys = np.array(_together(connection, found.terms, narrow), np.int64)
+        word, count = np.repeat(np.arange(len(found.terms)), len(keys)), len(found.terms)
+        rest = Postings(found.terms if len(keys) else (), word, np.tile(keys, count), np.ones_like(word))
+    return rest._replace(terms=list(map(spelled.__getitem__, rest.terms)))
 
 
 def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
@@ -176,12 +172,14 @@ def _narrow(reach: Scope | Folder) -> Mapping[str, str]:
 
 def _search(
     connection: sa.Connection, terms: Sequence[str], limit: int, narrow: Mapping[str, str] = _EVERYWHERE
-) -> dict[str, Holders]:
+) -> Postings:
     """Return the first texts of each term that any text has, `limit` at most."""
     search = _NARROW_SEARCH if narrow else _SEARCH
-    found = dict(search.all(connection, terms, {**narrow, "limit": limit}))
-    columns = {word: np.fromstring(found[word], np.int64, sep=" ") for word in terms if found[word]}
-    return {word: Holders(some[::2], some[1::2]) for word, some in columns.items()}
+    said = [row for row in search.all(connection, terms, {**narrow, "limit": limit}) if row[1]]
+    words, texts = zip(*said, strict=True) if said else ((), ())
+    columns = np.fromstring(" ".join(texts), np.int64, sep=" ")
+    word = np.repeat(np.arange(len(said)), [one.count(" ") // 2 + 1 for one in texts])
+    return Postings(words, word, columns[::2], columns[1::2])
 
 
 def _first_texts(*conditions: sa.ColumnElement[bool]) -> ListStatement:
