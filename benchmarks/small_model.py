@@ -14,7 +14,6 @@ INTERPRETER is the Python that has both packages, if it is not this one. Without
 """
 
 import json
-import os
 import socket
 import subprocess
 import sys

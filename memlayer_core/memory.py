@@ -514,8 +514,6 @@ class Memory(Viewable):
         every: bool = False,
         shared: bool = False,
         as_of: datetime | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
         about: str | None = USER,
         roles: Sequence[str] = (),
         limit: int | None = None,
@@ -539,8 +537,6 @@ class Memory(Viewable):
             shared: Also records of other users of the tenant that this user may see.
             as_of: Return what held at this moment instead of now, such as where the user lived in May; only the user's
                 own records. A corrected fact never held. A moment without a time zone is taken as UTC.
-            since: Only records that were last written at this moment or later.
-            until: Only records that were last written before this moment.
             about: The subject: the user, or another one, such as `"Anna"` or `"sister"`, in upper or lower case.
                 Records without a subject are about the user. None: about anybody, denials too. `record_id` finds a
                 record about anybody.
@@ -550,18 +546,7 @@ class Memory(Viewable):
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
         wanted = RecordFilter(
-            record_id,
-            type,
-            tuple(tags),
-            all_versions,
-            shared,
-            as_of,
-            since,
-            until,
-            limit,
-            offset,
-            every,
-            about,
+            record_id, type, tuple(tags), all_versions, shared, as_of, limit, offset, every, about
         )
         return records_flow.records(self.runtime, reach, wanted, roles)
 

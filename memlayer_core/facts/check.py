@@ -85,7 +85,7 @@ def as_fact(record: Record, fields: Mapping[str, Any]) -> Record:
         modality=record.modality or "states",
         valid_from=record.valid_from or record.first_observed,
     )
-    if "always" in fields or record.version > 1:
+    if "always" in fields or record.memory_id:  # a change leaves that as it is
         return made
     stated = (made.subject, made.modality) == (model.USER, "states")
     return replace(made, always=made.always or (stated and not made.is_inferred))
@@ -103,9 +103,12 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         return replace(existing, mentions=existing.mentions + 1, updated_at=now)
     other = repetition if expired or (existing.is_inferred and not repetition.is_inferred) else existing
     ends = [repetition.expires_at] if expired else [existing.expires_at, repetition.expires_at]
-    begins = existing.valid_from
-    if begins is not None and begins > now:
-        begins = repetition.valid_from
+    if repetition.subject is not None and repetition.expires_at is not None:
+        ends = [repetition.expires_at]  # of a fact, the last word about its end counts
+    begins, other_begins = existing.valid_from, repetition.valid_from
+    is_later = existing.first_observed <= repetition.first_observed
+    if begins is not None and other_begins is not None and is_later:
+        begins = other_begins if begins > now else min(begins, other_begins)
     certain = existing.confidence + AGREEMENT if existing.is_inferred or not repetition.is_inferred else 0.0
     return replace(
         existing,
@@ -116,6 +119,7 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         importance=max(existing.importance, repetition.importance),
         is_rated=existing.is_rated or repetition.is_rated,
         expires_at=None if None in ends else max(end for end in ends if end is not None),
+        always=existing.always or repetition.always,
         valid_from=begins,
         updated_at=now,
     )
@@ -305,10 +309,10 @@ def narrow_access(record: Record, access: Access) -> Record:
 
 # Finds quoted words in a text.
 
-_QUOTES = '"“”„«»', "'\u2018\u2019\u0060\u00b4"
-"""Quotation marks; those of one text are alike."""
-_EDGE = "(?:(?<![0-9A-Za-z])|(?![0-9A-Za-z]))"
-"""Matches a place that is not inside a word, in a script that has spaces between words."""
+_ALIKE = {mark: marks[0] for marks in ('"“”„«»', "'\u2018\u2019\u0060\u00b4") for mark in marks}
+"""Quotation marks, each with the one that stands for it."""
+_WORD = re.compile(r"[0-9A-Za-z\u00c0-\u052f]")
+"""Matches a letter of a script that has spaces between words."""
 _ENDS = " \t\n\"'“”\u2018\u2019….。"
 
 
@@ -321,25 +325,21 @@ def place_of(quote: str, text: str) -> tuple[int, int] | None:
 
     Parts of words do not count, nor do blocks of code and lines that begin with `>`, since they are pasted.
     """
-    words = [_pattern_of(word) for word in _of_one_width(quote.strip(_ENDS)).split()]
-    if not words:
-        return None
     own = _PASTED.sub(lambda piece: " " * len(piece[0]), text)
-    pattern = _EDGE + r"\s+".join(words) + _EDGE
-    found = re.search(pattern, _of_one_width(own), re.IGNORECASE)
-    return None if found is None else found.span()
+    letters, wanted = _letters(own), "".join(letter for letter, _ in _letters(quote.strip(_ENDS)))
+    for found in re.finditer(re.escape(wanted), "".join(letter for letter, _ in letters)) if wanted else ():
+        start, end = letters[found.start()][1], letters[found.end() - 1][1] + 1
+        if not any(
+            at and all(map(_WORD.match, own[at - 1 : at + 1])) and at < len(own) for at in (start, end)
+        ):
+            return start, end
+    return None
 
 
-def _pattern_of(word: str) -> str:
-    """Return a pattern that matches a word with any quotation marks."""
-    alike = {mark: f"[{marks}]" for marks in _QUOTES for mark in marks}
-    return "".join(alike.get(one, re.escape(one)) for one in word)
-
-
-def _of_one_width(text: str) -> str:
-    """Return a text in which wide and narrow characters are the same; each stays in its place."""
-    normal = [(one, unicodedata.normalize("NFKC", one)) for one in text]
-    return "".join(new if len(new) == 1 else old for old, new in normal)
+def _letters(text: str) -> list[tuple[str, int]]:
+    """Return the letters of a text, in one form of those that mean the same and without spaces, each with its place."""
+    forms = ((unicodedata.normalize("NFKD", one).casefold(), place) for place, one in enumerate(text))
+    return [(_ALIKE.get(one, one), place) for form, place in forms for one in form if not one.isspace()]
 
 
 # Lets a redactor see every text of a record, and nothing else.
@@ -378,11 +378,12 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 
 CONCLUDED = "concluded by an agent"
 """What the profile says of a record that nobody said."""
+_NATURES = {"denies": "it is not so", "wants": "wanted", "plans": "planned", "used_to": "it was so"}
 
 
 def is_line(record: Record) -> bool:
     """Return whether a record is shown as a line `label: value`; any other is shown in its own words."""
-    return record.type != "profile" and None not in (record.subject, record.key, record.value)
+    return record.type != "profile" and record.modality == "states" and None not in (record.key, record.value)
 
 
 def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
@@ -400,6 +401,11 @@ def place_in_profile(record: Record) -> tuple[int, float, datetime, int]:
 def place_under_key(record: Record) -> tuple[bool, float, datetime]:
     """Return the sort key of facts of one key. If only one can be shown, it is the last one."""
     return not record.is_inferred, record.confidence, record.first_observed
+
+
+def nature_of(record: Record) -> str:
+    """Return what the profile says of a record in its own words: that nobody said it, or what is not stated."""
+    return CONCLUDED if record.is_inferred else _NATURES.get(record.modality or "", "")
 
 
 def label_and_value(record: Record, *, has_day: bool) -> tuple[str, str]:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from memlayer_core.errors import InvalidRecordError, ModelContextError, ModelError
 from memlayer_core.facts import model as facts_model, operations, reads, writes
 from memlayer_core.facts.flow import announce, prepare_record, reader_of
+from memlayer_core.messages import reads as sessions
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
@@ -61,16 +60,23 @@ def extract(rt: Runtime, jobs: Sequence[storage_jobs.Job]) -> None:
     batch = _begin(rt, jobs, rt.extractor)
     if batch is None:
         return
-    namespace = batch.rows[0].namespace
     try:
         batch.ask(batch.rows, tries=2)
+    except _LimitError:
+        _put_off(rt, jobs, batch.rows[0])
+        return
     except ModelError as problem:
-        rt.db.write(storage_jobs.spend, batch.usage.costs(), namespace, rt.now())
+        session, said = (
+            facts_model.session_of(batch.rows[0]),
+            {"reason": str(problem), "model": batch.usage.model.name},
+        )
+        rt.db.write(reads.note_outcome, session, rt.now(), "learn", "waits", **said)
         rt.health.down("learning", str(problem))
         raise
+    finally:  # it was paid, whatever becomes of it
+        rt.db.write(storage_jobs.spend, batch.usage.costs, batch.rows[0].namespace, rt.now())
     rt.health.up("learning")
-    if not _store(rt, batch):  # this answer was paid anyway
-        rt.db.write(storage_jobs.spend, batch.usage.costs(), namespace, rt.now())
+    _store(rt, batch)
 
 
 class FactTask:
@@ -83,28 +89,22 @@ class FactTask:
 
     def __init__(self, rt: Runtime, lease: Callable[[Sequence[int]], Sequence[storage_jobs.Job]]) -> None:
         self._rt, self._lease = rt, lease
-        self._jobs: Sequence[storage_jobs.Job] = ()
         self._batch: _Batch | None = None
 
     def ask(self, keys: Sequence[int]) -> facts_model.SideTask | None:
         """Return what a model is asked about some messages; None if there is nothing to read in them."""
-        self._jobs = self._lease(keys)
-        if not self._jobs:
-            return None
-        self._batch = _begin(self._rt, self._jobs, self._rt.summarizer)
-        if self._batch is None:
-            self._jobs = ()
-            return None
-        return self._batch.side_task(keys)
+        jobs = self._lease(keys)
+        self._batch = _begin(self._rt, jobs, self._rt.summarizer) if jobs else None
+        return None if self._batch is None else self._batch.side_task(keys)
 
     def finish(self) -> None:
         """Store what was read. Jobs whose messages were not read are done soon, in separate calls."""
         rt, batch = self._rt, self._batch
         if batch is not None and batch.is_read:
             _store(rt, batch)
-        elif self._jobs:
+        elif batch is not None:
             problem = "not answered with the summary"
-            rt.db.write(storage_jobs.fail, self._jobs, problem, rt.now(), count_attempt=False)
+            rt.db.write(storage_jobs.fail, batch.jobs, problem, rt.now(), count_attempt=False)
 
 
 def _begin(rt: Runtime, jobs: Sequence[storage_jobs.Job], model: LanguageModel | None) -> _Batch | None:
@@ -119,21 +119,22 @@ def _begin(rt: Runtime, jobs: Sequence[storage_jobs.Job], model: LanguageModel |
     if not rows or model is None:
         rt.db.write(storage_jobs.finish, jobs)
         return None
-    if rt.db.read(_is_at_limit, rt, rows[0].namespace):
+    batch = rt.db.read(_Batch, rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
+    if batch.calls_left <= 0:
         _put_off(rt, jobs, rows[0])
         return None
-    return rt.db.read(_Batch, rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
+    return batch
 
 
-def _store(rt: Runtime, batch: _Batch) -> bool:
-    """Store what a model said. Returns False if another worker has the jobs, whose model's answer counts."""
-    try:
-        changed = rt.db.write(_commit, rt, batch)
-    except _LeaseLostError:
-        return False
-    for record in changed:
-        announce(rt, record)
-    return True
+def _store(rt: Runtime, batch: _Batch) -> None:
+    """Store what a model said, unless another worker has the jobs: its model's answer counts."""
+    with suppress(_LeaseLostError):
+        for record in rt.db.write(_commit, rt, batch):
+            announce(rt, record)
+
+
+class _LimitError(Exception):
+    """No more calls are allowed today."""
 
 
 class _LeaseLostError(Exception):
@@ -164,20 +165,14 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_mo
         "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
     )
     result = {"reason": batch.problem, "record_ids": tuple(changed), "refusals": tuple(refusals)}
-    reads.note_outcome(
-        connection, facts_model.session_of(first), now, "learn", outcome, **result, model=model
-    )
+    if there or sessions.find_by_number(connection, first.session) is not None:  # they were not forgotten
+        session = facts_model.session_of(first)
+        reads.note_outcome(connection, session, now, "learn", outcome, **result, model=model)
     if not storage_jobs.finish_once(connection, batch.jobs):
         raise _LeaseLostError
     brought = [storage_jobs.Cost("learn", model, facts=new)] if new else []
-    storage_jobs.spend(connection, [*batch.usage.costs(), *brought], first.namespace, now)
+    storage_jobs.spend(connection, brought, first.namespace, now)
     return list(changed.values())
-
-
-def _is_at_limit(connection: Connection, rt: Runtime, namespace: str) -> bool:
-    """Return whether no more messages of a user are read today."""
-    most = rt.settings.extraction_daily_calls
-    return most is not None and storage_jobs.calls_on_day(connection, namespace, _KIND, rt.now()) >= most
 
 
 def _put_off(rt: Runtime, jobs: Sequence[storage_jobs.Job], row: Any) -> None:
@@ -214,13 +209,16 @@ class _Batch:
         self.statements: list[facts_model.Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
+        most = rt.settings.extraction_daily_calls
+        today = storage_jobs.calls_on_day(connection, first.namespace, _KIND, rt.now())
+        self.calls_left = float("inf") if most is None else most - today
         reader = reader_of(rt, self._owner.reach(), ())
         self._known = reads.known_facts(connection, reader)
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
         self._before: dict[int, facts_model.Line] = {}
         for key, before in reads.before_each(connection, rows).items():
             if before.message.role == "assistant" and before.message.is_told:
-                text = rt.redact(before.message.text)
+                text = rt.own_words(first.namespace, before.message.text)
                 assert before.message.created_at is not None  # it was stored
                 self._before[key] = facts_model.Line("assistant", text, before.message.created_at)
         self._vectors: dict[int, FloatVector] = {}
@@ -233,6 +231,7 @@ class _Batch:
 
         Raises:
             ModelError: The model does not answer.
+            _LimitError: The calls of the day are used up.
         """
         lines, facts = self._lines(rows), self._facts(rows)
         instructions, count = operations.INSTRUCTIONS, self._rt.tokens.text
@@ -240,8 +239,13 @@ class _Batch:
         asked = prompt = operations.prompt_of(self._now(), facts, lines, room, count)
         problem = "it was too long"
         for _ in range(tries):
+            if len(self.usage.costs) >= self.calls_left:
+                raise _LimitError
             try:
                 answer = self.usage.ask(prompt, instructions, facts_model.Operations)
+                if len(rows) > 1 and operations.is_cut(answer):
+                    problem = "it was cut off"
+                    break
                 found = operations.operations_in(answer)
             except ModelContextError:
                 break
@@ -264,12 +268,16 @@ class _Batch:
         def take(answer: str) -> str:
             rest, told = operations.split_operations(answer)
             with suppress(operations.AnswerError):  # then they are read in a separate call
-                self._take(operations.operations_in(told), lines, facts)
-                self.is_read = True
+                found = [] if operations.is_cut(told) else operations.operations_in(told)
+                self._take(found, lines, facts)
+                self.is_read = not operations.is_cut(told)
             return rest
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        material = operations.facts_prompt(self._now(), facts)
+        names = {row.name for row in self.rows} - {None, *self._others}
+        material = "\n".join(
+            [operations.facts_prompt(self._now(), facts), *map("The user is {}.".format, names)]
+        )
         instructions = f"{operations.SIDE_TASK}\n\n{operations.INSTRUCTIONS}"
         return facts_model.SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 
@@ -299,7 +307,7 @@ class _Batch:
             fact, sources = self._known[place]
             said = set(index_terms(f"{fact.key or ''} {fact.value or ''} {fact.raw}"))
             near = [self._vectors[key] for key in sources if key in self._vectors]
-            cosine = max((float(np.dot(one, other)) for one in asked for other in near), default=0.0)
+            cosine = max((float(one @ other) for one in asked for other in near), default=0.0)
             return cosine + len(said & words) / max(1, len(said))
 
         best = sorted(range(len(self._known)), key=nearness, reverse=True)[:_SHOWN]

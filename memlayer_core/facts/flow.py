@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 # Writes, changes, lists and deletes records for a caller.
 
-_MOMENTS = ("as_of", "since", "until")
-
 
 def _recorded(record: facts_model.Record, *_: object) -> Outcome:
     return Outcome(1, record_id=record.memory_id, contents=lambda: [record.text])
@@ -85,8 +83,9 @@ def revise(
     text: str | None,
     merge: Iterable[str],
     fields: Mapping[str, Any],
+    quote: tuple[int, int, int] | None = None,
 ) -> facts_model.Record:
-    """Change a record, and merge others into it."""
+    """Change a record, and merge others into it. It rests on the quote, if there is one."""
     others = _others(record_id, merge)
 
     def change(existing: facts_model.Record, absorb: Sequence[facts_model.Record]) -> facts_model.Record:
@@ -97,7 +96,7 @@ def revise(
         return replace(ready, version=existing.version + 1)  # the redactor alone changes it
 
     now = rt.now()
-    record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, rt.shards)
+    record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, rt.shards, quote)
     if record.updated_at == now:
         announce(rt, record)
     return record
@@ -111,8 +110,8 @@ def records(
     check_page(record_filter.limit, record_filter.offset)
     check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
     with errors_as(InvalidRecordError):
-        moments: Any = {name: with_offset(getattr(record_filter, name), name) for name in _MOMENTS}
-    found = rt.db.read(reads.list_records, reader, replace(record_filter, **moments))
+        moment = with_offset(record_filter.as_of, "as_of")
+    found = rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment))
     return ViewList("Records", found)
 
 
@@ -243,11 +242,8 @@ class Assertion(BaseModel):
             InvalidRecordError: It is not an ISO date.
         """
         try:
-            return (
-                with_offset(datetime.fromisoformat(self.valid_from), "valid_from")
-                if self.valid_from
-                else None
-            )
+            since = datetime.fromisoformat(self.valid_from) if self.valid_from else None
+            return with_offset(since, "valid_from")
         except ValueError:
             raise InvalidRecordError(
                 f"`valid_from` must be an ISO date, got {self.valid_from!r:.80}",
@@ -322,7 +318,7 @@ def correct(
     if record.key is not None and value is not None:
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
-    revised = revise(rt, scope, record_id, text, (), fields)
+    revised = revise(rt, scope, record_id, text, (), fields, place and (place[0].key, *place[1:]))
     rt.db.write(reads.note_outcome, scope, rt.now(), "correct", "stored", record_ids=(record_id,))
     return revised
 

@@ -36,7 +36,7 @@ from memlayer_core.message import JSON, Role, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
 from memlayer_core.settings import Settings
-from memlayer_core.show import Cell, Colour, Mark, Tabular, View, Viewable, ViewList, line_of
+from memlayer_core.show import Cell, Mark, Tabular, View, Viewable, ViewList, line_of
 
 # Records: what is remembered of a user beyond one session, and who may see it.
 
@@ -529,8 +529,6 @@ class RecordFilter:
         all_versions: Also replaced versions and archived records, but only the user's own.
         shared: Also records of other users of the tenant that this user may see.
         as_of: Only records that were true at this moment, past ones too, but only the user's own.
-        since: Only records that were written at this moment or later.
-        until: Only records that were written before this moment.
         limit: Maximum number of records; None: all of them.
         offset: How many records to skip.
         every: Also records that are archived, have ended, or have not begun, but only the user's own.
@@ -543,8 +541,6 @@ class RecordFilter:
     all_versions: bool = False
     shared: bool = False
     as_of: datetime | None = None
-    since: datetime | None = None
-    until: datetime | None = None
     limit: int | None = None
     offset: int = 0
     every: bool = False
@@ -619,7 +615,8 @@ class LedgerEntry(Tabular):
         task: `"learn"`: a model read messages. `"record"`, `"correct"` or `"forget"`: an agent's tool. `"summarize"`: a model
             summed up turns. `"maintain"`: the daily maintenance.
         outcome: `"stored"`, `"nothing"` (there was nothing to store), `"refused"`, `"gave up"` (the answer could not be read),
-            `"waits"` (the limit of the day is reached: it is read on the next day), or `"deleted"`.
+            `"waits"` (the limit of the day is reached: it is read on the next day; or the model did not answer: it is asked
+            again), or `"deleted"`.
         reason: Why, in plain words.
         at: When it was done.
         session_id: The session; None: it is not about a session.
@@ -643,21 +640,11 @@ class LedgerEntry(Tabular):
         return {
             "when": self.at,
             "task": self.task,
-            "outcome": Mark(self.outcome, _COLOURS[self.outcome]),
+            "outcome": self.outcome,
             "why": "; ".join(filter(None, (self.reason, *self.refusals))),
             "records": ", ".join(self.record_ids),
             "model": self.model,
         }
-
-
-_COLOURS: Mapping[LedgerOutcome, Colour] = {
-    "stored": "green",
-    "nothing": "plain",
-    "refused": "amber",
-    "gave up": "red",
-    "waits": "amber",
-    "deleted": "blue",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -699,7 +686,8 @@ class Claim:
         quote: The words that say it: the key of the message, the place of the first character, and the place after the last;
             None: the application says it.
         ends: Whether it says that something is no longer true.
-        targets: Ids of the records that it ends or replaces, if it names them.
+        targets: Ids of the records that it confirms, ends or replaces, if it names them.
+        repeats: Whether it says nothing without them: its value is that of the record that it names.
         is_correction: Whether it says that these were never true.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
         narrows: Whether only readers that both records name may see a record that it confirms.
@@ -709,6 +697,7 @@ class Claim:
     quote: tuple[int, int, int] | None = None
     ends: bool = False
     targets: tuple[str, ...] = ()
+    repeats: bool = False
     is_correction: bool = False
     model: str | None = None
     narrows: bool = False

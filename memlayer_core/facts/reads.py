@@ -85,8 +85,7 @@ def _limit(name: str) -> Any:
 
 
 KEPT = sa.and_(
-    _limit("kept_importance") >= sa.func.coalesce(_IMPORTANCE, 0),
-    _limit("kept_decay_score") >= _DECAY_SCORE,
+    _limit("kept_importance") >= sa.func.coalesce(_IMPORTANCE, 0), _limit("kept_decay_score") >= _DECAY_SCORE
 )
 """The condition that records have not faded; `limits_of` gives its values."""
 
@@ -293,8 +292,12 @@ _TOLD = sa.and_(
     sa.or_(records.c.valid_until.is_(None), records.c.valid_until > _NOW),
 )
 """The condition that records have also begun, and have not ended. All of that depends on the clock alone."""
+_later = records.alias()
+_of_same = _later.c.namespace == records.c.namespace, _later.c.ordinal == records.c.ordinal
+_NEWEST = ~sa.exists().where(*_of_same, _later.c.version > records.c.version)
 _HELD = sa.and_(
     _TOLD,
+    _NEWEST,
     sa.or_(_IN_FORCE, records.c.valid_until.is_not(None)),
     sa.or_(
         records.c.valid_from.is_not(None), records.c.valid_until.is_not(None), records.c.created_at <= _NOW
@@ -398,6 +401,7 @@ def _change_query(count: int) -> ListStatement:
         former.c.valid_until.is_(None),
         former.c.valid_until > evidence.c.said_at,
         former.c.replaced_by != former.c.ordinal,
+        former.c.updated_at > former.c.created_at,
     )
     holds = (
         again.c.digest == former.c.digest,
@@ -437,6 +441,8 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> vectors.TextCol
 def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
     mine: Any = OWN if which.all_versions else sa.and_(OWN, _IN_FORCE)
+    if which.every and not which.all_versions:  # also what ended without another fact in its place
+        mine = sa.and_(OWN, _NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
     if which.as_of is not None:
         reader, mine = replace(reader, now=which.as_of), sa.and_(OWN, _HELD, _FREE)
     elif not (which.all_versions or which.every):
@@ -446,10 +452,6 @@ def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter)
     if which.shared:
         mine = sa.or_(mine, sa.and_(_grant(1 + len(reader.roles)), _TOLD, _IN_FORCE, _FREE))
     conditions = [mine]
-    if which.since is not None:
-        conditions.append(records.c.updated_at >= statements.to_micros(which.since))
-    if which.until is not None:
-        conditions.append(records.c.updated_at < statements.to_micros(which.until))
     if which.type is not None:
         conditions.append(records.c.type == which.type)
     if which.tags:

@@ -4,7 +4,7 @@ Facts are compared by their subject, their key and their value: equal after fold
 A model decides about values that are only similar: it names the facts that its statement ends or replaces. In this order:
 
 1. A statement that ends a fact ends it. The same value again confirms it.
-2. A conclusion of an agent never replaces or ends what the user said.
+2. A conclusion of an agent never replaces or ends what the user said, nor what is not sure what is.
 3. A correction replaces what was never true. Otherwise the later statement counts, or the surer one if the category
    does not change.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from memlayer_core.facts.check import TOLERANCE, fold
+from memlayer_core.facts.check import INFERRED, TOLERANCE, fold
 from memlayer_core.facts.model import COLLECTION, IDENTITY, Claim, Decision, Record
 
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
@@ -41,6 +41,8 @@ def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decis
     named = tuple(one for one in held if one.memory_id in statement.targets)
     same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
     has_ended = new.valid_until is not None and new.valid_until <= new.first_observed
+    if statement.targets and statement.repeats and not named:
+        return Decision("refuse", "the fact that it names has ended, or was deleted")
     if statement.ends or has_ended or new.modality == "used_to":
         return _end(named or tuple(one for one in same if one.modality != "denies"), statement)
     if again := next((one for one in (*named, *same) if _says(one, new)), None):
@@ -71,30 +73,37 @@ def _says(one: Record, other: Record) -> bool:
 def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
     new = statement.record
     until = new.valid_until or (new.expires_at if statement.ends else None) or new.first_observed
+    if not statement.targets:  # a time before it began is another time
+        old = tuple(one for one in old if one.valid_from is None or one.valid_from < until)
     if not old:
         return Decision("add", "it was so in the past", until=until)
-    if _is_weaker(statement.record, old):
-        return Decision("refuse", "what an agent concluded does not end what the user said", old)
-    return Decision("end", "it holds no longer", old, None if statement.is_correction else until)
+    if weakness := _weakness(new, old):
+        return Decision("refuse", weakness, old)
+    if any(new.first_observed < one.first_observed for one in old):
+        return Decision("refuse", "it was said before what it ends", old)
+    return Decision(
+        "end", "it holds no longer", old, None if statement.is_correction else _end_of(old, until)
+    )
 
 
 def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Decision:
     """Decide between values that cannot both be true."""
     new = statement.record
-    if _is_weaker(new, old):
-        return Decision("conflict", "what an agent concluded does not replace what the user said", old)
+    if weakness := _weakness(new, old):
+        return Decision("conflict", weakness, old)
     if statement.is_correction:
         return Decision("replace", "it corrects what was said", old)
     since = new.valid_from or new.first_observed
+    reason = "it changes, and this was said later"
     if not new.is_inferred and all(one.is_inferred for one in old):
-        return Decision(
-            "replace", "the user says otherwise than an agent concluded", old, _end_of(old, since)
-        )
-    if new.category == IDENTITY and not is_named:
+        reason = "the user says otherwise than an agent concluded"
+    elif new.category == IDENTITY and not is_named:
         return _by_confidence(old, new)
-    if not is_named and any(new.first_observed < one.first_observed for one in old):
+    elif any(new.first_observed < one.first_observed for one in old):
         return _earlier(old, since)
-    return Decision("replace", "it changes, and this was said later", old, _end_of(old, since))
+    elif not is_named and statement.quote is not None and any(_is_said_with(new, one) for one in old):
+        return Decision("conflict", "the same words say both", old)
+    return Decision("replace", reason, old, _end_of(old, since))
 
 
 def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
@@ -110,8 +119,21 @@ def _earlier(old: tuple[Record, ...], since: datetime) -> Decision:
     return Decision("add", "it was so before what is in force", until=began)
 
 
-def _is_weaker(new: Record, old: Sequence[Record]) -> bool:
-    return new.is_inferred and not all(one.is_inferred for one in old)
+def _weakness(new: Record, old: Sequence[Record]) -> str:
+    """Return why a statement counts less than facts; empty: it does not."""
+    if new.is_inferred and not all(one.is_inferred for one in old):
+        return "what an agent concluded does not count against what the user said"
+    if _is_unsure(new) and not all(map(_is_unsure, old)):
+        return "what is not sure does not count against what is"
+    return ""
+
+
+def _is_said_with(one: Record, other: Record) -> bool:
+    return (one.first_observed, one.valid_from) == (other.first_observed, other.valid_from)
+
+
+def _is_unsure(one: Record) -> bool:
+    return one.confidence < INFERRED - TOLERANCE
 
 
 def _end_of(old: Sequence[Record], since: datetime) -> datetime:

@@ -76,11 +76,12 @@ def revise(
     change: Callable[[Record, Sequence[Record]], Record],
     now: datetime,
     shards: int,
+    quote: tuple[int, int, int] | None = None,
 ) -> Record:
     """Replace a record, and others that are merged into it, by the result of `change`.
 
-    A fact then says what the caller says, and has no evidence. If `change` raises, nothing is changed. If it changes
-    nothing, there is no new version.
+    A fact then says what the caller says, and rests on the quote alone, if there is one. If `change` raises, nothing is
+    changed. If it changes nothing, there is no new version.
 
     Raises:
         UnknownRecordError: One of them is not in force, or not the user's.
@@ -104,6 +105,8 @@ def revise(
         reads.release_evidence(connection, rows)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
         _set(connection, records, *merged, about=None)
+        said = Claim(record=record, quote=quote, model="agent")
+        reads.add_evidence(connection, record.owner, ordinals[0], said, "said")
     return record
 
 
@@ -534,7 +537,11 @@ def remember(
             return decision, _confirm(connection, old[0], statement, now, shards)
         case "end":
             for row in old:
-                _close(connection, [row], row.ordinal, decision.until, now)
+                until = decision.until
+                if row.valid_from is not None and row.valid_from > to_micros(record.first_observed):
+                    until = None  # it has not begun: what it was to end goes on
+                    reopen_facts(connection, [row], now)
+                _close(connection, [row], row.ordinal, until, now)
                 reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
             return decision, decision.old[0]
     ordinal, until = count(connection, owner), decision.until
@@ -585,6 +592,8 @@ def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetim
     if narrowed != record:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
+    if record.valid_from is not None and record.valid_from != known.valid_from:
+        _set(connection, records, _gives_way(row), valid_until=to_micros(record.valid_from))
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed")
     if said is None and not texts.existing_keys(connection, [row.number]):
@@ -625,16 +634,14 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
     for row in deleted_rows:
         closed = sa.and_(
             records.c.namespace == row.namespace,
-            records.c.replaced_by == row.ordinal,
+            sa.or_(records.c.replaced_by == row.ordinal, records.c.number == row.number),
             sa.or_(records.c.ordinal != row.ordinal, records.c.valid_until.is_not(None)),
             records.c.about.is_not(None),
         )
         if row.replaced_by not in {None, row.ordinal}:
             after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
             these = sa.and_(closed, records.c.ordinal != row.ordinal)
-            before = connection.execute(sa.select(records).where(these)).all()
             _set(connection, records, these, **after)
-            _join_equal(connection, before, row.replaced_by, now)
             continue
         former = sa.select(records).where(sa.or_(closed, _gives_way(row)))
         for one in connection.execute(former).all():
@@ -645,22 +652,6 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
             is_filed = texts.existing_keys(connection, [one.number])
             if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
                 _file(connection, one.number, reads.record_of(one), now)
-
-
-def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
-    """Join two facts that say the same, since the fact between them is deleted."""
-    every = records.c
-    for row in rows:
-        later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
-        if not later or _says(second := reads.record_of(later[0])) != _says(first):
-            continue
-        joined = replace(check.merge(second, [first]), valid_from=first.valid_from)
-        _rewrite(connection, later[0], joined)
-        of_it = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
-        _set(connection, evidence, *of_it, ordinal=successor)
-        gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
-        _set(connection, records, *gave_way, every.ordinal != row.ordinal, replaced_by=successor)
-        delete_records(connection, _versions(connection, row.namespace, row.ordinal), now)
 
 
 def _says(record: Record) -> tuple[object, ...]:
@@ -769,7 +760,7 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         withdrawn = list(of_one)
         mentions = sum(row.kind != "ended" for row in withdrawn)
         versions = _versions(connection, namespace, ordinal)
-        if versions and mentions < len(withdrawn) and versions[-1].replaced_by == ordinal:
+        if versions and mentions < len(withdrawn) and versions[-1].replaced_by in {None, ordinal}:
             reopen_facts(connection, versions[-1:], now)
             versions = _versions(connection, namespace, ordinal)
         if not versions or not mentions:
@@ -906,9 +897,7 @@ def _with_predecessors(
     every = found = {row.ordinal for row in heads}
     while found:
         before = sa.select(records.c.ordinal).where(
-            records.c.namespace == owner.namespace,
-            records.c.replaced_by.in_(found),
-            *conditions,
+            records.c.namespace == owner.namespace, records.c.replaced_by.in_(found), *conditions
         )
         found = set(connection.scalars(before)) - every
         every = every | found

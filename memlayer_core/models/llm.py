@@ -119,7 +119,7 @@ def _fields(answer: object) -> Iterator[str]:
 
 
 class ModelUsage:
-    """Counts the calls and tokens of one model.
+    """Counts the calls and tokens of one model: `costs` has an entry for each call.
 
     Args:
         rt: Counts the tokens if the provider does not report them.
@@ -131,25 +131,21 @@ class ModelUsage:
         self._rt = rt
         self._kind = kind
         self.model = model
-        self._calls = self._tokens_in = self._tokens_out = 0
+        self.costs: list[Cost] = []
 
     def ask(self, text: str, instructions: str, schema: type[BaseModel] | None = None) -> str:
-        """Ask the model, and count the tokens of question and answer. See `LanguageModel.ask`."""
+        """Ask the model, and note the costs of the call, also if it fails. See `LanguageModel.ask`."""
         count = self._rt.tokens.text
-        with self._rt.telemetry.model_call(self.model.name, self._kind) as call:
-            reply = self.model.ask(instructions, searchable(text), schema)
-            read = count(f"{instructions}\n{text}") if reply.tokens_in is None else reply.tokens_in
-            written = count(reply.text) if reply.tokens_out is None else reply.tokens_out
-            call.end_with_reply(instructions, text, reply.text, read, written)
-        self._calls += 1
-        self._tokens_in += read
-        self._tokens_out += written
+        sent, written = count(f"{instructions}\n{text}"), 0
+        try:
+            with self._rt.telemetry.model_call(self.model.name, self._kind) as call:
+                reply = self.model.ask(instructions, searchable(text), schema)
+                sent = sent if reply.tokens_in is None else reply.tokens_in
+                written = count(reply.text) if reply.tokens_out is None else reply.tokens_out
+                call.end_with_reply(instructions, text, reply.text, sent, written)
+        finally:
+            self.costs.append(Cost(self._kind, self.model.name, 1, sent, written))
         return reply.text
-
-    def costs(self) -> tuple[Cost, ...]:
-        """Return the counts to store; empty if no call was answered."""
-        noted = Cost(self._kind, self.model.name, self._calls, self._tokens_in, self._tokens_out)
-        return (noted,) if self._calls else ()
 
 
 # Calls a language model: one of LangChain, one of LlamaIndex, or a function.

@@ -22,7 +22,8 @@ from memlayer_core.storage.statements import WITHIN, ListStatement, Statement, i
 from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records, sessions, texts
 from memlayer_core.storage.vectors import ScopeStatistics
 
-_HELD = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_IN_FORCE = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))
+_HELD = sa.or_(namespaces.c.records > 0, _IN_FORCE)  # a message may say what held once
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
 _COVERED = (
     namespaces.c.namespace.label("name"),

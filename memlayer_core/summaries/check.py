@@ -8,7 +8,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import regex
@@ -144,7 +143,7 @@ class EpisodeText(BaseModel):
 def split_episode(answer: str) -> tuple[str, EpisodeText | None]:
     """Return an answer without the JSON object of an episode, and the episode; None without one."""
     decoder = json.JSONDecoder()
-    for found in islice(_OPENING.finditer(answer), _BRACES):
+    for found in [*_OPENING.finditer(answer)][:_BRACES]:
         try:
             value, end = decoder.raw_decode(answer, found.start())
             told = EpisodeText.model_validate(value)

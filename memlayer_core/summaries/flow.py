@@ -97,7 +97,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
     try:
         written = _Writer(rt, bill, lines).condense(before, limit)
     finally:
-        rt.db.write(jobs.spend, bill.costs())
+        rt.db.write(jobs.spend, bill.costs)
     if written.text is None:
         raise ModelError(
             f"{rt.summarizer.name} gave no summary that can be used: {', '.join(written.faults)}",
@@ -150,7 +150,7 @@ def summarize(
         writer = _Writer(rt, bill, lines)
         made = writer.condense(text, _limit(rt), with_episode=closes, side_task=also)
     except ModelError as problem:
-        rt.db.write(jobs.spend, bill.costs(), session.scope.namespace)
+        rt.db.write(jobs.spend, bill.costs, session.scope.namespace)
         rt.health.down("summarizer", str(problem))
         raise
     rt.health.up("summarizer")
@@ -213,7 +213,7 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
         )
         stored.append(record)
 
-    is_kept = rt.db.write(summaries_sql.commit, session, summary, usage.costs(), job, now, store_episode)
+    is_kept = rt.db.write(summaries_sql.commit, session, summary, usage.costs, job, now, store_episode)
     if result.text is None:
         _refused(rt, scope, result.faults, "a summary", gives_up=gives_up and is_kept)
         return
@@ -349,10 +349,10 @@ def write_episode(rt: Runtime, job: jobs.Job) -> None:
         attempt = f"attempt {job.attempts}"
         logger.warning("session %r has no episode yet (%s): %s", scope.session_id, attempt, in_short(problem))
         if isinstance(problem, ModelError):
-            rt.db.write(jobs.spend, bill.costs(), scope.namespace)
+            rt.db.write(jobs.spend, bill.costs, scope.namespace)
             rt.health.down("summarizer", str(problem))
         raise
-    spent = bill.costs()
+    spent = bill.costs
     if spent:
         rt.health.up("summarizer")
     record = rt.db.write(records_writes.store_episode, episode, made, spent, job, rt.now(), rt.shards)

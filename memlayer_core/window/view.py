@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.facts import reads as records_reads
-from memlayer_core.facts.check import CONCLUDED, disputes, is_line, label_and_value, place_in_profile
+from memlayer_core.facts.check import disputes, is_line, label_and_value, nature_of, place_in_profile
 from memlayer_core.facts.model import Record
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, StoredMessage
 from memlayer_core.messages import reads as messages_reads, render
@@ -464,7 +464,7 @@ def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
     }
     others = {key: record for key, record in records.items() if not is_line(record)}
     lines |= {
-        key: render.quote_line(record.date, record.type, record.text, "user", CONCLUDED * record.is_inferred)
+        key: render.quote_line(record.date, record.type, record.text, "user", nature_of(record))
         for key, record in others.items()
     }
     try:
