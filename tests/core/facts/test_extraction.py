@@ -123,7 +123,7 @@ def test_a_model_updates_ends_and_confirms_what_is_known(opened) -> None:
     assert [one.kind for one in why.evidence] == ["said", "confirmed", "ended"]
 
 
-PERIODS = {"2026-05-06": 6, "2026-W19": 10, "2026-05": 31, "2026-06-01T09:00": 32, "2026": 245}
+PERIODS = {"2026-05-06": 6, "2026-W19": 10, "2026W20": 17, "2026-05": 31, "2026-06-01T09:00": 32, "2026": 245}
 """What a model may say of an end, and the last day that is meant, from the last of April on."""
 
 
@@ -201,6 +201,120 @@ def test_a_period_ends_with_its_last_day_and_what_has_ended_in_it_when_that_was_
     say(memory, "I left Faro this month.", user="ada", start=MAY + timedelta(days=7))
     assert known(memory, "ada", as_of=MAY + timedelta(days=6)) == {("user", "stay"): "in Faro"}
     assert known(memory, "ada", as_of=MAY + timedelta(days=8)) == {}
+
+
+NEXT, LATER = (f"{datetime.now(UTC) + timedelta(days=days):%Y-%m-%d}" for days in (30, 50))
+LEEDS = (-9, "I live in Leeds", {"confidence": 0.9})
+TURIN = (-5, "soon we move to Turin", {"op": "update", "fact": 1, "since": NEXT})
+STORIES: list[tuple[list[Any], dict[int, str]]] = [
+    ([LEEDS, (-5, "perhaps soon in York", {"confidence": 0.4})], {-1: "Leeds"}),
+    ([LEEDS, (-5, "perhaps I leave Leeds", {"op": "end", "fact": 1, "confidence": 0.3})], {-1: "Leeds"}),
+    ([LEEDS, (-5, "as a child in Leeds", {"since": "2010", "until": "2015"})], {-1: "Leeds", -2000: ""}),
+    ([LEEDS, (-12, "my home is York", {"op": "update", "fact": 1})], {-1: "Leeds", -10: "York"}),
+    ([LEEDS, TURIN, (-1, "we stay, and not Turin", {"op": "end", "fact": 2})], {40: "Leeds"}),
+    (
+        [LEEDS, TURIN, (-1, "later to Turin", {**TURIN[2], "fact": 2, "since": LATER})],
+        {40: "Leeds", 60: "Turin"},
+    ),
+    ([LEEDS, (-1, "a month in Leeds", {"op": "confirm", "fact": 1, "until": NEXT})], {20: "Leeds", 40: ""}),
+    ([LEEDS, (-1, "since 2019 in Leeds", {"op": "confirm", "fact": 1, "since": "2019"})], {-1000: "Leeds"}),
+    ([LEEDS, (-1, "from Leeds to York", {"op": "update", "fact": 1}, {"op": "end", "fact": 1})], {-5000: ""}),
+    ([(-1, "in Leeds and in York", {"value": "Leeds"}, {})], {0: "Leeds York"}),
+]
+"""What is said on which day, counted from today, with what a model makes of it; and the homes that are true on other days."""
+
+
+@pytest.mark.parametrize(("said", "homes"), STORIES)
+def test_what_was_true_is_known_for_every_moment_whatever_the_model_makes_of_it(opened, said, homes) -> None:
+    model = Reader()
+    memory, today = opened(model), datetime.now(UTC)
+    for number, (day, text, *made) in enumerate(said):
+        model.operations = [{"quote": text, "key": "home", "value": text.split()[-1], **one} for one in made]
+        say(memory, f"{text}.", session=f"s{number}", start=today + timedelta(days=day))
+    for day, values in homes.items():
+        found = memory.records(user_id="louis", as_of=today + timedelta(days=day))
+        assert " ".join(sorted(one.value for one in found if one.confidence > 0.5)) == values
+
+
+def test_what_is_denied_is_told_in_its_own_words_and_is_still_denied_when_it_is_said_again(opened) -> None:
+    model = Reader(
+        {"quote": "I never eat pork", "key": "eats", "value": "pork", "modality": "denies", "always": True}
+    )
+    memory = opened(model)
+    say(memory, "I never eat pork.")
+    model.operations = [{"op": "confirm", "fact": 1, "quote": "still no pork"}]
+    say(memory, "As I said, still no pork.", start=MAY + timedelta(days=1))
+    told = memory.chat(user_id="louis", session_id="t").context("Hi").messages[0].text
+    assert "eats: pork" not in told
+    assert "it is not so] I never eat pork" in told
+    assert memory.profile("louis") == {}
+
+
+def test_a_fact_that_is_deleted_while_a_model_repeats_it_does_not_come_back(opened) -> None:
+    def model(prompt: str) -> str:
+        if "Known facts" not in prompt:
+            return GOOD
+        memory.forget(user_id="louis", record_id="louis_mem_001")
+        return json.dumps(
+            {"operations": [{"op": "confirm", "fact": 1, "quote": "the same boat", "messages": [1]}]}
+        )
+
+    memory = opened(model)
+    say(memory, "I own a red boat.")
+    say(memory, "I still own the same boat.", session="t")
+    assert known(memory, every=True) == {}
+
+
+def test_what_an_agent_corrects_by_the_words_of_a_message_goes_with_that_message(opened) -> None:
+    memory = opened(Reader({"quote": "I live in Leeds", "key": "home", "value": "Leeds"}))
+    chat = say(memory, "I live in Leeds.", "No, my address is 12 Elm Street.")
+    correct, _ = AGENT_TOOLS["correct_memory"].functions(chat, None, ValueError)
+    correct("louis_mem_001", "Elm", "said so", "12 Elm Street", "my address is 12 Elm Street")
+    (home,) = memory.records(user_id="louis", every=True)
+    assert (home.value, home.always) == ("12 Elm Street", False)
+    chat.withdraw([chat.history()[2].id])
+    assert memory.records(user_id="louis", every=True) == []
+
+
+def test_an_end_is_seen_in_old_messages_and_goes_with_the_message_that_says_it(opened) -> None:
+    model = Reader({"quote": "I eat vegan food", "key": "diet", "value": "vegan"})
+    memory, today = opened(model), datetime.now(UTC)
+    say(memory, "These days I eat vegan food.", start=today - timedelta(days=9))
+    model.operations = [{"op": "end", "fact": 1, "quote": "till next month", "until": NEXT}]
+    chat = say(memory, "Only till next month.", session="t", start=today - timedelta(days=5))
+    assert memory.records(user_id="louis")[0].valid_until is not None
+    chat.withdraw([chat.history()[0].id])
+    assert memory.records(user_id="louis")[0].valid_until is None
+    model.operations = [{"op": "end", "fact": 1, "quote": "not any more"}]
+    say(memory, "I do not, not any more.", session="u", start=today - timedelta(days=1))
+    (past,) = memory.records(user_id="louis", every=True)
+    assert past.valid_until is not None
+    assert "changed on" in memory.chat(user_id="louis").context("Do I eat vegan food these days?").recall
+
+
+def test_a_model_does_not_read_what_memory_said_before(opened) -> None:
+    model = Reader({"quote": "allergic to nuts", "key": "allergy", "value": "nuts", "always": True})
+    memory = opened(model)
+    say(memory, "I am allergic to nuts.")
+    chat = memory.chat(user_id="louis", session_id="t")
+    chat.add("assistant", f"{chat.context('What?').messages[0].text} That is all.")
+    chat.add("user", "Thanks for that.")
+    memory.flush(30)
+    assert "assistant: That is all." in model.prompts[-1]
+
+
+FORMS = [
+    ("Ich wohne in Mu\u0308nchen.", "wohne in M\u00fcnchen", True),
+    ("\u6211\u5728Google\u5de5\u4f5c", "\u6211\u5728 Google \u5de5\u4f5c", True),
+    ("\u042f \u043d\u0435\u0436\u0435\u043d\u0430\u0442.", "\u0436\u0435\u043d\u0430\u0442", False),
+]
+
+
+@pytest.mark.parametrize(("text", "quote", "is_there"), FORMS)
+def test_a_quote_may_have_another_form_and_is_never_a_part_of_a_word(opened, text, quote, is_there) -> None:
+    memory = opened(lambda _prompt: json.dumps({"operations": [{**BOAT, "quote": quote}]}))
+    say(memory, text)
+    assert bool(known(memory)) is is_there
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -285,11 +399,11 @@ def test_a_prompt_has_a_limit_and_shows_of_each_message_something_and_the_facts_
     louis = memory.chat(user_id="louis", session_id="s")
     louis.remember("The shop is on Elm Street.", key="shop", value="Elm Street")
     for number in range(30):
-        louis.remember(f"Room {number} has a blue door.", key=f"room_{number}", value="blue")
+        louis.remember(f"Room {number} has {'a blue door, ' * 9}", key=f"room_{number}", value="blue " * 20)
     say(memory, *(f"Number {number}: late at the shop. {'I walked. ' * 600}" for number in range(10)))
     (prompt,) = model.prompts
     assert memory.runtime.tokens.text(model.instructions[0] + prompt) <= 2000
-    assert all(f"Number {number}" in prompt for number in range(10))
+    assert all(f"Number {number}: late at the shop." in prompt for number in range(10))
     facts = prompt.split("Known facts:")[1].split("Conversation:")[0]
     assert "shop = Elm Street" in facts
     assert facts.count("\n") <= 22
@@ -604,6 +718,26 @@ def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> No
         (entry,) = memory.ledger(user_id="louis")
         assert entry.outcome == "stored"
         assert "2 message(s) could not be read" in entry.reason
+
+
+def test_an_answer_that_is_cut_at_its_length_is_asked_for_in_halves() -> None:
+    def short(prompt: str) -> str:
+        lines = [line for line in prompt.splitlines() if line.startswith("[")]
+        made = [
+            {**BOAT, "key": line[-4:], "quote": line[-4:], "messages": [at]}
+            for at, line in enumerate(lines, 1)
+        ]
+        return json.dumps({"operations": made})[:220]
+
+    with learned(short, "see Anna", "see Bert", "see Cleo", "see Dora") as memory:
+        assert {key for _, key in known(memory)} == {"anna", "bert", "cleo", "dora"}
+
+
+def test_calls_that_fail_count_against_the_limit_of_a_day_and_the_ledger_has_each() -> None:
+    model = Replies(fail)
+    with learned(model, job_attempts=9, extraction_daily_calls=2) as memory:
+        assert len(model.prompts) == memory.admin.costs()[0].calls == 2
+        assert [outcome for outcome, _ in ledger(memory)] == ["waits"] * 3
 
 
 def test_a_model_that_is_away_for_long_is_asked_again_when_it_is_back() -> None:
