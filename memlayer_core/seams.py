@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -123,7 +122,7 @@ def recall_budget(token_limit: int, tokens: int) -> int:
         token_limit: Tokens of the whole context.
         tokens: What `Settings.recall_tokens` says.
     """
-    return min(math.floor(_RECALL_SHARE * token_limit), tokens)
+    return min(int(_RECALL_SHARE * token_limit), tokens)
 
 
 # Vectors for a vector index, and its answers.

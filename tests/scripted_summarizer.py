@@ -12,13 +12,7 @@ from tuned import Tuned
 
 from memlayer_core import Memory, Message, Settings
 
-QUIET = Tuned(
-    index_delay=3600,
-    durability="normal",
-    max_tokens=1000,
-    job_backoff=0,
-    summary_tokens=300,
-)
+QUIET = Tuned(index_delay=3600, durability="normal", max_tokens=1000, job_backoff=0, summary_tokens=300)
 """Nothing is done in the background before a flush asks for it, and a few rounds fill the window."""
 
 NAMES = re.compile(r"\b(?:Anna|Bela|Caro|Dana)\d+")

@@ -127,8 +127,7 @@ def test_a_missing_framework_is_told_with_the_line_that_installs_it(package, mis
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("package", "other"),
-    [("langchain_memlayer", "llama_index"), ("llamaindex_memlayer", "langchain_core")],
+    ("package", "other"), [("langchain_memlayer", "llama_index"), ("llamaindex_memlayer", "langchain_core")]
 )
 def test_each_adapter_works_without_the_other_framework(package, other) -> None:
     code = f"import sys; sys.modules[{other!r}] = None; import {package}; print(*{package}.__all__)"

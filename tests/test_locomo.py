@@ -15,9 +15,7 @@ def sample(**changes: Any) -> dict[str, Any]:
         "speaker_a": "Ada",
         "speaker_b": "Bo",
         "session_2_date_time": "12:09 am on 13 September, 2023",
-        "session_2": [
-            {"speaker": "Ada", "dia_id": "D2:1", "text": "The kettle whistles in the kitchen."},
-        ],
+        "session_2": [{"speaker": "Ada", "dia_id": "D2:1", "text": "The kettle whistles in the kitchen."}],
         "session_1_date_time": "1:56 pm on 8 May, 2023",
         "session_1": [
             {"speaker": "Ada", "dia_id": "D1:1", "text": "My parrot is called Zarquon."},

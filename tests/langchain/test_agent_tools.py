@@ -110,10 +110,7 @@ def test_no_model_can_name_another_user(do, memory) -> None:
     forged = {"user_id": "bob", "session_id": "s", "config": bobs, "kwargs": {"user_id": "bob"}}
     forged["runtime"] = {"context": {"user_id": "bob"}, "config": bobs}
     call = calling((LOOK, {**GROW, **forged})).tool_calls[0]
-    for whose, config in (
-        ({}, None),
-        ({"user_id": None, "session_id": None}, at("s", user_id="ada")),
-    ):
+    for whose, config in (({}, None), ({"user_id": None, "session_id": None}, at("s", user_id="ada"))):
         look = tool_of(memory, LOOK, **whose)
         for found in (
             asked_by_an_agent(do, [look], config, (call["name"], call["args"])),

@@ -134,9 +134,7 @@ leaves = st.one_of(
 )
 """The core's codec has its own property for every other value."""
 anything = st.recursive(
-    leaves,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3),
-    max_leaves=6,
+    leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=6
 )
 objects = st.dictionaries(keys, anything, max_size=2)
 blocks = st.one_of(

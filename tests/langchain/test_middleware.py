@@ -15,11 +15,7 @@ from blockbuster import blockbuster_ctx
 from clock import set_ahead
 from hypothesis import example, given, strategies as st
 from langchain.agents import create_agent
-from langchain.agents.middleware import (
-    HumanInTheLoopMiddleware,
-    ModelRequest,
-    ModelRetryMiddleware,
-)
+from langchain.agents.middleware import HumanInTheLoopMiddleware, ModelRequest, ModelRetryMiddleware
 from langchain_core.messages import (
     AIMessage,
     BaseMessage,

@@ -81,14 +81,8 @@ def test_a_question_in_any_form_recalls_the_same_users_other_sessions_and_nobody
     asked = ChatMessage("which pet do I have?")
     session.put(asked)
 
-    for given in (
-        None,
-        "",
-        "which pet?",
-        ChatMessage("which pet?"),
-        ChatMessage(),
-        QueryBundle("which pet?"),
-    ):
+    forms = (None, "", "which pet?", ChatMessage("which pet?"), ChatMessage(), QueryBundle("which pet?"))
+    for given in forms:
         (told,) = session.get(given, initial_token_count=3, more=1)
         assert told.role == "user"
         assert "my pet is a parrot" in told.content

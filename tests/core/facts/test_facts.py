@@ -439,8 +439,7 @@ SENTENCES = st.one_of(
     st.just("Hello."),
 )
 STEPS = st.one_of(
-    SENTENCES.map(lambda text: ("say", text)),
-    st.integers(0, 5).map(lambda place: ("delete", place)),
+    SENTENCES.map(lambda text: ("say", text)), st.integers(0, 5).map(lambda place: ("delete", place))
 )
 
 

@@ -240,10 +240,7 @@ def test_it_reads_as_it_did(imported: Memory) -> None:
     listed, scored = imported.items().batch([FindItems(()), FindItems((), query="房间 二楼 green lamp")])
     assert {(item.labels, item.key) for item in listed} == {(("users", "ada"), "lamp"), (("shared",), "房间")}
     [lamp] = [item for item in scored if item.score is not None]  # no query may find the other one
-    assert (lamp.value, lamp.ttl) == (
-        {"text": "The lamp is green", "size": {"w": 2}},
-        timedelta(days=30_000),
-    )
+    assert (lamp.value, lamp.ttl) == ({"text": "The lamp is green", "size": {"w": 2}}, timedelta(days=30_000))
     [hit] = imported.search("我住在哪里", user_id="ada", limit=1)
     assert hit.text == "I am allergic to nuts. 我住在上海。"
     hits = {hit.text for hit in imported.search("sesame allergy, pack an umbrela", user_id="ada")}
