@@ -258,23 +258,19 @@ def test_a_copy_in_a_file_is_read_by_the_frameworks_store_and_comes_back(memory,
     if fs is None:
         store.persist(file)
         assert SimpleChatStore.from_persist_path(file).store == {"one": store.get_messages("one")}
-    odd = ChatMessage(
-        role="user", blocks=[ImageBlock(image=b"iVBORw0KGgo=")], additional_kwargs={"raw": b"\xff"}
-    )
+    image = ImageBlock(image=b"iVBORw0KGgo=")
+    odd = ChatMessage(role="user", blocks=[image], additional_kwargs={"raw": b"\xff"})
     store.add_message("two", odd)
+    kept = {"one": talk("ハロー", "wörld"), "two": [odd]}
     store.persist(file, fs=fs)
     for _ in range(2):
         other = MemlayerChatStore.from_persist_path(file, fs=fs, memory=memory, user_id="bob")
-        assert {key: other.get_messages(key) for key in other.get_keys()} == {
-            "one": talk("ハロー", "wörld"),
-            "two": [odd],
-        }
+        assert {key: other.get_messages(key) for key in other.get_keys()} == kept
 
 
-SPELLED = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-CALL = calls("weather", city="Riga")
+SPELLED = {"tool_calls": [{"id": "call_1", "function": {"name": "weather", "arguments": "{}"}}]}
 PUT = [
-    ChatMessage(role="assistant", blocks=CALL.blocks, additional_kwargs={"tool_calls": [SPELLED]}),
+    ChatMessage(role="assistant", blocks=calls("weather", city="Riga").blocks, additional_kwargs=SPELLED),
     result("3 degrees"),
     ChatMessage("Thought: I look at zebras.\nAnswer: It is cold.", role="assistant"),
     ChatMessage("She owes us.", role="assistant", additional_kwargs={"model_visible": False}),

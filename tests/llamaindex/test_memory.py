@@ -100,9 +100,11 @@ def test_recalled_text_goes_where_the_insert_method_says_and_stays_only_beside_t
     memory, remembers, method
 ):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=method)
-    picture = ImageBlock(image=b"\x89PNG\xff")
+    rules, picture = ChatMessage("be short", role="system"), ImageBlock(image=b"\x89PNG\xff")
+    session.put(rules)
+    assert session.get("") == [rules], "no question, so nothing beside the rules"
     asked = ChatMessage(blocks=[picture, TextBlock(text="which pet?")], additional_kwargs={"name": "Ada"})
-    session.put_messages([ChatMessage("be short", role="system"), asked])
+    session.put(asked)
 
     system, user = session.get()
 

@@ -75,6 +75,7 @@ async def agents(memory: Memory, llm: FunctionCallingLLM) -> str:
     await agent.run(user_msg="And since when?", ctx=Context(agent), memory=session)
     other = FunctionAgent(llm=llm, tools=[*tools])
     await AgentWorkflow(agents=[agent, other]).run(user_msg="Where?", memory=session)
+    AgentWorkflow.from_tools_or_functions(session.tools, llm=llm)
 
     async def turn(memory: MemlayerMemory) -> str:
         return f"{await agent.run(user_msg='Where?', memory=memory)}"
