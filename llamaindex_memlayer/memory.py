@@ -403,7 +403,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         return token_limit_of(self.memory.settings.max_tokens, self.policy, self.token_limit)
 
     @property
-    def tools(self) -> list[BaseTool | Callable[..., Any]]:
+    def tools(self) -> list[BaseTool | Callable[..., object]]:
         """The tools of `MemlayerToolSpec` in the modes `"AGENT"` and `"BOTH"`; none in the mode `"STATIC"`.
 
         The type is that of an agent's `tools`.
