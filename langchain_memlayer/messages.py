@@ -38,7 +38,7 @@ from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, is_utf8, repr_of
-from memlayer_core.integration import codec, said_at
+from memlayer_core.integration import codec, frameworks, said_at
 from memlayer_core.message import ROLES, Block, Raw, Role
 
 # Writes objects in LangChain's messages as JSON: the class's name and the fields.
@@ -145,9 +145,6 @@ def _framework_class(name: str) -> type | None:
 FRAMEWORK = "langchain"
 """Marks dumps that this module wrote."""
 
-VISIBLE = "model_visible"
-"""In `additional_kwargs`: False for messages that only people see."""
-
 logger = logging.getLogger("memlayer")
 M = TypeVar("M", bound=BaseMessage)
 
@@ -218,7 +215,7 @@ def to_core(message: BaseMessage) -> Message:
         tool_calls=_calls(message),
         tool_call_id=_call_id(message.tool_call_id) if isinstance(message, ToolMessage) else None,
         created_at=said_at(message.additional_kwargs, message.response_metadata),
-        model_visible=message.additional_kwargs.get(VISIBLE) is not False,
+        model_visible=message.additional_kwargs.get(frameworks.VISIBLE) is not False,
         raw=Raw(FRAMEWORK, VERSION, {"type": kind, "data": dump.value}),
     )
 
@@ -392,7 +389,7 @@ def _from_fields(message: Message) -> BaseMessage:
         "content": deepcopy(_as_list(message.content)),
         "name": message.name,
         "id": message.id,
-        "additional_kwargs": {} if message.model_visible else {VISIBLE: False},
+        "additional_kwargs": {} if message.model_visible else {frameworks.VISIBLE: False},
     }
     match message.role:
         case "system":

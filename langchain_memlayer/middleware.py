@@ -20,7 +20,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer import needs
 from langchain_memlayer.history import compose_messages
-from langchain_memlayer.messages import VISIBLE, fresh_answers, is_summary, to_core
+from langchain_memlayer.messages import fresh_answers, is_summary, to_core
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import InvalidLimitError, InvalidScopeError
 from memlayer_core.integration import (
@@ -30,6 +30,7 @@ from memlayer_core.integration import (
     as_prompt,
     context_flow,
     drive,
+    frameworks,
     memory_of,
     registry,
     retry_limit,
@@ -343,7 +344,8 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
     answers = (
         at
         for at in reversed(range(len(thread)))
-        if isinstance(thread[at], AIMessage) and thread[at].additional_kwargs.get(VISIBLE) is not False
+        if isinstance(thread[at], AIMessage)
+        and thread[at].additional_kwargs.get(frameworks.VISIBLE) is not False
     )
     tail = thread[next(islice(answers, 1, None), 0) :]
     newest = chat.history(-max(1, len(tail)))

@@ -90,10 +90,7 @@ class MemlayerRetriever(BaseRetriever):
 
     def _scope(self) -> Scope:
         return Scope.of_search(
-            user_id=self.user_id,
-            session_id=self.session_id,
-            tenant_id=self.tenant_id,
-            agent_id=self.agent_id,
+            user_id=self.user_id, session_id=self.session_id, tenant_id=self.tenant_id, agent_id=self.agent_id
         )
 
     def _get_relevant_documents(

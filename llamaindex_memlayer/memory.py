@@ -10,13 +10,13 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import Any, Literal, Self, TypeVar
 
-from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.bridge.pydantic import ConfigDict, PrivateAttr, field_serializer
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.memory import InsertMethod
 from llama_index.core.memory.types import BaseMemory
 from llama_index.core.storage.chat_store.base_db import MessageStatus
-from llama_index.core.tools import FunctionTool
+from llama_index.core.tools import BaseTool
 from pydantic import SkipValidation
 
 from llamaindex_memlayer.component import MemoryComponent, memory_at
@@ -215,7 +215,7 @@ class Conversation(ChatState):
             put_after=put_after,
             create=lambda role, text: ChatMessage(text, role=role),
         )
-        if messages and not (context.system or context.window or context.temporary):
+        if messages and messages[-1].role is MessageRole.USER and not (context.window or context.temporary):
             # An engine adds the question that it has not stored yet, and some models refuse two of the user in a row.
             messages.append(ChatMessage(_ACKNOWLEDGED, role="assistant"))
         return [Verbatim.of(message) for message in messages]
@@ -403,11 +403,14 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         return token_limit_of(self.memory.settings.max_tokens, self.policy, self.token_limit)
 
     @property
-    def tools(self) -> list[FunctionTool]:
-        """The tools of `MemlayerToolSpec` in the modes `"AGENT"` and `"BOTH"`; none in the mode `"STATIC"`."""
+    def tools(self) -> list[BaseTool | Callable[..., object]]:
+        """The tools of `MemlayerToolSpec` in the modes `"AGENT"` and `"BOTH"`; none in the mode `"STATIC"`.
+
+        The type is that of an agent's `tools`.
+        """
         from llamaindex_memlayer.tool_spec import MemlayerToolSpec  # it is made of memories
 
-        return [] if self.mode == "STATIC" else MemlayerToolSpec(self).to_tool_list()
+        return [] if self.mode == "STATIC" else [*MemlayerToolSpec(self).to_tool_list()]
 
 
 def _is_archived(status: MessageStatus | None) -> bool:

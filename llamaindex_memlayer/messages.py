@@ -33,7 +33,7 @@ from pydantic_core import to_jsonable_python
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError, is_utf8
-from memlayer_core.integration import Times, codec, dated, said_at, token_counter
+from memlayer_core.integration import Times, codec, dated, frameworks, said_at, token_counter
 from memlayer_core.message import TASK, Block, Raw, Role
 
 # Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps.
@@ -233,8 +233,6 @@ logger = logging.getLogger("memlayer")
 M = TypeVar("M", bound=ChatMessage)
 
 FRAMEWORK = "llamaindex"
-VISIBLE = "model_visible"
-"""In `additional_kwargs`: False for messages that only people see."""
 _ROLES: dict[MessageRole, Role] = {
     MessageRole.SYSTEM: "system",
     MessageRole.DEVELOPER: "system",
@@ -246,7 +244,6 @@ _ROLES: dict[MessageRole, Role] = {
     MessageRole.FUNCTION: "tool",
 }
 _ESTIMATE = token_counter("estimate")
-_REACT = re.compile(r"(Thought: .*\n)Answer: (.*)", re.DOTALL)
 _CODE = re.compile(r"<execute>.*</execute>", re.DOTALL)  # what a `CodeActAgent` runs of its model's answer
 
 
@@ -307,10 +304,7 @@ def to_core(message: ChatMessage) -> Message:
     message_role = MessageRole(message.role)
     role = _ROLES[message_role]
     blocks = [codec.read(block.value) for block in dumps]
-    calls = [*_block_calls(blocks), *_provider_calls(extras, blocks)]
-    content = [part for fields in blocks for part in to_core_blocks(fields)]
-    if role == "assistant":
-        content = [inner for part in content for inner in _without_scratchpad(part)]
+    content = (part for fields in blocks for part in to_core_blocks(fields))
     raw = {
         "role": message_role.value,
         "additional_kwargs": kwargs.value,
@@ -321,14 +315,12 @@ def to_core(message: ChatMessage) -> Message:
         logger.warning("parts of a message cannot be stored and are left out: %s", ", ".join(lost))
     return Message(
         role,
-        _text_or_blocks(content),
+        frameworks.content_of(role, content),
         name=identifier(extras.get("name")),
         created_at=said_at(extras),
-        tool_calls=tuple(
-            replace(call, id=call.id or f"call-{at}") for at, call in enumerate(calls) if call.id or call.name
-        ),
+        tool_calls=frameworks.calls_of(_block_calls(blocks), _provider_calls(extras)),
         tool_call_id=identifier(extras.get("tool_call_id")) if role == "tool" else None,
-        model_visible=extras.get(VISIBLE) is not False,
+        model_visible=extras.get(frameworks.VISIBLE) is not False,
         raw=Raw(FRAMEWORK, llama_index.core.__version__, raw),
     )
 
@@ -421,7 +413,7 @@ def _convert(message: Message) -> ChatMessage:
         for call in message.tool_calls
     ]
     visible = None if message.model_visible else False
-    values = {"tool_call_id": message.tool_call_id, "name": message.name, VISIBLE: visible}
+    values = {"tool_call_id": message.tool_call_id, "name": message.name, frameworks.VISIBLE: visible}
     extras = {name: value for name, value in values.items() if value is not None}
     return _fill(ChatMessage(role=MessageRole(message.role)), blocks, extras)
 
@@ -434,27 +426,6 @@ def _kwargs(arguments: str) -> dict[str, Any] | str:
     return parsed if isinstance(parsed, dict) else arguments
 
 
-def _without_scratchpad(block: Block) -> Iterator[Block]:
-    """Separate an answer from the steps in front of it: a `ReActAgent` puts both into one text, in this form.
-
-    The steps are the agent's notes for itself: they count as thoughts, which are not recalled or learned from.
-    """
-    said = _REACT.fullmatch(str(block.get("text", "")))
-    if said is None:
-        yield block
-    else:
-        yield {"type": "thinking", "thinking": said[1]}
-        yield {**block, "text": said[2]}
-
-
-def _text_or_blocks(content: list[Block]) -> str | tuple[Block, ...]:
-    if not content:
-        return ""
-    if len(content) == 1 and content[0]["type"] == "text":
-        return str(content[0]["text"])
-    return tuple(content)
-
-
 def _block_calls(blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
     for fields in blocks:
         if fields.get("block_type") == "tool_call":
@@ -462,15 +433,10 @@ def _block_calls(blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
             yield ToolCall(named or "", name, arguments_of(fields.get("tool_kwargs")))
 
 
-def _provider_calls(extras: Mapping[str, Any], blocks: Sequence[Mapping[str, Any]]) -> Iterator[ToolCall]:
-    """Return the calls in `additional_kwargs` that are in no block."""
-    calls = (fields for fields in blocks if fields.get("block_type") == "tool_call")
-    block_ids = {identifier(fields.get("tool_call_id")) for fields in calls}
+def _provider_calls(extras: Mapping[str, Any]) -> Iterator[ToolCall]:
     tool_calls = extras.get("tool_calls")
     entries = [*(tool_calls if isinstance(tool_calls, list | tuple) else []), extras.get("function_call")]
-    for call in (_read_call(call) for call in entries if call is not None):
-        if call.id not in block_ids if call.id else not block_ids:
-            yield call
+    return (_read_call(call) for call in entries if call is not None)
 
 
 def _read_call(call: object) -> ToolCall:

@@ -12,6 +12,7 @@ from llama_index.core.vector_stores.types import MetadataFilters
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
+from memlayer_core.errors import InvalidFilterError, require
 from memlayer_core.integration import Asking, check_whole_number, drive, memory_of, roles_of, search_wider
 
 _METADATA_FOR_CODE = ["kind", "message_id", "memory_id", "session_id", "importance", "confidence", "tags"]
@@ -43,7 +44,7 @@ class MemlayerRetriever(BaseRetriever):
         ConfigurationError: `memory` is not a `Memory`.
         InvalidScopeError: Neither a user nor a session is named, or an id cannot be stored.
         InvalidLimitError: A limit is below one.
-        InvalidFilterError: On a search: the `RecallFilter` cannot be used.
+        InvalidFilterError: `filters` is neither kind; on a search: the `RecallFilter` cannot be used.
     """
 
     def __init__(
@@ -68,6 +69,10 @@ class MemlayerRetriever(BaseRetriever):
         check_whole_number("similarity_top_k", similarity_top_k, minimum=1)
         if token_limit is not None:
             check_whole_number("token_limit", token_limit, minimum=1)
+        is_right = filters is None or isinstance(filters, RecallFilter | MetadataFilters)
+        what = "a `RecallFilter` or `MetadataFilters`"
+        hint = 'Pass `RecallFilter(kinds=["record"])`, or conditions as `MetadataFilters(filters=[…])`.'
+        require(is_right, "filters", what, filters, hint, InvalidFilterError)
         self._roles = roles_of(roles)
         self._limit = similarity_top_k
         self._token_limit = token_limit

@@ -21,6 +21,7 @@ from memlayer_core.recall.search import search_wider
 from memlayer_core.runtime import Asking, async_drive, drive
 from memlayer_core.session_files import ChatState
 from memlayer_core.storage.files import write_whole
+from memlayer_core.transfer.formats import frameworks
 from memlayer_core.window.fit import Policies, policy_json, token_limit_of
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "context_flow",
     "dated",
     "drive",
+    "frameworks",
     "items",
     "lists",
     "memory_of",

@@ -675,11 +675,7 @@ class Memory(Viewable):
     """Do `forget` without blocking the event loop."""
 
     def summarize(
-        self,
-        messages: Iterable[Message],
-        *,
-        previous: str = "",
-        token_limit: int | None = None,
+        self, messages: Iterable[Message], *, previous: str = "", token_limit: int | None = None
     ) -> str:
         """Return a summary of messages, as it is written for turns that leave a window. Only its costs are stored.
 

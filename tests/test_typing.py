@@ -14,7 +14,7 @@ PROGRAMS = Path(__file__).with_name("typing")
 BIN = Path(sys.executable).parent
 PACKAGES = "memlayer_core", "langchain_memlayer", "llamaindex_memlayer"
 THEIRS = re.compile(
-    r'Type of "(create_agent|invoke)" is partially unknown'
+    r'Type of "(create_agent|invoke|from_tools_or_functions)" is partially unknown'
     r'|Type of "chat" is partially unknown\s+Type of "chat" is "\(\.\.\.\) -> Unknown"'
     r'|Type of "from_defaults" is partially unknown\s+Type of "from_defaults" is "\(session_id'
     r'|The method "run" in class "(BaseWorkflowAgent|AgentWorkflow)" is deprecated'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -182,7 +181,7 @@ def _rank(
             columns = vectors.columns_of(connection, [key for _, key in pairs if key is not None])
             cosines = dict(zip(columns.keys.tolist(), columns.cosines(vector).tolist(), strict=True))
         worth = check.scores(pairs, cosines, shares)
-    order = sorted(dict(pairs), key=lambda number: -worth.get(number, -math.inf))
+    order = sorted(dict(pairs), key=lambda number: (number not in worth, -worth.get(number, 0)))
     page = order[request.offset : request.offset + request.limit]
     found = sql.find_by_number(connection, item_query, page)
     return [replace(found[number], score=worth.get(number)) for number in page if number in found]

@@ -23,7 +23,7 @@ A `permanent` message comes from somebody else in the same session, so the list 
 Messages are superseded only if the matches cannot be chance: an "ok" is in any conversation.
 
 Instructions and hidden messages are not part of that order. The list's last instructions are in force afterwards: if
-need be, they are added at the history's end again.
+need be, they are added at the history's end again. A history without instructions gets them where the list has them.
 """
 
 from __future__ import annotations
@@ -249,7 +249,8 @@ def align(
     goes_on = (final and sure) or any(incoming[at].talk and at > last for at in new) or last in edited
     if goes_on and not {*heard}.isdisjoint(behind):
         gone += [to for to in behind if past[to].role not in SYSTEM_ROLES and not past[to].permanent]
-    fronts = _fronts(incoming, {**same, **exchanged}, sparse)
+    bare = not any(one.is_instruction for one in past)
+    fronts = _fronts(incoming, {**same, **exchanged}, sparse, bare)
     return Alignment(
         tuple(known.get(at) for at in range(len(incoming))),
         tuple((at, fronts[at]) for at in new),
@@ -359,12 +360,15 @@ def _stretches(
         first, start = last, stop
 
 
-def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int) -> list[int | None]:
-    """Return for each message of the list the place in the past of the next match, if there is one."""
+def _fronts(incoming: Digests, matches: Mapping[int, int], sparse: int, bare: bool) -> list[int | None]:
+    """Return for each message of the list the place in the past of the next match, if there is one.
+
+    Instructions have none, unless the history has no instructions (`bare`).
+    """
     fronts: list[int | None] = [None] * len(incoming)
     front: int | None = None
     for at in reversed(range(len(incoming))):
-        if incoming[at].talk:
+        if incoming[at].talk or (bare and incoming[at].is_instruction):
             fronts[at] = front
         if matches.get(at, -1) >= sparse:
             front = matches[at]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.message import Message, Receipt, StoredMessage, is_task
+from memlayer_core.message import Block, Message, Receipt, StoredMessage, is_task
 from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction
 from memlayer_core.messages.model import PreparedMessage
 
@@ -277,6 +276,6 @@ def _words(message: Message) -> bytes:
     return digest_of(message, with_id=False).words
 
 
-def _other(message: Message) -> list[dict[str, Any]]:
+def _other(message: Message) -> list[Block]:
     blocks = [] if isinstance(message.content, str) else map(dict, message.content)
     return [block for block in blocks if block.get("type") != "text"]

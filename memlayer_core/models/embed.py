@@ -143,8 +143,10 @@ def _calls_of(choice: Any) -> _Calls:
         aquery = getattr(choice, "aembed_query", choice.embed_query)
         return _Calls(identity, choice.embed_documents, choice.embed_query, aquery)
     if has(choice, "get_text_embedding_batch", "get_query_embedding"):
-        name = choice.class_name() if has(choice, "class_name") else type(choice).__name__
-        identity = _identity("llamaindex", name, lambda name: getattr(choice, name, None))
+        named = choice.class_name() if has(choice, "class_name") else type(choice).__name__
+        # LlamaIndex's base class has this name: a class that inherits it has no name of its own.
+        kind = _path(type(choice)) if named == "base_component" else named
+        identity = _identity("llamaindex", kind, lambda name: getattr(choice, name, None))
         query = choice.get_query_embedding
         return _Calls(identity, choice.get_text_embedding_batch, query, query)
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
@@ -242,11 +244,7 @@ _failed: set[Path] = set()  # where MiniLM could not be fetched: no later openin
 
 
 def resolve_embedder(
-    choice: EmbedderLike,
-    *,
-    store_identity: str | None,
-    settings: Settings,
-    dimension: int | None = None,
+    choice: EmbedderLike, *, store_identity: str | None, settings: Settings, dimension: int | None = None
 ) -> Embedder:
     """Return the embedder for a store. This may take long, since MiniLM is downloaded if it is missing.
 

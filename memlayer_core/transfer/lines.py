@@ -312,23 +312,12 @@ Line = HeaderLine | UserLine | SessionLine | MessageLine | RecordLine | ItemLine
 _HEADER = Form(HeaderLine, "first line", errors.ImportStoppedError, is_open=True)
 _USER = Form(UserLine, "user", errors.ImportStoppedError, is_open=True)
 _SCOPE = Form(Scope, "session", errors.InvalidScopeError, defaults={"user_id": None}, is_open=True)
-_MESSAGE = Form(
-    MessageLine,
-    "message",
-    errors.ImportStoppedError,
-    codecs={"message": Codec(Message.to_json, Message.from_json)},
-    is_open=True,
-)
+_SAID = {"message": Codec(Message.to_json, Message.from_json)}
+_MESSAGE = Form(MessageLine, "message", errors.ImportStoppedError, codecs=_SAID, is_open=True)
 _END = Form(EndLine, "last line", errors.ImportStoppedError, is_open=True)
 _QUOTE = Form(Evidence, "evidence", errors.ImportStoppedError, is_open=True)
-_ITEM = Form(
-    ItemLine,
-    "item",
-    errors.InvalidItemError,
-    keys={"ttl": "ttl_seconds"},
-    codecs={"value": Codec(value_to_tagged, read, "JSON that an export wrote")},
-    is_open=True,
-)
+_TTL, _VALUE = {"ttl": "ttl_seconds"}, {"value": Codec(value_to_tagged, read, "JSON that an export wrote")}
+_ITEM = Form(ItemLine, "item", errors.InvalidItemError, keys=_TTL, codecs=_VALUE, is_open=True)
 
 
 def form_of(line: Line) -> dict[str, Any]:

@@ -35,28 +35,23 @@ class Format:
     """A format of files.
 
     Attributes:
-        signs: Sets of fields; a file that has all of one of these sets is of this format.
+        signs: Sets of fields; a file that has all of one of these sets is of this format. If there is a `parse`, the field in
+            front of `.item.` holds the values.
         parse: Makes conversations of one JSON value; None: the values are messages.
         message: Makes a message of one value.
-        inside: The field that holds the values if the file is a single object.
     """
 
     signs: Sequence[set[str]]
     parse: Callable[[Any], Conversation | Iterable[Conversation]] | None = None
     message: Callable[[Any], Any] = lists.message_of
-    inside: Sequence[str] = ()
 
 
 FORMATS: Mapping[str, Format] = {
-    "chatgpt": Format(
-        [{"mapping"}, {"conversations.item.mapping"}], chats.chatgpt, inside=("conversations",)
-    ),
-    "claude": Format(
-        [{"chat_messages"}, {"conversations.item.chat_messages"}], chats.claude, inside=("conversations",)
-    ),
+    "chatgpt": Format([{"mapping"}, {"conversations.item.mapping"}], chats.chatgpt),
+    "claude": Format([{"chat_messages"}, {"conversations.item.chat_messages"}], chats.claude),
     "llamaindex": Format([{"store"}, {"chat_store_key"}], frameworks.chat_store),
-    "mem0": Format([{"memory", "id"}, {"results.item.memory"}], chats.mem0, inside=("results",)),
-    "zep": Format([{"fact"}, {"edges.item.fact"}, {"facts.item.fact"}], chats.zep, inside=("edges", "facts")),
+    "mem0": Format([{"memory", "id"}, {"results.item.memory"}], chats.mem0),
+    "zep": Format([{"fact"}, {"edges.item.fact"}, {"facts.item.fact"}], chats.zep),
     "langchain": Format(
         [{"type", "data.content"}, {"lc", "kwargs.content"}], message=frameworks.langchain_message
     ),
@@ -248,7 +243,8 @@ def _recognized(head: bytes) -> str:
     if is_json and len(head) < _HEAD:  # the whole file: is it damaged?
         with _explained(""):
             list(ijson.basic_parse(io.BytesIO(head.lstrip(_BLANK)), multiple_values=True))
-    kind = f"JSON with the fields {', '.join(sorted(names)[:8])}" if is_json else "text"
+    fields = f"the fields {', '.join(sorted(names)[:8])}" if names else "no messages in it"
+    kind = f"JSON with {fields}" if is_json else "text"
     kind = "HTML" if b"<html" in head.lower() else kind
     if {"sessionId", "components"} <= names:
         kind = "a session file of memlayer, which `SessionManager` loads"
@@ -319,7 +315,8 @@ def _values(file: io.BufferedReader, form: Format) -> Iterator[Any]:
     if begin not in (b"[", b"{"):
         yield from _table(file, head)
         return
-    inside = [one for one in form.inside if begin == b"{" and f"{one}.item" in _names_in(head)]
+    signs = chain(*form.signs) if begin == b"{" and form.parse else ()
+    inside = [one.partition(".item.")[0] for one in signs if ".item." in one and one in _names_in(head)]
     prefix = "item" if begin == b"[" else f"{inside[0]}.item" if inside else ""
     yield from ijson.items(file, prefix, multiple_values=True, use_float=True)
 

@@ -26,7 +26,8 @@ from memlayer_core.errors import (
     InvalidStateError,
     StoreUnavailableError,
 )
-from tests.llamaindex.conftest import talk, texts
+from memlayer_core.testing import NOON
+from tests.llamaindex.conftest import calls, result, talk, texts
 
 ACTIVE, ARCHIVED = MessageStatus.ACTIVE, MessageStatus.ARCHIVED
 KEYS = ["user1", "a/b %_'\"", "ключ " * 50]
@@ -257,17 +258,39 @@ def test_a_copy_in_a_file_is_read_by_the_frameworks_store_and_comes_back(memory,
     if fs is None:
         store.persist(file)
         assert SimpleChatStore.from_persist_path(file).store == {"one": store.get_messages("one")}
-    odd = ChatMessage(
-        role="user", blocks=[ImageBlock(image=b"iVBORw0KGgo=")], additional_kwargs={"raw": b"\xff"}
-    )
+    image = ImageBlock(image=b"iVBORw0KGgo=")
+    odd = ChatMessage(role="user", blocks=[image], additional_kwargs={"raw": b"\xff"})
     store.add_message("two", odd)
+    kept = {"one": talk("ハロー", "wörld"), "two": [odd]}
     store.persist(file, fs=fs)
     for _ in range(2):
         other = MemlayerChatStore.from_persist_path(file, fs=fs, memory=memory, user_id="bob")
-        assert {key: other.get_messages(key) for key in other.get_keys()} == {
-            "one": talk("ハロー", "wörld"),
-            "two": [odd],
-        }
+        assert {key: other.get_messages(key) for key in other.get_keys()} == kept
+
+
+SPELLED = {"tool_calls": [{"id": "call_1", "function": {"name": "weather", "arguments": "{}"}}]}
+PUT = [
+    ChatMessage(role="assistant", blocks=calls("weather", city="Riga").blocks, additional_kwargs=SPELLED),
+    result("3 degrees"),
+    ChatMessage("Thought: I look at zebras.\nAnswer: It is cold.", role="assistant"),
+    ChatMessage("She owes us.", role="assistant", additional_kwargs={"model_visible": False}),
+]
+
+
+@pytest.mark.parametrize("at", [NOON, NOON.isoformat()], ids=["our file", "their file"])
+def test_the_file_of_a_chat_store_is_imported_as_if_its_messages_were_put(session, tmp_path, at):
+    put, path = [ChatMessage("and in Riga?", additional_kwargs={"created_at": at}), *PUT], tmp_path / "s.json"
+    memory, other = session.memory, session.model_copy(update={"user_id": "bob"})
+    other.put_messages(put)
+    MemlayerChatStore(memory, user_id="bob").persist(str(path))
+    if at is not NOON:
+        path.write_text(json.dumps({"store": {"monday": [one.model_dump(mode="json") for one in put]}}))
+    memory.import_from(path, user_id="ada")
+    assert session.get_all() == put
+    assert session.get() == other.get() == put[:-1]
+    assert session.chat.history()[0].created_at == NOON
+    memory.flush()
+    assert not [hit for hit in memory.search("zebras", user_id="ada") if "zebras" in hit.text]
 
 
 def test_an_older_file_is_read_and_what_is_no_chat_store_is_refused_before_anything_is_stored(

@@ -81,14 +81,8 @@ def test_a_question_in_any_form_recalls_the_same_users_other_sessions_and_nobody
     asked = ChatMessage("which pet do I have?")
     session.put(asked)
 
-    for given in (
-        None,
-        "",
-        "which pet?",
-        ChatMessage("which pet?"),
-        ChatMessage(),
-        QueryBundle("which pet?"),
-    ):
+    forms = (None, "", "which pet?", ChatMessage("which pet?"), ChatMessage(), QueryBundle("which pet?"))
+    for given in forms:
         (told,) = session.get(given, initial_token_count=3, more=1)
         assert told.role == "user"
         assert "my pet is a parrot" in told.content
@@ -106,9 +100,11 @@ def test_recalled_text_goes_where_the_insert_method_says_and_stays_only_beside_t
     memory, remembers, method
 ):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=method)
-    picture = ImageBlock(image=b"\x89PNG\xff")
+    rules, picture = ChatMessage("be short", role="system"), ImageBlock(image=b"\x89PNG\xff")
+    session.put(rules)
+    assert session.get("") == [rules], "no question, so nothing beside the rules"
     asked = ChatMessage(blocks=[picture, TextBlock(text="which pet?")], additional_kwargs={"name": "Ada"})
-    session.put_messages([ChatMessage("be short", role="system"), asked])
+    session.put(asked)
 
     system, user = session.get()
 

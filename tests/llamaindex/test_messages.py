@@ -279,6 +279,19 @@ def test_a_call_without_a_usable_id_has_its_place_as_its_id_and_only_a_tool_answ
         assert to_core(result).tool_call_id == answers
 
 
+REASONED = [
+    ("Thought: a\n", "One. What?\nAnswer: two.\nThree. What?\nAnswer: four."),
+    ("Thought: a\nAction: f\nObservation: x\nAnswer: no\nThought: b\n", "yes\nAnswer: yes"),
+    ("Thought: a\n", "He said:\nThought: I am."),
+]
+
+
+def test_an_answer_behind_an_agents_steps_is_whole_whatever_lines_it_and_they_have():
+    for steps, answer in REASONED:
+        thought, text = to_core(ChatMessage(f"{steps}Answer: {answer}", role="assistant")).content
+        assert (thought, text) == ({"type": "thinking", "thinking": steps}, {"type": "text", "text": answer})
+
+
 FLAT = [
     (ImageBlock(image=PNG * 10_000), IMAGE_TOKENS),
     (ImageBlock(url="https://example.org/a.png"), IMAGE_TOKENS),

@@ -12,7 +12,7 @@ from scripted import answers
 
 from llamaindex_memlayer import MemlayerRetriever
 from memlayer_core import Message, RecallFilter
-from memlayer_core.errors import InvalidMessageError
+from memlayer_core.errors import InvalidFilterError, InvalidMessageError
 from memlayer_core.scope import Scope
 
 AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -62,13 +62,8 @@ def test_messages_of_one_id_in_two_sessions_are_two_nodes_of_which_a_model_is_sh
 
     shown = nodes[0].get_content(MetadataMode.LLM)
     assert nodes[0].metadata["message_id"] == "m1"
-    for word, is_shown in (
-        ("2026-05-04", True),
-        ("speaker: user", True),
-        ("m1", False),
-        ("session_id", False),
-    ):
-        assert (word in shown) is is_shown
+    words = {"2026-05-04": True, "speaker: user": True, "m1": False, "session_id": False}
+    assert {word: word in shown for word in words} == words
     assert nodes[0].get_content(MetadataMode.EMBED) == "my parrot is called Coco"
     with pytest.raises(InvalidMessageError):
         found(pets, QueryBundle(None))
@@ -95,6 +90,12 @@ def test_filters_choose_among_what_is_known_of_a_node(pets):
         assert {*texts(chosen)} == {node.get_content() for node in every if passes(node.metadata)}
         assert 0 < len(chosen) < len(every)
     assert 1 <= len(found(pets, token_limit=20, filters=where("kind", "message"))) < 4
+
+
+def test_what_is_no_filter_is_refused_when_the_retriever_is_made(memory):
+    for wrong in ({"kind": "record"}, "record", MetadataFilter(key="kind", value="record")):
+        with pytest.raises(InvalidFilterError, match="`filters` must be"):
+            MemlayerRetriever(memory, user_id="ada", filters=wrong)
 
 
 def test_a_query_engine_answers_from_it(pets):

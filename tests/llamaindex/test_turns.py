@@ -263,10 +263,12 @@ def index():
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rules", [[], [ChatMessage("be short", role="system")]], ids=["bare", "with rules"])
 def test_every_mode_of_an_index_takes_the_memory_and_no_two_messages_of_the_user_follow_each_other(
-    mode, index, session, remembers
+    mode, rules, index, session, remembers
 ):
     llm = answers("yes")
+    session.put_messages(rules)
     chat = index.as_chat_engine(chat_mode=mode, llm=llm, memory=session)
     chat.chat("which pet do I have?")
     streamed(chat, "and what does my parrot eat?")
@@ -279,7 +281,7 @@ def test_every_mode_of_an_index_takes_the_memory_and_no_two_messages_of_the_user
     assert "ferret" not in str(said(llm.told[0]))
     asked = ["which pet do I have?", "and what does my parrot eat?", "and now?"]
     expected = [line for question in asked for line in (("user", question), ("assistant", "yes"))]
-    assert said(session.get_all()) == said(chat.chat_history) == expected
+    assert said(session.get_all()) == said(chat.chat_history) == [*said(rules), *expected]
 
 
 def with_our_memory(memory):

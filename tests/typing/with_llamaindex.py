@@ -69,12 +69,13 @@ def engines(memory: Memory, llm: LLM) -> str:
 
 async def agents(memory: Memory, llm: FunctionCallingLLM) -> str:
     session = MemlayerMemory.from_defaults(memory, user_id="ada", mode="AGENT", insert_method="system")
-    tools: list[FunctionTool] = MemlayerToolSpec(session).to_tool_list()
-    agent = FunctionAgent(llm=llm, tools=[*tools, reload_tool(session)])
+    tools: list[FunctionTool] = [*MemlayerToolSpec(session).to_tool_list(), reload_tool(session)]
+    agent = FunctionAgent(llm=llm, tools=session.tools)
     await agent.run(user_msg="Where do I live?", memory=session)
-    context = Context(agent)
-    await agent.run(user_msg="And since when?", ctx=context, memory=session)
-    await AgentWorkflow(agents=[agent]).run(user_msg="Where?", memory=session)
+    await agent.run(user_msg="And since when?", ctx=Context(agent), memory=session)
+    other = FunctionAgent(llm=llm, tools=[*tools])
+    await AgentWorkflow(agents=[agent, other]).run(user_msg="Where?", memory=session)
+    AgentWorkflow.from_tools_or_functions(session.tools, llm=llm)
 
     async def turn(memory: MemlayerMemory) -> str:
         return f"{await agent.run(user_msg='Where?', memory=memory)}"

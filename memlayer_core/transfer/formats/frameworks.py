@@ -1,4 +1,4 @@
-"""Reads the messages that LangChain and LlamaIndex write into files.
+"""Reads the messages that LangChain and LlamaIndex write into files, by rules that their adapters use, too.
 
 No object of a class that a file names is ever made: a message is read as a dict, and so is an object inside a message.
 """
@@ -6,15 +6,60 @@ No object of a class that a file names is ever made: a message is read as a dict
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from memlayer_core import codec
-from memlayer_core.codec import json_text
-from memlayer_core.message import Message, Raw, ToolCall
+from memlayer_core.message import Block, Message, Raw, Role, ToolCall
 from memlayer_core.messages.check import said_at
 from memlayer_core.transfer.formats.lists import role_of, speaker_of
 from memlayer_core.transfer.model import Conversation
+
+# Rules for the fields of both frameworks' messages.
+
+VISIBLE = "model_visible"
+"""In `additional_kwargs`: False for messages that only people see."""
+_REACT = re.compile(r"(?=Thought: )((?:.*\n)?Thought: .*?\n)Answer: (.*)", re.DOTALL)
+
+
+def content_of(role: Role, blocks: Iterable[Block]) -> str | tuple[Block, ...]:
+    """Return a message's content; a single text is plain text.
+
+    A `ReActAgent` of LlamaIndex puts its steps and its answer into one text. The steps are the agent's notes for itself:
+    they become thoughts, which are not recalled or learned from.
+    """
+    parts = [part for block in blocks for part in (_steps(block) if role == "assistant" else [block])]
+    is_text = len(parts) == 1 and parts[0]["type"] == "text"
+    return str(parts[0].get("text", "")) if is_text else tuple(parts) or ""
+
+
+def _steps(block: Block) -> list[Block]:
+    """Separate the answer in a text from the steps in front of it."""
+    said = _REACT.fullmatch(str(block.get("text", "")))
+    return [{"type": "thinking", "thinking": said[1]}, {**block, "text": said[2]}] if said else [block]
+
+
+def calls_of(own: Iterable[ToolCall], more: Iterable[ToolCall] = ()) -> tuple[ToolCall, ...]:
+    """Return a message's calls, and those among its provider's fields (`more`) that do not repeat one of them.
+
+    A call without an id gets its place as its id (`"call-0"`). It repeats any call.
+    """
+    calls = list(own)
+    ids = {call.id for call in calls}
+    calls += [call for call in more if (call.id not in ids if call.id else not ids)]
+    named = (one for one in enumerate(calls) if one[1].id or one[1].name)
+    return tuple(ToolCall(call.id or f"call-{at}", call.name, call.arguments) for at, call in named)
+
+
+def _call(form: Mapping[str, Any]) -> ToolCall:
+    """Read a call in LangChain's, LlamaIndex's or OpenAI's form."""
+    function = form.get("function") or form
+    arguments = function.get("args") or function.get("tool_kwargs") or function.get("arguments") or {}
+    text = arguments if isinstance(arguments, str) else codec.json_text(_tagged(arguments))
+    name = function.get("name") or function.get("tool_name") or "tool"
+    return ToolCall(form.get("id") or form.get("tool_call_id") or "", name, text)
+
 
 # LangChain.
 
@@ -39,9 +84,10 @@ def langchain_message(form: Any) -> Message | str:
         content if isinstance(content, str) else tuple(map(_block, content)),
         id=data.get("id") or None,
         name=data.get("name") or (speaker_of(speaker) if kind == "chat" else None),
-        tool_calls=tuple(_call(call, place) for place, call in enumerate(calls)),
+        tool_calls=calls_of(map(_call, calls)),
         tool_call_id=data.get("tool_call_id") or data.get("name") if role == "tool" else None,
         created_at=said_at(extras, answer),
+        model_visible=extras.get(VISIBLE) is not False,
         raw=Raw("langchain", "", {"type": kind, "data": _tagged(data)}),
     )
 
@@ -66,12 +112,6 @@ def _block(part: Any) -> Mapping[str, Any]:
     return part if is_block else {"type": "non_standard", "value": part}
 
 
-def _call(call: Mapping[str, Any], place: int) -> ToolCall:
-    arguments = call.get("args")
-    text = arguments if isinstance(arguments, str) else json_text(arguments or {})
-    return ToolCall(call.get("id") or f"call-{place}", call.get("name") or "tool", text)
-
-
 # LlamaIndex.
 
 
@@ -84,38 +124,31 @@ def llamaindex_message(form: Any) -> Message | str:
         blocks = [{"block_type": "text", "text": form["content"]}]
     extras = form.get("additional_kwargs") or {}
     others = [block for block in blocks if block.get("block_type") != "tool_call"]
-    calls = [block for block in blocks if block not in others] + list(extras.get("tool_calls") or ())
-    texts = [block.get("text") or "" for block in others if block.get("block_type") == "text"]
-    content = tuple(map(_content_block, others))
+    calls = [block for block in blocks if block.get("block_type") == "tool_call"]
     role = role_of(form["role"])
     dump = {"additional_kwargs": _tagged(extras), "blocks": [_tagged(one) for one in blocks]}
     return Message(
         role,
-        "\n".join(texts) if len(texts) == len(others) else content,
+        content_of(role, map(_content_block, others)),
         name=extras.get("name") or None,
-        tool_calls=tuple(_call_of(call, place) for place, call in enumerate(calls)),
+        tool_calls=calls_of(map(_call, calls), map(_call, extras.get("tool_calls") or ())),
         tool_call_id=extras.get("tool_call_id") or extras.get("name") if role == "tool" else None,
         created_at=said_at(extras),
+        model_visible=extras.get(VISIBLE) is not False,
         raw=Raw("llamaindex", "", {"role": form["role"], **dump}),
     )
 
 
 def _content_block(block: Mapping[str, Any]) -> dict[str, Any]:
     more = {name: value for name, value in block.items() if name != "block_type" and value is not None}
-    return {"type": block.get("block_type"), **more}
-
-
-def _call_of(call: Mapping[str, Any], place: int) -> ToolCall:
-    function = call.get("function") or {}
-    arguments = call.get("tool_kwargs", function.get("arguments", {}))
-    text = arguments if isinstance(arguments, str) else json_text(arguments)
-    name = call.get("tool_name") or function.get("name") or "tool"
-    return ToolCall(call.get("tool_call_id") or call.get("id") or f"call-{place}", name, text)
+    texts = {name: value if isinstance(value, str) else _tagged(value) for name, value in more.items()}
+    return {"type": block.get("block_type"), **texts}
 
 
 def chat_store(one: Mapping[str, Any]) -> Iterator[Conversation]:
-    """Read a `SimpleChatStore` of LlamaIndex, or a `ChatMemoryBuffer`, which holds one."""
+    """Read a `SimpleChatStore` of LlamaIndex, a `ChatMemoryBuffer`, which holds one, or a file of a `MemlayerChatStore`."""
     held = one.get("chat_store") or one
     store = json.loads(held) if isinstance(held, str) else held
     for key, forms in store["store"].items():
-        yield Conversation.of(map(llamaindex_message, forms), session_id=key)
+        said = codec.read(forms) if store.get("class_name") == "MemlayerChatStore" else forms
+        yield Conversation.of(map(llamaindex_message, said), session_id=key)

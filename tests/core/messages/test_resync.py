@@ -298,6 +298,7 @@ SENT_AGAIN = [
     ("u1#1 a1#2 u2#x", "u1#v a1#w u2#x a2#y", "u1 a1 u2 a2", ""),
     ("u1#1 a1#2 u2#3 a2#x", "u1#v a9#w u2#3 a2#x", "u1 a9 u2 a2", "a1"),
     # instructions and hidden messages, also by their ids
+    ("u1 a1", "s1 u1 a1 u2", "s1 u1 a1 u2", ""),
     ("s1 s2 u1 a1", "s2 u1 a1", "s1 s2 u1 a1", ""),
     ("s1 s2 u1 a1", "s1 u1 a1", "s1 s2 u1 a1 s1", ""),
     ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),

@@ -440,6 +440,7 @@ class TestOthers:
         assert embedder.identity == "llamaindex:MockEmbedding:unknown"
         assert np.allclose(await asyncio.to_thread(both_vectors, embedder), [[0.5] * 4] * 2)
         local = Local()
+        assert resolve(local).identity == f"llamaindex:{__name__}.Local:unknown", "not the base class's name"
         await resolve(local).aembed_query("a")
         assert len(local.threads) == 1
         assert threading.main_thread() not in local.threads

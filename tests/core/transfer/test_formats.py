@@ -115,6 +115,7 @@ DID = {"content": "Yo", "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "c1
 LANGCHAIN = [
     {"type": "human", "data": {"content": "Hi", "additional_kwargs": {"timestamp": AT}}},
     {"type": "ai", "data": DID},
+    {"type": "ai", "data": {"content": "She owes us.", "additional_kwargs": {"model_visible": False}}},
     {"type": "chat", "data": {"content": "Too short", "role": "critic"}},
     {"type": "remove", "data": {"content": "", "id": "x"}},
 ]
@@ -136,7 +137,7 @@ FILES: dict[str, tuple[Any, str, str]] = {
     "claude": ([CLAUDE], "k1", HAS_CAT),
     "openai": (OPENAI, "", KIND),
     "sharegpt": ([SHAREGPT], "x", "user: Hi|assistant: Yo"),
-    "langchain": (LANGCHAIN, "", "user: Hi|assistant: Yo|user: Too short"),
+    "langchain": (LANGCHAIN, "", "user: Hi|assistant: Yo|(assistant: She owes us.)|user: Too short"),
     "llamaindex": (STORE, "s1", "user: Hi"),
 }
 """For each format what it holds, the id of its session if it has one, and what is said in it; in brackets, what no model sees."""
@@ -286,9 +287,8 @@ def test_an_old_talk_ends_nothing_newer(open_with, write) -> None:
         chat.end()
         memory.flush(30)
         said = ("I live in Riga.", "Yes.", "Fine.")
-        memory.import_from(
-            write([{"role": "user", "content": one, "time": AT} for one in said]), user_id="ada"
-        )
+        rows = [{"role": "user", "content": one, "time": AT} for one in said]
+        memory.import_from(write(rows), user_id="ada")
         memory.flush(30)
         assert memory.profile(user_id="ada")["home"].value == "Oslo"
         then = memory.records(user_id="ada", as_of=datetime(2024, 6, 1, tzinfo=UTC))
@@ -308,10 +308,8 @@ GROUP = [
 @pytest.mark.requirement("F12")
 def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(store, write) -> None:
     path = write(GROUP)
-    for me, problem in (
-        (None, "several people speak in it: 'Ada', 'Bob'"),
-        ("Eve", "nobody .* called 'Eve'"),
-    ):
+    problems = {None: "several people speak in it: 'Ada', 'Bob'", "Eve": "nobody .* called 'Eve'"}
+    for me, problem in problems.items():
         refused(ImportStoppedError, problem, store.import_from, path, user_id="ada", me=me)
     assert store.sessions(user_id="ada") == []
     store.import_from(path, user_id="ada", me="ada")
@@ -328,11 +326,8 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
     chat.remember("Bob is vegan", subject="Bob", key="diet", value="vegan")
     chat.remember("Likes tea")
     gone = store.forget("ada", speaker="Bob")
-    assert (gone.sessions, gone.messages, gone.records) == (
-        2,
-        2,
-        1,
-    )  # what was withdrawn is not a message any more
+    # what was withdrawn is not a message any more
+    assert (gone.sessions, gone.messages, gone.records) == (2, 2, 1)
     left = [
         one
         for session in store.sessions(user_id="ada")
@@ -389,6 +384,7 @@ BAD: list[tuple[bytes, str]] = [
     (b"[10:04] Ada: hi", "it looks like JSON|it looks like text|damaged"),
     (b'{"sessionId": "s", "components": {}, "version": 1}', "a session file of memlayer"),
     (b'{\n "a": {"b": 1}\n}', "JSON with the fields .*a"),
+    (b"[]", "JSON with no messages in it"),
     (b"\x1f\x8b\x08rest", "gzip"),
     (b"PK\x03\x04" + bytes(300), "cut off"),
 ]
