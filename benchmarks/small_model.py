@@ -49,7 +49,14 @@ def serving(python, model):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [python, "-m", "llama_cpp.server", "--model", model, "--port", str(port)]
-    command += ["--n_ctx", "4096", "--n_threads", "1", "--n_threads_batch", "1"]  # more wait for each other on a busy machine
+    command += [
+        "--n_ctx",
+        "4096",
+        "--n_threads",
+        "1",
+        "--n_threads_batch",
+        "1",
+    ]  # more wait for each other on a busy machine
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}/v1"
     try:

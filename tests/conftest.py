@@ -93,6 +93,11 @@ def memory() -> Iterator[Memory]:
 
 
 @pytest.fixture
+def chat(memory: Memory) -> Chat:
+    return memory.chat(user_id="louis", session_id="s")
+
+
+@pytest.fixture
 def open_at(tmp_path: Path) -> Iterator[Callable[..., Memory]]:
     """Return a function that opens a memory in the test's directory, or another below it."""
     opened: list[Memory] = []

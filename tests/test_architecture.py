@@ -108,34 +108,6 @@ def test_no_participle_names_a_module_a_class_or_a_parameter() -> None:
     assert wrong == set()
 
 
-@pytest.mark.parametrize(
-    ("package", "missing", "line"),
-    [
-        ("langchain_memlayer", "langchain_core", "pip install 'memlayer-core[langchain]'"),
-        ("llamaindex_memlayer", "llama_index", "pip install 'memlayer-core[llamaindex]'"),
-    ],
-)
-def test_a_missing_framework_is_told_with_the_line_that_installs_it(package, missing, line) -> None:
-    code = (
-        f"import sys; sys.modules[{missing!r}] = None\n"
-        f"try:\n    import {package}\n"
-        "except ImportError as problem:\n    print(type(problem).__name__, problem.hint)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.strip() == f"MissingExtraError {line}", done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("package", "other"), [("langchain_memlayer", "llama_index"), ("llamaindex_memlayer", "langchain_core")]
-)
-def test_each_adapter_works_without_the_other_framework(package, other) -> None:
-    code = f"import sys; sys.modules[{other!r}] = None; import {package}; print(*{package}.__all__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    assert "Memlayer" in done.stdout
-
-
 @pytest.mark.slow
 def test_without_an_extra_every_name_is_still_imported_but_those_that_need_it() -> None:
     """`import *` and `help()` load each name that is listed."""

@@ -50,6 +50,11 @@ SAYS = {
         "sys.modules['langchain'] = None\n" + MISSES % ("langchain_memlayer", "MemlayerMiddleware"),
         "MissingExtraError pip install 'memlayer-core[langchain]'",
     ),
+    "LangChain's history without langchain_core": (
+        "sys.modules['langchain_core'] = None\n"
+        + MISSES % ("langchain_memlayer", "MemlayerChatMessageHistory"),
+        "MissingExtraError pip install 'memlayer-core[langchain]'",
+    ),
     "LlamaIndex's memory without llama_index": (
         "sys.modules['llama_index'] = None\n" + MISSES % ("llamaindex_memlayer", "MemlayerMemory"),
         "MissingExtraError pip install 'memlayer-core[llamaindex]'",

@@ -22,11 +22,6 @@ OWNER = Scope("louis")
 INFERRED = {"source": "implicit_inference"}
 
 
-@pytest.fixture
-def chat(memory: Memory) -> Any:
-    return memory.chat(user_id="louis", session_id="s")
-
-
 def in_force(memory: Memory, key: str = "home") -> list[Any]:
     found = [one for one in memory.records(user_id="louis", about=None) if one.key == key]
     return [one.value for one in reversed(found)]

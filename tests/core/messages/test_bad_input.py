@@ -24,12 +24,6 @@ from memlayer_core.events import ProblemBegan
 from memlayer_core.items.model import PutItem
 from memlayer_core.messages import writes as messages_writes
 
-
-@pytest.fixture
-def chat(memory):
-    return memory.chat(user_id="louis", session_id="s")
-
-
 RING: list = []
 RING.append(RING)
 

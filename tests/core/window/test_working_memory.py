@@ -24,11 +24,6 @@ ROUNDS = [
 TURN = [Message("user", "hello"), Message("assistant", "Hi!")]
 
 
-@pytest.fixture
-def chat(memory):
-    return memory.chat(user_id="louis", session_id="s")
-
-
 def told(chat, **limits) -> list[str]:
     return [message.text for message in chat.context(**limits).messages]
 
