@@ -73,8 +73,9 @@ def extract(rt: Runtime, jobs: Sequence[storage_jobs.Job]) -> None:
         rt.db.write(reads.note_outcome, session, rt.now(), "learn", "waits", **said)
         rt.health.down("learning", str(problem))
         raise
-    finally:  # it was paid, whatever becomes of it
-        rt.db.write(storage_jobs.spend, batch.usage.costs, batch.rows[0].namespace, rt.now())
+    finally:  # they were paid, whatever becomes of them; each call was counted before
+        costs = [replace(one, calls=0) for one in batch.usage.costs]
+        rt.db.write(storage_jobs.spend, costs, batch.rows[0].namespace, rt.now())
     rt.health.up("learning")
     _store(rt, batch)
 
@@ -119,11 +120,7 @@ def _begin(rt: Runtime, jobs: Sequence[storage_jobs.Job], model: LanguageModel |
     if not rows or model is None:
         rt.db.write(storage_jobs.finish, jobs)
         return None
-    batch = rt.db.read(_Batch, rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
-    if batch.calls_left <= 0:
-        _put_off(rt, jobs, rows[0])
-        return None
-    return batch
+    return rt.db.read(_Batch, rt, ModelUsage(rt, model, _KIND), jobs, rows, words)
 
 
 def _store(rt: Runtime, batch: _Batch) -> None:
@@ -209,9 +206,6 @@ class _Batch:
         self.statements: list[facts_model.Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
-        most = rt.settings.extraction_daily_calls
-        today = storage_jobs.calls_on_day(connection, first.namespace, _KIND, rt.now())
-        self.calls_left = float("inf") if most is None else most - today
         reader = reader_of(rt, self._owner.reach(), ())
         self._known = reads.known_facts(connection, reader)
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
@@ -239,8 +233,7 @@ class _Batch:
         asked = prompt = operations.prompt_of(self._now(), facts, lines, room, count)
         problem = "it was too long"
         for _ in range(tries):
-            if len(self.usage.costs) >= self.calls_left:
-                raise _LimitError
+            self._rt.db.write(self._count_call)
             try:
                 answer = self.usage.ask(prompt, instructions, facts_model.Operations)
                 if len(rows) > 1 and operations.is_cut(answer):
@@ -260,6 +253,14 @@ class _Batch:
             return
         for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
             self.ask(half, tries=1)
+
+    def _count_call(self, connection: Connection) -> None:
+        rt, most, namespace = self._rt, self._rt.settings.extraction_daily_calls, self.rows[0].namespace
+        if most is not None and storage_jobs.calls_on_day(connection, namespace, _KIND, rt.now()) >= most:
+            raise _LimitError
+        storage_jobs.spend(
+            connection, [storage_jobs.Cost(_KIND, self.usage.model.name, 1)], namespace, rt.now()
+        )
 
     def side_task(self, keys: Sequence[int]) -> facts_model.SideTask:
         """Return what a model is asked for in the call that sums up messages with these keys."""
