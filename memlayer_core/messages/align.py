@@ -215,7 +215,8 @@ def align(
     """
     named = _matches_by_id(past, incoming)
     line = _in_rising_order(named, incoming)
-    with_tools = any(one.tools for one in incoming)  # else the tool messages were filtered out
+    # A list without tool messages was filtered, unless it is the whole conversation.
+    with_tools = final or any(one.tools for one in incoming)
     heard = [
         to for to, one in enumerate(past) if one.talk and not one.permanent and (with_tools or not one.tools)
     ]

@@ -314,6 +314,7 @@ AT_THE_END = [
     ("u1 a1 u2 a2", "u1 a1", "u1 a1", "u2 a2"),
     ("u1 a1 u2 a2 u3 a3", "u2 a2", "u1 a1 u2 a2", "u3 a3"),
     ("u1 t1 a1 u2 t2", "u1 a1", "u1 t1 a1", "u2 t2"),
+    ("u1 a1 u2 t2", "u1 a1 u2", "u1 a1 u2", "t2"),
     ("u1 a1 s1 u2", "u1 a1", "u1 a1 s1", "u2"),
     # too little to decide over what follows, or nothing tells which of several is meant
     ("u1 a1 u2 a2", "a1", "u1 a1 u2 a2", ""),
