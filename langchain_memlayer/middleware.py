@@ -303,14 +303,26 @@ class AgentThread(Chat):
             stored[checksum] -= is_stored
             if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
                 told.append(held)
-            elif (
-                not is_stored
-                or held is not None
-                or message.id in superseded
-                or _compared(message)[1:] in others
-            ):
+            elif not is_stored or held or message.id in superseded or _compared(message)[1:] in others:
                 told.append(message)
+        if superseded and told and told[-1].id not in in_force and self.snapshot.get("ended"):
+            self._leave({one.id for one in told}, history)
         return told
+
+    def _leave(self, ids: Collection[str | None], history: Sequence[Message]) -> None:
+        """Withdraw what this line said behind the place to which the thread went back, whatever the words are.
+
+        That place is the last message in force that the list has, or else the first one that comes back.
+
+        Args:
+            ids: The ids of the list.
+            history: The session's messages, in order.
+        """
+        places = [at for at, one in enumerate(history) if one.id in ids]
+        in_force = (at for at in places if history[at].withdrawn_at is None)
+        behind = history[max(in_force, default=min(places, default=len(history))) :]
+        left = [one for one in behind if one.withdrawn_at is None and self.replaceable(one)]
+        self.withdraw([one.id or "" for one in left if one.id not in ids])
 
     def replaceable(self, message: Message) -> bool:
         """Return whether this line may remove a message that the history has and its list does not have."""

@@ -459,14 +459,24 @@ def test_time_travel_goes_on_beside_removals(short) -> None:
     assert short.every == [*SAID[:4], *(f"({line})" for line in SAID[4:]), *new]
     forked = short.change(RemoveMessage(id="zebra"), at=earlier)
     short.ask("and the crow", at=forked)
-    assert short.history == [*SAID[1:4], "and the crow", "about crow"]
-    assert short.model.shown == short.history[:-1]
+    left = [*SAID[1:4], "and the crow", "about crow"]
+    assert short.history == left
+    assert short.model.shown == left[:-1]
+    crow = short.do("get_state", AT).config
+    short.ask(RemoveMessage(id=REMOVE_ALL_MESSAGES), "and the toad")
+    for again in ("ibis", "same"):  # back to before everything was removed, and once more with the same words
+        short.ask(HumanMessage("and the ibis", id=again), at=crow)
+        assert short.history == [*left, "and the ibis", "about ibis"]
+    short.change(HumanMessage("and the wren", id="same"))
+    short.ask("and you")
+    assert short.model.shown == [*left, "and the wren", "about ibis", "and you"]
 
 
-@given(st.lists(st.integers(0, 5), min_size=2, max_size=8))
-@example([0, 1, 2, 1, 4, 3, 5])  # an abandoned line is taken up again, and then the one in between
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=8), st.integers(1, 9))
+@example([0, 1, 2, 1, 4, 3, 5], 9)  # an abandoned line is taken up again, and then the one in between
+@example([0, 1, 2, 1, 4, 3, 5], 2)
 @examples(60)
-def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents) -> None:
+def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents, vocabulary) -> None:
     with Memory.in_memory(settings=PROMPT, tokenizer="estimate") as memory:
         talk = Talk(memory)
         lines: list[tuple[Any, list[str]]] = [(AT, [])]
@@ -474,8 +484,9 @@ def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents) -> 
             config, line = lines[parent % len(lines)] if number else lines[0]
             if config is AT and number:  # without a checkpoint, a run goes on where the last one ended
                 config, line = lines[-1]
-            talk.ask(f"q{number}", at=config, mode="STATIC")
-            line = [*line, f"q{number}", f"about q{number}"]
+            word = f"q{number % vocabulary}"
+            talk.ask(HumanMessage(word, id=f"m{number}"), at=config, mode="STATIC")
+            line = [*line, word, f"about {word}"]
             assert talk.model.shown == line[:-1]
             assert talk.history == line
             lines.append((talk.do("get_state", AT).config, line))
