@@ -169,13 +169,10 @@ def _key_errors() -> Iterator[None]:
 
 def _messages(name: str, value: Any, create: Callable[..., BaseMessage]) -> list[BaseMessage]:
     """Return text or content blocks as a message of its speaker, and messages as they are."""
-    if isinstance(value, BaseMessage):
-        return [value]
-    if isinstance(value, list) and value and all(isinstance(one, BaseMessage) for one in value):
-        return value
-    if isinstance(value, str) or (
-        isinstance(value, list) and all(isinstance(one, str | dict) for one in value)
-    ):
+    every = value if isinstance(value, list) else [value]
+    if every and all(isinstance(one, BaseMessage) for one in every):
+        return every
+    if isinstance(value, str) or (every is value and all(isinstance(one, str | dict) for one in every)):
         return [create(content=value)]
     raise MessageTypeError(
         f"{name} must be text, content blocks or messages, got {type(value).__name__}: {repr_of(value)}",

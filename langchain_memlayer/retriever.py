@@ -104,36 +104,19 @@ class MemlayerRetriever(BaseRetriever):
         return await self.memory.runtime.threads.drive(self._search(query, k))
 
     def _search(self, query: str, k: int | None) -> Asking[list[Document]]:
-        wanted = self.filter
-        return search_wider(
-            self.memory.runtime,
-            self._scope(),
-            query,
-            _document,
-            (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted,
-            roles=self.roles,
-            limit=self.k if k is None else k,
-            token_limit=self.token_limit,
-        )
+        wanted, limit = self.filter, self.k if k is None else k
+        keep = (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted
+        options: Any = {"roles": self.roles, "limit": limit, "token_limit": self.token_limit}
+        return search_wider(self.memory.runtime, self._scope(), query, _document, keep, **options)
 
 
 def _document(hit: Hit) -> Document:
     record = hit.record
-    metadata: dict[str, Any] = {
-        "score": hit.score,
-        "kind": hit.kind,
-        "speaker": hit.speaker,
-        "created_at": hit.created_at.isoformat(),
-        "session_id": hit.session_id,
-        "tokens": hit.tokens,
-        "reasons": [str(reason) for reason in hit.reasons],
-    }
+    names = ("score", "kind", "speaker", "session_id", "tokens")
+    metadata: dict[str, Any] = {name: getattr(hit, name) for name in names}
+    metadata |= {"created_at": hit.created_at.isoformat(), "reasons": [*map(str, hit.reasons)]}
     if record is None:
         return Document(hit.text, id=hit.message_ids[0], metadata=metadata)
-    metadata |= {
-        "type": record.type,
-        "importance": record.importance,
-        "confidence": record.confidence,
-        "tags": list(record.tags),
-    }
+    metadata |= {name: getattr(record, name) for name in ("type", "importance", "confidence")}
+    metadata["tags"] = [*record.tags]
     return Document(hit.text, id=record.memory_id, metadata=metadata)

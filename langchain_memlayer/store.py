@@ -193,8 +193,7 @@ class MemlayerStore(BaseStore):
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop the sweeper. Returns whether it has ended within `timeout` seconds."""
-        sweeper = self._sweeper
-        if sweeper is None:
+        if (sweeper := self._sweeper) is None:
             return True
         sweeper.stop.set()
         sweeper.join(timeout)
@@ -264,12 +263,9 @@ def _texts_at(value: Mapping[str, Any], path: str) -> list[str]:
         ) from None
 
 
-def _paths(fields: object) -> list[str]:
-    if (
-        isinstance(fields, str | Mapping)
-        or not isinstance(fields, Collection)
-        or not all(isinstance(path, str) for path in fields)
-    ):
+def _paths(fields: Any) -> list[str]:
+    is_list = isinstance(fields, Collection) and not isinstance(fields, str | Mapping)
+    if not is_list or not all(isinstance(path, str) for path in fields):
         raise InvalidItemError(
             f"fields are named by a list of paths, got {repr_of(fields)}",
             hint='For example `["text"]`, or False.',
@@ -303,11 +299,9 @@ def _check_index(memory: Memory, index: IndexConfig | None) -> IndexConfig | Non
     if index is None:
         return None
     _check_names("index", index, IndexConfig)
-    fields = index.get("fields")
-    if fields is not None:
+    if (fields := index.get("fields")) is not None:
         _paths(fields)
-    embed = index.get("embed")
-    if embed is not None and not memory.items().embeds_with(cast("Any", embed)):
+    if (embed := index.get("embed")) is not None and not memory.items().embeds_with(cast("Any", embed)):
         raise ConfigurationError(
             "`index` names another embedder than the memory's",
             hint="A memory has one embedder: `Memory.open(…, embedder=…)`; leave `embed` and `dims` out here.",
