@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 from langchain_core.chat_history import BaseChatMessageHistory
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessageChunk, BaseMessage
 from langchain_core.runnables import ConfigurableFieldSpec, RunnableConfig, ensure_config
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
@@ -397,6 +398,65 @@ def compose_messages(context: Context, other_parts: object = ()) -> list[BaseMes
     return context.compose(
         convert=from_core, put_before=put_before, put_after=put_after, create=create, other_parts=other_parts
     )
+
+
+# Says in a thread whose it is: LangGraph's checkpointer knows threads, and no users.
+
+OWNER = "memlayer_owner"
+"""In the `response_metadata` of an answer in a thread: see `owner_of`."""
+
+_SESSION = 8  # an owner's characters for the session and the memory
+
+
+def owner_of(chat: Chat) -> str:
+    """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
+    key = chat.memory.runtime.sign(chat.scope)(chat.scope.session_bucket)
+    return chat.scope.other_session("any").namespace + key
+
+
+def owners_of(messages: Iterable[BaseMessage]) -> set[str]:
+    """Return who has stored answers."""
+    return {one.response_metadata[OWNER] for one in messages if OWNER in one.response_metadata}
+
+
+def check_owners(chat: Chat, thread: str | None, owners: Iterable[str]) -> None:
+    """Check that a thread has nothing of other users.
+
+    Raises:
+        InvalidScopeError: It has.
+    """
+    user = owner_of(chat)[:-_SESSION]
+    if any(one[:-_SESSION] != user for one in owners):
+        raise InvalidScopeError(
+            f"the thread {thread or chat.session_id!r} is of another user than this run",
+            hint="Give each user threads of their own. A group is one user id for all who speak in it, and agents of one "
+            "user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
+            "theirs.",
+        )
+
+
+def with_owner(output: Any, chat: Chat, marks: set[object]) -> Any:
+    """Return an answer in which copies of the messages say who has stored them, and what stands in front of them.
+
+    Args:
+        output: A message, or a list or dict with messages; anything else has no place for a mark.
+        chat: The conversation of the answer.
+        marks: The `id()` of each message that is no answer, and the id of each message of which a chunk is marked: the
+            mark is in one chunk only, since the metadata of chunks are added up.
+    """
+    if type(output) in {list, tuple}:
+        return type(output)(with_owner(one, chat, marks) for one in output)
+    if isinstance(output, dict):
+        whole = copy(output)  # chunks have a class of their own
+        whole.update({name: with_owner(one, chat, marks) for name, one in output.items()})
+        return whole
+    key = output.id if isinstance(output, AIMessageChunk) else id(output)
+    if not isinstance(output, BaseMessage) or key in marks:
+        return output
+    if isinstance(output, AIMessageChunk):
+        marks.add(key)
+    metadata = {**output.response_metadata, OWNER: owner_of(chat)}
+    return output.model_copy(update={"response_metadata": metadata})
 
 
 def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -> list[Message]:

@@ -19,10 +19,10 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, Syste
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer import needs
-from langchain_memlayer.history import compose_messages
+from langchain_memlayer.history import OWNER, check_owners, compose_messages, owner_of, owners_of, with_owner
 from langchain_memlayer.messages import fresh_answers, is_summary, to_core
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import InvalidLimitError, InvalidScopeError
+from memlayer_core.errors import InvalidLimitError
 from memlayer_core.integration import (
     Asking,
     LanguageModelLike,
@@ -64,7 +64,6 @@ logger = logging.getLogger("memlayer")
 
 _LINEAGE = "memlayer_lineage"  # in a message's metadata: the line of checkpoints that stored it
 _TRIMMED = "memlayer_trimmed"  # likewise: whether messages were removed from the list during that run
-_OWNER = "memlayer_owner"  # in the metadata of an answer: see `owner_of`
 _ID = 8  # characters of an id's checksum
 _WIDTH = 12  # with the checksum of the content
 _RUNS = 1_000  # sessions whose last run failed; beyond it, the oldest is dropped
@@ -90,25 +89,10 @@ def _id_checksum(message_id: str | None) -> str:
     return f"{crc32((message_id or '').encode('utf-8', 'surrogatepass')):08x}"
 
 
-def owner_of(chat: Chat) -> str:
-    """Return 32 characters for the tenant and the user, or for no user, and eight for the session and the memory."""
-    key = chat.memory.runtime.sign(chat.scope)(chat.scope.session_bucket)
-    return chat.scope.other_session("any").namespace + key
-
-
-def with_owner(messages: Iterable[BaseMessage], chat: Chat) -> list[BaseMessage]:
-    """Return copies of answers that say who has stored them, and what stands in front of them."""
-    owner = {_OWNER: owner_of(chat)}
-    return [
-        message.model_copy(update={"response_metadata": {**message.response_metadata, **owner}})
-        for message in messages
-    ]
-
-
 def _stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
     """Return how many messages an owner has stored, as the last answer of that owner says."""
     backwards = reversed(range(len(messages)))
-    return next((at + 1 for at in backwards if messages[at].response_metadata.get(_OWNER) == owner), 0)
+    return next((at + 1 for at in backwards if messages[at].response_metadata.get(OWNER) == owner), 0)
 
 
 def own_snapshot(
@@ -127,19 +111,13 @@ def own_snapshot(
     """
     values = state if isinstance(state, Mapping) else {}
     snapshot: Mapping[str, Any] | None = values.get("memlayer") if "messages" in values else None
-    owner, owners = owner_of(chat), set[str]()
+    owners: Iterable[str] = ()
     if snapshot is not None:
-        owners = {snapshot["owner"]}
+        owners = (snapshot["owner"],)
     elif reads_answers:
-        owners = {one.response_metadata.get(_OWNER, owner) for one in values.get("messages", ())}
-    if any(one[:-_ID] != owner[:-_ID] for one in owners):
-        raise InvalidScopeError(
-            f"the thread {thread_id(runtime) or chat.session_id!r} is of another user than this run",
-            hint="Give each user threads of their own. A group is one user id for all who speak in it, and agents of one "
-            "user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
-            "theirs.",
-        )
-    return snapshot if owners == {owner} else None
+        owners = owners_of(values.get("messages", ()))
+    check_owners(chat, thread_id(runtime), owners)
+    return snapshot if [*owners] == [owner_of(chat)] else None
 
 
 # A conversation as an agent's list sees it, and what of the list the history does not have.
@@ -678,7 +656,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             set_id(message)
         call.original.messages.extend(additions)
         chat = call.chat
-        response.result = with_owner(response.result, chat)
+        response.result = with_owner(response.result, chat, set())
         answer = [m for m in (*additions, *response.result) if not isinstance(m, RemoveMessage)]
         messages = chat.with_lineage(map(to_core, answer))
         # Messages behind the question are removed, even if the answer is the same again.

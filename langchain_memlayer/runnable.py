@@ -30,9 +30,12 @@ from langchain_memlayer.history import (
     HistoryFactory,
     HistoryOptions,
     MemlayerChatMessageHistory,
+    check_owners,
     compose_messages,
     factory_of,
+    owners_of,
     translate_batch,
+    with_owner,
 )
 from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
@@ -113,11 +116,9 @@ class Keys:
         Raises:
             InvalidMessageError: It is a dict of several values, and none is named.
         """
-        return (
-            output[_key(output, list(output), "output", self.output)]
-            if isinstance(output, Mapping)
-            else output
-        )
+        if isinstance(output, Mapping):
+            return output[_key(output, list(output), "output", self.output)]
+        return output
 
     def output_messages(
         self, output: Any, prompt: Sequence[BaseMessage]
@@ -218,6 +219,7 @@ class Exchange:
         context: The context of the call.
         prompt: The context as messages.
         input: The input for the runnable.
+        marks: As in `with_owner`; None: the call names no thread.
     """
 
     chat: Chat
@@ -225,10 +227,15 @@ class Exchange:
     context: Context
     prompt: list[BaseMessage]
     input: Any
+    marks: set[object] | None
+
+    def own(self, output: Any) -> Any:
+        """Return an answer that says whose it is: a graph keeps it, and gives it to the next run of its thread."""
+        return output if self.marks is None else with_owner(output, self.chat, self.marks)
 
 
-Overflow = tuple[Exchange, Exception]
-"""A call that failed, and the error, which may say that its context was too long."""
+Overflow = tuple[Exchange, Exception] | None
+"""A call that failed, and the error, which may say that its context was too long; None: there is none."""
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:
@@ -374,7 +381,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         try:
             with closing(stream):
                 for chunk in stream:
-                    chunks.append(chunk)
+                    chunks.append(chunk := calls[-1].own(chunk))
                     yield chunk
             has_ended = True
         finally:
@@ -398,7 +405,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         try:
             async with aclosing(stream):
                 async for chunk in stream:
-                    chunks.append(chunk)
+                    chunks.append(chunk := calls[-1].own(chunk))
                     yield chunk
             has_ended = True
         finally:
@@ -424,11 +431,8 @@ class RunnableWithMemory(Runnable[Any, Any]):
         """Return the input as a pydantic model, without the history."""
         if self._keys.input is None:
             return super().get_input_schema(config)
-        return create_model_v2(
-            self.get_name("Input"),
-            field_definitions={self._keys.input: (MessageInput, ...)},
-            module_name=__name__,
-        )
+        fields: Any = {self._keys.input: (MessageInput, ...)}
+        return create_model_v2(self.get_name("Input"), field_definitions=fields, module_name=__name__)
 
     def get_output_schema(self, config: RunnableConfig | None = None) -> TypeBaseModel:
         """Return the runnable's output as a pydantic model."""
@@ -441,7 +445,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
             call = self._open(value, config, (call, problem))
             output = self.bound.invoke(call.input, config, **kwargs)
-        self._close(call, output)
+        self._close(call, output := call.own(output))
         return output
 
     async def _ainvoke(self, value: Any, config: RunnableConfig, **kwargs: Any) -> Any:
@@ -451,7 +455,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
             call = await self._aopen(value, config, (call, problem))
             output = await self.bound.ainvoke(call.input, config, **kwargs)
-        await write(self._close, call, output)
+        await write(self._close, call, output := call.own(output))
         return output
 
     def _stream(
@@ -485,26 +489,26 @@ class RunnableWithMemory(Runnable[Any, Any]):
             async for chunk in self.bound.astream(calls[-1].input, config, **kwargs):
                 yield chunk
 
-    def _open(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
+    def _open(self, value: Any, config: RunnableConfig, overflow: Overflow = None) -> Exchange:
         """Read the runnable's input; a shorter one if the context of a call was too long."""
-        return drive(self._read(self._histories.history_of(config), value, overflow))
+        return drive(self._read(self._histories.history_of(config), config, value, overflow))
 
-    async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow | None = None) -> Exchange:
+    async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow = None) -> Exchange:
         """Do `_open` without blocking the event loop."""
         history = await self._histories.ahistory_of(config)
         threads = history.chat.memory.runtime.threads  # raises if the memory is closed
-        return await threads.drive(self._read(history, value, overflow))
+        return await threads.drive(self._read(history, config, value, overflow))
 
     def _read(
-        self, history: MemlayerChatMessageHistory, value: Any, overflow: Overflow | None
+        self, history: MemlayerChatMessageHistory, config: RunnableConfig, value: Any, overflow: Overflow
     ) -> Asking[Exchange]:
         chat, policy, limit = history.chat, history.policy, history.token_limit
         if overflow is not None:
-            emit, told = chat.memory.runtime.emit, overflow[0].context
-            limit = retry_limit(
-                emit, chat.scope, overflow[1], token_limit=told.token_limit, tokens=told.tokens
-            )
-        messages = self._keys.input_messages(value)
+            emit, old = chat.memory.runtime.emit, overflow[0].context
+            limit = retry_limit(emit, chat.scope, overflow[1], token_limit=old.token_limit, tokens=old.tokens)
+        messages, thread = self._keys.input_messages(value), config.get("configurable", {}).get("thread_id")
+        if thread is not None:
+            check_owners(chat, thread, owners_of(messages))
         incoming = translate_batch(messages)
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
             incoming, left = recognize(incoming, chat.history())
@@ -512,12 +516,14 @@ class RunnableWithMemory(Runnable[Any, Any]):
         context = yield from context_flow(chat, pending=incoming, token_limit=limit, policy=policy)
         if self._keys.history is None:
             prompt = compose_messages(context)
-            return Exchange(chat, incoming, context, prompt, self._keys.fill(value, (), prompt))
-        system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
-        before = replace(context, system=system, pending=())
-        told_before = compose_messages(before, [one.content for one in messages])
-        filled = self._keys.fill(value, told_before, ())
-        return Exchange(chat, incoming, context, [*told_before, *messages], filled)
+            filled = self._keys.fill(value, (), prompt)
+        else:
+            system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
+            before = replace(context, system=system, pending=())
+            told_before = compose_messages(before, [one.content for one in messages])
+            prompt, filled = [*told_before, *messages], self._keys.fill(value, told_before, ())
+        marks: Any = None if thread is None else {*map(id, prompt)}
+        return Exchange(chat, incoming, context, prompt, filled, marks)
 
     def _close(self, call: Exchange, output: Any) -> None:
         before, answer = self._keys.output_messages(output, call.prompt)

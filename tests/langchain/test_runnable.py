@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 import threading
 from collections.abc import AsyncIterator, Iterator
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -28,6 +30,7 @@ from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import (
     ConfigurableField,
     ConfigurableFieldSpec,
+    RunnableConfig,
     RunnableLambda,
     RunnablePassthrough,
 )
@@ -588,6 +591,25 @@ def test_a_call_that_names_nobody_or_somebody_else_is_refused_before_anybody_is_
     both = at("s2", thread_id="s1", user_id="ada")  # a session that a call names comes before its thread
     pieces(with_memory(model, memory, user_id="ada"), verb, "two", both)
     assert [contents(kept(memory, one)) for one in ("s1", "s2")] == [["one", "ok"], ["two", "ok"]]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_thread_of_a_graph_is_refused_to_another_user(memory, verb) -> None:
+    bot = with_memory({"answer": echo()}, memory, output_messages_key="answer")
+
+    def model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        said = pieces(bot, verb, state["messages"], config)
+        return {"messages": [reduce(operator.add, (piece["answer"] for piece in said))]}
+
+    app = StateGraph(MessagesState).add_node("model", model).add_edge(START, "model")
+    agent = app.compile(checkpointer=InMemorySaver())
+    said, thread = {"messages": [("human", "My code is 4711.")]}, in_thread("shared", user_id="ada")
+    for _ in range(2):
+        agent.invoke(said, thread)
+    with pytest.raises(errors.InvalidScopeError, match="'shared'"):
+        agent.invoke(said, in_thread("shared", user_id="bob"))
+    assert {one.user_id for one in memory.users()} == {"ada"}
+    assert len(memory.chat(user_id="ada", session_id="shared").history(all_versions=True)) == 4
 
 
 async def test_histories_may_be_made_by_an_async_function_or_as_langchain_makes_them(memory) -> None:
