@@ -148,21 +148,10 @@ FRAMEWORK = "langchain"
 logger = logging.getLogger("memlayer")
 M = TypeVar("M", bound=BaseMessage)
 
-_CLASSES: dict[str, type[BaseMessage]] = {
-    "human": HumanMessage,
-    "ai": AIMessage,
-    "system": SystemMessage,
-    "tool": ToolMessage,
-    "function": FunctionMessage,
-    "chat": ChatMessage,
-}
-_ROLES: dict[str, Role] = {
-    **{role: role for role in ROLES},
-    "human": "user",
-    "ai": "assistant",
-    "function": "tool",
-    "developer": "system",
-}
+_KINDS = (HumanMessage, AIMessage, SystemMessage, ToolMessage, FunctionMessage, ChatMessage)
+_CLASSES: dict[str, type[BaseMessage]] = {made.model_fields["type"].default: made for made in _KINDS}
+_OTHERS: dict[str, Role] = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
+_ROLES: dict[str, Role] = {**{role: role for role in ROLES}, **_OTHERS}
 _IMMUTABLE = frozenset({str, int, float, bool, type(None)})
 _CHUNK_FIELDS = frozenset({"tool_call_chunks", "chunk_position"})
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -202,11 +191,8 @@ def to_core(message: BaseMessage) -> Message:
         data["content"] = message.content
     dump = write(data)
     if dump.losses:
-        logger.warning(
-            "parts of a message of type %r have no JSON form and are left out: %s",
-            kind,
-            ", ".join(dump.losses),
-        )
+        losses = ", ".join(dump.losses)
+        logger.warning("parts of a message of type %r have no JSON form and are left out: %s", kind, losses)
     return Message(
         _ROLES.get(message.role if isinstance(message, ChatMessage) else kind, "user"),
         core_content,
@@ -233,12 +219,8 @@ def from_core(message: Message) -> BaseMessage:
         try:
             return _from_dump(message.raw.dump, message)
         except _UNREADABLE as problem:
-            logger.warning(
-                "the dump of message %r by langchain-core %s cannot be read and is ignored: %r",
-                message.id,
-                message.raw.version,
-                problem,
-            )
+            dump = f"the dump of message {message.id!r} by langchain-core {message.raw.version}"
+            logger.warning("%s cannot be read and is ignored: %r", dump, problem)
     return _from_fields(message)
 
 
