@@ -14,9 +14,11 @@ from typing import Any, Unpack, cast
 
 from langchain_core.messages import (
     AIMessage,
+    AIMessageChunk,
     BaseMessage,
     HumanMessage,
     MessageLikeRepresentation,
+    RemoveMessage,
     convert_to_messages,
 )
 from langchain_core.prompt_values import PromptValue
@@ -173,8 +175,10 @@ class Keys:
         return [*answer[:-1], answer[-1].model_copy(update={"response_metadata": metadata})]
 
 
-def _is_message(value: object) -> bool:
-    return isinstance(value, BaseMessage)
+def _is_said(value: object) -> bool:
+    """Return whether a value is a message, or messages and nothing else."""
+    every = value if isinstance(value, list | tuple) else [value]
+    return bool(every) and all(isinstance(one, BaseMessage) for one in every)
 
 
 def _messages_in(answer: Any) -> Sequence[BaseMessage] | None:
@@ -183,8 +187,7 @@ def _messages_in(answer: Any) -> Sequence[BaseMessage] | None:
         return [answer]
     if isinstance(answer, Mapping) and len(answer) == 1:
         return _messages_in(*answer.values())
-    is_list = isinstance(answer, list | tuple) and answer and all(map(_is_message, answer))
-    return answer if is_list else None
+    return answer if _is_said(answer) else None
 
 
 def _json(value: object) -> str:
@@ -239,14 +242,16 @@ Overflow = tuple[Exchange, Exception] | None
 
 
 def join_chunks(chunks: Sequence[Any]) -> Any:
-    """Return the sum of a stream's chunks; the last chunk if they cannot be added.
+    """Return the sum of a stream's chunks, or a graph's messages; the last chunk if they cannot be added.
 
     Raises:
         MessageTypeError: There are none.
     """
     if not chunks:
         raise _unreadable("output", None)
-    together: Any = None
+    together: Any = _graph_messages(chunks)
+    if together:
+        return together
     for chunk in chunks:
         try:
             together = chunk if together is None or _goes_on(together, chunk) else together + chunk
@@ -255,13 +260,39 @@ def join_chunks(chunks: Sequence[Any]) -> Any:
     return together
 
 
+def _graph_messages(chunks: Sequence[Any]) -> list[BaseMessage]:
+    """Return the messages in a graph's stream, in any of its modes; none if it is another stream, or one of states.
+
+    A message comes in pieces with their metadata, in the update of a node, in a state, or in several of them.
+    """
+    messages: dict[object, BaseMessage] = {}
+    values = (value for chunk in chunks if isinstance(chunk, Mapping) for value in chunk.values())
+    if any(map(_is_said, (*chunks, *values))):
+        return []
+    for one in _messages_below(chunks):
+        key = id(one) if one.id is None else one.id
+        before = messages.get(key)
+        if isinstance(one, AIMessageChunk) and before is not None:
+            messages[key] = before + one if isinstance(before, AIMessageChunk) else before
+        elif not isinstance(one, RemoveMessage):
+            messages[key] = one
+    return [*messages.values()]
+
+
+def _messages_below(value: Any) -> Iterator[BaseMessage]:
+    parts = value.values() if isinstance(value, Mapping) else value
+    for one in parts if isinstance(value, Mapping | list | tuple) else ():
+        yield from [one] if isinstance(one, BaseMessage) else _messages_below(one)
+
+
 def _goes_on(before: Any, chunk: Any) -> bool:
     """Return whether a chunk repeats the value so far and continues it, as JSON parsers do."""
     if isinstance(chunk, int | float):
         return True
     if not isinstance(before, list) or not isinstance(chunk, list) or len(chunk) < len(before):
         return False
-    return not any(map(_is_message, before)) and repr(chunk).startswith(repr(before).rstrip("]})'\" "))
+    has_messages = any(isinstance(one, BaseMessage) for one in before)
+    return not has_messages and repr(chunk).startswith(repr(before).rstrip("]})'\" "))
 
 
 def _key(value: Mapping[Any, Any], candidates: Sequence[Any], default: str, name: str | None) -> Any:
@@ -533,13 +564,15 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     def _close_stream(self, call: Exchange, chunks: Sequence[Any], has_ended: bool) -> None:
         # In a thread if the caller awaits: adding up thousands of chunks takes time.
-        if has_ended:
-            self._close(call, join_chunks(chunks))
+        if not has_ended:
+            if answer := translate_batch(self._keys.partial_answer(chunks, call.prompt)):
+                store(call, [*answer[:-1], replace(answer[-1], metadata={INTERRUPTED: True})])
             return
-        answer = translate_batch(self._keys.partial_answer(chunks, call.prompt))
-        if answer:
-            last = replace(answer[-1], metadata={INTERRUPTED: True})
-            store(call, [*answer[:-1], last])
+        whole = join_chunks(chunks)
+        if isinstance(whole, tuple) and not _is_said(whole):
+            logger.warning("a graph's stream has no messages, and nothing of it is stored: %.80r", whole)
+        else:
+            self._close(call, whole)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.bound!r})"

@@ -38,6 +38,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 
@@ -48,6 +49,7 @@ from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
 from tests.langchain.scripted_model import (
     VERBS,
+    Edits,
     Heard,
     Scripted,
     calling,
@@ -676,14 +678,33 @@ def test_a_trace_is_one_tree_with_the_callers_tags_wherever_a_runnable_goes(memo
     assert contents(kept(memory)) == ["hi", "ok", "ho", "ok"]
 
 
-def test_a_graph_that_is_streamed_by_its_states_is_kept(memory) -> None:
-    graph = StateGraph(MessagesState).add_edge(START, "answer")
-    graph.add_node("answer", lambda state: {"messages": [AIMessage("42")]})
-    chain = with_memory(graph.compile(), memory, user_id="ada", input_messages_key="messages")
+def test_a_graph_that_is_streamed_in_any_mode_keeps_what_its_agent_said(memory, caplog) -> None:
+    @tool
+    def look() -> str:
+        """Look."""
+        return "red"
 
-    for number, mode in enumerate(("values", "updates"), 1):
-        list(chain.stream({"messages": [HumanMessage("why?")]}, at(), stream_mode=mode))
-        assert contents(kept(memory)) == ["why?", "42"] * number
+    modes: list[Any] = [
+        "updates",
+        "values",
+        "messages",
+        "debug",
+        ["values", "messages"],
+        ["messages", "updates"],
+    ]
+    for number, mode in enumerate(modes):
+        model = says(calling(("look", {})), "It is red.")
+        trims = Edits(after=lambda said: [RemoveMessage(id=REMOVE_ALL_MESSAGES), *said])
+        agent = create_agent(model, [look], middleware=[trims])
+        chain = with_memory(agent, memory, user_id="ada", input_messages_key="messages")
+        more = {"version": "v2"} if number == 2 else {"subgraphs": number % 2 == 1}
+        list(chain.stream({"messages": "Which colour?"}, at(), stream_mode=mode, **more))
+        assert contents(kept(memory)) == ["Which colour?", "", "red", "It is red."] * (number + 1)
+        assert len(kept(memory)[-3].tool_calls) == 1
+    chain = with_memory(RunnableLambda(lambda _: ("custom", {"progress": 1})), memory, user_id="ada")
+    list(chain.stream("hi", at("progress")))
+    assert kept(memory, "progress") == []
+    assert "nothing of it is stored" in caplog.text
 
 
 def test_it_tells_its_schemas_its_fields_and_its_name(memory) -> None:
