@@ -9,16 +9,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 
 from memlayer_core.chat import Chat, recall_flow
 from memlayer_core.errors import ConfigurationError, InputError, InvalidRecordError, repr_of
 from memlayer_core.facts import flow as assertions
 from memlayer_core.facts.check import CONCLUDED
-from memlayer_core.facts.flow import Assertion, AssertionReport
 from memlayer_core.facts.model import Record, RecordSource
 from memlayer_core.message import RELOAD, RELOAD_TOOL
-from memlayer_core.messages.render import changed_on, quote_line
+from memlayer_core.messages.render import changed_on, quote_line, value_of
 from memlayer_core.recall.model import Hit, Hits, RecallFilter
 from memlayer_core.runtime import Asking, drive
 from memlayer_core.scope import Scope
@@ -62,7 +61,24 @@ class _Arguments(BaseModel):
         return {"type": "object", "properties": cls.model_json_schema()["properties"]}
 
 
-Fact: TypeAlias = Annotated[str | Assertion, WithJsonSchema({"type": "string"})]
+def _fields(fact: object) -> object:
+    """Return a fact as an object: it, its JSON, or any other text as a whole sentence.
+
+    Numbers are texts here, None is an empty field, and a quote is the text if there is no other.
+    """
+    if isinstance(fact, str):
+        fields = value_of(fact)
+        fact = fields if isinstance(fields, dict | list) else {"text": fact}
+    if not isinstance(fact, dict):
+        return fact
+    named = {name: one for name, one in fact.items() if one is not None}
+    texts = {name: str(one) for name, one in named.items() if isinstance(one, int | float)}
+    return {**({"text": named["quote"]} if named.get("quote") else {}), **named, **texts}
+
+
+Fact: TypeAlias = Annotated[
+    assertions.Assertion, BeforeValidator(_fields), WithJsonSchema({"type": "string"})
+]
 
 
 class RecordArguments(_Arguments):
@@ -189,30 +205,23 @@ def _record(call: Call, arguments: RecordArguments) -> str:
 
     A quote is believed only if a message of the user in this session has these words; the words are then the record.
     """
-    content = [_assertion(one) for one in arguments.content]
-    reports: list[AssertionReport] = []
+    reports: list[assertions.AssertionReport] = []
     try:
-        for one in content:
+        for one in arguments.content:
             report = assertions.assert_fact(call.chat.memory.runtime, call.chat.scope, one)
             reports.append(report)
     except InputError as problem:
         done = f" Recorded before that: {_ids(reports)}." if _ids(reports) else ""
         raise InvalidRecordError(str(problem), hint=f"{problem.hint}{done}") from problem
-    notes = filter(None, map(_note, content, reports))
+    notes = filter(None, map(_note, arguments.content, reports))
     recorded = [f"Recorded: {_ids(reports)}"] if _ids(reports) else []
     return "\n".join([*recorded, *notes]) or "Nothing was recorded: `content` is empty."
 
 
 def _correct(call: Call, arguments: CorrectArguments) -> str:
-    record = assertions.correct(
-        call.chat.memory.runtime,
-        call.chat.scope,
-        arguments.memory_id,
-        arguments.text,
-        arguments.value or None,
-        arguments.reason,
-        arguments.quote or None,
-    )
+    rt, scope = call.chat.memory.runtime, call.chat.scope
+    words = arguments.text, arguments.value or None, arguments.reason, arguments.quote or None
+    record = assertions.correct(rt, scope, arguments.memory_id, *words)
     return f"Corrected: {record.memory_id} is now version {record.version}, {_SAYS[record.source]}: {record.text}"
 
 
@@ -263,15 +272,16 @@ def _retrieve(call: Call, arguments: RetrieveArguments) -> Asking[str]:
 
 def wrong_call(name: str, problem: ValidationError) -> str:
     """Say what is wrong with the arguments of a tool's call."""
-    wrong = "; ".join(f"`{error['loc'][0]}`: {error['msg']}" for error in problem.errors())
+    places = ((".".join(map(str, error["loc"])), error["msg"]) for error in problem.errors())
+    wrong = "; ".join(f"`{place}`: {message}" for place, message in places)
     return f"{name} cannot be called like this: {wrong}"
 
 
-def _ids(reports: Sequence[AssertionReport]) -> str:
+def _ids(reports: Sequence[assertions.AssertionReport]) -> str:
     return ", ".join(one.record_id for one in reports if one.record_id is not None)
 
 
-def _note(assertion: Assertion, report: AssertionReport) -> str | None:
+def _note(assertion: assertions.Assertion, report: assertions.AssertionReport) -> str | None:
     """Say what a model must know about something that it recorded; None: nothing."""
     if report.record_id is None:
         return f"Not recorded: {report.reason}."
@@ -280,16 +290,6 @@ def _note(assertion: Assertion, report: AssertionReport) -> str | None:
     if assertion.quote is not None:
         return f"{report.record_id} is recorded in the user's own words."
     return None
-
-
-def _assertion(fact: str | Assertion) -> Assertion:
-    """Return what an agent asserts: it, its JSON, or any other text as a whole sentence."""
-    if isinstance(fact, Assertion):
-        return fact
-    try:
-        return Assertion.model_validate_json(fact)
-    except ValidationError:
-        return Assertion(text=fact)
 
 
 AGENT_TOOLS: dict[str, AgentTool[Any]] = {

@@ -132,6 +132,7 @@ def test_a_wrong_call_is_an_error_that_the_model_is_told_and_the_agent_goes_on(
         (RECORD, {"thinking": "x"}, "content"),
         (RECORD, {"thinking": "x", "content": "a text"}, "valid list"),  # not letter by letter
         (RECORD, {"thinking": "x", "content": []}, "Nothing was recorded"),
+        (RECORD, {"thinking": "x", "content": ['{"key": "fruit", "value": ["pear"]}']}, ".text"),
         (RECORD, {"thinking": BROKEN, "content": [f"a pear{BROKEN}"]}, "`text`"),
         (RECORD, {"thinking": "x", "content": [{"text": "x", "valid_from": "soon"}]}, "ISO date"),
         (RETRIEVE, {"words": "pears"}, "keywords"),
@@ -169,8 +170,8 @@ def test_an_agent_records_corrects_and_forgets_what_the_user_says_it_may(
     def known() -> dict[str, Any]:
         return {one.text: one.valid_from for one in memory.records(user_id="ada")}
 
-    session.chat.add("user", "My locker is B17.")
-    locker = {"text": "x", "key": "locker", "value": "B17", "quote": "My locker is B17"}
+    session.chat.add("user", "My locker is 17.")
+    locker = {"key": "locker", "value": 17, "quote": "My locker is 17", "valid_from": None}
     facts = [{**locker, "asserted_by": "user"}, {"text": "Ada has a dog.", "valid_from": "2021-02-03"}]
     kit.use(do, tools[RECORD], thinking="", content=[*map(written, facts)])
     assert f"{known()['Ada has a dog.']:%Y-%m-%d}" == "2021-02-03"
@@ -180,7 +181,7 @@ def test_an_agent_records_corrects_and_forgets_what_the_user_says_it_may(
     answer, is_error = kit.use(do, tools[FORGET], **locked)
     assert is_error
     assert "what the user said" in answer
-    assert {*known()} == {"My locker is B17", "Ada has a cat."}
+    assert {*known()} == {"My locker is 17", "Ada has a cat."}
     session.chat.add("user", "Forget my locker, please.")
     assert not kit.use(do, tools[FORGET], **locked, quote="forget my locker")[1]
     assert {*known()} == {"Ada has a cat."}
