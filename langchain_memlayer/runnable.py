@@ -384,7 +384,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
             **kwargs: Arguments for the runnable.
 
         Raises:
-            InvalidScopeError: The config does not name the conversation.
+            InvalidScopeError: The config does not name the conversation, or names a thread of another user.
             InvalidMessageError: The input or the output cannot be read or stored.
             StoreError: The memory cannot be read or written.
         """
