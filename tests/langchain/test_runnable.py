@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import operator
 import threading
 from collections.abc import AsyncIterator, Iterator
-from functools import reduce
 from typing import Any
 
 import pytest
@@ -600,8 +598,8 @@ def test_a_thread_of_a_graph_is_refused_to_another_user(memory, verb) -> None:
     bot = with_memory({"answer": echo()}, memory, output_messages_key="answer")
 
     def model(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
-        said = pieces(bot, verb, state["messages"], config)
-        return {"messages": [reduce(operator.add, (piece["answer"] for piece in said))]}
+        first, *more = (one["answer"] for one in pieces(bot, verb, state["messages"], config))
+        return {"messages": [sum(more, first)]}
 
     app = StateGraph(MessagesState).add_node("model", model).add_edge(START, "model")
     agent = app.compile(checkpointer=InMemorySaver())
