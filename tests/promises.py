@@ -54,24 +54,15 @@ class _Talk:
         self.lines.append(Line((place,), role, said, **more))
 
 
+_KINDS = "user user assistant calls run late lost system hidden blank nameless"
+
+
 @st.composite
 def talks(draw: st.DrawFn, *, nameless: bool = True) -> list[Line]:  # noqa: C901, PLR0912  (one case a kind)
     """Draw a conversation: parallel calls, results that come late, in any order, doubled or never."""
     talk = _Talk()
     owed: list[str] = []
-    kinds = [
-        "user",
-        "user",
-        "assistant",
-        "calls",
-        "run",
-        "late",
-        "lost",
-        "system",
-        "hidden",
-        "blank",
-        "nameless",
-    ]
+    kinds = _KINDS.split()
     for step in range(draw(st.integers(1, 10))):
         kind = draw(st.sampled_from(kinds if nameless else kinds[:-1]))
         words = draw(st.sampled_from(_SIZES))

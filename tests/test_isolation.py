@@ -13,26 +13,9 @@ from tuned import Tuned
 
 from memlayer_core import Memory, Scope
 
-HOSTILE = [
-    "louis",
-    "Louis",
-    "l\u043euis",  # a look-alike letter
-    "louis'--",
-    '"; DROP TABLE memlayer_messages; --',
-    "%",
-    "_",
-    "*",
-    "../louis",
-    "louis.louis",
-    "a" * 10_000,
-    " louis",
-    "default",
-    "🐍",
-    "e\u0301",
-    "\u00e9",
-    "None",
-    "s1",
-]
+NAMES = "louis Louis l\u043euis louis'-- % _ * ../louis louis.louis default 🐍 e\u0301 \u00e9 None s1"
+HOSTILE = [*NAMES.split(), '"; DROP TABLE memlayer_messages; --', "a" * 10_000, " louis"]
+"""Among them a look-alike letter."""
 ids = st.sampled_from(HOSTILE)
 words = st.sampled_from(["pineapple", "mango", "東京", "tokyo", "the code"])
 

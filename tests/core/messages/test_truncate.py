@@ -18,23 +18,8 @@ from memlayer_core.models.tokens import is_document
 from memlayer_core.testing import NOON
 
 FAMILY = "👨‍👩‍👧‍👦"
-PIECES = [
-    FAMILY,
-    "🇩🇪",
-    "e\u0301",
-    "क्ष",
-    " ",
-    "\n",
-    ". ",
-    "。",
-    ELLIPSIS,
-    "\0",
-    '"',
-    "\\",
-    "\ud83d",
-    "word",
-    "汉字",
-]
+MARKS = [" ", "\n", ". ", "。", ELLIPSIS, "\0", '"', "\\", "\ud83d"]
+PIECES = [*MARKS, FAMILY, "🇩🇪", "e\u0301", "क्ष", "word", "汉字"]
 texts = st.text(max_size=60) | st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 
 

@@ -94,20 +94,10 @@ numbers = st.one_of(
 )
 # Whole seconds: Python's own reader of ISO 8601 loses a fraction of one in an offset.
 offsets = st.integers(-80_000, 80_000).map(lambda seconds: timezone(timedelta(seconds=seconds)))
-hashed = st.one_of(
-    st.none(),
-    st.booleans(),
-    numbers,
-    texts,
-    st.binary(max_size=8),
-    st.datetimes(timezones=st.none() | offsets),
-    st.dates(),
-    st.times(timezones=st.none() | offsets),
-    st.timedeltas(),
-    st.decimals(allow_nan=False),
-    st.uuids(),
-    st.builds(Path, st.text(st.characters(exclude_characters="\0"), max_size=6)),
-)
+paths = st.builds(Path, st.text(st.characters(exclude_characters="\0"), max_size=6))
+simple = (st.none(), st.booleans(), numbers, texts, st.binary(max_size=8), st.decimals(allow_nan=False))
+moments = (st.datetimes(timezones=st.none() | offsets), st.dates(), st.times(timezones=st.none() | offsets))
+hashed = st.one_of(*simple, *moments, st.timedeltas(), st.uuids(), paths)
 couples = st.tuples(hashed, st.tuples(hashed))
 members = st.deferred(lambda: hashed | couples | st.frozensets(hashed | couples, max_size=3))
 values = st.recursive(
