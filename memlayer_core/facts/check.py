@@ -266,10 +266,13 @@ def digest(record: Record) -> bytes:
 
 
 def about(record: Record) -> bytes | None:
-    """Return 16 bytes, equal for facts of one user and agent about the same subject and key; None if it is not a fact."""
-    if record.subject is None:
-        return None
-    return _digest([record.owner.namespace, record.agent_id, fold(record.subject), record.key])
+    """Return 16 bytes, equal for facts of one user and agent about the same subject and key; None if it is not a fact.
+
+    A fact without a key is about its own words alone.
+    """
+    what = [record.key] if record.key is not None else [None, fold(record.text)]
+    whose = record.owner.namespace, record.agent_id, fold(record.subject)
+    return None if record.subject is None else _digest([*whose, *what])
 
 
 def _digest(parts: object) -> bytes:

@@ -237,7 +237,7 @@ class _Batch:
             try:
                 answer = self.usage.ask(prompt, instructions, facts_model.Operations)
                 if len(rows) > 1 and operations.is_cut(answer):
-                    problem = "it was cut off"
+                    tries, problem = 2, "it was cut off"  # each half may be cut, too
                     break
                 found = operations.operations_in(answer)
             except ModelContextError:

@@ -722,7 +722,7 @@ def test_an_answer_that_is_cut_at_its_length_is_asked_for_in_halves() -> None:
             {**BOAT, "key": line[-4:], "quote": line[-4:], "messages": [at]}
             for at, line in enumerate(lines, 1)
         ]
-        return json.dumps({"operations": made})[:220]
+        return json.dumps({"operations": made})[:130]
 
     with learned(short, "see Anna", "see Bert", "see Cleo", "see Dora") as memory:
         assert {key for _, key in known(memory)} == {"anna", "bert", "cleo", "dora"}
