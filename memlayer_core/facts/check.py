@@ -103,10 +103,10 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
         return replace(existing, mentions=existing.mentions + 1, updated_at=now)
     other = repetition if expired or (existing.is_inferred and not repetition.is_inferred) else existing
     ends = [repetition.expires_at] if expired else [existing.expires_at, repetition.expires_at]
-    if repetition.subject is not None and repetition.expires_at is not None:
-        ends = [repetition.expires_at]  # of a fact, the last word about its end counts
     begins, other_begins = existing.valid_from, repetition.valid_from
     is_later = existing.first_observed <= repetition.first_observed
+    if repetition.subject is not None and repetition.expires_at is not None and is_later:
+        ends = [repetition.expires_at]  # of a fact, the last word about its end counts
     if begins is not None and other_begins is not None and is_later:
         begins = other_begins if begins > now else min(begins, other_begins)
     certain = existing.confidence + AGREEMENT if existing.is_inferred or not repetition.is_inferred else 0.0
@@ -332,9 +332,8 @@ def place_of(quote: str, text: str) -> tuple[int, int] | None:
     letters, wanted = _letters(own), "".join(letter for letter, _ in _letters(quote.strip(_ENDS)))
     for found in re.finditer(re.escape(wanted), "".join(letter for letter, _ in letters)) if wanted else ():
         start, end = letters[found.start()][1], letters[found.end() - 1][1] + 1
-        if not any(
-            at and all(map(_WORD.match, own[at - 1 : at + 1])) and at < len(own) for at in (start, end)
-        ):
+        around = (own[at - 1 : at + 1] for at in (start, end) if 0 < at < len(own))
+        if not any(all(map(_WORD.match, both)) for both in around):
             return start, end
     return None
 

@@ -60,22 +60,20 @@ def extract(rt: Runtime, jobs: Sequence[storage_jobs.Job]) -> None:
     batch = _begin(rt, jobs, rt.extractor)
     if batch is None:
         return
+    first = batch.rows[0]
     try:
         batch.ask(batch.rows, tries=2)
     except _LimitError:
-        _put_off(rt, jobs, batch.rows[0])
+        _put_off(rt, jobs, first)
         return
     except ModelError as problem:
-        session, said = (
-            facts_model.session_of(batch.rows[0]),
-            {"reason": str(problem), "model": batch.usage.model.name},
-        )
-        rt.db.write(reads.note_outcome, session, rt.now(), "learn", "waits", **said)
+        said = {"reason": str(problem), "model": batch.usage.model.name}
+        rt.db.write(reads.note_outcome, facts_model.session_of(first), rt.now(), "learn", "waits", **said)
         rt.health.down("learning", str(problem))
         raise
     finally:  # they were paid, whatever becomes of them; each call was counted before
         costs = [replace(one, calls=0) for one in batch.usage.costs]
-        rt.db.write(storage_jobs.spend, costs, batch.rows[0].namespace, rt.now())
+        rt.db.write(storage_jobs.spend, costs, first.namespace, rt.now())
     rt.health.up("learning")
     _store(rt, batch)
 
@@ -269,16 +267,15 @@ class _Batch:
         def take(answer: str) -> str:
             rest, told = operations.split_operations(answer)
             with suppress(operations.AnswerError):  # then they are read in a separate call
-                found = [] if operations.is_cut(told) else operations.operations_in(told)
-                self._take(found, lines, facts)
-                self.is_read = not operations.is_cut(told)
+                if not operations.is_cut(told):
+                    self._take(operations.operations_in(told), lines, facts)
+                    self.is_read = True
             return rest
 
         numbers = {row.key: number for number, row in enumerate(self.rows, 1)}
-        names = {row.name for row in self.rows} - {None, *self._others}
-        material = "\n".join(
-            [operations.facts_prompt(self._now(), facts), *map("The user is {}.".format, names)]
-        )
+        names = sorted({row.name for row in self.rows} - {None, *self._others})
+        own = map("The user is {}.".format, names)
+        material = "\n".join([operations.facts_prompt(self._now(), facts), *own])
         instructions = f"{operations.SIDE_TASK}\n\n{operations.INSTRUCTIONS}"
         return facts_model.SideTask(tuple(map(numbers.get, keys)), instructions, material, take)
 

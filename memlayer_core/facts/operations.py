@@ -265,8 +265,9 @@ def _known(operation: Operation, facts: Sequence[Record]) -> Record | None:
 
 def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[str, Any]:
     key, subject, value = operation.key, operation.subject.strip() or USER, operation.value.strip()
-    category = fold(operation.category) or "state"
+    category, modality = fold(operation.category) or "state", operation.modality
     if target is not None:
+        modality = (target.modality or modality) if operation.op == "confirm" else modality
         key, subject, category = target.key, target.subject or USER, target.category or category
         value = (target.value or "") if operation.op in {"end", "confirm"} else value
     elif key is not None:
@@ -282,9 +283,7 @@ def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[s
         "subject": speaker if fold(subject) == USER else subject,
         "value": value,
         "category": category,
-        "modality": target.modality
-        if target is not None and operation.op == "confirm"
-        else operation.modality,
+        "modality": modality,
         "confidence": operation.confidence,
         "always": operation.always,
     }

@@ -4,7 +4,7 @@ Facts are compared by their subject, their key and their value: equal after fold
 A model decides about values that are only similar: it names the facts that its statement ends or replaces. In this order:
 
 1. A statement that ends a fact ends it. The same value again confirms it.
-2. A conclusion of an agent never replaces or ends what the user said, nor what is not sure what is.
+2. A conclusion of an agent never replaces or ends what the user said, nor an unsure statement a sure one.
 3. A correction replaces what was never true. Otherwise the later statement counts, or the surer one if the category
    does not change.
 """
@@ -124,7 +124,7 @@ def _weakness(new: Record, old: Sequence[Record]) -> str:
     if new.is_inferred and not all(one.is_inferred for one in old):
         return "what an agent concluded does not count against what the user said"
     if _is_unsure(new) and not all(map(_is_unsure, old)):
-        return "what is not sure does not count against what is"
+        return "an unsure statement does not count against a sure one"
     return ""
 
 

@@ -537,9 +537,9 @@ def remember(
             return decision, _confirm(connection, old[0], statement, now, shards)
         case "end":
             for row in old:
-                until = decision.until
-                if row.valid_from is not None and row.valid_from > to_micros(record.first_observed):
-                    until = None  # it has not begun: what it was to end goes on
+                until, said = decision.until, to_micros(record.first_observed)
+                if until is not None and said < (row.valid_from or 0) == to_micros(until):
+                    until = None  # it never begins: what it was to end goes on
                     reopen_facts(connection, [row], now)
                 _close(connection, [row], row.ordinal, until, now)
                 reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
@@ -634,24 +634,28 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
     for row in deleted_rows:
         closed = sa.and_(
             records.c.namespace == row.namespace,
-            sa.or_(records.c.replaced_by == row.ordinal, records.c.number == row.number),
-            sa.or_(records.c.ordinal != row.ordinal, records.c.valid_until.is_not(None)),
+            records.c.replaced_by == row.ordinal,
+            records.c.ordinal != row.ordinal,
             records.c.about.is_not(None),
         )
         if row.replaced_by not in {None, row.ordinal}:
             after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
-            these = sa.and_(closed, records.c.ordinal != row.ordinal)
-            _set(connection, records, these, **after)
+            _set(connection, records, closed, **after)
             continue
         former = sa.select(records).where(sa.or_(closed, _gives_way(row)))
-        for one in connection.execute(former).all():
-            if not _is_free(connection, bytes(one.digest), one.number):
-                continue
-            again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
-            _set(connection, records, records.c.number == one.number, **again)
-            is_filed = texts.existing_keys(connection, [one.number])
-            if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
-                _file(connection, one.number, reads.record_of(one), now)
+        _reopen(connection, connection.execute(former).all(), now)
+
+
+def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
+    """Put facts in force again, without an end, unless others have their words."""
+    for one in rows:
+        if not _is_free(connection, bytes(one.digest), one.number):
+            continue
+        again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
+        _set(connection, records, records.c.number == one.number, **again)
+        is_filed = texts.existing_keys(connection, [one.number])
+        if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
+            _file(connection, one.number, reads.record_of(one), now)
 
 
 def _says(record: Record) -> tuple[object, ...]:
@@ -761,7 +765,7 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
         mentions = sum(row.kind != "ended" for row in withdrawn)
         versions = _versions(connection, namespace, ordinal)
         if versions and mentions < len(withdrawn) and versions[-1].replaced_by in {None, ordinal}:
-            reopen_facts(connection, versions[-1:], now)
+            _reopen(connection, versions[-1:], now)
             versions = _versions(connection, namespace, ordinal)
         if not versions or not mentions:
             continue

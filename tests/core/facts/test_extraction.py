@@ -273,14 +273,15 @@ def test_what_an_agent_corrects_by_the_words_of_a_message_goes_with_that_message
 
 
 def test_an_end_is_seen_in_old_messages_and_goes_with_the_message_that_says_it(opened) -> None:
-    model = Reader({"quote": "I eat vegan food", "key": "diet", "value": "vegan"})
+    ate = ("I eat anything", "anything"), ("I eat vegan food", "vegan")
+    model = Reader(*({"quote": quote, "key": "diet", "value": value} for quote, value in ate))
     memory, today = opened(model), datetime.now(UTC)
-    say(memory, "These days I eat vegan food.", start=today - timedelta(days=9))
+    say(memory, "I eat anything.", "These days I eat vegan food.", start=today - timedelta(days=10))
     model.operations = [{"op": "end", "fact": 1, "quote": "till next month", "until": NEXT}]
     chat = say(memory, "Only till next month.", session="t", start=today - timedelta(days=5))
     assert memory.records(user_id="louis")[0].valid_until is not None
     chat.withdraw([chat.history()[0].id])
-    assert memory.records(user_id="louis")[0].valid_until is None
+    assert [(one.value, one.valid_until) for one in memory.records(user_id="louis")] == [("vegan", None)]
     model.operations = [{"op": "end", "fact": 1, "quote": "not any more"}]
     say(memory, "I do not, not any more.", session="u", start=today - timedelta(days=1))
     assert [one.value for one in memory.records(user_id="louis", every=True)] == ["vegan"]
@@ -293,8 +294,7 @@ def test_a_model_does_not_read_what_memory_said_before(opened) -> None:
     say(memory, "I am allergic to nuts.")
     chat = memory.chat(user_id="louis", session_id="t")
     chat.add("assistant", f"{chat.context('What?').messages[0].text} That is all.")
-    chat.add("user", "Thanks for that.")
-    memory.flush(30)
+    say(memory, "Thanks for that.", session="t")
     assert "assistant: That is all." in model.prompts[-1]
 
 
