@@ -156,9 +156,8 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_mo
             continue
         new += decision.kind in {"add", "replace", "conflict"}
         changed[record.memory_id] = record
-    outcome: facts_model.LedgerOutcome = (
-        "stored" if changed else "gave up" if batch.problem else "refused" if refusals else "nothing"
-    )
+    why: facts_model.LedgerOutcome = "gave up" if batch.problem else "refused" if refusals else "nothing"
+    outcome: facts_model.LedgerOutcome = "stored" if changed else why
     result = {"reason": batch.problem, "record_ids": tuple(changed), "refusals": tuple(refusals)}
     if there or sessions.find_by_number(connection, first.session) is not None:  # they were not forgotten
         session = facts_model.session_of(first)

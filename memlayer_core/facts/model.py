@@ -329,9 +329,8 @@ _FORM = Form(
 
 def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
     """Return a record's form, with fields filled from other fields that say the same."""
-    fact, time, access, metadata = (
-        form.get(part) or {} for part in ("fact", "time", "access_control", "metadata")
-    )
+    parts = "fact", "time", "access_control", "metadata"
+    fact, time, access, metadata = (form.get(part) or {} for part in parts)
     whole = dict(form)
     if isinstance(metadata, Mapping) and "quarantine" in metadata:  # as memlayer 0.1 called it
         rest = {name: value for name, value in metadata.items() if name != "quarantine"}

@@ -883,13 +883,8 @@ def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, Sto
 def known_facts(connection: sa.Connection, reader: Reader) -> list[tuple[Record, list[int]]]:
     """Return the facts of a user that are in force, the last written first, with the keys of their messages."""
     found = list_records(connection, reader, RecordFilter(limit=_KNOWN, every=True))
-    facts = [
-        one
-        for one in found
-        if one.subject is not None
-        and not (one.is_archived or one.archived_because)
-        and (one.valid_until is None or one.valid_until > reader.now)
-    ]
+    kept = [one for one in found if one.subject is not None and not (one.is_archived or one.archived_because)]
+    facts = [one for one in kept if one.valid_until is None or one.valid_until > reader.now]
     ordinals = [ordinal_of(one.memory_id)[1] for one in facts]
     sources = sources_of(connection, reader.reach.namespace, ordinals)
     return [(fact, sources.get(ordinal, [])) for fact, ordinal in zip(facts, ordinals, strict=True)]

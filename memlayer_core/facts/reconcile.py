@@ -123,17 +123,14 @@ def _weakness(new: Record, old: Sequence[Record]) -> str:
     """Return why a statement counts less than facts; empty: it does not."""
     if new.is_inferred and not all(one.is_inferred for one in old):
         return "what an agent concluded does not count against what the user said"
-    if _is_unsure(new) and not all(map(_is_unsure, old)):
+    is_sure = [one.confidence > INFERRED - TOLERANCE for one in (new, *old)]
+    if not is_sure[0] and any(is_sure):
         return "an unsure statement does not count against a sure one"
     return ""
 
 
 def _is_said_with(one: Record, other: Record) -> bool:
     return (one.first_observed, one.valid_from) == (other.first_observed, other.valid_from)
-
-
-def _is_unsure(one: Record) -> bool:
-    return one.confidence < INFERRED - TOLERANCE
 
 
 def _end_of(old: Sequence[Record], since: datetime) -> datetime:

@@ -632,15 +632,13 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
         now: The present.
     """
     for row in deleted_rows:
-        closed = sa.and_(
-            records.c.namespace == row.namespace,
-            records.c.replaced_by == row.ordinal,
-            records.c.ordinal != row.ordinal,
-            records.c.about.is_not(None),
-        )
+        gave_way = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
+        closed = sa.and_(*gave_way, records.c.ordinal != row.ordinal, records.c.about.is_not(None))
         if row.replaced_by not in {None, row.ordinal}:
             after = {"replaced_by": row.replaced_by, "valid_until": row.valid_until}
+            before = connection.execute(sa.select(records).where(closed)).all()
             _set(connection, records, closed, **after)
+            _join_equal(connection, before, row.replaced_by, now)
             continue
         former = sa.select(records).where(sa.or_(closed, _gives_way(row)))
         _reopen(connection, connection.execute(former).all(), now)
@@ -656,6 +654,22 @@ def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> No
         is_filed = texts.existing_keys(connection, [one.number])
         if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
             _file(connection, one.number, reads.record_of(one), now)
+
+
+def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
+    """Join two facts that say the same, since the fact between them is deleted."""
+    every = records.c
+    for row in rows:
+        later, first = _versions(connection, row.namespace, successor)[-1:], reads.record_of(row)
+        if not later or _says(second := reads.record_of(later[0])) != _says(first):
+            continue
+        joined = replace(check.merge(second, [first]), valid_from=first.valid_from)
+        _rewrite(connection, later[0], joined)
+        of_it = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
+        _set(connection, evidence, *of_it, ordinal=successor)
+        gave_way = every.namespace == row.namespace, every.replaced_by == row.ordinal
+        _set(connection, records, *gave_way, every.ordinal != row.ordinal, replaced_by=successor)
+        delete_records(connection, _versions(connection, row.namespace, row.ordinal), now)
 
 
 def _says(record: Record) -> tuple[object, ...]:
