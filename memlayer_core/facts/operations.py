@@ -69,8 +69,9 @@ def retry_prompt(prompt: str, problem: str) -> str:
 
 def _fact(fact: Record) -> str:
     since = f", {fact.valid_from:%Y-%m-%d}" if fact.valid_from is not None else ""
+    until = f" until {fact.valid_until:%Y-%m-%d}" if fact.valid_until is not None else ""
     key = f"{fact.key} = {_one_line(fact.value or '')[:_QUOTE]} " if fact.key is not None else ""
-    return f'{fact.subject}: {key}({fact.modality}{since}) "{_one_line(fact.raw)[:_QUOTE]}"'
+    return f'{fact.subject}: {key}({fact.modality}{since}{until}) "{_one_line(fact.raw)[:_QUOTE]}"'
 
 
 def _line(line: Line) -> str:
