@@ -173,7 +173,7 @@ class Settings(Limits, BaseSettings):
     learn_back_days: float = Field(default=0, ge=0, le=36_500)
     extraction_with_summaries: bool = False
     extraction_daily_calls: int | None = Field(default=None, ge=0)
-    model_concurrency: int = Field(default=2, ge=1)
+    model_concurrency: int = Field(default=1, ge=1)
     model_timeout: float = Field(default=120.0, gt=0)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
     telemetry: tuple[TelemetryPart, ...] = ("spans", "metrics")
