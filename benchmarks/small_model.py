@@ -79,8 +79,10 @@ def models(url):
     else:
         from langchain_openai import ChatOpenAI
 
+        # The class sends its own `max_tokens` under a newer name, which this server does not know.
+        most: dict[str, object] = {"max_tokens": 400}
         chat = ChatOpenAI(
-            base_url=url, api_key="none", model=NAME, max_retries=0, timeout=LIMIT, max_tokens=400
+            base_url=url, api_key="none", model=NAME, max_retries=0, timeout=LIMIT, extra_body=most
         )
 
         def ask(instructions, text):
