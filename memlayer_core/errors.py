@@ -192,7 +192,7 @@ class ModelError(MemlayerError):
 
 
 class ModelContextError(ModelError):
-    """A prompt is longer than the model can read."""
+    """A prompt is longer than the model can read, or its answer longer than the model may write."""
 
 
 class RedactorError(MemlayerError):

@@ -233,18 +233,17 @@ class _Batch:
             self._rt.db.write(self._count_call)
             try:
                 answer = self.usage.ask(prompt, instructions, facts_model.Operations)
-                if len(rows) > 1 and operations.is_cut(answer):
-                    tries, problem = 2, "it was cut off"  # each half may be cut, too
-                    break
-                found = operations.operations_in(answer)
+                if len(rows) == 1 or not operations.is_cut(answer):
+                    self._take(operations.operations_in(answer), lines, facts)
+                    return
+                tries, problem = 2, "it was cut off"  # each half may be cut, too
+                break
             except ModelContextError:
+                tries = 2
                 break
             except operations.AnswerError as fault:
                 problem = str(fault)
                 prompt = operations.retry_prompt(asked, problem)
-                continue
-            self._take(found, lines, facts)
-            return
         if len(rows) == 1 or tries == 1:
             self.problem = f"the model's answer about {len(rows)} message(s) could not be read: {problem}"
             return

@@ -191,7 +191,7 @@ class LanguageModel:
             schema: The form of the answer, for a model that can be held to one: it then answers with JSON of that form.
 
         Raises:
-            ModelContextError: The prompt is longer than the model can read.
+            ModelContextError: The prompt is longer than the model can read, or its answer longer than it may be.
             ModelError: It did not answer: it is not reachable, is overloaded, refused the call, or is late.
         """
         answer = in_thread(lambda: self._ask(instructions, text, schema))
@@ -208,9 +208,9 @@ class LanguageModel:
                 ) from None
             # What it said may quote a message, or a key: only the cause says it.
             error_type = type(problem).__name__
-            if is_overflow(problem):
+            if is_overflow(problem) or error_type == "LengthFinishReasonError":  # its answer was cut
                 raise ModelContextError(
-                    f"{self.name} cannot read so long a prompt: {error_type}",
+                    f"{self.name} cannot read or answer so long a prompt: {error_type}",
                     hint="It is asked again with half of it.",
                 ) from problem
             raise ModelError(

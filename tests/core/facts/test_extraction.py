@@ -715,14 +715,22 @@ def test_half_of_a_batch_is_learned_though_the_other_half_cannot_be_read() -> No
         assert "2 message(s) could not be read" in entry.reason
 
 
-def test_an_answer_that_is_cut_at_its_length_is_asked_for_in_halves() -> None:
+class LengthFinishReasonError(Exception):
+    """What OpenAI's client raises in place of a cut answer."""
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_an_answer_that_is_cut_at_its_length_is_asked_for_in_halves(raises) -> None:
     def short(prompt: str) -> str:
         lines = [line for line in prompt.splitlines() if line.startswith("[")]
         made = [
             {**BOAT, "key": line[-4:], "quote": line[-4:], "messages": [at]}
             for at, line in enumerate(lines, 1)
         ]
-        return json.dumps({"operations": made})[:130]
+        answer = json.dumps({"operations": made})
+        if raises and len(answer) > 130:
+            raise LengthFinishReasonError
+        return answer[:130]
 
     with learned(short, "see Anna", "see Bert", "see Cleo", "see Dora") as memory:
         assert {key for _, key in known(memory)} == {"anna", "bert", "cleo", "dora"}
