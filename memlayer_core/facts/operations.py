@@ -134,7 +134,7 @@ def operations_in(answer: str) -> list[Operation | str]:
     text = answer.strip()[:_READ]
     if not text:
         raise AnswerError("it was empty")
-    begin = _begin(text)
+    begin = _last_of(text) or _JSON.search(text)
     if begin is None:
         raise AnswerError("there was no JSON object in it")
     found = _listed(json_repair.loads(text[begin.start() :]))
@@ -149,7 +149,7 @@ def operations_in(answer: str) -> list[Operation | str]:
 def is_cut(answer: str) -> bool:
     """Return whether the JSON of an answer ends within an operation, since the answer was cut at its length."""
     text = answer.strip()
-    begin = _begin(text)
+    begin = _last_of(text) or _JSON.search(text)
     if begin is None or text[-1] in "]}":
         return False
     try:
@@ -161,9 +161,9 @@ def is_cut(answer: str) -> bool:
     return False
 
 
-def _begin(text: str) -> re.Match[str] | None:
-    """Return where the JSON of an answer begins: what comes before the last object of operations may be a draft."""
-    return next(reversed([*_OPERATIONS.finditer(text)]), None) or _JSON.search(text)
+def _last_of(text: str) -> re.Match[str] | None:
+    """Return the last object of operations in an answer: what comes before it may be a draft."""
+    return max(_OPERATIONS.finditer(text), key=lambda one: one.start(), default=None)
 
 
 def split_operations(answer: str) -> tuple[str, str]:
@@ -171,8 +171,8 @@ def split_operations(answer: str) -> tuple[str, str]:
 
     If the object cannot be read as JSON, it is everything up to the end of the answer.
     """
-    found = _begin(answer)
-    if found is None or '"operations"' not in found[0]:
+    found = _last_of(answer)
+    if found is None:
         return answer, ""
     try:
         _, end = json.JSONDecoder().raw_decode(answer, found.start())
