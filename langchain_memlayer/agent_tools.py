@@ -14,7 +14,7 @@ from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError
-from memlayer_core.integration import memory_of, roles_of, token_limit_of
+from memlayer_core.integration import fit, registry, roles_of
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
 with needs("langchain", "create_memory_tools"):
@@ -194,9 +194,9 @@ def create_memory_tools(
         chat = memory if isinstance(memory, Chat) else memory.chat
         if token_limit is None and not isinstance(memory, Chat):
             token_limit = memory.token_limit
-        limit = token_limit_of(chat.memory.settings.max_tokens, None, token_limit)
+        limit = fit.token_limit_of(chat.memory.settings.max_tokens, None, token_limit)
         return agent_tools(lambda _: chat, limit, filter)
-    limit = token_limit_of(memory_of(memory).settings.max_tokens, None, token_limit)
+    limit = fit.token_limit_of(registry.memory_of(memory).settings.max_tokens, None, token_limit)
     scope = RunScope(memory, user_id, session_id, tenant_id, agent_id, roles)
     return agent_tools(scope.chat, limit, filter)
 

@@ -14,7 +14,7 @@ from langchain_memlayer.history import MemlayerChatMessageHistory
 from langchain_memlayer.runnable import STEPS, tool_messages
 from memlayer_core import MaxRounds
 from memlayer_core.errors import ConfigurationError, InputError, MessageTypeError, repr_of
-from memlayer_core.integration import token_limit_of
+from memlayer_core.integration import fit
 
 with needs("langchain-classic", "MemlayerConversationMemory", "classic"):
     from langchain_classic.memory.buffer import ConversationBufferMemory
@@ -65,7 +65,7 @@ class MemlayerConversationMemory(ConversationBufferMemory):
                 hint="Pass the model to the memory: `Memory.open(…, model=llm)`.",
             )
         super().__init__(**fields)
-        token_limit_of(self.chat_memory.token_limit, self._policy, self.max_token_limit)
+        fit.token_limit_of(self.chat_memory.token_limit, self._policy, self.max_token_limit)
 
     @property
     def buffer_as_messages(self) -> list[BaseMessage]:

@@ -17,7 +17,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError, repr_of
-from memlayer_core.integration import ChatState, Policies, Times, dated, memory_of, token_limit_of
+from memlayer_core.integration import ChatState, check, fit, registry
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
@@ -195,7 +195,7 @@ class HistoryOptions(TypedDict, total=False):
     agent_id: str | None
     roles: Iterable[str]
     token_limit: int | None
-    policy: Policies | None
+    policy: fit.Policies | None
 
 
 class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
@@ -244,23 +244,19 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         agent_id: str | None = None,
         roles: Iterable[str] = (),
         token_limit: int | None = None,
-        policy: Policies | None = None,
+        policy: fit.Policies | None = None,
         reload: bool = False,
     ) -> None:
         super().__init__()
-        memory = memory_of(memory)
+        memory = registry.memory_of(memory)
         scope = Scope.of_session(session_id, user_id=user_id, tenant_id=tenant_id, agent_id=agent_id)
         self.chat = memory.chat_of(scope, roles=roles)
-        self.token_limit = token_limit_of(memory.settings.max_tokens, policy, token_limit)
+        self.token_limit = fit.token_limit_of(memory.settings.max_tokens, policy, token_limit)
         self.policy, self._reload = policy, reload
 
     @classmethod
     def factory(
-        cls,
-        memory: Memory,
-        *,
-        configurable: Sequence[str] | None = None,
-        **options: Unpack[HistoryOptions],
+        cls, memory: Memory, *, configurable: Sequence[str] | None = None, **options: Unpack[HistoryOptions]
     ) -> HistoryFactory[Self]:
         """Return a function for `get_session_history`: it makes the history of the ids in a call's config.
 
@@ -325,7 +321,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """Return the whole transcript."""
         return await self._threads.read(lambda: self.messages)
 
-    def add_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
+    def add_messages(self, messages: Sequence[BaseMessage], *, created_at: check.Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
 
         Args:
@@ -339,7 +335,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         """
         self.chat.add_messages(translate_batch(messages, created_at), verbatim=True)
 
-    async def aadd_messages(self, messages: Sequence[BaseMessage], *, created_at: Times = None) -> None:
+    async def aadd_messages(self, messages: Sequence[BaseMessage], *, created_at: check.Times = None) -> None:
         """Store messages in one transaction: all of them, or none. See `add_messages`."""
         await self._threads.write(self.add_messages, messages, created_at=created_at)
 
@@ -364,7 +360,7 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         await self.chat.aclear()
 
     def context(
-        self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
+        self, query: str | None = None, *, token_limit: int | None = None, policy: fit.Policies | None = None
     ) -> list[BaseMessage]:
         """Return the messages for a model: the newest turns, and older ones that are relevant to the query.
 
@@ -379,12 +375,12 @@ class MemlayerChatMessageHistory(ChatState, BaseChatMessageHistory):
         return compose_messages(self.chat.context(query, **self._limits(token_limit, policy)))
 
     async def acontext(
-        self, query: str | None = None, *, token_limit: int | None = None, policy: Policies | None = None
+        self, query: str | None = None, *, token_limit: int | None = None, policy: fit.Policies | None = None
     ) -> list[BaseMessage]:
         """Do `context` without blocking the event loop."""
         return compose_messages(await self.chat.acontext(query, **self._limits(token_limit, policy)))
 
-    def _limits(self, token_limit: int | None, policy: Policies | None) -> dict[str, Any]:
+    def _limits(self, token_limit: int | None, policy: fit.Policies | None) -> dict[str, Any]:
         limit = self.token_limit if token_limit is None else token_limit
         policy = self.policy if policy is None else policy
         return {"token_limit": limit, "policy": policy, "reload": self._reload}
@@ -459,7 +455,7 @@ def with_owner(output: Any, chat: Chat, marks: set[object]) -> Any:
     return output.model_copy(update={"response_metadata": metadata})
 
 
-def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -> list[Message]:
+def translate_batch(messages: Iterable[BaseMessage], created_at: check.Times = None) -> list[Message]:
     """Translate a batch, with the times of its messages. Messages with the same id are one message: graphs return their input with their output.
 
     Raises:
@@ -472,7 +468,7 @@ def translate_batch(messages: Iterable[BaseMessage], created_at: Times = None) -
             hint="Wrap a single message in a list, or use `add_message`; text is not a message.",
         )
     batch: dict[object, Message] = {}
-    for place, translation in enumerate(dated(list(map(to_core, messages)), created_at)):
+    for place, translation in enumerate(check.dated(list(map(to_core, messages)), created_at)):
         batch[place if translation.id is None else translation.id] = translation
     return list(batch.values())
 

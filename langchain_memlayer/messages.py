@@ -38,7 +38,7 @@ from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, is_utf8, repr_of
-from memlayer_core.integration import codec, frameworks, said_at
+from memlayer_core.integration import check, codec, frameworks
 from memlayer_core.message import ROLES, Block, Raw, Role
 
 # Writes objects in LangChain's messages as JSON: the class's name and the fields.
@@ -200,7 +200,7 @@ def to_core(message: BaseMessage) -> Message:
         name=_storable(message.name) or _speaker(message),
         tool_calls=_calls(message),
         tool_call_id=_call_id(message.tool_call_id) if isinstance(message, ToolMessage) else None,
-        created_at=said_at(message.additional_kwargs, message.response_metadata),
+        created_at=check.said_at(message.additional_kwargs, message.response_metadata),
         model_visible=message.additional_kwargs.get(frameworks.VISIBLE) is not False,
         raw=Raw(FRAMEWORK, VERSION, {"type": kind, "data": dump.value}),
     )

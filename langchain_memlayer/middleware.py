@@ -24,17 +24,14 @@ from langchain_memlayer.messages import fresh_answers, is_summary, to_core
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import InvalidLimitError
 from memlayer_core.integration import (
-    Asking,
-    LanguageModelLike,
-    Policies,
     as_prompt,
     context_flow,
-    drive,
+    fit,
+    flows,
+    foreign,
     frameworks,
-    memory_of,
     registry,
     retry_limit,
-    token_limit_of,
 )
 from memlayer_core.message import SYSTEM_ROLES, TASK
 from memlayer_core.seams import TokenCounter
@@ -522,16 +519,16 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         roles: Iterable[str] | Callable[[Any], Iterable[str]] = (),
         mode: Mode = "STATIC",
         token_limit: int | None = None,
-        policy: Policies | None = None,
+        policy: fit.Policies | None = None,
         destructive: bool = False,
-        model: LanguageModelLike | None = None,
+        model: foreign.LanguageModelLike | None = None,
     ) -> None:
         super().__init__()
         check_mode(mode)
-        self._memory = memory_of(memory)
+        self._memory = registry.memory_of(memory)
         self._run_scope = RunScope(self._memory, user_id, session_id, tenant_id, agent_id, roles)
         self._recalls = mode != "AGENT"
-        self._limit = token_limit_of(memory.settings.max_tokens, policy, token_limit)
+        self._limit = fit.token_limit_of(memory.settings.max_tokens, policy, token_limit)
         self._policy = policy
         self._destructive = destructive
         self.tools = [] if mode == "STATIC" else agent_tools(self._chat, self._limit)
@@ -550,11 +547,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
         """Store new messages, give the model its context, and store its answer."""
-        call = drive(self._prepare(request))
+        call = flows.drive(self._prepare(request))
         try:
             response = handler(call.request)
         except Exception as problem:  # noqa: BLE001  (anything but an overflow is raised again)
-            call = drive(self._recover(call, problem))
+            call = flows.drive(self._recover(call, problem))
             response = handler(call.request)
         return self._conclude(call, response)
 
@@ -598,7 +595,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def _prepare(
         self, request: ModelRequest[Any], limit: int | None = None, before: Newest | None = None
-    ) -> Asking[_Call]:
+    ) -> flows.Asking[_Call]:
         most = self._limit if limit is None else limit
         runtime = request.runtime or get_runtime()
         chat = self._thread(runtime, request.state or {}, in_call=True)
@@ -619,7 +616,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
         options: Any = {"token_limit": most - overhead, "policy": self._policy, "reload": bool(self.tools)}
 
-        def read_context() -> Asking[Context]:
+        def read_context() -> flows.Asking[Context]:
             return context_flow(chat, None if self._recalls else "", **options)
 
         context = yield from read_context()
@@ -637,7 +634,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         prompt, tokens = tuple(composed.messages), overhead + context.tokens
         return _Call(chat, request, composed, prompt, newest, tokens, rewinds, removals)
 
-    def _recover(self, call: _Call, problem: Exception) -> Asking[_Call]:
+    def _recover(self, call: _Call, problem: Exception) -> flows.Asking[_Call]:
         """Return the call with less, once, if the model answered that its context is too long."""
         emit, scope = self._memory.runtime.emit, call.chat.scope
         limit = retry_limit(emit, scope, problem, token_limit=self._limit, tokens=call.tokens)

@@ -11,7 +11,7 @@ from langchain_core.retrievers import BaseRetriever
 from pydantic import ConfigDict
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
-from memlayer_core.integration import Asking, drive, memory_of, roles_of, search_wider
+from memlayer_core.integration import flows, registry, roles_of, search_wider
 from memlayer_core.message import JSON
 
 
@@ -84,7 +84,7 @@ class MemlayerRetriever(BaseRetriever):
     def __init__(self, memory: Memory, **options: Unpack[RetrieverOptions]) -> None:
         # pydantic's own constructor would not take `memory` by position, and would read an iterator of roles once
         roles = roles_of(options.get("roles", ()))
-        super().__init__(memory=memory_of(memory), **{**options, "roles": roles})
+        super().__init__(memory=registry.memory_of(memory), **{**options, "roles": roles})
         if self.user_id is None and self.session_id is None:
             self._scope()  # raises, and says what to name; other ids are checked by each search
 
@@ -96,14 +96,14 @@ class MemlayerRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
-        return drive(self._search(query, k))
+        return flows.drive(self._search(query, k))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, k: int | None = None
     ) -> list[Document]:
         return await self.memory.runtime.threads.drive(self._search(query, k))
 
-    def _search(self, query: str, k: int | None) -> Asking[list[Document]]:
+    def _search(self, query: str, k: int | None) -> flows.Asking[list[Document]]:
         wanted, limit = self.filter, self.k if k is None else k
         keep = (lambda one: wanted.items() <= one.metadata.items()) if isinstance(wanted, dict) else wanted
         options: Any = {"roles": self.roles, "limit": limit, "token_limit": self.token_limit}

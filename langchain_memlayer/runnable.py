@@ -42,7 +42,7 @@ from langchain_memlayer.history import (
 from langchain_memlayer.messages import fresh_answers
 from memlayer_core import Chat, Context, Memory, Message
 from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, repr_of
-from memlayer_core.integration import Asking, context_flow, drive, retry_limit
+from memlayer_core.integration import context_flow, flows, retry_limit
 from memlayer_core.message import SYSTEM_ROLES
 
 # Reads the messages in a runnable's input and output: text, messages, or a dict with one of them under a key.
@@ -522,7 +522,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     def _open(self, value: Any, config: RunnableConfig, overflow: Overflow = None) -> Exchange:
         """Read the runnable's input; a shorter one if the context of a call was too long."""
-        return drive(self._read(self._histories.history_of(config), config, value, overflow))
+        return flows.drive(self._read(self._histories.history_of(config), config, value, overflow))
 
     async def _aopen(self, value: Any, config: RunnableConfig, overflow: Overflow = None) -> Exchange:
         """Do `_open` without blocking the event loop."""
@@ -532,7 +532,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
 
     def _read(
         self, history: MemlayerChatMessageHistory, config: RunnableConfig, value: Any, overflow: Overflow
-    ) -> Asking[Exchange]:
+    ) -> flows.Asking[Exchange]:
         chat, policy, limit = history.chat, history.policy, history.token_limit
         if overflow is not None:
             emit, old = chat.memory.runtime.emit, overflow[0].context

@@ -38,7 +38,7 @@ from memlayer_core.errors import (
     StoreError,
     repr_of,
 )
-from memlayer_core.integration import items as core, memory_of
+from memlayer_core.integration import items as core, registry
 
 logger = logging.getLogger("memlayer")
 
@@ -122,7 +122,7 @@ class MemlayerStore(BaseStore):
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
-        self.index_config = _check_index(memory_of(memory), index)
+        self.index_config = _check_index(registry.memory_of(memory), index)
         self.ttl_config = _check_ttl(ttl)
         omit_expired = bool((ttl or {}).get("omit_expired", False))
         self._items = memory.items(tenant_id=tenant_id, omit_expired=omit_expired)

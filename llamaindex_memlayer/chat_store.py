@@ -26,7 +26,7 @@ from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import FRAMEWORK, all_from_core, all_to_core, from_core, to_core
 from memlayer_core import Memory, Message, Scope
 from memlayer_core.errors import InvalidStateError, StoreUnavailableError, os_errors_as, short_repr
-from memlayer_core.integration import Part, Times, codec, lists, write_whole
+from memlayer_core.integration import Part, check, codec, lists, write_whole
 from memlayer_core.message import Raw
 
 # The file of a copy of a chat store, in the form of LlamaIndex's `SimpleChatStore`.
@@ -145,7 +145,9 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         """
         super().__init__(**{"memory": memory, **fields})
 
-    def set_messages(self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+    def set_messages(
+        self, key: str, messages: Sequence[ChatMessage], *, created_at: check.Times = None
+    ) -> None:
         """Make a conversation exactly these messages. `created_at` is as for `MemlayerMemory.put_messages`.
 
         The messages that they replace stay in `Chat.history(all_versions=True)`, and are no longer recalled.
@@ -154,7 +156,7 @@ class MemlayerChatStore(StoreComponent, BaseChatStore):
         self._do(lists.replace_list, key, all_to_core(messages, created_at))
 
     async def aset_messages(
-        self, key: str, messages: Sequence[ChatMessage], *, created_at: Times = None
+        self, key: str, messages: Sequence[ChatMessage], *, created_at: check.Times = None
     ) -> None:
         """Make a conversation exactly these messages, as `set_messages` does."""
         await self.memory.runtime.threads.write(self.set_messages, key, messages, created_at=created_at)
@@ -323,7 +325,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         messages: Sequence[ChatMessage],
         status: MessageStatus = MessageStatus.ACTIVE,
         *,
-        created_at: Times = None,
+        created_at: check.Times = None,
     ) -> None:
         """Store messages in one transaction: all of them, or none. An empty list changes nothing."""
         part = _PARTS[MessageStatus(status)]
@@ -337,7 +339,7 @@ class MemlayerAsyncChatStore(StoreComponent, AsyncDBChatStore):
         messages: Sequence[ChatMessage],
         status: MessageStatus = MessageStatus.ACTIVE,
         *,
-        created_at: Times = None,
+        created_at: check.Times = None,
     ) -> None:
         """Make a conversation exactly these messages, all of one status.
 

@@ -20,7 +20,7 @@ from pydantic import SkipValidation
 from llamaindex_memlayer.events import forward
 from memlayer_core import Memory, Scope
 from memlayer_core.errors import ConfigurationError, InvalidStateError
-from memlayer_core.integration import EmbedderLike, memory_of, registry
+from memlayer_core.integration import foreign, registry
 from memlayer_core.message import JSON
 
 _heard: weakref.WeakKeyDictionary[Memory, object] = weakref.WeakKeyDictionary()
@@ -87,7 +87,7 @@ class MemoryComponent(BaseModel):
         ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
         Scope.of_session("anything", **ids)  # type: ignore[arg-type]  # checks the ids
         if memory is not None:
-            memory_of(memory)
+            registry.memory_of(memory)
         elif store_id is not None or self.path is not None:
             memory = registry.find_memory(store_id, self.path)
         else:
@@ -100,7 +100,7 @@ class MemoryComponent(BaseModel):
         memory: Memory | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
-        embed_model: EmbedderLike | None = None,
+        embed_model: foreign.EmbedderLike | None = None,
         **fields: Any,
     ) -> Self:
         """Make it in a memory that is given, or in one that is opened here.
@@ -154,9 +154,7 @@ class MemoryComponent(BaseModel):
 
     @model_serializer(mode="wrap")
     def custom_model_dump(
-        self,
-        handler: SerializerFunctionWrapHandler,
-        info: SerializationInfo,
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
     ) -> dict[str, JSON]:
         """Add the class name and the store's id to every dump. LlamaIndex calls this hook by its name."""
         return {**handler(self), "class_name": self.class_name(), "store_id": self.memory.store_id}

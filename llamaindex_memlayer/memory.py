@@ -25,20 +25,15 @@ from llamaindex_memlayer.messages import Verbatim, all_to_core, from_core, put_a
 from memlayer_core import Chat, Context, Memory, Message, Scope
 from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidStateError, repr_of
 from memlayer_core.integration import (
-    Asking,
     ChatState,
-    EmbedderLike,
-    Policies,
-    Times,
-    async_drive,
-    check_whole_number,
+    check,
     codec,
     context_flow,
-    drive,
-    policy_json,
+    fit,
+    flows,
+    foreign,
     registry,
     retry_limit,
-    token_limit_of,
 )
 from memlayer_core.tools import Mode, check_mode
 
@@ -57,11 +52,11 @@ class Conversation(ChatState):
     """
 
     token_limit: int | None
-    policy: Policies | None
+    policy: fit.Policies | None
     insert_method: Literal["user", "system"] | None
     mode: Mode
     _chat: Chat
-    _drive = staticmethod(drive)
+    _drive = staticmethod(flows.drive)
 
     @property
     def chat(self) -> Chat:
@@ -74,13 +69,13 @@ class Conversation(ChatState):
         initial_token_count: int = 0,
         *,
         token_limit: int | None = None,
-        policy: Policies | None = None,
+        policy: fit.Policies | None = None,
     ) -> Context:
         """Return the context that `get` makes its messages of, with costs and reasons."""
         options = self._options(initial_token_count, token_limit, policy)
         return self._drive(context_flow(self._chat, self._query(input), **options))
 
-    acontext = async_drive(context)
+    acontext = flows.async_drive(context)
     """Do `context` without blocking the event loop."""
 
     def get(
@@ -89,7 +84,7 @@ class Conversation(ChatState):
         initial_token_count: int = 0,
         *,
         token_limit: int | None = None,
-        policy: Policies | None = None,
+        policy: fit.Policies | None = None,
         **kwargs: Any,  # other memories take more, and engines pass it
     ) -> list[ChatMessage]:
         """Return the messages for a model. It changes nothing, and you may change the messages.
@@ -108,7 +103,7 @@ class Conversation(ChatState):
         options = self._options(initial_token_count, token_limit, policy)
         return self._drive(self._compose(context_flow(self._chat, self._query(input), **options)))
 
-    aget = async_drive(get)  # type: ignore[arg-type]  # because of its `**kwargs: Any`
+    aget = flows.async_drive(get)  # type: ignore[arg-type]  # because of its `**kwargs: Any`
     """Do `get` without blocking the event loop."""
 
     def get_all(self, status: MessageStatus | None = None) -> list[ChatMessage]:
@@ -131,7 +126,7 @@ class Conversation(ChatState):
         """Do `put` without blocking the event loop."""
         await self._threads.write(self._store, [message])
 
-    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+    def put_messages(self, messages: Sequence[ChatMessage], *, created_at: check.Times = None) -> None:
         """Store messages in one transaction: all of them, or none.
 
         Args:
@@ -141,7 +136,7 @@ class Conversation(ChatState):
         """
         self._store(messages, created_at)
 
-    async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+    async def aput_messages(self, messages: Sequence[ChatMessage], *, created_at: check.Times = None) -> None:
         """Do `put_messages` without blocking the event loop."""
         await self._threads.write(self._store, messages, created_at)
 
@@ -153,7 +148,7 @@ class Conversation(ChatState):
         """Do `put_temporary` without blocking the event loop."""
         await self._threads.read(self.put_temporary, messages)
 
-    def set(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+    def set(self, messages: Sequence[ChatMessage], *, created_at: check.Times = None) -> None:
         """Synchronize the session with the caller's list: engines and agents pass their `chat_history` each time.
 
         New messages are stored, and the session ends where the list ends. Messages that the list leaves out at its front
@@ -164,7 +159,7 @@ class Conversation(ChatState):
         """
         self._synchronize(messages, created_at)
 
-    async def aset(self, messages: Sequence[ChatMessage], *, created_at: Times = None) -> None:
+    async def aset(self, messages: Sequence[ChatMessage], *, created_at: check.Times = None) -> None:
         """Do `set` without blocking the event loop."""
         await self._threads.write(self._synchronize, messages, created_at)
 
@@ -181,19 +176,19 @@ class Conversation(ChatState):
     def _messages(self) -> list[ChatMessage]:
         return [from_core(message) for message in self._chat.history()]
 
-    def _store(self, messages: Sequence[ChatMessage], created_at: Times = None) -> None:
+    def _store(self, messages: Sequence[ChatMessage], created_at: check.Times = None) -> None:
         self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
 
-    def _synchronize(self, messages: Sequence[ChatMessage], created_at: Times) -> None:
+    def _synchronize(self, messages: Sequence[ChatMessage], created_at: check.Times) -> None:
         self._chat.resync(all_to_core(messages, created_at), replace="all")
 
     def _options(
-        self, initial_token_count: int, token_limit: int | None, policy: Policies | None
+        self, initial_token_count: int, token_limit: int | None, policy: fit.Policies | None
     ) -> dict[str, Any]:
         own = self.token_limit if token_limit is None else token_limit
         policy = self.policy if policy is None else policy
-        limit = token_limit_of(self._chat.memory.settings.max_tokens, policy, own)
-        check_whole_number("initial_token_count", initial_token_count)
+        limit = fit.token_limit_of(self._chat.memory.settings.max_tokens, policy, own)
+        check.check_whole_number("initial_token_count", initial_token_count)
         if initial_token_count > limit:
             raise InvalidLimitError(
                 f"the prompt has {initial_token_count} tokens, the memory's limit for all is {limit}",
@@ -203,7 +198,7 @@ class Conversation(ChatState):
         reload = self.mode != "STATIC"
         return {"token_limit": rest, "policy": policy, "placement": self.insert_method, "reload": reload}
 
-    def _compose(self, flow: Asking[Context]) -> Asking[list[ChatMessage]]:
+    def _compose(self, flow: flows.Asking[Context]) -> flows.Asking[list[ChatMessage]]:
         context = yield from flow
         emit_read(self._chat.memory.store_id, self._chat.scope, context)
         if not context.system:
@@ -265,7 +260,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
 
     session_id: str
     token_limit: int | None = None
-    policy: SkipValidation[Policies | None] = None
+    policy: SkipValidation[fit.Policies | None] = None
     insert_method: Literal["user", "system"] | None = None
     mode: Mode = "STATIC"
     _chat: Chat = PrivateAttr()
@@ -283,7 +278,9 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         """
         if fields.get("session_id") is None:
             fields["session_id"] = str(uuid.uuid4())
-        token_limit_of(1, fields.get("policy"), fields.get("token_limit"))  # raises before anything is opened
+        fit.token_limit_of(
+            1, fields.get("policy"), fields.get("token_limit")
+        )  # raises before anything is opened
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
         check_mode(fields.get("mode", "STATIC"))
@@ -301,11 +298,11 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         tenant_id: str = "default",
         agent_id: str | None = None,
         token_limit: int | None = None,
-        policy: Policies | None = None,
+        policy: fit.Policies | None = None,
         chat_history: Sequence[ChatMessage] | None = None,
         llm: LLM | None = None,
         path: str | os.PathLike[str] | None = None,
-        embed_model: EmbedderLike | None = None,
+        embed_model: foreign.EmbedderLike | None = None,
         tokenizer_fn: Callable[[str], Sized] | None = None,
         insert_method: InsertMethod | Literal["user", "system"] | None = None,
         mode: Mode | None = None,
@@ -369,8 +366,8 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         return session
 
     @field_serializer("policy")
-    def _policy_json(self, policy: Policies | None) -> dict[str, int] | None:
-        return None if policy is None else policy_json(policy)
+    def _policy_json(self, policy: fit.Policies | None) -> dict[str, int] | None:
+        return None if policy is None else fit.policy_json(policy)
 
     def set_memory(self, memory: Memory) -> None:
         """Continue in another memory, in the session of the same id. Messages stored so far stay where they are.
@@ -400,7 +397,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
     @property
     def limit(self) -> int:
         """Token limit of the messages that `get` returns."""
-        return token_limit_of(self.memory.settings.max_tokens, self.policy, self.token_limit)
+        return fit.token_limit_of(self.memory.settings.max_tokens, self.policy, self.token_limit)
 
     @property
     def tools(self) -> list[BaseTool | Callable[..., object]]:

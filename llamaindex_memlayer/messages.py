@@ -33,7 +33,7 @@ from pydantic_core import to_jsonable_python
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError, is_utf8
-from memlayer_core.integration import Times, codec, dated, frameworks, said_at, token_counter
+from memlayer_core.integration import check, codec, frameworks, token_counter
 from memlayer_core.message import TASK, Block, Raw, Role
 
 # Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps.
@@ -317,7 +317,7 @@ def to_core(message: ChatMessage) -> Message:
         role,
         frameworks.content_of(role, content),
         name=identifier(extras.get("name")),
-        created_at=said_at(extras),
+        created_at=check.said_at(extras),
         tool_calls=frameworks.calls_of(_block_calls(blocks), _provider_calls(extras)),
         tool_call_id=identifier(extras.get("tool_call_id")) if role == "tool" else None,
         model_visible=extras.get(frameworks.VISIBLE) is not False,
@@ -325,7 +325,7 @@ def to_core(message: ChatMessage) -> Message:
     )
 
 
-def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> list[Message]:
+def all_to_core(messages: Sequence[ChatMessage], created_at: check.Times = None) -> list[Message]:
     """Return messages as the core stores them, with their times.
 
     A `CodeActAgent` puts the result of its code into the list as a message of the user. It is stored as part of a task.
@@ -342,7 +342,7 @@ def all_to_core(messages: Sequence[ChatMessage], created_at: Times = None) -> li
     for at, (before, one) in enumerate(pairwise(said), 1):
         if one.role == "user" and before.role == "assistant" and _CODE.search(before.text):
             said[at] = replace(one, metadata={**one.metadata, TASK: True})
-    return list(dated(said, created_at))
+    return list(check.dated(said, created_at))
 
 
 def from_core(message: Message) -> ChatMessage:

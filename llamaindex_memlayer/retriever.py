@@ -13,7 +13,7 @@ from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
 from memlayer_core import Hit, Memory, RecallFilter, Scope
 from memlayer_core.errors import InvalidFilterError, require
-from memlayer_core.integration import Asking, check_whole_number, drive, memory_of, roles_of, search_wider
+from memlayer_core.integration import check, flows, registry, roles_of, search_wider
 
 _METADATA_FOR_CODE = ["kind", "message_id", "memory_id", "session_id", "importance", "confidence", "tags"]
 
@@ -62,13 +62,13 @@ class MemlayerRetriever(BaseRetriever):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._memory = memory_of(memory)
+        self._memory = registry.memory_of(memory)
         self._scope = Scope.of_search(
             user_id=user_id, session_id=session_id, tenant_id=tenant_id, agent_id=agent_id
         )
-        check_whole_number("similarity_top_k", similarity_top_k, minimum=1)
+        check.check_whole_number("similarity_top_k", similarity_top_k, minimum=1)
         if token_limit is not None:
-            check_whole_number("token_limit", token_limit, minimum=1)
+            check.check_whole_number("token_limit", token_limit, minimum=1)
         is_right = filters is None or isinstance(filters, RecallFilter | MetadataFilters)
         what = "a `RecallFilter` or `MetadataFilters`"
         hint = 'Pass `RecallFilter(kinds=["record"])`, or conditions as `MetadataFilters(filters=[…])`.'
@@ -85,13 +85,13 @@ class MemlayerRetriever(BaseRetriever):
         return self
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return drive(self._search(query_bundle.query_str))
+        return flows.drive(self._search(query_bundle.query_str))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         threads = self._memory.runtime.threads  # raises if the memory is closed
         return await threads.drive(self._search(query_bundle.query_str))
 
-    def _search(self, query: str) -> Asking[list[NodeWithScore]]:
+    def _search(self, query: str) -> flows.Asking[list[NodeWithScore]]:
         return search_wider(
             self._memory.runtime,
             self._scope,

@@ -12,7 +12,7 @@ from llama_index.core.tools.types import ToolMetadata
 from llamaindex_memlayer.memory import MemlayerMemory
 from memlayer_core import Chat, Memory, RecallFilter, Scope
 from memlayer_core.errors import ConfigurationError, repr_of
-from memlayer_core.integration import memory_of, token_limit_of
+from memlayer_core.integration import fit, registry
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS
 
@@ -93,12 +93,12 @@ class MemlayerToolSpec(BaseToolSpec):
         token_limit: int | None = None,
         filter: RecallFilter | None = None,
     ) -> None:
-        token_limit_of(1, None, token_limit)  # raises if it is no limit
+        fit.token_limit_of(1, None, token_limit)  # raises if it is no limit
         if not isinstance(memory, Chat | MemlayerMemory):
             scope = Scope.of_search(
                 user_id=user_id, session_id=session_id, tenant_id=tenant_id, agent_id=agent_id
             )
-            chat = memory_of(memory).chat_of(scope, roles=roles)
+            chat = registry.memory_of(memory).chat_of(scope, roles=roles)
         elif (user_id, session_id, tenant_id, agent_id, roles) != (None, None, "default", None, ()):
             raise ConfigurationError(
                 "a conversation has its own ids, and others are given with it",
@@ -114,9 +114,7 @@ class MemlayerToolSpec(BaseToolSpec):
             setattr(self, f"a{name}", arun)
 
     def get_metadata_from_fn_name(
-        self,
-        fn_name: str,
-        spec_functions: list[SPEC_FUNCTION_TYPE] | None = None,
+        self, fn_name: str, spec_functions: list[SPEC_FUNCTION_TYPE] | None = None
     ) -> ToolMetadata | None:
         """Return the name, the description and the schema of a tool, as the model sees them."""
         tool = AGENT_TOOLS[fn_name if fn_name in AGENT_TOOLS else fn_name.removeprefix("a")]

@@ -441,15 +441,23 @@ def check_message(message: object) -> Message:
         hint = "Give `ToolCall(id, name, arguments)` with the arguments as JSON text."
         _require(is_call, "tool_calls", "a tuple of tool calls", call, hint)
         identifier("tool call id", call.id)
-    metadata, visible = message.metadata, message.model_visible
-    _require(isinstance(metadata, Mapping), "metadata", "a mapping", metadata, "Pass a dict of JSON values.")
-    json_value("metadata", metadata)
-    hint = "False keeps a message in the history and from every model."
-    _require(isinstance(visible, bool), "model_visible", "True or False", visible, hint)
-    return replace(message, created_at=with_offset(message.created_at))
+    for name, kind, what, hint in _KINDS:
+        if not isinstance(value := getattr(message, name), kind):
+            _require(False, name, what, value, hint)
+    if message.metadata:
+        json_value("metadata", message.metadata)
+    return (
+        message
+        if message.created_at is None
+        else replace(message, created_at=with_offset(message.created_at))
+    )
 
 
 _require = partial(require, error=InvalidMessageError)
+_KINDS = (
+    ("metadata", Mapping, "a mapping", "Pass a dict of JSON values."),
+    ("model_visible", bool, "True or False", "False keeps a message in the history and from every model."),
+)
 
 
 def _is_block(block: object) -> bool:

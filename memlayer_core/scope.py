@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Self, TypeAlias
 
 from memlayer_core.errors import InvalidScopeError, require_text
@@ -51,7 +51,7 @@ class _Place:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, for what is made of it once
 class Scope(_Place):
     """A tenant's user, with the agent and the session if they are named.
 
@@ -121,7 +121,7 @@ class Scope(_Place):
             )
         return cls(user_id, None, agent_id, tenant_id)
 
-    @property
+    @cached_property
     def namespace(self) -> str:
         """The tenant's user as 32 hexadecimal digits. Recall never leaves it."""
         return _digest(self.tenant_id, self.user_id)

@@ -161,6 +161,8 @@ class Telemetry:
 
     def hear(self, event: Event) -> None:
         """Count an event: this is the memory's own listener."""
+        if self._reader("metrics") is None:
+            return
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", type(event).__name__).lower()
         about = {"memlayer.job.kind": "kind", "memlayer.problem.source": "source"}
         of = {attribute: getattr(event, field, None) for attribute, field in about.items()}

@@ -164,11 +164,7 @@ class AgentTool(Generic[A]):
     writes: bool = True
 
     def functions(
-        self,
-        chat: Chat,
-        token_limit: int | None,
-        error: ToolError,
-        recall_filter: RecallFilter | None = None,
+        self, chat: Chat, token_limit: int | None, error: ToolError, recall_filter: RecallFilter | None = None
     ) -> Functions:
         """Return its function and its coroutine function, which take the tool's arguments.
 

@@ -239,7 +239,7 @@ def new_message(
     id: str | None = None,
     created_at: datetime | None = None,
     metadata: Mapping[str, JSON] | None = None,
-    tool_calls: object = (),
+    tool_calls: Any = (),
     tool_call_id: str | None = None,
     model_visible: bool = True,
 ) -> Message:
@@ -256,13 +256,14 @@ def new_message(
         )
     hint = "Leave `tool_calls` out, or give a list of `ToolCall(id, name, arguments)`."
     what = "a list of tool calls"
-    calls = errors.require_list("tool_calls", tool_calls, what, hint, errors.InvalidMessageError)
+    if not isinstance(tool_calls, tuple):
+        tool_calls = errors.require_list("tool_calls", tool_calls, what, hint, errors.InvalidMessageError)
     return Message(
         role,
         content_of(content),
         id=id,
         name=name,
-        tool_calls=tuple(calls),
+        tool_calls=tuple(tool_calls),
         tool_call_id=tool_call_id,
         created_at=created_at,
         metadata=metadata if metadata is not None else {},

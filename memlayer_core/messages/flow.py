@@ -162,12 +162,7 @@ def _resynced(receipt: Receipt, scope: Scope, *_: object, **__: object) -> Outco
 
 @traced("create_memory", "add", _added)
 def remember(
-    rt: Runtime,
-    scope: Scope,
-    messages: object,
-    *,
-    verbatim: bool = False,
-    answers: Collection[str] = (),
+    rt: Runtime, scope: Scope, messages: object, *, verbatim: bool = False, answers: Collection[str] = ()
 ) -> Receipt:
     """Check messages, store them at the end of a session, and wake the worker.
 

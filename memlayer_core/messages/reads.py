@@ -325,11 +325,7 @@ _RECORDS = ListStatement(
 )
 _said_first = (  # by a user, and to a model
     sa.select(sa.func.substr(messages.c.text, 1, _OPENING))
-    .where(
-        inside(sessions.c.number),
-        messages.c.role == "user",
-        messages.c.tokens > 0,
-    )
+    .where(inside(sessions.c.number), messages.c.role == "user", messages.c.tokens > 0)
     .order_by(messages.c.position)
     .limit(1)
     .scalar_subquery()

@@ -100,8 +100,7 @@ _TOTALS = Statement(
         **reads.TOTALS,
         instructions=sa.bindparam("by"),
         idle_since=sa.case(
-            (sa.bindparam("new") > 0, reads.later(sessions.c.idle_since)),
-            else_=sessions.c.idle_since,
+            (sa.bindparam("new") > 0, reads.later(sessions.c.idle_since)), else_=sessions.c.idle_since
         ),
     )
 )
@@ -354,13 +353,7 @@ def append(
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
     splice = messages_splice.append(
-        existing,
-        drafts,
-        in_force,
-        begins=begins,
-        verbatim=verbatim,
-        answers=answers,
-        new_id=new_id,
+        existing, drafts, in_force, begins=begins, verbatim=verbatim, answers=answers, new_id=new_id
     )
     ids, unchanged = (*repeats, *splice.ids), splice.unchanged + len(repeats)
     splice = dataclasses.replace(splice, ids=ids, unchanged=unchanged)

@@ -17,7 +17,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -75,26 +75,17 @@ _MARKS = "\u0300-\u036f\u0900-\u0dff\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
 _WORD = re.compile(f"[{_ONES}]|(?:(?![{_ONES}])[^\\W_]|[{_MARKS}])+")
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFKC", text[:_CHARACTERS]).casefold())
-
-
 def _code(feature: str) -> int:
     return zlib.crc32(feature.encode("utf-8", "surrogatepass"))
-
-
-def _parts(word: str) -> Iterator[str]:
-    fenced = f"<{word[:_WORD_CHARACTERS]}>"
-    for length in _PART_LENGTHS:
-        for start in range(len(fenced) - length + 1):
-            yield fenced[start : start + length]
 
 
 @lru_cache(maxsize=16_384)  # at about 0.6 kB a word no more than 10 MB
 def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """Return the checksums of a word and of its parts, and what each weighs: two arrays of one length."""
     weight = _DAMPED if word in _COMMON else 1.0
-    parts = list(_parts(word)) if len(word) > 1 else []
+    fenced = f"<{word[:_WORD_CHARACTERS]}>" if len(word) > 1 else ""
+    places = [(at, at + long) for long in _PART_LENGTHS for at in range(len(fenced) - long + 1)]
+    parts = [fenced[first:end] for first, end in places]
     spelled = [f"{place} {word}" for place in range(_PLACES)] + [f"part {part}" for part in parts]
     codes = np.array([_code(feature) for feature in spelled], dtype=np.uint32)
     weights = np.full(len(codes), weight * _PARTS / math.sqrt(max(1, len(parts))))
@@ -103,7 +94,7 @@ def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
 
 
 def _vector(text: str, ballast: float) -> FloatVector:
-    words = _words(text)
+    words = _WORD.findall(unicodedata.normalize("NFKC", text[:_CHARACTERS]).casefold())
     counts = Counter(words)
     pairs = Counter(pair for pair in pairwise(words) if not (pair[0] in _COMMON and pair[1] in _COMMON))
     codes = [np.array([_code(f"pair {one} {two}") for one, two in pairs], dtype=np.uint32)]

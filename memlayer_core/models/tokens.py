@@ -154,7 +154,7 @@ def estimate(text: str) -> int:
     """Estimate the tokens of a text, for a budget that should rather be kept than filled.
 
     It is a function of the text alone, takes about 20 microseconds for a message of 30 words, and grows with the text's
-    length. The module's docstring gives its error.
+    length: a long one is estimated piece by piece. The module's docstring gives its error.
 
     Args:
         text: Any text, lone surrogates included.
@@ -164,6 +164,8 @@ def estimate(text: str) -> int:
     """
     if not text:
         return 0
+    if len(text) > _PIECE:
+        return sum(map(estimate, _pieces(text)))
     cost = sum(map(_WORD_COSTS.__getitem__, map(len, _words(text))))
     cost += sum(map(_PUNCTUATION_COSTS.__getitem__, map(len, _punctuation(text))))
     cost += _UNIT * len(_singles(text))
@@ -351,9 +353,9 @@ def token_counter(tokenizer: TokenizerLike = "auto", health: Health | None = Non
 def _counter_named(name: str) -> TokenCounter:
     if name == "auto":
         name = next(filter(find_tables, ("o200k_base", "cl100k_base")), "estimate")
-        return _Counter(name, _estimate if name == "estimate" else None)
+        return _Counter(name, estimate if name == "estimate" else None)
     if name == "estimate":
-        return _Counter(name, _estimate)
+        return _Counter(name, estimate)
     import tiktoken  # only a process that counts tokens needs it
 
     encodings = tiktoken.list_encoding_names()
@@ -371,7 +373,7 @@ def _counter_named(name: str) -> TokenCounter:
         f"tokens for {name!r} are estimated: the table of {encoding!r} is not on this machine, and it is "
         f"never downloaded. {how_to_get(encoding)}"
     )
-    return _Counter("estimate", _estimate)
+    return _Counter("estimate", estimate)
 
 
 class _Counter:
@@ -388,7 +390,7 @@ class _Counter:
         except (OSError, ValueError) as problem:
             table = f"the table of {self.name!r} cannot be read: {problem}"
             warn_once(f"tokens are estimated: {table}. {how_to_get(self.name)}")
-            self.name, self._count = "estimate", _estimate
+            self.name, self._count = "estimate", estimate
         else:
             self._count = lambda text: sum([len(encode(piece)) for piece in _pieces(text)])
         return self._count(text)
@@ -512,10 +514,6 @@ def _without_files(value: Any, parts: list[Block], name: str = "") -> Any:
     return value
 
 
-def _estimate(text: str) -> int:
-    return sum([estimate(text[start : start + _PIECE]) for start in range(0, len(text), _PIECE)])
-
-
 def _pieces(text: str) -> Iterator[str]:
     return (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
 
@@ -543,7 +541,7 @@ def _function_count(function: Callable[[str], object], health: Health | None) ->
             if health is None:
                 raise
             health.down("tokenizer", f"{name}: {in_short(problem)}; tokens are estimated")
-            return _estimate(text)
+            return estimate(text)
         tokens = _as_count(answer)
         if tokens is None:
             raise ConfigurationError(

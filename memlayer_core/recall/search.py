@@ -679,11 +679,7 @@ def rerank(
 
 
 def fit(
-    rt: Runtime,
-    lines: Iterable[Line],
-    budget: int,
-    cost: Callable[[Line], int],
-    longest: int = LINE,
+    rt: Runtime, lines: Iterable[Line], budget: int, cost: Callable[[Line], int], longest: int = LINE
 ) -> list[Line]:
     """Choose what fits into a budget, the best first; of a long text, the part that is relevant to the question."""
     short = [shorten(rt, one, longest) for one in lines]
@@ -702,8 +698,7 @@ def shorten(rt: Runtime, one: Line, budget: int) -> Line:
         return one._replace(turn=replace(stored, tokens=rt.tokens.text(text)))
     said = replace(stored.message, content=part, tool_calls=(), raw=None)
     return one._replace(
-        turn=replace(stored, message=said, tokens=rt.tokens.message(said)),
-        reasons=(*one.reasons, _SHORTENED),
+        turn=replace(stored, message=said, tokens=rt.tokens.message(said)), reasons=(*one.reasons, _SHORTENED)
     )
 
 

@@ -205,10 +205,7 @@ _DAY = timedelta(days=1)
 _INDEX = jobs.alias()
 _INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
 _WAITS = sa.and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
-_GATHERS = sa.and_(
-    sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn", ~_INDEXES)),
-    _WAITS,
-)
+_GATHERS = sa.and_(sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn", ~_INDEXES)), _WAITS)
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
 _ERASURE = Statement(
     sa.select(jobs.c.id).where(jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)

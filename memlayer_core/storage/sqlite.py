@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic
@@ -145,10 +146,14 @@ class Writer:
             StoreUnavailableError: Another write, committed together with this one, ended the commit.
         """
         ticket = _Ticket(work)
+        ticket.finished.acquire()
         self._tickets.put(ticket)
         if self._ended:
             self._refuse_the_rest()
-        return ticket.outcome()
+        ticket.finished.acquire()
+        if ticket.problem is not None:
+            raise ticket.problem
+        return ticket.answer[0]
 
     def close(self) -> None:
         """Do what waits, and close the connection."""
@@ -211,37 +216,32 @@ class Writer:
                     ticket.finished.release()
 
 
+@dataclass(slots=True)
 class _Ticket(Generic[T]):
     """A piece of work that waits to be committed.
 
     Attributes:
+        work: The work.
+        answer: What it returned, in a list.
         problem: Why nothing of it stays.
         finished: It is released when the work is committed, or has failed. (`Event` is written in Python: an interrupt may
             leave it locked.)
     """
 
-    def __init__(self, work: Work[T]) -> None:
-        self._work = work
-        self._answer: list[T] = []
-        self.problem: BaseException | None = None
-        self.finished = threading.Lock()
-        self.finished.acquire()
+    work: Work[T]
+    answer: list[T] = field(default_factory=list)
+    problem: BaseException | None = None
+    finished: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, connection: sa.Connection, *, is_alone: bool) -> None:
         """Do it. If it is not alone, its error is its own caller's: the others go on."""
         try:
             with nullcontext() if is_alone else connection.begin_nested():
-                self._answer = [self._work(connection)]
+                self.answer = [self.work(connection)]
         except BaseException as problem:
             self.problem = problem
             if is_alone or not isinstance(problem, Exception):
                 raise
-
-    def outcome(self) -> T:
-        self.finished.acquire()
-        if self.problem is not None:
-            raise self.problem
-        return self._answer[0]
 
 
 # Keeps threads out of SQLite while the process forks.

@@ -28,10 +28,7 @@ def _maybe(kind: Any, *names: str) -> list[sa.Column[Any]]:
 
 
 meta = sa.Table(
-    "memlayer_meta",
-    tables,
-    sa.Column("name", sa.String(64), primary_key=True),
-    *_always(sa.Text, "value"),
+    "memlayer_meta", tables, sa.Column("name", sa.String(64), primary_key=True), *_always(sa.Text, "value")
 )
 
 # The word index files the words of a namespace under its number, which no other one ever gets. `records`: how many were ever

@@ -123,7 +123,7 @@ def searchable(text: str) -> str:
     """Return a text that every database and encoder accepts: NUL and lone surrogates become U+FFFD."""
     if "\0" in text:
         text = text.replace("\0", "\ufffd")
-    return text if is_utf8(text) else _SURROGATE.sub("\ufffd", text)
+    return text if text.isascii() or is_utf8(text) else _SURROGATE.sub("\ufffd", text)
 
 
 def terms(text: str) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def index_terms(text: str, name: str | None = None, created_at: datetime | None 
         words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
     if created_at is not None:
         words += [str(created_at.year), stem(_MONTHS[created_at.month - 1]), str(created_at.day)]
-    return (*words, *(SPOKEN + part for part in name_parts(name or "")))
+    return (*words, *(SPOKEN + part for part in name_parts(name))) if name else tuple(words)
 
 
 def name_parts(name: str) -> list[str]:

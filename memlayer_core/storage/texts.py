@@ -39,8 +39,7 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
     )
 )
 _OWNERS = statements.rows_by(
-    sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update(),
-    namespaces.c.namespace,
+    sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update(), namespaces.c.namespace
 )
 _NUMBER = Statement(sa.select(namespaces.c.number).where(namespaces.c.namespace == sa.bindparam("of")))
 

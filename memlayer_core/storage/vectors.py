@@ -201,9 +201,7 @@ def columns_of(connection: sa.Connection, keys: Sequence[int]) -> TextColumns:
 
 _LOAD = Statement(
     sa.select(*COLUMNS).where(
-        texts.c.namespace == sa.bindparam("of"),
-        texts.c.changed > sa.bindparam("since"),
-        EMBEDDED,
+        texts.c.namespace == sa.bindparam("of"), texts.c.changed > sa.bindparam("since"), EMBEDDED
     )
 )
 

@@ -249,8 +249,7 @@ def _recognized(head: bytes) -> str:
     if {"sessionId", "components"} <= names:
         kind = "a session file of memlayer, which `SessionManager` loads"
     raise ImportStoppedError(
-        f"it looks like {kind}",
-        hint=f"{_PAGE} A format is named with `source_format`: {', '.join(FORMATS)}.",
+        f"it looks like {kind}", hint=f"{_PAGE} A format is named with `source_format`: {', '.join(FORMATS)}."
     )
 
 

@@ -172,10 +172,7 @@ class Context(Viewable):
         for piece in self.pieces:
             costs[piece.kind] += piece.tokens
         parts = [(Mark(kind, colour), costs[kind]) for kind, colour in COLOURS.items() if costs[kind]]
-        rest = (
-            ("framing", self.tokens - costs.total()),
-            ("free", max(0, self.token_limit - self.tokens)),
-        )
+        rest = (("framing", self.tokens - costs.total()), ("free", max(0, self.token_limit - self.tokens)))
         note = ", ".join(f"{name} {number:,}" for name, number in rest if number)
         return Bar(self.tokens, self.token_limit, "tokens", tuple(parts), note)
 
