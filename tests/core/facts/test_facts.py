@@ -152,6 +152,31 @@ def test_what_is_said_again_is_surer_and_a_copy_is_no_second_mention(chat: Any) 
     assert [kind for kind, _ in evidence(chat.memory, "Graz")] == ["said", "confirmed"]
 
 
+def test_a_fact_without_a_key_takes_no_other_ones_place(open_with: Any) -> None:
+    memory = open_with(QUIET, extractor=reads((r"I ([a-z]+ early)", {})))
+    chat = memory.chat(user_id="louis")
+    say(chat, "I rise early.")
+    [rise] = memory.records(user_id="louis")
+    chat.remember("Louis owns a zither.", subject="user")
+    chat.revise(rise.memory_id, valid_until=datetime.now(UTC) - timedelta(hours=1))
+    told = memory.chat(user_id="louis").context("Do I rise early?").pieces
+    assert [one.text for one in told] == ["I rise early."]
+
+
+def test_of_a_fact_that_was_changed_only_the_newest_version_held(chat: Any) -> None:
+    soon = datetime.now(UTC) + timedelta(days=9)
+    guest = chat.remember("Lou stays.", key="guest", value="Lou", valid_until=soon)
+    changed = chat.revise(guest.memory_id, "Lou stays in the attic.", value="Lou")
+    assert chat.memory.records(user_id="louis", as_of=soon - timedelta(days=1)) == [changed]
+
+
+def test_the_last_word_about_an_end_counts_also_if_it_is_the_earlier_one(chat: Any) -> None:
+    late, soon = (datetime.now(UTC) + timedelta(days=days) for days in (90, 9))
+    for until in (late, soon):
+        guest = chat.remember("A guest stays.", key="guest", value="Lou", expires_at=until)
+    assert guest.expires_at == soon
+
+
 @pytest.mark.requirement("J22", "J23")
 def test_what_does_not_change_is_a_conflict_and_both_are_told_with_their_days(chat: Any) -> None:
     say(chat, "My name is Louis.", "My name is Ludwig.")

@@ -73,11 +73,11 @@ def rest(memory: Memory) -> None:
     wait_for(lambda: not waiting(memory).keys() - {"learn"})
 
 
-def talk(memory: Memory, count: int = 12) -> Any:
+def talk(memory: Memory, count: int = 12, name: str | None = None) -> Any:
     """Let so many turns be said, and show a model the end of them; wait until the rest is summed up."""
     chat = memory.chat(user_id="louis", session_id="s")
     for number in range(count):
-        chat.add("user", f"You see, I own a boat called Bo{ascii_lowercase[number]}. {MORE}")
+        chat.add("user", f"You see, I own a boat called Bo{ascii_lowercase[number]}. {MORE}", name=name)
         chat.add("assistant", f"I see, number {number}. {MORE}")
     rest(memory)
     assert waiting(memory) == {"learn": count}
@@ -117,7 +117,14 @@ def test_one_call_gives_turns_that_left_the_window_a_summary_an_episode_and_thei
     assert list(map(int, numbered)) == list(range(1, len(numbered) + 1))
     assert not re.search(r"^\[\d+\] .*Assistant", text, re.MULTILINE)
     assert "Today is" in material
+    assert "The user is" not in material
     assert instructions.index("Sum up") < instructions.index("key_topics") < instructions.index(TASK)
+
+
+def test_a_joint_call_says_which_of_the_speakers_is_the_user(opened) -> None:
+    model = Model()
+    talk(opened(model), name="Louis")
+    assert "The user is Louis." in model.calls[0][1].split("</conversation>")[1]
 
 
 def test_facts_that_the_call_does_not_tell_are_read_in_calls_of_their_own(opened) -> None:
