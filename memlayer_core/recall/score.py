@@ -129,7 +129,7 @@ class Texts:
 
     def commonness(self, rows: Rows) -> Column:
         """Return how much nearer than the mean text some are to all texts of their place, at least 0, in the order of `rows`."""
-        new = rows[np.isnan(self._common[rows])]  # a search asks several times for its best texts
+        new = rows[np.isnan(self._common[rows])]  # what a question supports, the same with its round may, too
         self._common[new], among, begin = 0.0, self._order[new], 0
         for place in self._places:
             here = (begin <= among) & (among < begin + len(place.keys))
@@ -273,14 +273,21 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     of_talks = _rarity(np.bincount(word, minlength=len(counts)), sessions)
     of_session = np.bincount(talk, of_talks[word], sessions)
 
-    def support(some: Rows, words: float = _WORDS) -> Column:
-        # Said a moment ago, or the embedder fails: words are all there is.
-        share = words / np.where(np.isnan(cosines[some]), 1.0, math.sqrt(asked or 1.0))
-        above = np.nan_to_num((cosines[some] - texts.commonness(some) - scale.mean) / scale.deviation)
-        return above + share * information[some]
+    def above(some: Rows) -> Column:
+        return np.nan_to_num((cosines[some] - texts.commonness(some) - scale.mean) / scale.deviation)
+
+    supports = np.full(len(keys), np.nan)
+
+    def support(some: Rows) -> Column:
+        new = some[np.isnan(supports[some])]  # a search asks several times for its best texts
+        if len(new):
+            # Said a moment ago, or the embedder fails: words are all there is.
+            share = _WORDS / np.where(np.isnan(cosines[new]), 1.0, math.sqrt(asked or 1.0))
+            supports[new] = above(new) + share * information[new]
+        return supports[some]
 
     # Of an index's choice, the mean says nothing.
-    near = _standard(cosines, size) if texts.is_whole else support(np.arange(len(keys)), 0.0)
+    near = _standard(cosines, size) if texts.is_whole else above(np.arange(len(keys)))
     parts = {
         "meaning": _WEIGHTS["meaning"] * near,
         "words": _WEIGHTS["words"] * _standard(bm25, size),
