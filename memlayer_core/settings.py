@@ -142,7 +142,8 @@ class Settings(Limits, BaseSettings):
             What that call does not answer, and what has waited for `extraction_idle_seconds`, is read by the `extractor`.
         extraction_daily_calls: Maximum number of its calls for one user on one day, in UTC. What is said after that is
             read on the next day, and the ledger says so. None: any number.
-        model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process.
+        model_concurrency: How many language models are called at a time, for summaries, episodes and facts, in a process,
+            each for another user: a slow call holds up that user alone. 1: for a model that threads cannot share.
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
         session_idle_days: Days without a new message after which an episode is written about a session. Its window
             and its history stay, so that a user can continue it. None: never.
@@ -173,7 +174,7 @@ class Settings(Limits, BaseSettings):
     learn_back_days: float = Field(default=0, ge=0, le=36_500)
     extraction_with_summaries: bool = False
     extraction_daily_calls: int | None = Field(default=None, ge=0)
-    model_concurrency: int = Field(default=1, ge=1)
+    model_concurrency: int = Field(default=2, ge=1)
     model_timeout: float = Field(default=120.0, gt=0)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
     telemetry: tuple[TelemetryPart, ...] = ("spans", "metrics")

@@ -230,6 +230,15 @@ _INSIDE = sa.exists().where(
     messages.c.position.between(sa.bindparam("first"), sa.bindparam("last")),
 )
 _OLDEST_INSIDE = _oldest(_INSIDE)
+_OF_MODELS: tuple[JobKind, ...] = ("summarize", "episode", "learn", "record")
+_other = jobs.alias()
+_RUNS = sa.exists().where(
+    _other.c.namespace == jobs.c.namespace,
+    _other.c.kind.in_(_OF_MODELS),
+    _other.c.owner.is_not(None),
+    _other.c.due > sa.bindparam("now"),
+)
+_OLDEST_OF_OTHERS = _oldest(~_RUNS)
 _IS_DUE = ListStatement(sa.select(jobs.c.id).where(_DUE, is_item(jobs.c.kind)).limit(1))
 _OURS = {"owner": sa.bindparam("by"), "due": sa.bindparam("until"), "attempts": jobs.c.attempts + 1}
 _LEASE = ListStatement(sa.update(jobs).where(is_item(jobs.c.id)).values(_OURS))
@@ -324,7 +333,7 @@ def lease(
 ) -> list[Job]:
     """Lease the oldest jobs that are due. When a lease ends, its job is due again.
 
-    Jobs whose time is too far in the future are due, too: the clock was wrong when they were queued.
+    Of each user, a model does one job at a time: a slow call holds up nobody else. Jobs whose time is too far in the future are due, too: the clock was wrong when they were queued.
 
     Args:
         connection: In a transaction that writes.
@@ -335,7 +344,8 @@ def lease(
         until: When the leases end.
         stretch: The messages that they must be about; None: any.
     """
-    oldest, values = _OLDEST, {**_moments(now, until), "most": limit}
+    oldest = _OLDEST_OF_OTHERS if set(_OF_MODELS).issuperset(kinds) else _OLDEST
+    values = {**_moments(now, until), "most": limit}
     if stretch is not None:
         oldest, values = _OLDEST_INSIDE, {**values, **stretch._asdict()}
     rows = oldest.all(connection, kinds, values)

@@ -73,13 +73,13 @@ class Slow:
         return "They spoke of trains to Kyoto, and of how late these were."
 
 
-def chat_of(memory: Memory, session_id: str = "s") -> Chat:
-    return memory.chat(user_id="u", session_id=session_id)
+def chat_of(memory: Memory, session_id: str = "s", user_id: str = "u") -> Chat:
+    return memory.chat(user_id=user_id, session_id=session_id)
 
 
-def fill(memory: Memory, session_id: str = "s") -> Chat:
+def fill(memory: Memory, session_id: str = "s", user_id: str = "u") -> Chat:
     """Let turns leave the window of a session."""
-    chat = chat_of(memory, session_id)
+    chat = chat_of(memory, session_id, user_id)
     for number in range(12):
         chat.add("user", f"I took train {number} to Kyoto, and it was late by {number} minutes.")
         chat.add("assistant", "Have a good journey!")
@@ -380,18 +380,18 @@ def test_a_message_is_found_while_a_summarizer_hangs_which_is_a_problem_until_it
     memory.flush(30)
 
 
-def test_models_are_called_one_at_a_time_unless_a_setting_allows_more_and_a_thread_ends_with_its_work(
+def test_models_are_called_once_at_a_time_for_a_user_and_for_as_many_users_as_a_setting_allows(
     open_at,
 ) -> None:
-    for allowed in (1, 2):
+    for allowed, most in ((1, 1), (2, 2), (5, 2)):
         model = Slow()
         settings = MODELS.replace(model_concurrency=allowed)
         memory = open_at(f"allowed{allowed}", summarizer=model, settings=settings)
-        chats = [fill(memory, session) for session in "abc"]
-        wait_for(lambda model=model, allowed=allowed: model.waiting == allowed)
+        chats = [fill(memory, "a"), fill(memory, "b"), fill(memory, "c", "v")]
+        wait_for(lambda model=model, most=most: model.waiting == most)
         model.may.set()
         memory.flush(30)
-        assert model.most == allowed
+        assert model.most == most
         wait_for(lambda: not [one for one in threading.enumerate() if one.name == "memlayer-models"])
         chats.append(fill(memory, "d"))
         memory.flush(30)
