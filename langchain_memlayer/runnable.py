@@ -223,6 +223,7 @@ class Exchange:
         prompt: The context as messages.
         input: The input for the runnable.
         marks: As in `with_owner`; None: the call names no thread.
+        left: Ids of stored messages that leave when the answer is stored.
     """
 
     chat: Chat
@@ -231,6 +232,7 @@ class Exchange:
     prompt: list[BaseMessage]
     input: Any
     marks: set[object] | None
+    left: list[str]
 
     def own(self, output: Any) -> Any:
         """Return an answer that says whose it is: a graph keeps it, and gives it to the next run of its thread."""
@@ -324,14 +326,17 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
     talk = [one for one in history if one.role not in SYSTEM_ROLES and one.model_visible]
     known = [_words(one) for one in talk]
 
-    def alike(at: int) -> int:
-        pairs = zip_longest(told, known[at : at + len(told)])
-        return next((place for place, (one, other) in enumerate(pairs) if one != other), len(told))
+    def alike(at: int, skip: int = 0) -> int:
+        pairs = list(zip_longest(told, known[at : at + len(told)]))[skip:]
+        return next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs))
 
     length, start = max((alike(at), at) for at in range(len(known) + 1))
+    if not length:  # perhaps the first message was edited: what follows it is known
+        again, start = max((alike(at, 1), at) for at in range(len(known) + 1))
+        return list(incoming), [one.id or "" for one in talk[start:]] if again > 1 else []
     ids = iter([one.id for one in talk[start : start + length]])
     listed = [one if one.role in SYSTEM_ROLES else replace(one, id=next(ids, one.id)) for one in incoming]
-    return listed, [one.id or "" for one in talk[start + length :]] if length else []
+    return listed, [one.id or "" for one in talk[start + length :]]
 
 
 def _words(message: Message) -> tuple[object, ...]:
@@ -344,7 +349,7 @@ def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] =
     every = enumerate([*call.incoming, *before, *answer])
     messages = {one.id or place: one for place, one in every}  # an id is one message
     new = [one.id for one in answer if one.id is not None]
-    chat.add_messages(messages.values(), answers=new)
+    chat.add_messages(messages.values(), answers=new, without=call.left)
 
 
 async def write(flow: Callable[..., None], call: Exchange, *output: Any) -> None:
@@ -540,11 +545,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
         messages, thread = self._keys.input_messages(value), config.get("configurable", {}).get("thread_id")
         if thread is not None:
             check_owners(chat, thread, owners_of(messages))
-        incoming = translate_batch(messages)
+        incoming, left = translate_batch(messages), list[str]()
         if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
             incoming, left = recognize(incoming, chat.history())
-            chat.withdraw(left)
-        context = yield from context_flow(chat, pending=incoming, token_limit=limit, policy=policy)
+        options: Any = {"token_limit": limit, "policy": policy, "without": left}
+        context = yield from context_flow(chat, pending=incoming, **options)
         if self._keys.history is None:
             prompt = compose_messages(context)
             filled = self._keys.fill(value, (), prompt)
@@ -554,7 +559,7 @@ class RunnableWithMemory(Runnable[Any, Any]):
             told_before = compose_messages(before, [one.content for one in messages])
             prompt, filled = [*told_before, *messages], self._keys.fill(value, told_before, ())
         marks: Any = None if thread is None else {*map(id, prompt)}
-        return Exchange(chat, incoming, context, prompt, filled, marks)
+        return Exchange(chat, incoming, context, prompt, filled, marks, left)
 
     def _close(self, call: Exchange, output: Any) -> None:
         before, answer = self._keys.output_messages(output, call.prompt)

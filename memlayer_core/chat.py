@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Unpack
+from typing import Any, Unpack
 
 from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.model import Record, RecordFields
@@ -98,6 +98,7 @@ class Chat(Viewable):
         created_at: Times = None,
         verbatim: bool = False,
         answers: Sequence[str] = (),
+        without: Sequence[str] = (),
     ) -> Receipt:
         """Store messages in one transaction: all of them, or none.
 
@@ -112,13 +113,15 @@ class Chat(Viewable):
                 1970; None: the message's own.
             verbatim: Store system messages even if they are in force already.
             answers: Ids of further messages of a model that are always new.
+            without: Ids of stored messages that are withdrawn, such as an answer that a new one replaces.
 
         Raises:
             MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored.
         """
         rt, every = self.memory.runtime, dated(messages, created_at)
-        return messages_flow.remember(rt, self.scope, every, verbatim=verbatim, answers=answers)
+        options: Any = {"verbatim": verbatim, "answers": answers, "without": without}
+        return messages_flow.remember(rt, self.scope, every, **options)
 
     aadd_messages = async_write(add_messages)
     """Do `add_messages` without blocking the event loop."""
@@ -209,9 +212,11 @@ class Chat(Viewable):
             messages: The list. A message with an id is compared with the session's message of that id; a message
                 without one by its content.
             replace: Which messages of the session the list may replace. `"changes"`: those that differ from the list;
-                messages that are not in the list stay. `"all"`: the session becomes equal to the list. `"nothing"`:
-                the list may begin anywhere and have gaps; from its first new message on, all are added.
-            erase: With `"all"`: do not store versions of replaced messages.
+                messages that are not in the list stay. `"all"`: also those behind the list's end, and all if the list has
+                nothing in common with the session; what it lacks at its front or in between stays, since it may be
+                trimmed. `"nothing"`: the list may begin anywhere and have gaps; from its first new message on, all
+                are added.
+            erase: With `"all"`: the session becomes exactly the list, and no versions of what leaves are stored.
             replaceable: Returns whether `"changes"` or `"all"` may replace a message of the session; any, if left out.
                 For example, a list may have no messages of other speakers, which shall stay.
 
@@ -359,6 +364,7 @@ class Chat(Viewable):
         placement: Placement | None = None,
         filter: RecallFilter | None = None,
         reload: bool = False,
+        without: Sequence[str] = (),
     ) -> Context:
         """Return what a model should see: the newest turns, and older messages and records relevant to the query.
 
@@ -379,6 +385,8 @@ class Chat(Viewable):
             filter: Which messages and records may be recalled; all if left out. The session's newest turns, its
                 summaries and its profile stay.
             reload: Whether the model has `reload_text` as its tool `context_reload`: previews then name it.
+            without: Ids of messages of the session that are left out, such as the answer to a question that is asked again:
+                `add_messages` takes the same ids, together with the new answer.
 
         Raises:
             InvalidFilterError: The filter cannot be used.
@@ -388,7 +396,7 @@ class Chat(Viewable):
         """
         rt, roles = self.memory.runtime, self.roles
         flow = window_context.context(
-            rt, self.scope, query, token_limit, policy, roles, placement, pending, filter, reload
+            rt, self.scope, query, token_limit, policy, roles, placement, pending, filter, reload, without
         )
         return self._drive(flow)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from memlayer_core.errors import ConfigurationError, repr_of
 
@@ -152,7 +152,9 @@ class Settings(Limits, BaseSettings):
             `()`: nothing.
     """
 
-    model_config = SettingsConfigDict(env_prefix="MEMLAYER_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="MEMLAYER_", frozen=True, extra="forbid", env_parse_none_str="None"
+    )
 
     max_tokens: int = Field(default=8000, ge=1)
     max_messages: int | None = Field(default=None, ge=1)
@@ -190,6 +192,11 @@ class Settings(Limits, BaseSettings):
             raise ConfigurationError(
                 f"settings cannot be used: {errors}",
                 hint="Correct the named setting, or the MEMLAYER_ environment variable of that name.",
+            ) from None
+        except SettingsError as problem:
+            raise ConfigurationError(
+                f"a setting of the environment cannot be read: {problem}",
+                hint="Several values are a JSON list: MEMLAYER_TELEMETRY='[\"spans\"]'.",
             ) from None
 
     def replace(self, **changes: Any) -> Self:

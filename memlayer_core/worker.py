@@ -93,8 +93,9 @@ def _timeout_error(
     waits = f" ({kinds})" if kinds else ""
     when = f"after {seconds:g} seconds" if in_all else f"and none was done for {seconds:g} seconds"
     cause = f"; the last failure was: {last_error}" if last_error else ""
+    left = f"{backlog.queued:,} job(s) are left{waits}" if backlog.queued else "work is left"
     return errors.FlushTimeoutError(
-        f"{backlog.queued:,} job(s) are left{waits} {when}{cause}",
+        f"{left} {when}{cause}",
         hint="The work goes on in the background. `memory.admin.status()` shows its problems.",
     )
 
@@ -319,6 +320,11 @@ class Worker:
         deadline = time.monotonic() + patience
         fewest = lacks = _MANY  # jobs, and texts since there were so few
         while True:
+            if self._stopping.is_set():
+                raise errors.StoreClosedError(
+                    "this memory was closed before its background work was done",
+                    hint="The next process that opens it does the rest; call `flush` before `close`.",
+                )
             # Notes are read first: those that become jobs now are in the backlog.
             is_noted = rt.accesses or self._owes_summaries or (self._started and not rt.at_work.is_set())
             now = rt.now()
@@ -392,13 +398,13 @@ class Worker:
                 self._look(rt)
                 self._work_off(rt)
                 rt.health.up("worker")
-            except Exception as problem:  # noqa: BLE001  (one bad row must not end all background work)
+            except BaseException as problem:  # noqa: BLE001  (nothing may end all background work)
                 self._stopping.wait(self._excuse(rt, "background work cannot go on", problem))
             if not rt.at_work.is_set():
                 rt.at_work.set()
                 self._done()
 
-    def _excuse(self, rt: Runtime, text: str, problem: Exception) -> float:
+    def _excuse(self, rt: Runtime, text: str, problem: BaseException) -> float:
         """Note why a thread cannot go on. Returns the seconds after which it tries again."""
         self._note(rt, "worker", problem)
         if isinstance(problem, errors.StoreUnavailableError):
@@ -520,7 +526,7 @@ class Worker:
                 self._do(rt, jobs)
                 self._done()
                 jobs = self._lease_for_models(rt)
-        except Exception as problem:  # noqa: BLE001  (one bad row must not end all work with models)
+        except BaseException as problem:  # noqa: BLE001  (nothing may end all work with models)
             self._excuse(rt, "work with models cannot go on", problem)
             self._models_rest_until = time.monotonic() + _RECOVERY
         finally:
@@ -587,7 +593,7 @@ class Worker:
             self._failures.pop(threading.current_thread().name, None)
         except tuple(_CAUSES) as problem:
             self._postpone(rt, jobs, problem)
-        except Exception as problem:
+        except BaseException as problem:  # a library's code may raise what is no `Exception`
             if isinstance(problem, errors.StoreUnavailableError):
                 raise
             if len(jobs) > 1 and not isinstance(problem, errors.ModelError):
@@ -642,11 +648,11 @@ class Worker:
         later = rt.now() + times * timedelta(seconds=backoff(rt.settings.job_backoff, 1))
         rt.db.write(storage_jobs.fail, jobs, errors.in_short(problem), later, count_attempt=False)
 
-    def _note(self, rt: Runtime, source: Source, problem: Exception) -> None:
+    def _note(self, rt: Runtime, source: Source, problem: BaseException) -> None:
         """Remember, for `status` and `flush`, why jobs wait that did not cause the problem."""
         rt.health.down(source, self._remember(problem))
 
-    def _remember(self, problem: Exception) -> str:
+    def _remember(self, problem: BaseException) -> str:
         """Remember, for `flush`, why the last attempt of this thread failed. Returns it in short."""
         reason = self._failures[threading.current_thread().name] = errors.in_short(problem)
         return reason
@@ -660,7 +666,7 @@ class Worker:
         rt.emit(JobDead(job.kind, job.subject, reason) if is_last else failed)
 
 
-def log_error(text: str, problem: Exception) -> None:
+def log_error(text: str, problem: BaseException) -> None:
     """Log an error of another library with its traceback, but without its text, which may quote a message."""
     trace = "".join(traceback.format_tb(problem.__traceback__))
     logger.error("%s: %s\n%s", text, errors.in_short(problem), trace)

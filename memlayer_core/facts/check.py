@@ -52,6 +52,11 @@ def fold(text: str | None) -> str:
     return " ".join(unicodedata.normalize("NFKC", text or "").casefold().split())
 
 
+def key_of(key: str) -> str:
+    """Return the key of a fact as it is compared: "Favourite food" is `favourite_food`."""
+    return fold(key).replace(" ", "_").replace("-", "_")
+
+
 def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datetime) -> Record:
     """Return a checked record with a text and fields, without an id.
 
@@ -270,7 +275,7 @@ def about(record: Record) -> bytes | None:
 
     A fact without a key is about its own words alone.
     """
-    what = [record.key] if record.key is not None else [None, fold(record.text)]
+    what = [key_of(record.key)] if record.key is not None else [None, fold(record.text)]
     whose = record.owner.namespace, record.agent_id, fold(record.subject)
     return None if record.subject is None else _digest([*whose, *what])
 

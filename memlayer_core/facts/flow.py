@@ -182,7 +182,7 @@ def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Recor
     if size > rt.settings.message_bytes_limit:
         raise InvalidRecordError(
             f"a record of {size:,} bytes is larger than the limit of {rt.settings.message_bytes_limit:,}",
-            hint="Store a shorter text, or raise `Settings.message_bytes_limit`.",
+            hint="Store a shorter text.",
         )
     return record
 

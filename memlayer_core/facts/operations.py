@@ -14,7 +14,7 @@ import json_repair
 from pydantic import ValidationError
 
 from memlayer_core.errors import InvalidRecordError
-from memlayer_core.facts.check import fold, new_record, place_of
+from memlayer_core.facts.check import fold, key_of, new_record, place_of
 from memlayer_core.facts.model import COLLECTION, USER, Claim, Line, Operation, Record, RefusedError
 from memlayer_core.messages.render import speaker_label
 from memlayer_core.scope import Scope
@@ -272,7 +272,7 @@ def _fields(operation: Operation, target: Record | None, speaker: str) -> dict[s
         key, subject, category = target.key, target.subject or USER, target.category or category
         value = (target.value or "") if operation.op in {"end", "confirm"} else value
     elif key is not None:
-        key = fold(key).replace(" ", "_").replace("-", "_") or None
+        key = key_of(key) or None
     if not value:
         raise RefusedError("it has no value")
     if key is not None and not _KEY.fullmatch(key):

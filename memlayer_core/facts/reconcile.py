@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from memlayer_core.facts.check import INFERRED, TOLERANCE, fold
+from memlayer_core.facts.check import INFERRED, TOLERANCE, fold, key_of
 from memlayer_core.facts.model import COLLECTION, IDENTITY, Claim, Decision, Record
 
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
@@ -62,7 +62,9 @@ def _holds(record: Record, now: datetime) -> bool:
 
 
 def _same(one: Record, other: Record) -> bool:
-    return other.key is not None and one.key == other.key and fold(one.subject) == fold(other.subject)
+    if one.key is None or other.key is None:
+        return False
+    return key_of(one.key) == key_of(other.key) and fold(one.subject) == fold(other.subject)
 
 
 def _says(one: Record, other: Record) -> bool:

@@ -92,7 +92,7 @@ def value_to_json(value: object, bytes_limit: int) -> str:
     if len(text.encode()) > bytes_limit:
         raise InvalidItemError(
             f"an item of {len(text.encode()):,} bytes is larger than the limit of {bytes_limit:,}",
-            hint="Keep large files elsewhere and a reference here, or raise `Settings.message_bytes_limit`.",
+            hint="Keep large files elsewhere and a reference here.",
         )
     return text
 

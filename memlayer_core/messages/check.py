@@ -141,7 +141,7 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     if len(written) > bytes_limit:
         raise errors.InvalidMessageError(
             f"a message of {len(written):,} bytes is larger than the limit of {bytes_limit:,}",
-            hint="Store large files elsewhere and keep a reference, or raise `Settings.message_bytes_limit`.",
+            hint="Store large files elsewhere and keep a reference.",
         )
     return hashlib.blake2b(written, digest_size=16).digest()
 

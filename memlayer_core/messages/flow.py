@@ -162,7 +162,13 @@ def _resynced(receipt: Receipt, scope: Scope, *_: object, **__: object) -> Outco
 
 @traced("create_memory", "add", _added)
 def remember(
-    rt: Runtime, scope: Scope, messages: object, *, verbatim: bool = False, answers: Collection[str] = ()
+    rt: Runtime,
+    scope: Scope,
+    messages: object,
+    *,
+    verbatim: bool = False,
+    answers: Collection[str] = (),
+    without: Sequence[str] = (),
 ) -> Receipt:
     """Check messages, store them at the end of a session, and wake the worker.
 
@@ -172,9 +178,15 @@ def remember(
         messages: The messages.
         verbatim: Store a system message even if it equals the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
+        without: Ids of stored messages that are withdrawn.
     """
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
-    options: dict[str, Any] = {"verbatim": verbatim, "answers": answers, "new_id": rt.new_id}
+    options: dict[str, Any] = {
+        "verbatim": verbatim,
+        "answers": answers,
+        "without": without,
+        "new_id": rt.new_id,
+    }
     receipt = _store(rt, scope, messages, write, one_is_new=True, **options)
     if receipt.answered:
         rt.temporaries.finish_call(scope)

@@ -333,6 +333,7 @@ def append(
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
     repeats: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
 
@@ -343,7 +344,10 @@ def append(
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
         repeats: Ids of stored messages that the list has in front of the drafts.
+        without: Ids of stored messages that are withdrawn.
     """
+    if without:
+        withdraw(connection, batch.scope, without, batch.now)
     scope, drafts, named = batch.scope, batch.drafts, batch.own_ids
     # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))

@@ -169,8 +169,10 @@ def in_thread(work: Callable[[], T]) -> Future[T]:
     def do() -> None:
         try:
             answer.set_result(work())
-        except BaseException as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
+        except Exception as problem:  # noqa: BLE001  (it is raised where the answer is waited for)
             answer.set_exception(problem)
+        except BaseException as problem:  # noqa: BLE001  (such as a `SystemExit`, which would end who waits)
+            answer.set_exception(RuntimeError(type(problem).__name__))
 
     context = contextvars.copy_context()
     _thread.start_new_thread(context.run, (do,))  # `Thread.start` would wait for it, in the event loop

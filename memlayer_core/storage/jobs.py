@@ -234,7 +234,7 @@ _OF_MODELS: tuple[JobKind, ...] = ("summarize", "episode", "learn", "record")
 _other = jobs.alias()
 _RUNS = sa.exists().where(
     _other.c.namespace == jobs.c.namespace,
-    _other.c.kind.in_(_OF_MODELS),
+    sa.or_(*(_other.c.kind == kind for kind in _OF_MODELS)),
     _other.c.owner.is_not(None),
     _other.c.due > sa.bindparam("now"),
 )

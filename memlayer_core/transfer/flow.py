@@ -630,6 +630,7 @@ def forget(rt: Runtime, what: Erasure) -> ForgetReport:
     """Delete a record, a session, everything of a user or of a user with one agent, or what one speaker said there."""
     if what.record_id is None:
         rt.temporaries.forget(what.reach)
+        rt.health.up("summaries")  # it names a session
     gone = forget_in_journal(rt, what)
     if gone.sessions or gone.records or gone.items:
         rt.wake()

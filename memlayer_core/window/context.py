@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -113,6 +113,7 @@ def context(
     pending: object = (),
     recall_filter: object = None,
     reload: bool = False,
+    without: Collection[str] = (),
 ) -> Asking[Context]:
     """Build a context: the newest turns, and older messages and records that are relevant to the query.
 
@@ -127,6 +128,7 @@ def context(
         pending: Messages that are not stored yet.
         recall_filter: What may be recalled; None: everything.
         reload: Whether the model has the tool that previews name.
+        without: Ids of stored messages that are left out.
     """
     wanted = check_filter(recall_filter)
     asked = None if query is None else text_of("query", query)
@@ -136,7 +138,7 @@ def context(
     share = recall_budget(whole.tokens, settings.recall_tokens)
     drafts = drafts_of(rt, scope, check_messages(pending)) if pending else []
     temporary = rt.temporaries.show(scope)
-    newest = rt.db.read(_read_newest, scope, asked, drafts, is_recalling=share > 0)
+    newest = rt.db.read(_read_newest, scope, asked, drafts, without, is_recalling=share > 0)
     quotes, told = list[str](), tuple[Reason, ...]()
     if rt.long_term is not None:
         asks = newest.message if query is None else Message("user", newest.query)
@@ -149,7 +151,7 @@ def context(
     how = tuple(roles), recall_filter
 
     def look(connection: Connection) -> _Selection:
-        seen = _read(connection, rt, scope, newest, allowed, roles, temporary)
+        seen = _read(connection, rt, scope, newest, allowed, roles, temporary, without)
         kept = _kept(seen, newest, how) if newest.goes_on and newest.is_asked else None
         if kept is not None:
             return kept
@@ -211,6 +213,7 @@ def _read_newest(
     scope: Scope,
     query: str | None,
     drafts: Sequence[PreparedMessage],
+    without: Collection[str],
     *,
     is_recalling: bool,
 ) -> _Newest:
@@ -221,6 +224,7 @@ def _read_newest(
         scope: The session.
         query: What to recall for; None: the newest question.
         drafts: Messages that are not stored yet.
+        without: Ids of stored messages that are left out.
         is_recalling: Whether anything is recalled at all.
     """
     begin = beginning(connection, scope)
@@ -229,7 +233,7 @@ def _read_newest(
     if session is not None:
         page = messages_reads.tail_messages(connection, session, None, _ROUND, session.memory_start)
     new = _not_stored(connection, scope, session, drafts) if drafts else ()
-    newest_first = [*reversed(new), *(stored for _, stored in page)]
+    newest_first = [*reversed(new), *(one for _, one in page if one.message.id not in without)]
     spoken = (one.message.turn_role == "user" and one.message.is_told for one in newest_first)
     place = next((at for at, is_question in enumerate(spoken) if is_question), len(newest_first))
     found = newest_first[place] if place < len(newest_first) else None
@@ -284,16 +288,19 @@ def _read(
     limits: Limits,
     roles: Sequence[str],
     temporary: Sequence[StoredMessage],
+    without: Collection[str],
 ) -> Snapshot:
     """Read the session, the search scope and the profile."""
     begin = beginning(connection, scope, size_of(limits.tokens))
     session = begin.session
     searched = recall_search.search_scope(connection, reader_of(rt, scope.reach(), roles), begin)
     page: Page = ()
+    left: Sequence[StoredMessage] = ()
     if session is not None:  # so many that they are nearly always enough
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
-    seen = Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending)
+        left = messages_reads.list_by_id(connection, scope, session.number, [*without]) if without else ()
+    seen = Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending, left)
     if newest.is_bare:
         return seen
     told, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
@@ -322,7 +329,7 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
             seen.connection,
             rt,
             result,
-            view.keys,
+            view.keys | {one.key for one in seen.left},
             seen.begin.session,
             view.first if view.summary_first is None else view.summary_first,
             [part.message for part in view.window],

@@ -52,6 +52,7 @@ class Snapshot:
         page: The session's last page from there on.
         temporary: Temporary messages.
         pending: Messages that are not stored yet.
+        left: Stored messages that are left out.
         profile: The profile; left out if the newest turn needs the tokens.
         notes: What is true of the profile.
     """
@@ -65,6 +66,7 @@ class Snapshot:
     page: Page = ()
     temporary: Sequence[StoredMessage] = ()
     pending: Sequence[StoredMessage] = ()
+    left: Sequence[StoredMessage] = ()
     profile: tuple[Part, ...] = ()
     notes: tuple[Reason, ...] = ()
 
@@ -81,11 +83,12 @@ def last_entries(
     read: dict[int, StoredMessage] = {}
     if session is None:
         return newest[::-1], read
+    left = {one.position for one in snapshot.left}
     size = fit.first_page(session.messages, session.tokens, snapshot.limits)
     while True:
         read |= {entry.position: stored for entry, stored in page}
         told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
-        told = _recount(rt, read, told, newest)
+        told = _recount(rt, read, [entry for entry in told if entry.position not in left], newest)
         newest.extend(told)
         if len(page) < size or fit.enough(newest, snapshot.limits, shape):
             return newest[::-1], read
