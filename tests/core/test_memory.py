@@ -256,6 +256,12 @@ def test_settings_come_from_the_environment_and_wrong_ones_are_named(monkeypatch
     assert Tuned().max_tokens == 123
     assert Tuned(max_tokens=5).max_tokens == 5
     assert Tuned().replace(recall_tokens=7).recall_tokens == 7
+    monkeypatch.setenv("MEMLAYER_SESSION_IDLE_DAYS", "None")
+    assert Tuned().session_idle_days is None
+    monkeypatch.setenv("MEMLAYER_TELEMETRY", "spans")
+    with pytest.raises(ConfigurationError, match="telemetry"):
+        Tuned()
+    monkeypatch.delenv("MEMLAYER_TELEMETRY")
     for name, wrong in (("max_tokens", 0), ("max_token", 5)):
         with pytest.raises(ConfigurationError, match=name):
             Tuned(**{name: wrong})

@@ -485,11 +485,21 @@ def test_a_client_that_sends_the_whole_talk_without_ids_may_ask_again_and_edit(m
     begun = ["A trip to Oslo", "answer 1"]
     assert model.shown == [*begun, "Museums?"]
     assert contents(kept(memory)) == [*begun, "Museums?", "answer 3"]
+    fails = with_memory(RunnableLambda(lambda shown: [][len(shown)]), memory, user_id="ada")
+    for said in (talk, [*talk[:2], ("human", "Food?")]):
+        with pytest.raises(IndexError):
+            fails.invoke(said, at())
+    assert contents(kept(memory)) == [*begun, "Museums?", "answer 3"], "nothing takes its place"
     chain.invoke([("system", "be brief"), *talk, ("ai", "answer 3"), ("human", "Food?")], at())
     assert model.shown == ["be brief", *begun, "Museums?", "answer 3", "Food?"]
     chain.invoke([*talk[:2], ("human", "Churches?")], at())  # edited
     assert model.shown == ["be brief", *begun, "Churches?"]
     assert [one.text for one in kept(memory) if one.type != "system"] == [*begun, "Churches?", "answer 5"]
+    longer = [("ai", "answer 1"), ("human", "Churches?"), ("ai", "answer 5"), ("human", "Parks?")]
+    chain.invoke([("human", "A trip to Bergen"), *longer], at())  # the first message was edited
+    whole = ["A trip to Bergen", *(text for _, text in longer)]
+    assert model.shown == ["be brief", *whole]
+    assert [one.text for one in kept(memory) if one.type != "system"] == [*whole, "answer 6"]
 
 
 async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(memory, monkeypatch) -> None:

@@ -163,6 +163,13 @@ def test_a_fact_without_a_key_takes_no_other_ones_place(open_with: Any) -> None:
     assert [one.text for one in told] == ["I rise early."]
 
 
+def test_a_key_in_another_spelling_is_the_same_key(chat: Any) -> None:
+    for key, value in (("Favourite food", "soup"), ("favourite-food", "soup"), ("favourite_FOOD", "pizza")):
+        chat.remember(f"Louis likes {value} best", key=key, value=value)
+    assert [one.value for one in chat.memory.records(user_id="louis")] == ["pizza"]
+    assert ever(chat.memory)["soup"].mentions == 2
+
+
 def test_of_a_fact_that_was_changed_only_the_newest_version_held(chat: Any) -> None:
     soon = datetime.now(UTC) + timedelta(days=9)
     guest = chat.remember("Lou stays.", key="guest", value="Lou", valid_until=soon)

@@ -20,7 +20,7 @@ from waiting import heard, wait_for
 
 from memlayer_core import Chat, Memory, Message, events, worker
 from memlayer_core.chroma.index import ChromaIndex
-from memlayer_core.errors import EmbedderError, FlushTimeoutError, StoreUnavailableError
+from memlayer_core.errors import EmbedderError, FlushTimeoutError, StoreClosedError, StoreUnavailableError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs
 
@@ -130,6 +130,25 @@ def test_adding_asks_no_model_and_what_waits_is_a_problem_from_a_number_on_and_i
     chat.resync([Message("user", "ok"), Message("assistant", "ok")], replace="all", erase=True)
     lazy.flush()
     assert len(flaky.texts) == 2
+
+
+def test_an_error_that_is_no_exception_ends_no_thread_and_a_closed_memory_no_longer_waits(
+    open_at, flaky
+) -> None:
+    def stop(*_: object) -> bool:
+        raise SystemExit("no API key")
+
+    memory = open_at(embedder=flaky, extractor=stop, settings=QUICK)
+    flaky.failing = stop
+    chat_of(memory).add("user", "hello")
+    with ThreadPoolExecutor(1) as pool:
+        flushed = pool.submit(memory.flush)
+        wait_for(lambda: len(flaky.texts) > 1)  # it is tried again
+        flaky.failing = lambda _: False
+        wait_for(lambda: "did not answer" in problem(memory, "learning"))
+        memory.close()
+        with pytest.raises(StoreClosedError):
+            flushed.result(10)
 
 
 def test_messages_deleted_while_they_wait_are_no_work(lazy, flaky) -> None:
