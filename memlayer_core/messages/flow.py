@@ -508,13 +508,9 @@ def _is_same(message: Message, expected: Message | str) -> bool:
 
 def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | None) -> Scope:
     """Copy a session, or its beginning, into a new one. Returns the new one's scope."""
-    session_id = session_id or rt.new_id()
-    target = scope.other_session(session_id)
-
-    def copy(message: Message) -> PreparedMessage:
-        return draft_of(rt, target, message)
-
-    rt.db.write(writes.fork_session, scope, session_id, until, copy, rt.now(), rt.shards)
+    target = scope.other_session(session_id or rt.new_id())
+    copy = partial(draft_of, rt, target)
+    rt.db.write(writes.fork_session, scope, target, until, copy, rt.now(), rt.shards)
     rt.wake()
     return target
 

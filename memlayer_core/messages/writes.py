@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -143,10 +145,9 @@ def apply(
         _change(connection, row.number, splice, now)
         if fresh:
             here = {"session": row.number, "replaced_at": None}
-            placed = zip(named, drafts, positions, strict=True)
             rows = (
                 {**reads.columns_of(row.number, draft), **here, "key": key, "position": position}
-                for key, draft, position in placed
+                for (key, draft), position in zip(fresh, positions, strict=True)
             )
             _STORE.run(connection, *rows)
     if before:
@@ -176,20 +177,14 @@ def _positions_of(
     connection: sa.Connection, row: Any, insertions: Sequence[tuple[int | None, PreparedMessage]]
 ) -> tuple[Any, list[int]]:
     """Return a session's row and the positions of new messages. If no room is left, all get new positions."""
-    positions = [0] * len(insertions)
-    fronts: dict[int | None, list[int]] = {}
-    for place, (front, _) in enumerate(insertions):
-        fronts.setdefault(front, []).append(place)
-    for front, places in fronts.items():
-        first, step = row.next_position, STEP
-        if front is not None:
-            first, step = _gap(connection, row, front, len(places))
+    places: dict[int | None, Iterator[int]] = {}
+    for front, many in Counter(front for front, _ in insertions).items():
+        first, step = (row.next_position, STEP) if front is None else _gap(connection, row, front, many)
         if not step:
-            row = number_anew(connection, row, max(STEP, 2 * len(places)))
+            row = number_anew(connection, row, max(STEP, 2 * many))
             return _positions_of(connection, row, insertions)
-        for number, place in enumerate(places):
-            positions[place] = first + number * step
-    return row, positions
+        places[front] = itertools.count(first, step)
+    return row, [next(places[front]) for front, _ in insertions]
 
 
 def _gap(connection: sa.Connection, row: Any, front: int, count: int) -> tuple[int, int]:
@@ -332,7 +327,6 @@ def append(
     verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
-    repeats: Sequence[str] = (),
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
 
@@ -342,7 +336,6 @@ def append(
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
-        repeats: Ids of stored messages that the list has in front of the drafts.
     """
     scope, drafts, named = batch.scope, batch.drafts, batch.own_ids
     # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
@@ -355,8 +348,6 @@ def append(
     splice = messages_splice.append(
         existing, drafts, in_force, begins=begins, verbatim=verbatim, answers=answers, new_id=new_id
     )
-    ids, unchanged = (*repeats, *splice.ids), splice.unchanged + len(repeats)
-    splice = dataclasses.replace(splice, ids=ids, unchanged=unchanged)
     apply(connection, scope, row, splice, batch.now, keys)
     return splice.receipt
 
@@ -414,7 +405,7 @@ def edit_message(
 def fork_session(
     connection: sa.Connection,
     scope: Scope,
-    into: str,
+    target: Scope,
     until: str | int | None,
     draft_of: Callable[[Message], PreparedMessage],
     now: datetime,
@@ -432,7 +423,6 @@ def fork_session(
             f"the session {scope.session_id!r} has nothing to fork", hint="Fork it after its first message."
         )
     last = LAST if until is None else _at(connection, scope, until)[1].position
-    target = scope.other_session(into)
     number = reads.make_fork(connection, row, target, now, shards)
     after = begins = 0
     while page := [
@@ -616,11 +606,9 @@ def take_from_list(
         return []
     if first < 0:
         first += count_list(connection, scope, part)
-    found = (
-        reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
-        if first >= 0
-        else []
-    )
+    if first < 0:
+        return []
+    found = reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
     apply(connection, scope, row, messages_splice.remove(found, erase=True), now)
     return found
 
@@ -685,7 +673,9 @@ def hear(connection: sa.Connection, batch: Batch) -> Receipt:
         past = _among(connection, row.number, told, 0)
     known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
     fresh = dataclasses.replace(batch, drafts=batch.drafts[len(known) :])
-    return append(connection, fresh, verbatim=True, repeats=known)
+    receipt = append(connection, fresh, verbatim=True)
+    ids, unchanged = (*known, *receipt.ids), len(known) + receipt.unchanged
+    return dataclasses.replace(receipt, ids=ids, unchanged=unchanged)
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:
