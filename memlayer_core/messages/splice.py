@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.message import Block, Message, Receipt, StoredMessage, is_task
-from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction
+from memlayer_core.message import Message, Receipt, StoredMessage, is_task
+from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction, other_blocks
 from memlayer_core.messages.model import PreparedMessage
 
 
@@ -228,15 +228,9 @@ def _id(one: StoredMessage | PreparedMessage) -> str:
 
 def with_identity_of(old: StoredMessage, draft: PreparedMessage) -> PreparedMessage:
     """Return a draft with the id and the time of a stored message, if it has none of its own."""
-    message = draft.message
-    return replace(
-        draft,
-        message=replace(
-            message,
-            id=message.id if draft.has_own_id else old.message.id,
-            created_at=message.created_at if draft.has_own_time else old.message.created_at,
-        ),
-    )
+    id = (draft if draft.has_own_id else old).message.id
+    created_at = (draft if draft.has_own_time else old).message.created_at
+    return replace(draft, message=replace(draft.message, id=id, created_at=created_at))
 
 
 def loses(old: Message, new: Message) -> bool:
@@ -246,16 +240,13 @@ def loses(old: Message, new: Message) -> bool:
     """
     if (old.role, old.name, old.tool_call_id) != (new.role, new.name, new.tool_call_id):
         return True
-    grows = new.text.startswith(old.text) and _other(new)[: len(_other(old))] == _other(old)
-    calls = [(call.id, call.name) for call in new.tool_calls[: len(old.tool_calls)]]
-    return (
-        not grows
-        or calls != [(call.id, call.name) for call in old.tool_calls]
-        or not all(
-            after.arguments.startswith(before.arguments)
-            for before, after in zip(old.tool_calls, new.tool_calls, strict=False)
-        )
+    others = other_blocks(old)
+    grows = new.text.startswith(old.text) and other_blocks(new)[: len(others)] == others
+    calls_go_on = len(new.tool_calls) >= len(old.tool_calls) and all(
+        (after.id, after.name) == (before.id, before.name) and after.arguments.startswith(before.arguments)
+        for before, after in zip(old.tool_calls, new.tool_calls, strict=False)
     )
+    return not (grows and calls_go_on)
 
 
 def in_order(present: Sequence[StoredMessage], versions: Sequence[StoredMessage]) -> list[Message]:
@@ -274,8 +265,3 @@ def in_order(present: Sequence[StoredMessage], versions: Sequence[StoredMessage]
 
 def _words(message: Message) -> bytes:
     return digest_of(message, with_id=False).words
-
-
-def _other(message: Message) -> list[Block]:
-    blocks = [] if isinstance(message.content, str) else map(dict, message.content)
-    return [block for block in blocks if block.get("type") != "text"]
