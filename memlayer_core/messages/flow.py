@@ -43,9 +43,7 @@ _UNDATED = (
 _MANY = 8  # messages of a user without a time that are more than a single turn
 
 
-def restore_originals(
-    rt: Runtime, scope: Scope, messages: object, *, one_is_new: bool = False
-) -> list[Message]:
+def restore_originals(rt: Runtime, scope: Scope, messages: object, *, is_list: bool) -> list[Message]:
     """Check messages, and return the originals: without our blocks, and whole.
 
     An agent that runs on a context has the context's messages in its list, and the caller stores that list. A recall
@@ -58,11 +56,12 @@ def restore_originals(
         rt: What the memory works with.
         scope: The session.
         messages: Messages, unchecked.
-        one_is_new: Whether a message that comes alone and without an id was said just now, whatever it looks like.
+        is_list: Whether they are a whole list. Otherwise a message that comes alone and without an id was said just now,
+            whatever it looks like.
     """
     checked = check.check_messages(messages)
     plain = [_without_our_blocks(rt, scope, one) if "</" in one.text else one for one in checked]
-    if one_is_new and len(plain) == 1 and plain[0].id is None and plain[0].tool_call_id is None:
+    if not is_list and len(plain) == 1 and plain[0].id is None and plain[0].tool_call_id is None:
         return plain
     shown = {at: rt.temporaries.key_shown(scope, message) for at, message in enumerate(plain)}
     keys = [key for key in shown.values() if key]
@@ -174,8 +173,7 @@ def remember(
         answers: Ids of a model's messages that are new: one that is stored already gets another.
     """
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
-    options: dict[str, Any] = {"verbatim": verbatim, "answers": answers, "new_id": rt.new_id}
-    receipt = _store(rt, scope, messages, write, one_is_new=True, **options)
+    receipt = _store(rt, scope, messages, write, verbatim=verbatim, answers=answers, new_id=rt.new_id)
     if receipt.answered:
         rt.temporaries.finish_call(scope)
     return receipt
@@ -187,13 +185,12 @@ def _store(
     messages: object,
     write: Callable[..., Receipt],
     *args: object,
-    one_is_new: bool = False,
     is_list: bool = False,
     may_be_empty: bool = False,
     **options: object,
 ) -> Receipt:
     """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
-    originals = restore_originals(rt, scope, messages, one_is_new=one_is_new)
+    originals = restore_originals(rt, scope, messages, is_list=is_list)
     drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
@@ -302,12 +299,11 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
     if receipt.stored or receipt.replaced:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, receipt.stored, receipt.unchanged, receipt.replaced))
-        if not rt.embeds_at_once or rt.extractor is not None:
-            rt.wake()
-            return
-        new = len(receipt.ids) - receipt.unchanged
-        rt.emit(MessagesIndexed(messages=new, embedded=new))
-        if receipt.replaced or not rt.at_work.is_set():
+        is_indexed = rt.embeds_at_once and rt.extractor is None
+        if is_indexed:
+            new = len(receipt.ids) - receipt.unchanged
+            rt.emit(MessagesIndexed(messages=new, embedded=new))
+        if not is_indexed or receipt.replaced or not rt.at_work.is_set():
             rt.wake()
 
 
@@ -347,7 +343,7 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
     """Insert messages at a place of a session; None: at the end of the archived part."""
     if place is not None:
         check.index("place", place)
-    return _store(rt, scope, messages, writes.insert_into_list, place, one_is_new=True)
+    return _store(rt, scope, messages, writes.insert_into_list, place)
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))

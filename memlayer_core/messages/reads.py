@@ -489,14 +489,10 @@ def _version_of(row: Any, scope: Scope) -> StoredMessage:
 
 def find_messages(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> list[StoredMessage]:
     """Return the messages of these keys that are in a scope. This decides who may see which message."""
-    found: list[StoredMessage] = []
-    scopes: dict[tuple[str, str | None], Scope] = {}
-    for row in _RECORDS.all(connection, keys, statements.reach_parameters(reach)):
-        whose = (row.session_id, row.agent_id)
-        if whose not in scopes:
-            scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
-        found.append(stored_of(row, scopes[whose]))
-    return found
+    rows = _RECORDS.all(connection, keys, statements.reach_parameters(reach))
+    talks = {(row.session_id, row.agent_id) for row in rows}
+    scopes = {whose: Scope(reach.user_id, *whose, reach.tenant_id) for whose in talks}
+    return [stored_of(row, scopes[row.session_id, row.agent_id]) for row in rows]
 
 
 _AS_STORED = (

@@ -484,9 +484,8 @@ def resync(
     in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
-        splice = messages_splice.start_over(
-            reads.list_where(connection, scope, reads.inside(row.number)), drafts, replaceable
-        )
+        every = reads.list_where(connection, scope, reads.inside(row.number))
+        splice = messages_splice.start_over(every, drafts, replaceable)
     else:
         splice = messages_splice.follow(past, drafts, alignment)
     apply(connection, scope, row, splice, batch.now)
