@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,17 +24,16 @@ from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records
 from memlayer_core.storage.vectors import ScopeStatistics
 
 _IN_FORCE = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))
-_HELD = sa.or_(namespaces.c.records > 0, _IN_FORCE)  # a message may say what held once
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
+_STATISTICS: Mapping[str, Any] = {
+    **{name: namespaces.c[name] for name in ("vectors", "shard", "version", "texts", "number")},
+    "sessions": sa.select(sa.func.count()).select_from(_USED).scalar_subquery(),
+    "records": sa.or_(namespaces.c.records > 0, _IN_FORCE),  # a message may say what held once
+}
+"""The columns of a `ScopeStatistics`."""
 _COVERED = (
     namespaces.c.namespace.label("name"),
-    namespaces.c.number.label("namespace_number"),
-    namespaces.c.shard.label("shard"),
-    namespaces.c.vectors.label("vectors"),
-    namespaces.c.texts.label("texts"),
-    namespaces.c.version.label("vectors_version"),
-    _HELD.label("held"),
-    sa.select(sa.func.count()).select_from(_USED).scalar_subquery().label("used"),
+    *(column.label(f"covered_{of}") for of, column in _STATISTICS.items()),
     DECLARED.label("declared"),
 )
 _current = sessions.alias("current")
@@ -93,15 +93,7 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
     counted = {
-        name: ScopeStatistics(
-            row.vectors,
-            row.shard,
-            row.vectors_version,
-            row.texts,
-            row.namespace_number,
-            sessions=row.used,
-            records=bool(row.held),
-        )
+        name: ScopeStatistics(**{of: getattr(row, f"covered_{of}") for of in _STATISTICS})
         for name, row in rows.items()
     }
     own, shared = (counted.get(one.namespace, ScopeStatistics()) for one in (reach, reach.commons))
