@@ -18,7 +18,7 @@ from memlayer_core.messages.splice import is_answer
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
-from memlayer_core.recall.search import Line, Question, SearchResult, age_of, check_filter
+from memlayer_core.recall.search import Line, Question, SearchResult, Visible, age_of, check_filter
 from memlayer_core.recall.sql import beginning
 from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Scope
@@ -316,18 +316,13 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
     """Return the window, and what is recalled besides."""
     rt, token_limit = seen.rt, seen.limits.tokens
     most = recall_budget(token_limit, rt.settings.recall_tokens)
+    asked = result.question.own.text if result.question.both is None else ""  # else a short one goes on
 
     def selection(view: WindowView, budget: int, reserve: int) -> _Selection:
+        first = view.first if view.summary_first is None else view.summary_first
+        visible = Visible(seen.begin.session, first, [part.message for part in view.window], view.keys)
         lines, line_limit = recall_search.choose(
-            seen.connection,
-            rt,
-            result,
-            view.keys,
-            seen.begin.session,
-            view.first if view.summary_first is None else view.summary_first,
-            [part.message for part in view.window],
-            rt.settings.recall_lines,
-            result.question.own.text if result.question.both is None else "",  # else a short one goes on
+            seen.connection, rt, result, visible, rt.settings.recall_lines, asked
         )
         recall = _recalled(rt, seen.scope, lines[:line_limit], budget)
         recall = replace(recall, notes=result.notes, reserve=reserve)
