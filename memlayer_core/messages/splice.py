@@ -35,18 +35,11 @@ class Splice:
     unchanged: int = 0
 
     @property
-    def answered(self) -> bool:
-        """Whether a model's answer is among the new messages."""
-        return any(
-            one.message.role == "assistant" and one.message.model_visible for _, one in self.insertions
-        )
-
-    @property
     def receipt(self) -> Receipt:
         """The receipt for these messages."""
-        return Receipt(
-            self.ids, len(self.insertions), self.unchanged, len(self.replacements), answered=self.answered
-        )
+        new = [draft.message for _, draft in self.insertions]
+        answered = any(one.role == "assistant" and one.model_visible for one in new)
+        return Receipt(self.ids, len(new), self.unchanged, len(self.replacements), answered=answered)
 
 
 def append(
@@ -55,7 +48,6 @@ def append(
     in_force: Sequence[StoredMessage] = (),
     *,
     begins: bool = False,
-    verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
 ) -> Splice:
@@ -68,7 +60,6 @@ def append(
         drafts: The messages.
         in_force: The system messages in force. Drafts that repeat them are not stored.
         begins: Whether nothing else was said yet.
-        verbatim: Whether to store such drafts nevertheless.
         answers: Ids of a model's messages that are new, whatever is in front of them.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
     """
@@ -76,7 +67,7 @@ def append(
     ids: list[str] = []
     fresh: list[tuple[None, PreparedMessage]] = []
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
-    same = _repeats(drafts, in_force, begins=begins, verbatim=verbatim)
+    same = _repeats(drafts, in_force, begins=begins)
     for given, shown in zip(drafts, same, strict=True):
         draft = given
         if shown is not None:
@@ -202,14 +193,14 @@ def is_answer(message: Message) -> bool:
 
 
 def _repeats(
-    drafts: Sequence[PreparedMessage], in_force: Sequence[StoredMessage], *, begins: bool, verbatim: bool
+    drafts: Sequence[PreparedMessage], in_force: Sequence[StoredMessage], *, begins: bool
 ) -> list[StoredMessage | None]:
     """Return for each draft which of the system messages in force it repeats; it is not stored then.
 
     A list repeats them only as a whole: one that lacks some of them, or has others, replaces them all. Before anything else
     was said, each counts by itself.
     """
-    told = [b"" if not instructs(one) or one.has_own_id or verbatim else one.digest for one in drafts]
+    told = [b"" if not instructs(one) or one.has_own_id else one.digest for one in drafts]
     shown = {one.digest: one for one in reversed(in_force)}
     if not begins and list(filter(None, dict.fromkeys(told))) != [one.digest for one in in_force]:
         return [None] * len(drafts)

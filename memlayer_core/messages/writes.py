@@ -345,9 +345,7 @@ def append(
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
-    splice = messages_splice.append(
-        existing, drafts, in_force, begins=begins, verbatim=verbatim, answers=answers, new_id=new_id
-    )
+    splice = messages_splice.append(existing, drafts, in_force, begins=begins, answers=answers, new_id=new_id)
     apply(connection, scope, row, splice, batch.now, keys)
     return splice.receipt
 
@@ -431,7 +429,7 @@ def fork_session(
         if one.position <= last
     ]:
         after = page[-1].position
-        copies = messages_splice.append({}, [draft_of(one.message) for one in page], verbatim=True)
+        copies = messages_splice.append({}, [draft_of(one.message) for one in page])
         positions = apply(connection, target, reads.lock_session(connection, target), copies, now)
         made = reads.list_by_id(connection, target, number, copies.ids)
         keys = {one.key: copy.key for one, copy in zip(page, made, strict=True)}
