@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
@@ -385,9 +386,8 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
             chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
         )
         written: list[str] = []
-        for kind, heading in _HEADINGS.items():
-            some = [one.written() for one in in_order if one.kind == kind]
-            written += [heading, *some] if some else []
+        for kind, some in groupby(in_order, key=lambda one: one.kind):
+            written += [_HEADINGS[kind], *(one.written() for one in some)]
         text = block(written, rt.sign(scope))
         tokens = rt.tokens.text(f"{text}\n\n")
         if tokens <= budget:
