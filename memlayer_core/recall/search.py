@@ -350,8 +350,7 @@ def _eligible_keys(
         return None
     wanted, keys = set(which.kinds), set[int]()
     if not which.tags and (not wanted or "message" in wanted):
-        conditions = conditions_of(which.metadata)
-        keys |= sql.matching_keys(connection, scope.reach, which, conditions)
+        keys |= sql.matching_keys(connection, scope.reach, which)
     types = set() if "record" in wanted else wanted.intersection(TYPES)
     of_records = not (which.speakers or which.metadata) and (not wanted or "record" in wanted or types)
     if scope.has_records and of_records:
@@ -640,15 +639,13 @@ _CURRENT = Reason("current", "it replaced what a recalled message says")
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
     """Leave out episodes of sessions whose own turns are shown, since they say the same, and those beyond three."""
     talks = {(one.turn.scope.namespace, one.turn.scope.session_id) for one in lines if one.record is None}
-    kept, episodes = list[Line](), 0
-    for one in lines:
-        if one.kind == "episode":
-            scope = one.turn.scope
-            if (scope.namespace, scope.session_id) in talks or episodes == _EPISODES:
-                continue
-            episodes += 1
-        kept.append(one)
-    return kept
+    episodes = [
+        one
+        for one in lines
+        if one.kind == "episode" and (one.turn.scope.namespace, one.turn.scope.session_id) not in talks
+    ]
+    shown = {one.turn.key for one in episodes[:_EPISODES]}
+    return [one for one in lines if one.kind != "episode" or one.turn.key in shown]
 
 
 def rerank(

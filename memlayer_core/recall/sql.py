@@ -10,8 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.codec import parse_exact
-from memlayer_core.items.check import passes
-from memlayer_core.items.model import Condition
+from memlayer_core.items.check import conditions_of, passes
 from memlayer_core.items.sql import DECLARED, declared_names
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.reads import session_from
@@ -112,20 +111,17 @@ _LANGUAGES = Statement(
 )
 
 
-def matching_keys(
-    connection: sa.Connection, reach: Scope, recall_filter: RecallFilter, conditions: Sequence[Condition]
-) -> set[int]:
+def matching_keys(connection: sa.Connection, reach: Scope, recall_filter: RecallFilter) -> set[int]:
     """Return the keys of the messages in a scope that pass a filter, whatever records it wants.
 
     Args:
         connection: In a transaction.
         reach: The scope.
-        recall_filter: Speakers, sessions and times.
-        conditions: What must hold for their metadata.
+        recall_filter: Speakers, sessions, times, and what must hold for their metadata.
     """
-    query = (sa.select(messages.c.key, messages.c.body) if conditions else sa.select(messages.c.key)).join(
-        sessions, sessions.c.number == messages.c.session
-    )
+    conditions = conditions_of(recall_filter.metadata)
+    body = [messages.c.body] if conditions else []
+    query = sa.select(messages.c.key, *body).join(sessions, sessions.c.number == messages.c.session)
     query = query.where(WITHIN, IN_FORCE)
     if recall_filter.speakers:
         said_by = sorted(recall_filter.speakers)
