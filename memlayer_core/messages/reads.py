@@ -17,7 +17,7 @@ from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
 from memlayer_core.messages.check import fields_of
-from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, User
+from memlayer_core.messages.model import STEP, Batch, Part, PreparedMessage, Session, User
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
@@ -163,25 +163,24 @@ def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> dict[int, A
     return {row.key: row for row in _LOCKED.all(connection, sorted(keys))}
 
 
-def lock_and_count(
-    connection: sa.Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
-) -> tuple[Any, Sequence[int]] | None:
+def lock_and_count(connection: sa.Connection, batch: Batch) -> tuple[Any, Sequence[int]] | None:
     """Lock the session until the transaction ends, and count messages that will be added to its end.
 
     Returns its row, with the position of the first of them as `next_position`, and their keys; None if there is no such session.
     """
+    count = len(batch.drafts)
     values = {
-        "of": scope.session_bucket,
-        "more": len(drafts),
-        "further": STEP * len(drafts),
-        "cost": sum(draft.tokens for draft in drafts),
-        "at": statements.to_micros(span_of(drafts, now)[1]),
+        "of": batch.scope.session_bucket,
+        "more": count,
+        "further": STEP * count,
+        "cost": sum(draft.tokens for draft in batch.drafts),
+        "at": statements.to_micros(span_of(batch.drafts, batch.now)[1]),
     }
     row = _COUNT[connection.dialect.name].first(connection, values)
     if row is None:
         return None
-    keys = getattr(row, "keys", None) or statements.take_keys(connection, len(drafts))
-    return row._replace(next_position=row.next_position - STEP * len(drafts)), keys
+    keys = getattr(row, "keys", None) or statements.take_keys(connection, count)
+    return row._replace(next_position=row.next_position - STEP * count), keys
 
 
 def lock_or_make_session(

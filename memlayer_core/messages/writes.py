@@ -285,12 +285,11 @@ def _make_findable(
     found = {key: draft for key, draft in drafts if draft.search_text}
     ready = {key: draft.embedding for key, draft in found.items() if draft.embedding is not None}
     number = vectors.add(connection, "message", scope, ready, now, row.number) if ready else None
-    if number is None:
-        ready = {}
-    else:
+    if number is not None:
         filed = [(key, found[key].terms or ()) for key in ready]
         words.insert(connection, [words.owner(number)], filed)
-    others = [(key, one.terms) for key, one in found.items() if key not in ready]
+        found = {key: draft for key, draft in found.items() if draft.embedding is None}
+    others = [(key, draft.terms) for key, draft in found.items()]
     texts.add(connection, "message", scope, others, now, owner=row.number)
 
 
@@ -340,7 +339,7 @@ def append(
     scope, drafts, named = batch.scope, batch.drafts, batch.own_ids
     # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
-    counted = reads.lock_and_count(connection, scope, drafts, batch.now) if is_plain else None
+    counted = reads.lock_and_count(connection, batch) if is_plain else None
     row, keys = counted or (_lock(connection, batch), None)
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
     may_repeat = not verbatim and any(map(instructs, drafts))

@@ -341,8 +341,7 @@ class _Draft:
         if shape is None or self.tokens <= budget:
             return
         older = [entry for turn in self._groups[: self._current] for entry in turn]
-        newer = sum(len(turn) for turn in self._groups[self._current :])
-        old = older[: max(0, len(older) + newer - shape.last_keep)]
+        old = older[: max(0, len(self._costs) - shape.last_keep)]
         pairs = sum(one.role == other.role != "tool" and not one.calls for one, other in pairwise(older))
         if pairs:
             self._merged = True
