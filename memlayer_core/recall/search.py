@@ -92,11 +92,6 @@ class SearchScope:
         return self.own.records or self.shared.records
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to search."""
-        return not (self.own.sessions or self.has_records or self.folders)
-
-    @property
     def texts(self) -> int:
         """How many texts with vectors there are to search."""
         return self.own.texts + self.shared.texts + sum(statistics.texts for _, statistics in self.folders)

@@ -55,22 +55,17 @@ class Beginning:
 
     Attributes:
         session: The session; None before its first message.
-        start: Where its window begins.
+        first: Where its window begins: behind an ended part, and behind turns left out before.
         own: Statistics of the user's own data.
         shared: Statistics of the records that users of the tenant share.
         has_folders: Whether folders with items may be the user's.
     """
 
     session: Session | None = None
-    start: int = 0
+    first: int = 0
     own: ScopeStatistics = field(default_factory=ScopeStatistics)
     shared: ScopeStatistics = field(default_factory=ScopeStatistics)
     has_folders: bool = False
-
-    @property
-    def first(self) -> int:
-        """Where the window begins: behind an ended part, and behind turns left out before."""
-        return max(self.start, self.session.memory_start) if self.session is not None else 0
 
 
 def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginning:
@@ -101,7 +96,8 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     if mine is None or mine.number is None:
         return Beginning(own=own, shared=shared, has_folders=has_folders)
     session = session_from(mine)
-    return Beginning(session, session.windows.get(size, 0), own, shared, has_folders)
+    first = max(session.windows.get(size, 0), session.memory_start)
+    return Beginning(session, first, own, shared, has_folders)
 
 
 _SAMPLED = 200  # texts that are read for the languages of a user who has many texts

@@ -304,10 +304,10 @@ def _read(
 def _may_recall(seen: Snapshot) -> bool:
     """Return whether there may be messages or records outside the window."""
     session, limits, covered = seen.begin.session, seen.limits, seen.search_scope
+    besides = covered.has_records or bool(covered.folders)
     if session is None or not session.messages:
-        return not covered.is_empty
-    elsewhere = covered.own.sessions > 1 or covered.has_records or covered.folders
-    if elsewhere or seen.begin.first or limits.slides:
+        return besides or covered.own.sessions > 0
+    if besides or covered.own.sessions > 1 or seen.begin.first or limits.slides:
         return True
     # Half of the limit, because another token counter may have counted the stored messages.
     return session.tokens + sum(one.tokens for one in seen.pending) > limits.tokens // 2

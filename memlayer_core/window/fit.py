@@ -23,7 +23,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
-from memlayer_core.window.model import Compaction, Context, Part, Placement, WindowView, cost_of, pair
+from memlayer_core.window.model import Compaction, Context, Part, Placement, Recall, WindowView, cost_of, pair
 
 # Groups entries into turns, and finds tool messages without their counterpart.
 
@@ -662,4 +662,4 @@ def list_window(
     first = places[0] if leaves else 0
     view = WindowView(first, system, tuple(parts[at] for at in places), reasons=chosen.reasons)
     left = tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)
-    return view.context(settings.recall_placement, limits.tokens), left
+    return view.context(settings.recall_placement, limits.tokens, Recall()), left
