@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -487,7 +486,7 @@ def resync(
         splice = messages_splice.follow(past, drafts, alignment)
     apply(connection, scope, row, splice, batch.now)
     stored = len(splice.insertions) + len(splice.replacements)
-    return dataclasses.replace(splice.receipt, stored=stored, replaced=len(splice.versions))
+    return replace(splice.receipt, stored=stored, replaced=len(splice.versions))
 
 
 def _align(
@@ -668,10 +667,10 @@ def hear(connection: sa.Connection, batch: Batch) -> Receipt:
     if first and told[0] not in [digest for digest, _ in past]:
         past = _among(connection, row.number, told, 0)
     known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
-    fresh = dataclasses.replace(batch, drafts=batch.drafts[len(known) :])
+    fresh = replace(batch, drafts=batch.drafts[len(known) :])
     receipt = append(connection, fresh, verbatim=True)
     ids, unchanged = (*known, *receipt.ids), len(known) + receipt.unchanged
-    return dataclasses.replace(receipt, ids=ids, unchanged=unchanged)
+    return replace(receipt, ids=ids, unchanged=unchanged)
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:
