@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,7 +23,7 @@ from memlayer_core.storage.vectors import ScopeStatistics
 
 _IN_FORCE = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
-_STATISTICS: Mapping[str, Any] = {
+_STATISTICS = {
     **{name: namespaces.c[name] for name in ("vectors", "shard", "version", "texts", "number")},
     "sessions": sa.select(sa.func.count()).select_from(_USED).scalar_subquery(),
     "records": sa.or_(namespaces.c.records > 0, _IN_FORCE),  # a message may say what held once
