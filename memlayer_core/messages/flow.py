@@ -438,11 +438,10 @@ def end_idle(rt: Runtime) -> int:
     days = rt.settings.session_idle_days
     if days is None:
         return 0
-    now = rt.now()
-    before = now - timedelta(days=days)
+    before = rt.now() - timedelta(days=days)
     if not rt.db.read(writes.is_idle, before):
         return 0
-    ended = rt.db.write(writes.end_idle, before, _AT_ONCE, now, rt.episode_minimum)
+    ended = rt.db.write(writes.end_idle, before, _AT_ONCE, rt.episode_minimum)
     for session in ended:
         _emit_ended(rt, session, idle=True)
     return len(ended)

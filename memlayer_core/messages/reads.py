@@ -382,21 +382,17 @@ def inventory(
     return [session_from(row) for row in connection.execute(query)]
 
 
-def _span(session: Any, first: int = 0, last: int = LAST) -> dict[str, int]:
-    return {"of": session.number, "first": first, "last": last}
-
-
 def tail_messages(
     connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[tuple[Entry, StoredMessage]]:
     """Return a session's last messages from position `first` on, those in front of `before`, the newest first."""
-    span = _span(session, first, LAST if before is None else before - 1)
-    rows = _LAST.all(connection, {**span, "most": limit})
+    last = LAST if before is None else before - 1
+    span = {"of": session.number, "first": first, "last": last, "most": limit}
     return [
         (_kept_row if row.body is None and row.characters <= _SHORT else _entry_and_message)(
             row, session.scope
         )
-        for row in rows
+        for row in _LAST.all(connection, span)
     ]
 
 
@@ -424,7 +420,8 @@ def up_to(connection: sa.Connection, key: int, limit: int) -> tuple[Session | No
 
 def last_question(connection: sa.Connection, session: Session) -> StoredMessage | None:
     """Return the user's last message in working memory that a model may see."""
-    row = _QUESTION.first(connection, _span(session, session.memory_start))
+    span = {"of": session.number, "first": session.memory_start, "last": LAST}
+    row = _QUESTION.first(connection, span)
     return stored_of(row, session.scope) if row is not None else None
 
 

@@ -773,7 +773,7 @@ def is_idle(connection: sa.Connection, before: datetime) -> bool:
 
 
 def end_idle(
-    connection: sa.Connection, before: datetime, limit: int, now: datetime, min_messages: int | None
+    connection: sa.Connection, before: datetime, limit: int, min_messages: int | None
 ) -> list[Session]:
     """End sessions without messages since `before`, the longest idle ones first. Returns them as they were.
 
