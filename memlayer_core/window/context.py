@@ -267,7 +267,7 @@ def _not_stored(
     """Return the pending messages that are not stored yet. If all are, and more since, the newest question is asked again."""
     pending = [draft.as_message(scope) for draft in drafts]
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    stored = messages_reads.positions(connection, session, named) if session is not None and named else {}
+    stored = messages_reads.positions(connection, session, named) if session is not None else {}
     new = [one for one in pending if one.message.id not in stored]
     last = stored.get(pending[-1].message.id or "")
     is_answered = session is not None and last is not None and last < session.newest

@@ -641,20 +641,17 @@ def list_window(
     instructions = in_force(every)
     question = next((at for at in reversed(visible) if every[at].turn_role == "user"), None)
 
-    def show(at: int, reason: Reason) -> Part:
-        stored = at < len(messages)
-        whole = reason is INSTRUCTIONS or at == question or not stored
-        shown, notes = prompt_of(every[at], settings, truncate_with, is_question=whole)
-        return Part(shown, (at,) * stored, (every[at].id or "",), count(shown), (reason, *notes))
+    def show(at: int) -> Part:
+        message, stored = every[at], at < len(messages)
+        reason = INSTRUCTIONS if message.role in SYSTEM_ROLES else RECENT if stored else PENDING
+        whole = reason is not RECENT or at == question
+        shown, notes = prompt_of(message, settings, truncate_with, is_question=whole)
+        return Part(shown, (at,) * stored, (message.id or "",), count(shown), (reason, *notes))
 
-    system = tuple(show(at, INSTRUCTIONS) for at in instructions if every[at].is_told)
+    system = tuple(show(at) for at in instructions if every[at].is_told)
     overhead = cost_of(system)
     check_instructions(overhead, limits.tokens)
-    parts = {
-        at: show(at, RECENT if at < len(messages) else PENDING)
-        for at in visible
-        if every[at].role not in SYSTEM_ROLES
-    }
+    parts = {at: show(at) for at in visible if every[at].role not in SYSTEM_ROLES}
     entries = [Entry.of(at, part.message, part.tokens) for at, part in parts.items()]
     chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
     places = [entry.position for entry in chosen.entries]
