@@ -294,11 +294,8 @@ def _read(
     if session is not None:  # so many that they are nearly always enough
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
-    seen = Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending)
-    if newest.is_bare:
-        return seen
-    told, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
-    return replace(seen, profile=told, notes=notes)
+    told = ((), ()) if newest.is_bare else window_view.profile(connection, rt, searched, limits.tokens, page)
+    return Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending, *told)
 
 
 def _may_recall(seen: Snapshot) -> bool:
