@@ -170,12 +170,11 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         with_id: Whether its id comes from the caller.
         permanent: Whether it stays in the history even if a list lacks it.
     """
-    blocks = [] if isinstance(message.content, str) else list(map(dict, message.content))
     fields = [
         message.role,
         message.name,
         message.text,
-        [_words(block) for block in blocks if block.get("type") != "text"],
+        [_words(block) for block in other_blocks(message)],
         [[call.id, call.name, value_of(call.arguments)] for call in message.tool_calls],
         message.tool_call_id,
         message.model_visible,
@@ -191,6 +190,12 @@ def digest_of(message: Message, *, with_id: bool, permanent: bool = False) -> Di
         tools=message.role == "tool" or bool(message.tool_calls),
         permanent=permanent,
     )
+
+
+def other_blocks(message: Message) -> list[Block]:
+    """Return the content blocks of a message that are not text."""
+    blocks = () if isinstance(message.content, str) else map(dict, message.content)
+    return [block for block in blocks if block.get("type") != "text"]
 
 
 def _words(block: Block) -> Block:

@@ -72,7 +72,7 @@ def dated(messages: Any, created_at: Times) -> Any:
     batch = [check_message(one) for one in messages]
     is_one = isinstance(created_at, str) or not isinstance(created_at, Sequence)
     told: Any = [created_at] * len(batch) if is_one else created_at
-    times = [one if one is None else moment_of(one) for one in told]
+    times = [moment_of(one) for one in told]
     if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, told, strict=True)):
         raise errors.InvalidMessageError(
             f"`created_at` has no time for each of {len(batch):,} message(s): {errors.repr_of(created_at)}",

@@ -43,9 +43,7 @@ _UNDATED = (
 _MANY = 8  # messages of a user without a time that are more than a single turn
 
 
-def restore_originals(
-    rt: Runtime, scope: Scope, messages: object, *, one_is_new: bool = False
-) -> list[Message]:
+def restore_originals(rt: Runtime, scope: Scope, messages: object, *, is_list: bool) -> list[Message]:
     """Check messages, and return the originals: without our blocks, and whole.
 
     An agent that runs on a context has the context's messages in its list, and the caller stores that list. A recall
@@ -58,11 +56,12 @@ def restore_originals(
         rt: What the memory works with.
         scope: The session.
         messages: Messages, unchecked.
-        one_is_new: Whether a message that comes alone and without an id was said just now, whatever it looks like.
+        is_list: Whether they are a whole list. Otherwise a message that comes alone and without an id was said just now,
+            whatever it looks like.
     """
     checked = check.check_messages(messages)
     plain = [_without_our_blocks(rt, scope, one) if "</" in one.text else one for one in checked]
-    if one_is_new and len(plain) == 1 and plain[0].id is None and plain[0].tool_call_id is None:
+    if not is_list and len(plain) == 1 and plain[0].id is None and plain[0].tool_call_id is None:
         return plain
     shown = {at: rt.temporaries.key_shown(scope, message) for at, message in enumerate(plain)}
     keys = [key for key in shown.values() if key]
@@ -181,13 +180,8 @@ def remember(
         without: Ids of stored messages that are withdrawn.
     """
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
-    options: dict[str, Any] = {
-        "verbatim": verbatim,
-        "answers": answers,
-        "without": without,
-        "new_id": rt.new_id,
-    }
-    receipt = _store(rt, scope, messages, write, one_is_new=True, **options)
+    options: dict[str, Any] = {"verbatim": verbatim, "answers": answers, "without": without}
+    receipt = _store(rt, scope, messages, write, new_id=rt.new_id, **options)
     if receipt.answered:
         rt.temporaries.finish_call(scope)
     return receipt
@@ -199,13 +193,12 @@ def _store(
     messages: object,
     write: Callable[..., Receipt],
     *args: object,
-    one_is_new: bool = False,
     is_list: bool = False,
     may_be_empty: bool = False,
     **options: object,
 ) -> Receipt:
     """Check messages, write them, and wake the worker; without any, nothing is written unless the list `may_be_empty`."""
-    originals = restore_originals(rt, scope, messages, one_is_new=one_is_new)
+    originals = restore_originals(rt, scope, messages, is_list=is_list)
     drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
@@ -314,12 +307,11 @@ def announce(rt: Runtime, scope: Scope, receipt: Receipt) -> None:
     if receipt.stored or receipt.replaced:
         namespace, session_id = scope.namespace, scope.session_id or ""
         rt.emit(MessagesStored(namespace, session_id, receipt.stored, receipt.unchanged, receipt.replaced))
-        if not rt.embeds_at_once or rt.extractor is not None:
-            rt.wake()
-            return
-        new = len(receipt.ids) - receipt.unchanged
-        rt.emit(MessagesIndexed(messages=new, embedded=new))
-        if receipt.replaced or not rt.at_work.is_set():
+        is_indexed = rt.embeds_at_once and rt.extractor is None
+        if is_indexed:
+            new = len(receipt.ids) - receipt.unchanged
+            rt.emit(MessagesIndexed(messages=new, embedded=new))
+        if not is_indexed or receipt.replaced or not rt.at_work.is_set():
             rt.wake()
 
 
@@ -359,7 +351,7 @@ def insert_into_list(rt: Runtime, scope: Scope, messages: object, place: int | N
     """Insert messages at a place of a session; None: at the end of the archived part."""
     if place is not None:
         check.index("place", place)
-    return _store(rt, scope, messages, writes.insert_into_list, place, one_is_new=True)
+    return _store(rt, scope, messages, writes.insert_into_list, place)
 
 
 @traced("upsert_memory", "replace", lambda receipt, *_: Outcome(receipt.stored))
@@ -454,11 +446,10 @@ def end_idle(rt: Runtime) -> int:
     days = rt.settings.session_idle_days
     if days is None:
         return 0
-    now = rt.now()
-    before = now - timedelta(days=days)
+    before = rt.now() - timedelta(days=days)
     if not rt.db.read(writes.is_idle, before):
         return 0
-    ended = rt.db.write(writes.end_idle, before, _AT_ONCE, now, rt.episode_minimum)
+    ended = rt.db.write(writes.end_idle, before, _AT_ONCE, rt.episode_minimum)
     for session in ended:
         _emit_ended(rt, session, idle=True)
     return len(ended)
@@ -520,13 +511,9 @@ def _is_same(message: Message, expected: Message | str) -> bool:
 
 def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | None) -> Scope:
     """Copy a session, or its beginning, into a new one. Returns the new one's scope."""
-    session_id = session_id or rt.new_id()
-    target = scope.other_session(session_id)
-
-    def copy(message: Message) -> PreparedMessage:
-        return draft_of(rt, target, message)
-
-    rt.db.write(writes.fork_session, scope, session_id, until, copy, rt.now(), rt.shards)
+    target = scope.other_session(session_id or rt.new_id())
+    copy = partial(draft_of, rt, target)
+    rt.db.write(writes.fork_session, scope, target, until, copy, rt.now(), rt.shards)
     rt.wake()
     return target
 

@@ -17,7 +17,7 @@ from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
 from memlayer_core.messages.check import fields_of
-from memlayer_core.messages.model import STEP, Part, PreparedMessage, Session, User
+from memlayer_core.messages.model import STEP, Batch, Part, PreparedMessage, Session, User
 from memlayer_core.messages.preview import unpack
 from memlayer_core.scope import Scope
 from memlayer_core.storage import statements, texts
@@ -163,25 +163,24 @@ def lock_messages(connection: sa.Connection, keys: Iterable[int]) -> dict[int, A
     return {row.key: row for row in _LOCKED.all(connection, sorted(keys))}
 
 
-def lock_and_count(
-    connection: sa.Connection, scope: Scope, drafts: Sequence[PreparedMessage], now: datetime
-) -> tuple[Any, Sequence[int]] | None:
+def lock_and_count(connection: sa.Connection, batch: Batch) -> tuple[Any, Sequence[int]] | None:
     """Lock the session until the transaction ends, and count messages that will be added to its end.
 
     Returns its row, with the position of the first of them as `next_position`, and their keys; None if there is no such session.
     """
+    count = len(batch.drafts)
     values = {
-        "of": scope.session_bucket,
-        "more": len(drafts),
-        "further": STEP * len(drafts),
-        "cost": sum(draft.tokens for draft in drafts),
-        "at": statements.to_micros(span_of(drafts, now)[1]),
+        "of": batch.scope.session_bucket,
+        "more": count,
+        "further": STEP * count,
+        "cost": sum(draft.tokens for draft in batch.drafts),
+        "at": statements.to_micros(span_of(batch.drafts, batch.now)[1]),
     }
     row = _COUNT[connection.dialect.name].first(connection, values)
     if row is None:
         return None
-    keys = getattr(row, "keys", None) or statements.take_keys(connection, len(drafts))
-    return row._replace(next_position=row.next_position - STEP * len(drafts)), keys
+    keys = getattr(row, "keys", None) or statements.take_keys(connection, count)
+    return row._replace(next_position=row.next_position - STEP * count), keys
 
 
 def lock_or_make_session(
@@ -383,21 +382,17 @@ def inventory(
     return [session_from(row) for row in connection.execute(query)]
 
 
-def _span(session: Any, first: int = 0, last: int = LAST) -> dict[str, int]:
-    return {"of": session.number, "first": first, "last": last}
-
-
 def tail_messages(
     connection: sa.Connection, session: Session, before: int | None, limit: int, first: int = 0
 ) -> list[tuple[Entry, StoredMessage]]:
     """Return a session's last messages from position `first` on, those in front of `before`, the newest first."""
-    span = _span(session, first, LAST if before is None else before - 1)
-    rows = _LAST.all(connection, {**span, "most": limit})
+    last = LAST if before is None else before - 1
+    span = {"of": session.number, "first": first, "last": last, "most": limit}
     return [
         (_kept_row if row.body is None and row.characters <= _SHORT else _entry_and_message)(
             row, session.scope
         )
-        for row in rows
+        for row in _LAST.all(connection, span)
     ]
 
 
@@ -425,7 +420,8 @@ def up_to(connection: sa.Connection, key: int, limit: int) -> tuple[Session | No
 
 def last_question(connection: sa.Connection, session: Session) -> StoredMessage | None:
     """Return the user's last message in working memory that a model may see."""
-    row = _QUESTION.first(connection, _span(session, session.memory_start))
+    span = {"of": session.number, "first": session.memory_start, "last": LAST}
+    row = _QUESTION.first(connection, span)
     return stored_of(row, session.scope) if row is not None else None
 
 
@@ -489,14 +485,10 @@ def _version_of(row: Any, scope: Scope) -> StoredMessage:
 
 def find_messages(connection: sa.Connection, reach: Scope, keys: Sequence[int]) -> list[StoredMessage]:
     """Return the messages of these keys that are in a scope. This decides who may see which message."""
-    found: list[StoredMessage] = []
-    scopes: dict[tuple[str, str | None], Scope] = {}
-    for row in _RECORDS.all(connection, keys, statements.reach_parameters(reach)):
-        whose = (row.session_id, row.agent_id)
-        if whose not in scopes:
-            scopes[whose] = Scope(reach.user_id, *whose, reach.tenant_id)
-        found.append(stored_of(row, scopes[whose]))
-    return found
+    rows = _RECORDS.all(connection, keys, statements.reach_parameters(reach))
+    talks = {(row.session_id, row.agent_id) for row in rows}
+    scopes = {whose: Scope(reach.user_id, *whose, reach.tenant_id) for whose in talks}
+    return [stored_of(row, scopes[row.session_id, row.agent_id]) for row in rows]
 
 
 _AS_STORED = (

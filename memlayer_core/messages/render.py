@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from memlayer_core.message import (
     JSON,
@@ -192,7 +191,7 @@ def _change_call(call: ToolCall, change: Callable[[str], str]) -> ToolCall:
     return replace(call, name=change(call.name), arguments=change(arguments))
 
 
-def _change_texts(value: Any, change: Callable[[str], str]) -> Any:
+def _change_texts(value: JSON, change: Callable[[str], str]) -> JSON:
     """Return a value with every text in it changed; the same object if none changes."""
     if isinstance(value, str):
         return change(value)
@@ -286,7 +285,7 @@ _UNMARKED = frozenset({"tool_calls", "args", "input", "arguments", "tool_kwargs"
 """Fields with values of tools and users, in which nothing is a mark."""
 
 
-def count_marks(value: Any) -> int:
+def count_marks(value: JSON) -> int:
     """Return how many cache marks are in a JSON value, such as a message's content or a tool."""
     if isinstance(value, Mapping):
         return sum(
@@ -310,14 +309,14 @@ def keep_marks(messages: Sequence[Message], limit: int) -> list[Message]:
     return kept[::-1]
 
 
-def _newest_marks(value: Any, limit: int) -> Any:
+def _newest_marks(value: JSON, limit: int) -> JSON:
     return _drop_marks(value, [None] * (count_marks(value) - limit))
 
 
-def _drop_marks(value: Any, drops: list[None]) -> Any:
+def _drop_marks(value: JSON, drops: list[None]) -> JSON:
     """Return a JSON value without its first marks, as many as there are drops. A value that is only a mark leaves its list."""
     if isinstance(value, Mapping):
-        made: dict[str, Any] = {}
+        made: dict[str, JSON] = {}
         for name, inner in value.items():
             if drops and name in _MARKS and isinstance(inner, Mapping):
                 drops.pop()
@@ -330,7 +329,7 @@ def _drop_marks(value: Any, drops: list[None]) -> Any:
     return value
 
 
-def _is_said(block: Any) -> bool:
+def _is_said(block: JSON) -> bool:
     return not isinstance(block, Mapping) or any(
         block[name] for name in block.keys() - {"type", "block_type"}
     )
@@ -406,7 +405,7 @@ def _content(message: Message) -> str | list[dict[str, JSON]]:
     return "\n".join(texts)
 
 
-def _part(block: Block) -> dict[str, Any] | None:
+def _part(block: Block) -> dict[str, JSON] | None:
     """Return a content block as a part of a message; None if it is not content."""
     kind = block.get("type")
     if kind == "text" and isinstance(block.get("text"), str):
@@ -429,7 +428,7 @@ def _part(block: Block) -> dict[str, Any] | None:
 def _url(block: Block) -> str | None:
     """Return the address of an image, or its data as an address: in LangChain's, Anthropic's or LlamaIndex's block."""
     source = block.get("source")
-    inner: Mapping[str, Any] = source if isinstance(source, Mapping) else block
+    inner: Mapping[str, JSON] = source if isinstance(source, Mapping) else block
     for name in ("base64", "data", "image"):
         if isinstance(data := inner.get(name), str) and data:
             kind = inner.get("mime_type") or inner.get("media_type") or inner.get("image_mimetype")

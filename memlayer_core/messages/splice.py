@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from memlayer_core.errors import InvalidMessageError
-from memlayer_core.message import Block, Message, Receipt, StoredMessage, is_task
-from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction
+from memlayer_core.message import Message, Receipt, StoredMessage, is_task
+from memlayer_core.messages.align import Alignment, digest_of, find_in_order, is_instruction, other_blocks
 from memlayer_core.messages.model import PreparedMessage
 
 
@@ -35,18 +35,11 @@ class Splice:
     unchanged: int = 0
 
     @property
-    def answered(self) -> bool:
-        """Whether a model's answer is among the new messages."""
-        return any(
-            one.message.role == "assistant" and one.message.model_visible for _, one in self.insertions
-        )
-
-    @property
     def receipt(self) -> Receipt:
         """The receipt for these messages."""
-        return Receipt(
-            self.ids, len(self.insertions), self.unchanged, len(self.replacements), answered=self.answered
-        )
+        new = [draft.message for _, draft in self.insertions]
+        answered = any(one.role == "assistant" and one.model_visible for one in new)
+        return Receipt(self.ids, len(new), self.unchanged, len(self.replacements), answered=answered)
 
 
 def append(
@@ -55,7 +48,6 @@ def append(
     in_force: Sequence[StoredMessage] = (),
     *,
     begins: bool = False,
-    verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
 ) -> Splice:
@@ -68,7 +60,6 @@ def append(
         drafts: The messages.
         in_force: The system messages in force. Drafts that repeat them are not stored.
         begins: Whether nothing else was said yet.
-        verbatim: Whether to store such drafts nevertheless.
         answers: Ids of a model's messages that are new, whatever is in front of them.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
     """
@@ -76,7 +67,7 @@ def append(
     ids: list[str] = []
     fresh: list[tuple[None, PreparedMessage]] = []
     edits: list[tuple[StoredMessage, PreparedMessage]] = []
-    same = _repeats(drafts, in_force, begins=begins, verbatim=verbatim)
+    same = _repeats(drafts, in_force, begins=begins)
     for given, shown in zip(drafts, same, strict=True):
         draft = given
         if shown is not None:
@@ -202,14 +193,14 @@ def is_answer(message: Message) -> bool:
 
 
 def _repeats(
-    drafts: Sequence[PreparedMessage], in_force: Sequence[StoredMessage], *, begins: bool, verbatim: bool
+    drafts: Sequence[PreparedMessage], in_force: Sequence[StoredMessage], *, begins: bool
 ) -> list[StoredMessage | None]:
     """Return for each draft which of the system messages in force it repeats; it is not stored then.
 
     A list repeats them only as a whole: one that lacks some of them, or has others, replaces them all. Before anything else
     was said, each counts by itself.
     """
-    told = [b"" if not instructs(one) or one.has_own_id or verbatim else one.digest for one in drafts]
+    told = [b"" if not instructs(one) or one.has_own_id else one.digest for one in drafts]
     shown = {one.digest: one for one in reversed(in_force)}
     if not begins and list(filter(None, dict.fromkeys(told))) != [one.digest for one in in_force]:
         return [None] * len(drafts)
@@ -228,15 +219,9 @@ def _id(one: StoredMessage | PreparedMessage) -> str:
 
 def with_identity_of(old: StoredMessage, draft: PreparedMessage) -> PreparedMessage:
     """Return a draft with the id and the time of a stored message, if it has none of its own."""
-    message = draft.message
-    return replace(
-        draft,
-        message=replace(
-            message,
-            id=message.id if draft.has_own_id else old.message.id,
-            created_at=message.created_at if draft.has_own_time else old.message.created_at,
-        ),
-    )
+    id = (draft if draft.has_own_id else old).message.id
+    created_at = (draft if draft.has_own_time else old).message.created_at
+    return replace(draft, message=replace(draft.message, id=id, created_at=created_at))
 
 
 def loses(old: Message, new: Message) -> bool:
@@ -246,16 +231,13 @@ def loses(old: Message, new: Message) -> bool:
     """
     if (old.role, old.name, old.tool_call_id) != (new.role, new.name, new.tool_call_id):
         return True
-    grows = new.text.startswith(old.text) and _other(new)[: len(_other(old))] == _other(old)
-    calls = [(call.id, call.name) for call in new.tool_calls[: len(old.tool_calls)]]
-    return (
-        not grows
-        or calls != [(call.id, call.name) for call in old.tool_calls]
-        or not all(
-            after.arguments.startswith(before.arguments)
-            for before, after in zip(old.tool_calls, new.tool_calls, strict=False)
-        )
+    others = other_blocks(old)
+    grows = new.text.startswith(old.text) and other_blocks(new)[: len(others)] == others
+    calls_go_on = len(new.tool_calls) >= len(old.tool_calls) and all(
+        (after.id, after.name) == (before.id, before.name) and after.arguments.startswith(before.arguments)
+        for before, after in zip(old.tool_calls, new.tool_calls, strict=False)
     )
+    return not (grows and calls_go_on)
 
 
 def in_order(present: Sequence[StoredMessage], versions: Sequence[StoredMessage]) -> list[Message]:
@@ -274,8 +256,3 @@ def in_order(present: Sequence[StoredMessage], versions: Sequence[StoredMessage]
 
 def _words(message: Message) -> bytes:
     return digest_of(message, with_id=False).words
-
-
-def _other(message: Message) -> list[Block]:
-    blocks = [] if isinstance(message.content, str) else map(dict, message.content)
-    return [block for block in blocks if block.get("type") != "text"]

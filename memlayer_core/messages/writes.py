@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -143,10 +144,9 @@ def apply(
         _change(connection, row.number, splice, now)
         if fresh:
             here = {"session": row.number, "replaced_at": None}
-            placed = zip(named, drafts, positions, strict=True)
             rows = (
                 {**reads.columns_of(row.number, draft), **here, "key": key, "position": position}
-                for key, draft, position in placed
+                for (key, draft), position in zip(fresh, positions, strict=True)
             )
             _STORE.run(connection, *rows)
     if before:
@@ -176,20 +176,14 @@ def _positions_of(
     connection: sa.Connection, row: Any, insertions: Sequence[tuple[int | None, PreparedMessage]]
 ) -> tuple[Any, list[int]]:
     """Return a session's row and the positions of new messages. If no room is left, all get new positions."""
-    positions = [0] * len(insertions)
-    fronts: dict[int | None, list[int]] = {}
-    for place, (front, _) in enumerate(insertions):
-        fronts.setdefault(front, []).append(place)
-    for front, places in fronts.items():
-        first, step = row.next_position, STEP
-        if front is not None:
-            first, step = _gap(connection, row, front, len(places))
+    places: dict[int | None, Iterator[int]] = {}
+    for front, many in Counter(front for front, _ in insertions).items():
+        first, step = (row.next_position, STEP) if front is None else _gap(connection, row, front, many)
         if not step:
-            row = number_anew(connection, row, max(STEP, 2 * len(places)))
+            row = number_anew(connection, row, max(STEP, 2 * many))
             return _positions_of(connection, row, insertions)
-        for number, place in enumerate(places):
-            positions[place] = first + number * step
-    return row, positions
+        places[front] = itertools.count(first, step)
+    return row, [next(places[front]) for front, _ in insertions]
 
 
 def _gap(connection: sa.Connection, row: Any, front: int, count: int) -> tuple[int, int]:
@@ -290,12 +284,11 @@ def _make_findable(
     found = {key: draft for key, draft in drafts if draft.search_text}
     ready = {key: draft.embedding for key, draft in found.items() if draft.embedding is not None}
     number = vectors.add(connection, "message", scope, ready, now, row.number) if ready else None
-    if number is None:
-        ready = {}
-    else:
+    if number is not None:
         filed = [(key, found[key].terms or ()) for key in ready]
         words.insert(connection, [words.owner(number)], filed)
-    others = [(key, one.terms) for key, one in found.items() if key not in ready]
+        found = {key: draft for key, draft in found.items() if draft.embedding is None}
+    others = [(key, draft.terms) for key, draft in found.items()]
     texts.add(connection, "message", scope, others, now, owner=row.number)
 
 
@@ -332,7 +325,6 @@ def append(
     verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
-    repeats: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
@@ -343,7 +335,6 @@ def append(
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
-        repeats: Ids of stored messages that the list has in front of the drafts.
         without: Ids of stored messages that are withdrawn.
     """
     if without:
@@ -351,16 +342,12 @@ def append(
     scope, drafts, named = batch.scope, batch.drafts, batch.own_ids
     # Messages that are not compared with stored ones come at the end: the statement that locks counts them, too.
     is_plain = bool(drafts) and not (named or any(map(instructs, drafts)))
-    counted = reads.lock_and_count(connection, scope, drafts, batch.now) if is_plain else None
+    counted = reads.lock_and_count(connection, batch) if is_plain else None
     row, keys = counted or (_lock(connection, batch), None)
     existing = {one.message.id or "": one for one in reads.list_by_id(connection, scope, row.number, named)}
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
-    splice = messages_splice.append(
-        existing, drafts, in_force, begins=begins, verbatim=verbatim, answers=answers, new_id=new_id
-    )
-    ids, unchanged = (*repeats, *splice.ids), splice.unchanged + len(repeats)
-    splice = dataclasses.replace(splice, ids=ids, unchanged=unchanged)
+    splice = messages_splice.append(existing, drafts, in_force, begins=begins, answers=answers, new_id=new_id)
     apply(connection, scope, row, splice, batch.now, keys)
     return splice.receipt
 
@@ -418,7 +405,7 @@ def edit_message(
 def fork_session(
     connection: sa.Connection,
     scope: Scope,
-    into: str,
+    target: Scope,
     until: str | int | None,
     draft_of: Callable[[Message], PreparedMessage],
     now: datetime,
@@ -436,7 +423,6 @@ def fork_session(
             f"the session {scope.session_id!r} has nothing to fork", hint="Fork it after its first message."
         )
     last = LAST if until is None else _at(connection, scope, until)[1].position
-    target = scope.other_session(into)
     number = reads.make_fork(connection, row, target, now, shards)
     after = begins = 0
     while page := [
@@ -445,7 +431,7 @@ def fork_session(
         if one.position <= last
     ]:
         after = page[-1].position
-        copies = messages_splice.append({}, [draft_of(one.message) for one in page], verbatim=True)
+        copies = messages_splice.append({}, [draft_of(one.message) for one in page])
         positions = apply(connection, target, reads.lock_session(connection, target), copies, now)
         made = reads.list_by_id(connection, target, number, copies.ids)
         keys = {one.key: copy.key for one, copy in zip(page, made, strict=True)}
@@ -498,14 +484,13 @@ def resync(
     in_common = any(past[to].message.role not in SYSTEM_ROLES for to in alignment.matches if to is not None)
     is_the_list = row.messages == len(drafts) and None not in alignment.matches
     if replace_all and not in_common and not is_the_list:
-        splice = messages_splice.start_over(
-            reads.list_where(connection, scope, reads.inside(row.number)), drafts, replaceable
-        )
+        every = reads.list_where(connection, scope, reads.inside(row.number))
+        splice = messages_splice.start_over(every, drafts, replaceable)
     else:
         splice = messages_splice.follow(past, drafts, alignment)
     apply(connection, scope, row, splice, batch.now)
     stored = len(splice.insertions) + len(splice.replacements)
-    return dataclasses.replace(splice.receipt, stored=stored, replaced=len(splice.versions))
+    return replace(splice.receipt, stored=stored, replaced=len(splice.versions))
 
 
 def _align(
@@ -620,11 +605,9 @@ def take_from_list(
         return []
     if first < 0:
         first += count_list(connection, scope, part)
-    found = (
-        reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
-        if first >= 0
-        else []
-    )
+    if first < 0:
+        return []
+    found = reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
     apply(connection, scope, row, messages_splice.remove(found, erase=True), now)
     return found
 
@@ -688,8 +671,10 @@ def hear(connection: sa.Connection, batch: Batch) -> Receipt:
     if first and told[0] not in [digest for digest, _ in past]:
         past = _among(connection, row.number, told, 0)
     known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
-    fresh = dataclasses.replace(batch, drafts=batch.drafts[len(known) :])
-    return append(connection, fresh, verbatim=True, repeats=known)
+    fresh = replace(batch, drafts=batch.drafts[len(known) :])
+    receipt = append(connection, fresh, verbatim=True)
+    ids, unchanged = (*known, *receipt.ids), len(known) + receipt.unchanged
+    return replace(receipt, ids=ids, unchanged=unchanged)
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:
@@ -792,7 +777,7 @@ def is_idle(connection: sa.Connection, before: datetime) -> bool:
 
 
 def end_idle(
-    connection: sa.Connection, before: datetime, limit: int, now: datetime, min_messages: int | None
+    connection: sa.Connection, before: datetime, limit: int, min_messages: int | None
 ) -> list[Session]:
     """End sessions without messages since `before`, the longest idle ones first. Returns them as they were.
 

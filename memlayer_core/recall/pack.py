@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, pairwise, zip_longest
 
 from memlayer_core.messages.preview import ELLIPSIS, truncate_text
-from memlayer_core.storage.terms import index_terms, passages, sentence_starts, sentences
+from memlayer_core.storage.terms import index_terms, passages, sentence_starts
 
 LINE = 100
 """Maximum tokens of a recalled line: a longer message is cut to the part that is relevant to the question."""
@@ -95,15 +95,13 @@ def excerpt(
     """
     if not skip and _fits(text, budget, cost):
         return text
-    spans = [
-        (start, start + len(sentence))
-        for start, sentence in zip(sentence_starts(text), sentences(text), strict=True)
-    ]
-    said = [text[max(start, skip) : end].strip() for start, end in spans if end > skip]
+    starts = sentence_starts(text)
+    parts = [text[max(start, skip) : end].strip() for start, end in pairwise((*starts, len(text)))]
+    said = [part for part in parts if part]
     if not said:
         return ""
     shares = [len(set(index_terms(sentence)).intersection(words)) / max(1, len(words)) for sentence in said]
-    near = _nearness(text, cosines)[-len(said) :]
+    near = _nearness(text, starts, cosines)[-len(said) :]
     bears = [share + cosine for share, cosine in zip(shares, near, strict=True)]
     best = max(range(len(said)), key=bears.__getitem__)
     left = budget - 2 * cost(f"{ELLIPSIS} ")
@@ -123,9 +121,9 @@ def excerpt(
     return f"{ELLIPSIS} " * (first > 0 or skip > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
 
 
-def _nearness(text: str, cosines: Sequence[float]) -> list[float]:
+def _nearness(text: str, starts: Sequence[int], cosines: Sequence[float]) -> list[float]:
     """Return the cosine of the passage that each sentence of a text begins in; zeros if the passages are others."""
-    starts, ends = sentence_starts(text), list(accumulate(map(len, passages(text))))
+    ends = list(accumulate(map(len, passages(text))))
     if len(cosines) != len(ends):
         return [0.0] * len(starts)
     return [cosines[bisect_right(ends, start)] for start in starts]

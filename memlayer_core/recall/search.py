@@ -92,11 +92,6 @@ class SearchScope:
         return self.own.records or self.shared.records
 
     @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to search."""
-        return not (self.own.sessions or self.has_records or self.folders)
-
-    @property
     def texts(self) -> int:
         """How many texts with vectors there are to search."""
         return self.own.texts + self.shared.texts + sum(statistics.texts for _, statistics in self.folders)
@@ -350,8 +345,7 @@ def _eligible_keys(
         return None
     wanted, keys = set(which.kinds), set[int]()
     if not which.tags and (not wanted or "message" in wanted):
-        conditions = conditions_of(which.metadata)
-        keys |= sql.matching_keys(connection, scope.reach, which, conditions)
+        keys |= sql.matching_keys(connection, scope.reach, which)
     types = set() if "record" in wanted else wanted.intersection(TYPES)
     of_records = not (which.speakers or which.metadata) and (not wanted or "record" in wanted or types)
     if scope.has_records and of_records:
@@ -404,15 +398,30 @@ class Line(NamedTuple):
         return "record" if part_of(self.record) is None else "episode"
 
 
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What the conversation that recalls has in front of it.
+
+    Attributes:
+        session: Its session; None before its first message.
+        first: Position of the first turn in the context, or in one of its summaries.
+        messages: The messages in the context.
+        keys: Keys of what the context has, which is not recalled.
+    """
+
+    session: Session | None
+    first: int
+    messages: Sequence[Message]
+    keys: Collection[int]
+
+
 def read_lines(
     connection: Connection,
     rt: Runtime,
     result: SearchResult,
     rows: NDArray[np.int64],
     limit: int,
-    session: Session | None = None,
-    first: int = 0,
-    visible: Sequence[Message] | None = None,
+    visible: Visible | None = None,
 ) -> list[Line]:
     """Read texts in their order, until there are enough that may be shown and say something new.
 
@@ -422,14 +431,13 @@ def read_lines(
         result: What the search found.
         rows: Rows of its texts, the best first.
         limit: How many to return at most.
-        session: The session that recalls; None before its first message. Results of tools in other ones are left out,
-            unless `Settings.recall_tool_results` says so.
-        first: Position of the first turn in the context, or in one of its summaries.
-        visible: Messages that the context already has. None: there is no context. Then repetitions, results of tools
-            and all episodes are found, too.
+        visible: What the context already has. Results of tools in other sessions are left out, unless
+            `Settings.recall_tool_results` says so. None: there is no context. Then repetitions, results of tools and all
+            episodes are found, too.
     """
-    said = dict.fromkeys(terms.fold(one.text) for one in visible or ())
-    previews = [one.text for one in visible or () if ELLIPSIS in one.text]
+    messages, session = (visible.messages, visible.session) if visible is not None else ((), None)
+    said = dict.fromkeys(terms.fold(one.text) for one in messages)
+    previews = [one.text for one in messages if ELLIPSIS in one.text]
     number = session.number if session is not None else 0
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
@@ -438,7 +446,7 @@ def read_lines(
         keys = result.texts.keys[some].tolist()
         read = _read(connection, rt, result.scope, keys)
         if visible is not None and session is not None:
-            read = _without_visible_episodes(connection, read, session, first)
+            read = _without_visible_episodes(connection, read, session, visible.first)
         every = read.values() if visible is not None else ()
         older = sorted((age_of(one.turn.message), terms.fold(one.turn.message.text)) for one in every)
         for row, key in zip(some, keys, strict=True):
@@ -569,10 +577,7 @@ def choose(
     connection: Connection,
     rt: Runtime,
     result: SearchResult,
-    hidden: Collection[int],
-    session: Session | None,
-    first: int,
-    visible: Sequence[Message],
+    visible: Visible,
     line_limit: int | None,
     message: str = "",
 ) -> tuple[list[Line], int]:
@@ -584,18 +589,15 @@ def choose(
         connection: On the snapshot of the search.
         rt: What the memory works with.
         result: What the search found.
-        hidden: Keys of what the context already has.
-        session: The session that recalls; None before its first message.
-        first: Position of the first turn in the context, or in one of its summaries.
-        visible: Messages that the context already has.
+        visible: What the context already has.
         line_limit: How many lines there may be; None: any number.
         message: The message that asks; empty: the caller asks with a query, which may be short.
     """
-    order = result.texts.order(result.scores.total, hidden, _MOST)
+    order = result.texts.order(result.scores.total, visible.keys, _MOST)
     if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, message)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
-    lines = read_lines(connection, rt, result, order, limit, session, first, visible)
+    lines = read_lines(connection, rt, result, order, limit, visible)
     # What is not shown, or is already shown, is not a measure for the others.
     every = np.array([one.row for one in lines], np.int64)
     worth = scoring.told(result.scores, every, line_limit, message)[:line_limit]
@@ -603,7 +605,7 @@ def choose(
         return explain(connection, result, lines), len(worth)
     rows = set(worth.tolist())
     chosen = explain(connection, result, _without_many_episodes([one for one in lines if one.row in rows]))
-    chosen = _with_current_facts(connection, rt, result, chosen, visible)
+    chosen = _with_current_facts(connection, rt, result, chosen, visible.messages)
     return chosen, len(chosen[:line_limit])
 
 
@@ -632,15 +634,13 @@ _CURRENT = Reason("current", "it replaced what a recalled message says")
 def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
     """Leave out episodes of sessions whose own turns are shown, since they say the same, and those beyond three."""
     talks = {(one.turn.scope.namespace, one.turn.scope.session_id) for one in lines if one.record is None}
-    kept, episodes = list[Line](), 0
-    for one in lines:
-        if one.kind == "episode":
-            scope = one.turn.scope
-            if (scope.namespace, scope.session_id) in talks or episodes == _EPISODES:
-                continue
-            episodes += 1
-        kept.append(one)
-    return kept
+    episodes = [
+        one
+        for one in lines
+        if one.kind == "episode" and (one.turn.scope.namespace, one.turn.scope.session_id) not in talks
+    ]
+    shown = {one.turn.key for one in episodes[:_EPISODES]}
+    return [one for one in lines if one.kind != "episode" or one.turn.key in shown]
 
 
 def rerank(
@@ -818,11 +818,7 @@ def recall(
     _check_limits(limit, token_limit)
 
     def worth(connection: Connection, result: SearchResult) -> tuple[list[Line], int]:
-        session = messages_reads.find(connection, scope)
-        seen = _visible_end(connection, session, known)
-        end = session.next_position if session is not None else 0
-        first = min((one.position for one in seen), default=end)
-        return choose(connection, rt, result, {one.key for one in seen}, session, first, known, limit)
+        return choose(connection, rt, result, _visible(connection, scope, known), limit)
 
     lines, notes = yield from _found(rt, scope.reach(), asked, roles, wanted, worth)
     room = recall_budget(rt.settings.max_tokens, rt.settings.recall_tokens)
@@ -838,15 +834,16 @@ def _check_limits(limit: int, token_limit: int | None) -> None:
 _NEWER = 8  # messages at the session's end that the caller may not have yet
 
 
-def _visible_end(
-    connection: Connection, session: Session | None, messages: Sequence[Message]
-) -> list[StoredMessage]:
-    """Return the messages of a session's end that are in the caller's prompt, without the instructions."""
-    if session is None or not messages:
-        return []
+def _visible(connection: Connection, scope: Scope, messages: Sequence[Message]) -> Visible:
+    """Return what the caller's prompt has: messages of the session's end are known by their words, but instructions."""
+    session = messages_reads.find(connection, scope)
+    if session is None:
+        return Visible(None, 0, messages, ())
     words = {(message.role, message.text) for message in messages if message.role not in SYSTEM_ROLES}
-    last = messages_reads.tail_messages(connection, session, None, len(messages) + _NEWER)
-    return [one for _, one in last if (one.message.role, one.message.text) in words]
+    last = messages_reads.tail_messages(connection, session, None, len(messages) + _NEWER) if messages else ()
+    seen = [one for _, one in last if (one.message.role, one.message.text) in words]
+    first = min((one.position for one in seen), default=session.next_position)
+    return Visible(session, first, messages, {one.key for one in seen})
 
 
 # Searches for more hits as long as too few of them pass the caller's filter.

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from memlayer_core.codec import parse_exact
-from memlayer_core.items.check import passes
-from memlayer_core.items.model import Condition
+from memlayer_core.items.check import conditions_of, passes
 from memlayer_core.items.sql import DECLARED, declared_names
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.reads import session_from
@@ -23,17 +22,16 @@ from memlayer_core.storage.tables import IN_FORCE, messages, namespaces, records
 from memlayer_core.storage.vectors import ScopeStatistics
 
 _IN_FORCE = sa.exists().where(records.c.indexed_in == namespaces.c.namespace, records.c.replaced_by.is_(None))
-_HELD = sa.or_(namespaces.c.records > 0, _IN_FORCE)  # a message may say what held once
 _USED = sa.select(sa.literal(1)).where(sessions.c.messages > 0, WITHIN).limit(2).subquery()
+_STATISTICS = {
+    **{name: namespaces.c[name] for name in ("vectors", "shard", "version", "texts", "number")},
+    "sessions": sa.select(sa.func.count()).select_from(_USED).scalar_subquery(),
+    "records": sa.or_(namespaces.c.records > 0, _IN_FORCE),  # a message may say what held once
+}
+"""The columns of a `ScopeStatistics`."""
 _COVERED = (
     namespaces.c.namespace.label("name"),
-    namespaces.c.number.label("namespace_number"),
-    namespaces.c.shard.label("shard"),
-    namespaces.c.vectors.label("vectors"),
-    namespaces.c.texts.label("texts"),
-    namespaces.c.version.label("vectors_version"),
-    _HELD.label("held"),
-    sa.select(sa.func.count()).select_from(_USED).scalar_subquery().label("used"),
+    *(column.label(f"covered_{of}") for of, column in _STATISTICS.items()),
     DECLARED.label("declared"),
 )
 _current = sessions.alias("current")
@@ -56,22 +54,17 @@ class Beginning:
 
     Attributes:
         session: The session; None before its first message.
-        start: Where its window begins.
+        first: Where its window begins: behind an ended part, and behind turns left out before.
         own: Statistics of the user's own data.
         shared: Statistics of the records that users of the tenant share.
         has_folders: Whether folders with items may be the user's.
     """
 
     session: Session | None = None
-    start: int = 0
+    first: int = 0
     own: ScopeStatistics = field(default_factory=ScopeStatistics)
     shared: ScopeStatistics = field(default_factory=ScopeStatistics)
     has_folders: bool = False
-
-    @property
-    def first(self) -> int:
-        """Where the window begins: behind an ended part, and behind turns left out before."""
-        return max(self.start, self.session.memory_start) if self.session is not None else 0
 
 
 def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginning:
@@ -93,15 +86,7 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     rows = {row.name: row for row in _BEGINNING.all(connection, values)}
     mine = rows.get(reach.namespace)
     counted = {
-        name: ScopeStatistics(
-            row.vectors,
-            row.shard,
-            row.vectors_version,
-            row.texts,
-            row.namespace_number,
-            sessions=row.used,
-            records=bool(row.held),
-        )
+        name: ScopeStatistics(**{of: getattr(row, f"covered_{of}") for of in _STATISTICS})
         for name, row in rows.items()
     }
     own, shared = (counted.get(one.namespace, ScopeStatistics()) for one in (reach, reach.commons))
@@ -110,7 +95,8 @@ def beginning(connection: sa.Connection, scope: Scope, size: int = 0) -> Beginni
     if mine is None or mine.number is None:
         return Beginning(own=own, shared=shared, has_folders=has_folders)
     session = session_from(mine)
-    return Beginning(session, session.windows.get(size, 0), own, shared, has_folders)
+    first = max(session.windows.get(size, 0), session.memory_start)
+    return Beginning(session, first, own, shared, has_folders)
 
 
 _SAMPLED = 200  # texts that are read for the languages of a user who has many texts
@@ -120,20 +106,17 @@ _LANGUAGES = Statement(
 )
 
 
-def matching_keys(
-    connection: sa.Connection, reach: Scope, recall_filter: RecallFilter, conditions: Sequence[Condition]
-) -> set[int]:
+def matching_keys(connection: sa.Connection, reach: Scope, recall_filter: RecallFilter) -> set[int]:
     """Return the keys of the messages in a scope that pass a filter, whatever records it wants.
 
     Args:
         connection: In a transaction.
         reach: The scope.
-        recall_filter: Speakers, sessions and times.
-        conditions: What must hold for their metadata.
+        recall_filter: Speakers, sessions, times, and what must hold for their metadata.
     """
-    query = (sa.select(messages.c.key, messages.c.body) if conditions else sa.select(messages.c.key)).join(
-        sessions, sessions.c.number == messages.c.session
-    )
+    conditions = conditions_of(recall_filter.metadata)
+    body = [messages.c.body] if conditions else []
+    query = sa.select(messages.c.key, *body).join(sessions, sessions.c.number == messages.c.session)
     query = query.where(WITHIN, IN_FORCE)
     if recall_filter.speakers:
         said_by = sorted(recall_filter.speakers)

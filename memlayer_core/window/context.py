@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from memlayer_core.errors import LongTermMemoryError, in_short
@@ -18,7 +19,7 @@ from memlayer_core.messages.splice import is_answer
 from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Reason, RecallFilter
 from memlayer_core.recall.pack import MARGIN, shares
-from memlayer_core.recall.search import Line, Question, SearchResult, age_of, check_filter
+from memlayer_core.recall.search import Line, Question, SearchResult, Visible, age_of, check_filter
 from memlayer_core.recall.sql import beginning
 from memlayer_core.runtime import Asking, Runtime
 from memlayer_core.scope import Scope
@@ -270,7 +271,7 @@ def _not_stored(
     """Return the pending messages that are not stored yet. If all are, and more since, the newest question is asked again."""
     pending = [draft.as_message(scope) for draft in drafts]
     named = [draft.message.id or "" for draft in drafts if draft.has_own_id]
-    stored = messages_reads.positions(connection, session, named) if session is not None and named else {}
+    stored = messages_reads.positions(connection, session, named) if session is not None else {}
     new = [one for one in pending if one.message.id not in stored]
     last = stored.get(pending[-1].message.id or "")
     is_answered = session is not None and last is not None and last < session.newest
@@ -300,20 +301,18 @@ def _read(
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
         left = messages_reads.list_by_id(connection, scope, session.number, [*without]) if without else ()
-    seen = Snapshot(connection, rt, scope, begin, searched, limits, page, temporary, newest.pending, left)
-    if newest.is_bare:
-        return seen
-    told, notes = window_view.profile(connection, rt, searched, limits.tokens, page)
-    return replace(seen, profile=told, notes=notes)
+    told = ((), ()) if newest.is_bare else window_view.profile(connection, rt, searched, limits.tokens, page)
+    lists = page, temporary, newest.pending, left
+    return Snapshot(connection, rt, scope, begin, searched, limits, *lists, *told)
 
 
 def _may_recall(seen: Snapshot) -> bool:
     """Return whether there may be messages or records outside the window."""
     session, limits, covered = seen.begin.session, seen.limits, seen.search_scope
+    besides = covered.has_records or bool(covered.folders)
     if session is None or not session.messages:
-        return not covered.is_empty
-    elsewhere = covered.own.sessions > 1 or covered.has_records or covered.folders
-    if elsewhere or seen.begin.first or limits.slides:
+        return besides or covered.own.sessions > 0
+    if besides or covered.own.sessions > 1 or seen.begin.first or limits.slides:
         return True
     # Half of the limit, because another token counter may have counted the stored messages.
     return session.tokens + sum(one.tokens for one in seen.pending) > limits.tokens // 2
@@ -323,18 +322,14 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
     """Return the window, and what is recalled besides."""
     rt, token_limit = seen.rt, seen.limits.tokens
     most = recall_budget(token_limit, rt.settings.recall_tokens)
+    asked = result.question.own.text if result.question.both is None else ""  # else a short one goes on
 
     def selection(view: WindowView, budget: int, reserve: int) -> _Selection:
+        first = view.first if view.summary_first is None else view.summary_first
+        keys = view.keys | {one.key for one in seen.left}
+        visible = Visible(seen.begin.session, first, [part.message for part in view.window], keys)
         lines, line_limit = recall_search.choose(
-            seen.connection,
-            rt,
-            result,
-            view.keys | {one.key for one in seen.left},
-            seen.begin.session,
-            view.first if view.summary_first is None else view.summary_first,
-            [part.message for part in view.window],
-            rt.settings.recall_lines,
-            result.question.own.text if result.question.both is None else "",  # else a short one goes on
+            seen.connection, rt, result, visible, rt.settings.recall_lines, asked
         )
         recall = _recalled(rt, seen.scope, lines[:line_limit], budget)
         recall = replace(recall, notes=result.notes, reserve=reserve)
@@ -397,9 +392,8 @@ def _recalled(rt: Runtime, scope: Scope, lines: Sequence[Line], budget: int) -> 
             chosen, key=lambda one: (kinds.index(one.kind), age_of(one.turn.message), one.turn.key)
         )
         written: list[str] = []
-        for kind, heading in _HEADINGS.items():
-            some = [one.written() for one in in_order if one.kind == kind]
-            written += [heading, *some] if some else []
+        for kind, some in groupby(in_order, key=lambda one: one.kind):
+            written += [_HEADINGS[kind], *(one.written() for one in some)]
         text = block(written, rt.sign(scope))
         tokens = rt.tokens.text(f"{text}\n\n")
         if tokens <= budget:

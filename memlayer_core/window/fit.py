@@ -23,7 +23,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
-from memlayer_core.window.model import Compaction, Context, Part, Placement, WindowView, cost_of, pair
+from memlayer_core.window.model import Compaction, Context, Part, Placement, Recall, WindowView, cost_of, pair
 
 # Groups entries into turns, and finds tool messages without their counterpart.
 
@@ -341,8 +341,7 @@ class _Draft:
         if shape is None or self.tokens <= budget:
             return
         older = [entry for turn in self._groups[: self._current] for entry in turn]
-        newer = sum(len(turn) for turn in self._groups[self._current :])
-        old = older[: max(0, len(older) + newer - shape.last_keep)]
+        old = older[: max(0, len(self._costs) - shape.last_keep)]
         pairs = sum(one.role == other.role != "tool" and not one.calls for one, other in pairwise(older))
         if pairs:
             self._merged = True
@@ -642,20 +641,17 @@ def list_window(
     instructions = in_force(every)
     question = next((at for at in reversed(visible) if every[at].turn_role == "user"), None)
 
-    def show(at: int, reason: Reason) -> Part:
-        stored = at < len(messages)
-        whole = reason is INSTRUCTIONS or at == question or not stored
-        shown, notes = prompt_of(every[at], settings, truncate_with, is_question=whole)
-        return Part(shown, (at,) * stored, (every[at].id or "",), count(shown), (reason, *notes))
+    def show(at: int) -> Part:
+        message, stored = every[at], at < len(messages)
+        reason = INSTRUCTIONS if message.role in SYSTEM_ROLES else RECENT if stored else PENDING
+        whole = reason is not RECENT or at == question
+        shown, notes = prompt_of(message, settings, truncate_with, is_question=whole)
+        return Part(shown, (at,) * stored, (message.id or "",), count(shown), (reason, *notes))
 
-    system = tuple(show(at, INSTRUCTIONS) for at in instructions if every[at].is_told)
+    system = tuple(show(at) for at in instructions if every[at].is_told)
     overhead = cost_of(system)
     check_instructions(overhead, limits.tokens)
-    parts = {
-        at: show(at, RECENT if at < len(messages) else PENDING)
-        for at in visible
-        if every[at].role not in SYSTEM_ROLES
-    }
+    parts = {at: show(at) for at in visible if every[at].role not in SYSTEM_ROLES}
     entries = [Entry.of(at, part.message, part.tokens) for at, part in parts.items()]
     chosen = window(entries, limits, overhead=overhead, compact_to=settings.compact_to)
     places = [entry.position for entry in chosen.entries]
@@ -663,4 +659,4 @@ def list_window(
     first = places[0] if leaves else 0
     view = WindowView(first, system, tuple(parts[at] for at in places), reasons=chosen.reasons)
     left = tuple(one for at, one in enumerate(messages) if at >= first or at in instructions)
-    return view.context(settings.recall_placement, limits.tokens), left
+    return view.context(settings.recall_placement, limits.tokens, Recall()), left

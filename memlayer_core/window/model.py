@@ -150,10 +150,9 @@ class Context(Viewable):
                 composed[-1] = put_after(composed[-1], text)
             elif text:
                 composed.append(create("system", text))
-        over = older if self.placement == "user" else ""
         questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
         asked = max(questions, default=None)  # providers want results in front of other content
-        recalled = self.recall if self.placement == "user" else ""
+        over, recalled = (older, self.recall) if self.placement == "user" else ("", "")
         first = [over] if over and not (turns and turns[0].role == "user") else []
         first += [recalled] if recalled and asked is None else []
         if first:
@@ -332,7 +331,7 @@ class WindowView:
         self,
         placement: Placement,
         token_limit: int,
-        recall: Recall | None = None,
+        recall: Recall,
         notes: tuple[Reason, ...] = (),
         scope: Scope | None = None,
     ) -> Context:
@@ -341,11 +340,10 @@ class WindowView:
         Args:
             placement: Where the recall goes.
             token_limit: The most tokens that the context may cost.
-            recall: What is recalled; None: nothing.
+            recall: What is recalled.
             notes: What else is true of the context.
             scope: The conversation; None: it is not in a journal.
         """
-        recalled = recall or Recall()
 
         def of(*kinds: PieceKind) -> tuple[Piece, ...]:
             return tuple(part.piece(kind) for kind in kinds for part in getattr(self, kind))
@@ -357,10 +355,10 @@ class WindowView:
             window=tuple(part.message for part in self.window if part.keys),
             pending=tuple(part.message for part in self.window if not part.keys),
             temporary=tuple(part.message for part in self.temporary),
-            recall=recalled.text,
+            recall=recall.text,
             placement=placement,
-            pieces=(*of("system", "profile", "summary"), *recalled.pieces, *of("window", "temporary")),
-            tokens=self.tokens + recalled.tokens,
+            pieces=(*of("system", "profile", "summary"), *recall.pieces, *of("window", "temporary")),
+            tokens=self.tokens + recall.tokens,
             token_limit=token_limit,
             reasons=(*self.reasons, *notes),
             scope=scope,

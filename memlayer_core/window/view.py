@@ -465,10 +465,10 @@ def _lines(rt: Runtime, records: Mapping[int, Record]) -> dict[int, str]:
         key: render.fact_line(*label_and_value(records[key], has_day=records[key].memory_id in disputed))
         for key in facts
     }
-    others = {key: record for key, record in records.items() if not is_line(record)}
     lines |= {
         key: render.quote_line(record.date, record.type, record.text, "user", nature_of(record))
-        for key, record in others.items()
+        for key, record in records.items()
+        if not is_line(record)
     }
     try:
         return {key: rt.redact(text) for key, text in lines.items()}
