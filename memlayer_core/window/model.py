@@ -153,8 +153,9 @@ class Context(Viewable):
         questions = (at for at, one in enumerate(turns) if one.role == "user" and not one.answers)
         asked = max(questions, default=None)  # providers want results in front of other content
         over, recalled = (older, self.recall) if self.placement == "user" else ("", "")
-        first = [over] if over and not (turns and turns[0].role == "user") else []
-        first += [recalled] if recalled and asked is None else []
+        alone = [recalled] if recalled and asked is None else []
+        has_place = turns and turns[0].role == "user" and not alone
+        first = [*([over] if over and not has_place else []), *alone]
         if first:
             composed.append(create("user", "\n\n".join(first)))
         for at, message in _results_behind_calls(everything):

@@ -303,3 +303,6 @@ def test_what_stands_in_blocks_is_in_openais_form_and_results_are_no_questions(m
     assert told[2] == {"role": "tool", "tool_call_id": "t1", "content": "found"}
     assert len(chat.context(policy={"max_rounds": 2}).window) == 5
     assert [one.text for one in chat.context(policy={"max_rounds": 1}).window] == ["Thanks."]
+    parts = {"summary": Message("user", "SUMMARY"), "recall": "RECALL"}
+    bare = replace(chat.context(), window=(Message("user", (result,)),), **parts)
+    assert bare.to_openai()[0] == {"role": "user", "content": "SUMMARY\n\nRECALL"}
