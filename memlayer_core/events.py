@@ -19,19 +19,9 @@ from memlayer_core.show import Report
 logger = logging.getLogger("memlayer")
 
 Source = Literal[
-    "journal",
-    "erasure",
-    "index",
-    "embedder",
-    "reranker",
-    "summarizer",
-    "summaries",
-    "tokenizer",
-    "redactor",
-    "worker",
-    "learning",
-    "long-term memory",
-]
+    "journal", "erasure", "index", "embedder", "reranker", "summarizer", "summaries", "tokenizer", "redactor", "worker",
+    "learning", "long-term memory",
+]  # fmt: skip
 
 
 class Event:

@@ -184,19 +184,16 @@ class Settings(Limits, BaseSettings):
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
-        except ValidationError as problem:
-            errors = "; ".join(
-                f"`{'.'.join(map(str, error['loc']))}`: {error['msg']} (got {repr_of(error['input'])})"
-                for error in problem.errors()
-            )
+        except (ValidationError, SettingsError) as problem:
+            wrong = str(problem)
+            if isinstance(problem, ValidationError):
+                wrong = "; ".join(
+                    f"`{'.'.join(map(str, error['loc']))}`: {error['msg']} (got {repr_of(error['input'])})"
+                    for error in problem.errors()
+                )
             raise ConfigurationError(
-                f"settings cannot be used: {errors}",
+                f"settings cannot be used: {wrong}",
                 hint="Correct the named setting, or the MEMLAYER_ environment variable of that name.",
-            ) from None
-        except SettingsError as problem:
-            raise ConfigurationError(
-                f"a setting of the environment cannot be read: {problem}",
-                hint="Several values are a JSON list: MEMLAYER_TELEMETRY='[\"spans\"]'.",
             ) from None
 
     def replace(self, **changes: Any) -> Self:
