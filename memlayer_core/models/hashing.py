@@ -20,17 +20,12 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memlayer_core.models.foreign import BlockingEmbedder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from memlayer_core.seams import FloatVector
-
+from memlayer_core.seams import FloatVector
 
 DIMENSION = 1024
 IDENTITY = f"hashing-{DIMENSION}-v1"
