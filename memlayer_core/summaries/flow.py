@@ -88,9 +88,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
         raise ConfigurationError(
             "no model sums up messages in this memory", hint="`Memory.open(path, model=…)` names one."
         )
-    lines = [
-        summaries_prompt.line_of(message) for message in told if summaries_prompt.is_conversation(message)
-    ]
+    lines = [summaries_prompt.line_of(one) for one in filter(summaries_prompt.is_conversation, told)]
     if not lines:
         return before
     bill = ModelUsage(rt, rt.summarizer)
@@ -165,12 +163,9 @@ def _next(connection: Connection, job: jobs.Job) -> tuple[Session | None, _Task 
     before = summaries_sql.in_force(connection, session)
     start = max(session.memory_start, before.until + 1 if before is not None else 0)
     page = messages_reads.history(connection, session, start - 1, _PAGE)
-    told = [
-        one
-        for one in page
-        if one.position < session.summary_due and summaries_prompt.is_conversation(one.message)
-    ]
-    more = len(page) == _PAGE and page[-1].position < session.summary_due
+    due = [one for one in page if one.position < session.summary_due]
+    told = [one for one in due if summaries_prompt.is_conversation(one.message)]
+    more = len(due) == _PAGE
     messages, rounds = summaries_prompt.first_rounds(told, INPUT_TOKENS, more=more)
     if not messages:
         return session, None
@@ -352,10 +347,9 @@ def write_episode(rt: Runtime, job: jobs.Job) -> None:
             rt.db.write(jobs.spend, bill.costs, scope.namespace)
             rt.health.down("summarizer", str(problem))
         raise
-    spent = bill.costs
-    if spent:
+    if bill.costs:
         rt.health.up("summarizer")
-    record = rt.db.write(records_writes.store_episode, episode, made, spent, job, rt.now(), rt.shards)
+    record = rt.db.write(records_writes.store_episode, episode, made, bill.costs, job, rt.now(), rt.shards)
     if record is not None:
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 
