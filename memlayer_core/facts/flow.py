@@ -143,6 +143,13 @@ def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[fa
     return ViewList("Calls", rt.db.read(reads.newest_outcomes, reach, limit, offset))
 
 
+def note(
+    rt: Runtime, scope: Scope, task: facts_model.Task, outcome: facts_model.LedgerOutcome, **more: Any
+) -> None:
+    """Write what a call did into the ledger. `more` are other fields of a `LedgerEntry`."""
+    rt.db.write(reads.note_outcome, scope, rt.now(), task, outcome, **more)
+
+
 def _why(connection: Connection, rt: Runtime, reader: facts_model.Reader, record_id: str) -> facts_model.Why:
     place = reader.reach.namespace, facts_model.ordinal_of(record_id)[1]
 
@@ -284,8 +291,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
                 return _store(rt, scope, *words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
-    result = {"reason": reason, "record_ids": (record.memory_id,)}
-    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", **result)
+    note(rt, scope, "record", "stored", reason=reason, record_ids=(record.memory_id,))
     return AssertionReport(record.memory_id, reason)
 
 
@@ -319,7 +325,7 @@ def correct(
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
     revised = revise(rt, scope, record_id, text, (), fields, place and (place[0].key, *place[1:]))
-    rt.db.write(reads.note_outcome, scope, rt.now(), "correct", "stored", record_ids=(record_id,))
+    note(rt, scope, "correct", "stored", record_ids=(record_id,))
     return revised
 
 
@@ -336,8 +342,7 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
         _words_of_user(rt, scope, "forget", by_user, quote, None)
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
-    gone = tuple(record.memory_id for record in records)
-    rt.db.write(reads.note_outcome, scope, rt.now(), "forget", "deleted", record_ids=gone)
+    note(rt, scope, "forget", "deleted", record_ids=tuple(record.memory_id for record in records))
     rt.wake()
 
 
@@ -390,8 +395,7 @@ def _words_of_user(
     except facts_model.RefusedError as problem:
         if record.is_inferred:
             return None
-        result = {"reason": str(problem), "record_ids": (record.memory_id,)}
-        rt.db.write(reads.note_outcome, scope, rt.now(), verb, "refused", **result)
+        note(rt, scope, verb, "refused", reason=str(problem), record_ids=(record.memory_id,))
         raise InvalidRecordError(
             f"{record.memory_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
             hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
@@ -424,8 +428,8 @@ def _store(
     try:
         stored = rt.db.write(enter)
     except facts_model.RefusedError as problem:
-        rt.db.write(reads.note_outcome, scope, rt.now(), "record", "refused", reason=str(problem))
+        note(rt, scope, "record", "refused", reason=str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
-    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", record_ids=(stored.memory_id,))
+    note(rt, scope, "record", "stored", record_ids=(stored.memory_id,))
     return AssertionReport(stored.memory_id)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
-from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts import writes as records_writes
 from memlayer_core.facts.check import new_record
-from memlayer_core.facts.flow import prepare_record
+from memlayer_core.facts.flow import note, prepare_record
 from memlayer_core.facts.model import Record, SideTask
 from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
@@ -229,8 +229,7 @@ def _refused(rt: Runtime, scope: Scope, faults: tuple[str, ...], what: str, *, g
         return
     wrong = f"the model's answers were refused ({', '.join(faults)})"
     model = None if rt.summarizer is None else rt.summarizer.name
-    result = {"reason": f"without {what}: {wrong}", "model": model}
-    rt.db.write(records_reads.note_outcome, scope, rt.now(), "summarize", "gave up", **result)
+    note(rt, scope, "summarize", "gave up", reason=f"without {what}: {wrong}", model=model)
     rt.health.down("summaries", f"turns of session {session_id!r} are without {what}: {wrong}")
 
 
