@@ -21,7 +21,6 @@ from memlayer_core.scope import Scope
 
 # Writes the prompt that asks a model for facts: the day, the known facts, and the lines of a conversation.
 
-_SPACE = re.compile(r"\s+")
 _LEAST = 8  # tokens of a line that are always shown
 _CONTEXT = 60  # tokens that a line without a number may have
 _QUOTE = 80  # characters that a known fact's value may have, and its sentence, too
@@ -56,10 +55,8 @@ def prompt_of(
     """
     head = _fit([(line, budget) for line in facts_prompt(now, facts).splitlines()], budget // 3, cost)
     left = budget - sum(cost(text) + 1 for text in head) - cost("Conversation:")
-    limits = (budget if line.number is not None else _CONTEXT for line in lines)
-    return "\n".join(
-        [*head, "Conversation:", *_fit([*zip(map(_line, lines), limits, strict=True)], left, cost)]
-    )
+    said = [(_line(line), budget if line.number is not None else _CONTEXT) for line in lines]
+    return "\n".join([*head, "Conversation:", *_fit(said, left, cost)])
 
 
 def retry_prompt(prompt: str, problem: str) -> str:
@@ -82,7 +79,7 @@ def _line(line: Line) -> str:
 
 def _one_line(text: str) -> str:
     """Return a text without line breaks, so that nothing in it looks like another line."""
-    return _SPACE.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def _fit(lines: Sequence[tuple[str, int]], budget: int, cost: Callable[[str], int]) -> list[str]:
