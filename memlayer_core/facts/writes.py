@@ -33,7 +33,7 @@ from memlayer_core.facts.model import (
     session_of,
 )
 from memlayer_core.facts.reconcile import reconcile
-from memlayer_core.messages.reads import ever_inside, lock_messages
+from memlayer_core.messages.reads import ever_inside, inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
@@ -124,8 +124,8 @@ def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: dat
 def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
     """Return the rows of all versions of a user's records; only of an agent, or of a session and those below it, if named."""
     session = reach.session_id
-    inside = sa.true() if session is None else statements.is_within(records.c.session_id, session)
-    query = sa.select(records).where(reads.OWN, inside).order_by(records.c.ordinal, records.c.version)
+    part = sa.true() if session is None else statements.is_within(records.c.session_id, session)
+    query = sa.select(records).where(reads.OWN, part).order_by(records.c.ordinal, records.c.version)
     return list(connection.execute(query, statements.reach_parameters(reach.reach())))
 
 
@@ -342,9 +342,8 @@ def begin(
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
     told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
-    if len(connection.scalars(told).all()) < min_messages:
-        return
-    _add_part(connection, session.number, first, last)
+    if len(connection.scalars(told).all()) >= min_messages:
+        _add_part(connection, session.number, first, last)
 
 
 def append_episode(
@@ -419,8 +418,7 @@ def _tie(connection: sa.Connection, session: int, ends: Sequence[str], ordinal: 
     """Note the part of its session that an episode in force is about, if that is not known yet."""
     known = sa.exists().where(_of(session), summaries.c.ordinal == ordinal)
     named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
-    these = sa.select(messages.c.position).where(named, IN_FORCE)
-    at = connection.scalars(these).all()
+    at = connection.scalars(sa.select(messages.c.position).where(named, IN_FORCE)).all()
     if at and not connection.scalar(sa.select(known)):
         _add_part(connection, session, min(at), max(at), ordinal)
 
@@ -468,8 +466,7 @@ _TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden on
 
 
 def _inside(session: int, first: int, until: int) -> Any:
-    here = messages.c.session == session, IN_FORCE
-    return sa.and_(*here, messages.c.position.between(first, until))
+    return sa.and_(inside(session), messages.c.position.between(first, until))
 
 
 def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
@@ -854,8 +851,8 @@ def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
 
 def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back the records whose evidence is in a session that is deleted."""
-    inside = sa.select(messages.c.key).where(ever_inside(session))
-    withdraw_evidence(connection, evidence.c.message.in_(inside), now)
+    every = sa.select(messages.c.key).where(ever_inside(session))
+    withdraw_evidence(connection, evidence.c.message.in_(every), now)
 
 
 # Counts and deletes archived records of all users, in SQL. Each function runs in its caller's transaction.
@@ -872,9 +869,9 @@ _ARCHIVED = sa.and_(
 def count_archived(connection: sa.Connection, settings: Settings, at: datetime) -> tuple[int, int]:
     """Return how many records of all users have faded at a moment, and how many have expired."""
     faded = sa.and_(sa.not_(_EXPIRED), sa.not_(reads.KEPT))
-    totals = [sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
-    row = connection.execute(sa.select(*totals).where(_IN_FORCE), _values(settings, at, 0)).one()
-    return int(row[0]), int(row[1])
+    both = [sa.func.count().filter(one) for one in (faded, _EXPIRED)]
+    row = connection.execute(sa.select(*both).where(_IN_FORCE), _values(settings, at, 0)).one()
+    return row[0], row[1]
 
 
 def delete_archived(
@@ -984,12 +981,8 @@ def queue(
 
 def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
     """Make the messages that wait in a session due, since it ends."""
-    storage_jobs.gather(
-        connection,
-        "learn",
-        storage_jobs.Stretch(session.number, 0, LAST),
-        lambda _: statements.from_micros(0),
-    )
+    whole = storage_jobs.Stretch(session.number, 0, LAST)
+    storage_jobs.gather(connection, "learn", whole, lambda _: statements.from_micros(0))
 
 
 register(Follower(_follow_facts, _drop_facts, _hurry_rest))
