@@ -108,7 +108,7 @@ def records(
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles)
     check_page(record_filter.limit, record_filter.offset)
-    check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
+    check.check_filter(record_filter)
     with errors_as(InvalidRecordError):
         moment = with_offset(record_filter.as_of, "as_of")
     found = rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment))
@@ -196,8 +196,6 @@ def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Recor
 
 def _others(record_id: str, merge: object) -> list[str]:
     others = list(dict.fromkeys(check.list_of("merge", merge)))
-    for one in (record_id, *others):
-        facts_model.ordinal_of(one)
     if record_id in others:
         raise InvalidRecordError(
             f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
@@ -347,7 +345,6 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
 
 
 def _record(rt: Runtime, scope: Scope, record_id: str) -> facts_model.Record:
-    facts_model.ordinal_of(record_id)
     reader = reader_of(rt, scope.reach(), ())
     found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(record_id, limit=1))
     if not found:
