@@ -110,12 +110,10 @@ def _begin(rt: Runtime, jobs: Sequence[storage_jobs.Job], model: LanguageModel |
     """Return the messages of jobs as a batch; None if a model should read nothing in them, or not today."""
     # Messages with a deleted record are left out: their words are not read again.
     rows = rt.db.read(reads.from_users, sorted(job.subject for job in jobs), unread=True)
-    words: dict[int, str] = {}
-    if rows and model is not None:
-        namespace, most = rows[0].namespace, rt.settings.indexed_characters
-        # Texts are redacted before the cut, which could divide what the redactor looks for.
-        words = {row.key: rt.own_words(namespace, row.text[: 2 * most])[:most] for row in rows}
-    rows = [row for row in rows if words.get(row.key, "").strip()]
+    most = rt.settings.indexed_characters
+    # Texts are redacted before the cut, which could divide what the redactor looks for.
+    words = {row.key: rt.own_words(row.namespace, row.text[: 2 * most])[:most] for row in rows}
+    rows = [row for row in rows if words[row.key].strip()]
     if not rows or model is None:
         rt.db.write(storage_jobs.finish, jobs)
         return None

@@ -303,16 +303,14 @@ def _dated(record: Record, operation: Operation, line: Line) -> Record:
             until = min(until, said_at)
     if since is not None and until is not None and until <= since:
         raise RefusedError("it ends before it begins")
-    began = since if since is not None else said_at if record.key is not None else None
-    if until is not None and began is not None and until <= began:
-        began = since
+    is_past = until is not None and until <= said_at
     return replace(
         record,
         first_observed=said_at,
         occurred_at=said_at,
-        valid_from=began,
-        valid_until=until if until is None or until <= said_at else None,
-        expires_at=until if until is not None and until > said_at else None,
+        valid_from=said_at if since is None and record.key is not None and not is_past else since,
+        valid_until=until if is_past else None,
+        expires_at=None if is_past else until,
     )
 
 
