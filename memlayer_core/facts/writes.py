@@ -261,11 +261,9 @@ def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now:
 
 def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
     """Delete everything by which these records are found."""
-    by_namespace: dict[str, list[int]] = {}
-    for row in rows:
-        by_namespace.setdefault(row.indexed_in, []).append(row.number)
-    for namespace, some in sorted(by_namespace.items()):
-        texts.remove(connection, namespace, some, now)
+    home = attrgetter("indexed_in")
+    for namespace, some in groupby(sorted(rows, key=home), key=home):
+        texts.remove(connection, namespace, [row.number for row in some], now)
 
 
 def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
@@ -546,8 +544,7 @@ def remember(
         _close(connection, old, ordinal, until, now)
     elif until is not None:  # it is new, and of the past
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
-    is_filed = statement.quote is None and record.replaced_by is None
-    made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
+    made = add_version(connection, record, ordinal, now, shards, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
 
@@ -570,13 +567,8 @@ def _decide(rows: Sequence[Any], statement: Claim, now: datetime) -> tuple[Decis
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
     """Return a fact that had ended before it was said. If nobody said when it began, it has no beginning."""
     began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
-    return replace(
-        record,
-        valid_from=began,
-        valid_until=until,
-        replaced_by=memory_id(record.user_id, ordinal),
-        always=False,
-    )
+    itself = memory_id(record.user_id, ordinal)
+    return replace(record, valid_from=began, valid_until=until, replaced_by=itself, always=False)
 
 
 def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime, shards: int) -> Record:
@@ -602,12 +594,11 @@ def _close(
     connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
     """Take facts out of force. If `until` is later, they end by the clock. Without `until` they were never true."""
-    closed = {"valid_until": None if until is None else to_micros(until)}
+    closed = {"valid_until": None if until is None else to_micros(until), "updated_at": to_micros(now)}
     if until is None or until <= now:
         take_away(connection, rows, now)
         closed["replaced_by"] = successor
-    numbers = [row.number for row in rows]
-    _set(connection, records, records.c.number.in_(numbers), **(closed | {"updated_at": to_micros(now)}))
+    _set(connection, records, records.c.number.in_([row.number for row in rows]), **closed)
 
 
 def _gives_way(row: Any) -> Any:
@@ -911,10 +902,8 @@ def _with_predecessors(
     """Return the numbers of records, and of all that they replaced, since these would be in force again without them."""
     every = found = {row.ordinal for row in heads}
     while found:
-        before = sa.select(records.c.ordinal).where(
-            records.c.namespace == owner.namespace, records.c.replaced_by.in_(found), *conditions
-        )
-        found = set(connection.scalars(before)) - every
+        gave_way = records.c.namespace == owner.namespace, records.c.replaced_by.in_(found), *conditions
+        found = set(connection.scalars(sa.select(records.c.ordinal).where(*gave_way))) - every
         every = every | found
     return every
 
