@@ -79,8 +79,7 @@ def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """Return the checksums of a word and of its parts, and what each weighs: two arrays of one length."""
     weight = _DAMPED if word in _COMMON else 1.0
     fenced = f"<{word[:_WORD_CHARACTERS]}>" if len(word) > 1 else ""
-    places = [(at, at + long) for long in _PART_LENGTHS for at in range(len(fenced) - long + 1)]
-    parts = [fenced[first:end] for first, end in places]
+    parts = [fenced[at : at + long] for long in _PART_LENGTHS for at in range(len(fenced) - long + 1)]
     spelled = [f"{place} {word}" for place in range(_PLACES)] + [f"part {part}" for part in parts]
     codes = np.array([_code(feature) for feature in spelled], dtype=np.uint32)
     weights = np.full(len(codes), weight * _PARTS / math.sqrt(max(1, len(parts))))

@@ -563,10 +563,6 @@ def _as_count(answer: object) -> int | None:
 
 def _as_json(block: Any) -> str:
     try:
-        return json.dumps(block, ensure_ascii=False, default=_as_plain)
+        return json.dumps(block, ensure_ascii=False, default=reprlib.repr)
     except (TypeError, ValueError, RecursionError):  # keys that are not text, circles, too deep
         return reprlib.repr(block)
-
-
-def _as_plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else reprlib.repr(value)

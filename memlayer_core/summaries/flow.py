@@ -118,7 +118,7 @@ def summaries(rt: Runtime, scope: Scope, *, all_versions: bool) -> list[Summary]
 
 
 def summarize(
-    rt: Runtime, job: jobs.Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
+    rt: Runtime, job: jobs.Job, side_task: Callable[[Sequence[int]], SideTask | None] = lambda _: None
 ) -> None:
     """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
 
@@ -137,8 +137,7 @@ def summarize(
     if task is None:
         rt.db.write(summaries_sql.close, session, job)
         return
-    keys = [stored.key for stored in task.messages]
-    also = side_task(keys) if side_task is not None else None
+    also = side_task([stored.key for stored in task.messages])
     least = rt.episode_minimum
     closes = least is not None and sum(not is_task(one.message) for one in task.messages) >= least
     bill = ModelUsage(rt, rt.summarizer)
