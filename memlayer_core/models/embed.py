@@ -131,14 +131,12 @@ def _calls_of(choice: Any) -> _Calls:
     """
     if isinstance(choice, type):
         raise _no_embedder(choice)
+    aquery = getattr(choice, "aembed_query", None)
     if isinstance(getattr(choice, "identity", None), str) and has(choice, "embed", "embed_query"):
-        return _Calls(
-            choice.identity, choice.embed, choice.embed_query, getattr(choice, "aembed_query", None)
-        )
+        return _Calls(choice.identity, choice.embed, choice.embed_query, aquery)
     if has(choice, "embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
         identity = _identity("langchain", path_of(type(model)), lambda name: getattr(model, name, None))
-        aquery = getattr(choice, "aembed_query", None)
         return _Calls(identity, choice.embed_documents, choice.embed_query, aquery)
     if has(choice, "get_text_embedding_batch", "get_query_embedding"):
         named = choice.class_name() if has(choice, "class_name") else type(choice).__name__

@@ -89,11 +89,10 @@ def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
 
 def _vector(text: str, ballast: float) -> FloatVector:
     words = _WORD.findall(unicodedata.normalize("NFKC", text[:_CHARACTERS]).casefold())
-    counts = Counter(words)
     pairs = Counter(pair for pair in pairwise(words) if not (pair[0] in _COMMON and pair[1] in _COMMON))
     codes = [np.array([_code(f"pair {one} {two}") for one, two in pairs], dtype=np.uint32)]
     weights = [np.array([_PAIR * (1 + math.log(often)) for often in pairs.values()])]
-    for word, often in counts.items():
+    for word, often in Counter(words).items():
         its_codes, its_weights = _features(word)
         codes.append(its_codes)
         weights.append(its_weights if often == 1 else its_weights * (1 + math.log(often)))
