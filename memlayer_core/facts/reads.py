@@ -99,11 +99,10 @@ WORTH = sa.case(
 def limits_of(settings: Settings) -> dict[str, float]:
     """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
     above = settings.recall_importance + check.TOLERANCE
-    least = settings.recall_confidence - check.TOLERANCE
     return {
         "above": above,
         "above_faded": _fading_to(above),
-        "least": least,
+        "least": settings.recall_confidence - check.TOLERANCE,
         "kept_importance": _fading_to(settings.archive_importance - check.TOLERANCE),
         "kept_decay_score": _fading_to(settings.archive_decay_score - check.TOLERANCE),
     }
@@ -141,9 +140,10 @@ def terms_of(record: Record) -> Sequence[str]:
 def columns_of(record: Record) -> dict[str, Any]:
     """Return the columns of a version of a record, without its numbers and without its recalls, which others note."""
     owner, replaced_by = record.owner, record.replaced_by
+    labels = _allowed(record) | {tag_label(tag) for tag in record.tags}
     return {
         **{name: getattr(record, name) for name in _PLAIN},
-        **{name: _micros(getattr(record, name)) for name in ("created_at", "updated_at", *_HELD_TIMES)},
+        **{name: in_micros(getattr(record, name)) for name in ("created_at", "updated_at", *_HELD_TIMES)},
         "namespace": owner.namespace,
         "bucket": owner.session_bucket,
         "indexed_in": index_scope(record).namespace,
@@ -151,7 +151,7 @@ def columns_of(record: Record) -> dict[str, Any]:
         "digest": check.digest(record),
         "about": check.about(record),
         "visibility": record.access_control.visibility,
-        "labels": _labels_of(record),
+        "labels": f" {' '.join(sorted(labels))} ",  # each between two spaces
         "subject": None if record.subject is None else check.fold(record.subject),
         "always": int((record.always or record.type == "profile") and record.archived_because is None),
         "importance_halvings": check.importance_halvings(record),
@@ -159,11 +159,6 @@ def columns_of(record: Record) -> dict[str, Any]:
         "text": record.raw,
         "body": json_text(_body(record)),
     }
-
-
-def _labels_of(record: Record) -> str:
-    """Return the labels of a record, of its allowed users and roles and of its tags, each between two spaces."""
-    return f" {' '.join(sorted(_allowed(record) | {tag_label(tag) for tag in record.tags}))} "
 
 
 def readers_of(record: Record) -> list[str]:
@@ -178,6 +173,7 @@ def readers_of(record: Record) -> list[str]:
 
 
 def _allowed(record: Record) -> set[str]:
+    """Return the labels of the users and roles that a record names."""
     access, tenant_id = record.access_control, record.tenant_id
     users = {Scope(user, tenant_id=tenant_id).user_bucket for user in access.allowed_users}
     return users | {_role_label(tenant_id, role) for role in access.allowed_roles}
@@ -230,7 +226,7 @@ def _body(record: Record) -> dict[str, Any]:
     said = {name: getattr(record, name) for name in (*_BODY, *LISTS)}
     dated = {name: getattr(record, name) for name in (*_HELD_TIMES, *_SAID_TIMES)}
     offsets = {name: statements.offset_of(moment) for name, moment in dated.items() if moment is not None}
-    said |= {name: _micros(dated[name]) for name in _SAID_TIMES}
+    said |= {name: in_micros(dated[name]) for name in _SAID_TIMES}
     said |= {
         "structured": plain(record.structured),
         "utc_offsets": offsets if any(offsets.values()) else None,
@@ -241,7 +237,8 @@ def _body(record: Record) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, (), []) and value is not False}
 
 
-def _micros(moment: datetime | None) -> int | None:
+def in_micros(moment: datetime | None) -> int | None:
+    """Return a time as a column has it."""
     return None if moment is None else statements.to_micros(moment)
 
 
@@ -286,28 +283,21 @@ _TOLD = sa.and_(
 _later = records.alias()
 _of_same = _later.c.namespace == records.c.namespace, _later.c.ordinal == records.c.ordinal
 _NEWEST = ~sa.exists().where(*_of_same, _later.c.version > records.c.version)
+_ends = records.c.valid_until.is_not(None)
 _HELD = sa.and_(
     _TOLD,
     _NEWEST,
-    sa.or_(_IN_FORCE, records.c.valid_until.is_not(None)),
-    sa.or_(
-        records.c.valid_from.is_not(None), records.c.valid_until.is_not(None), records.c.created_at <= _NOW
-    ),
+    sa.or_(_IN_FORCE, _ends),
+    sa.or_(_ends, records.c.valid_from.is_not(None), records.c.created_at <= _NOW),
 )
 """The condition that records were true at a moment. They may have ended since. What was corrected was never true."""
 
 
 def _grant(count: int) -> Any:
     """Return the condition that records are shared, and a reader with so many labels may see them."""
-    space = sa.literal_column("' '", sa.Text)
-    labels = [space.concat(sa.bindparam(f"label_{place}")).concat(space) for place in range(count)]
-    allowed = sa.or_(*map(records.c.labels.contains, labels))
-    return sa.and_(
-        records.c.indexed_in == sa.bindparam("commons"),
-        sa.or_(records.c.visibility == "public", allowed),
-        _AGENT,
-        _LANE,
-    )
+    labels = [sa.bindparam(f"label_{place}", type_=sa.Text) for place in range(count)]
+    allowed = sa.or_(records.c.visibility == "public", *map(records.c.labels.contains, labels))
+    return sa.and_(records.c.indexed_in == sa.bindparam("commons"), allowed, _AGENT, _LANE)
 
 
 def _visible(count: int) -> Any:
@@ -324,12 +314,9 @@ def _visible_query(count: int) -> ListStatement:
 
 @cache
 def _shared_query(count: int) -> Statement:
-    return Statement(
-        sa.select(*vectors.COLUMNS)
-        .join(records, records.c.number == texts.c.key)
-        .where(texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count))
-        .order_by(texts.c.key)
-    )
+    shared = sa.select(*vectors.COLUMNS).join(records, records.c.number == texts.c.key)
+    here = texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count)
+    return Statement(shared.where(*here).order_by(texts.c.key))
 
 
 _PROFILE = Statement(
@@ -394,10 +381,8 @@ def _change_query(count: int) -> ListStatement:
         former.c.replaced_by != former.c.ordinal,
         former.c.updated_at > former.c.created_at,
     )
-    holds = (
-        again.c.digest == former.c.digest,
-        again.c.replaced_by.is_(None),
-        again.c.number != former.c.number,
+    holds = sa.exists().where(
+        again.c.digest == former.c.digest, again.c.replaced_by.is_(None), again.c.number != former.c.number
     )
     return ListStatement(
         sa.select(
@@ -408,8 +393,7 @@ def _change_query(count: int) -> ListStatement:
         .select_from(evidence)
         .join(former, sa.and_(*rests))
         .outerjoin(records, sa.and_(*follows, _visible(count)))
-        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held)
-        .where(~sa.exists().where(*holds))
+        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held, ~holds)
         .order_by("at")
     )
 
@@ -431,13 +415,14 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> vectors.TextCol
 
 def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
-    mine: Any = OWN if which.all_versions else sa.and_(OWN, _IN_FORCE)
-    if which.every and not which.all_versions:  # also what ended without another fact in its place
-        mine = sa.and_(OWN, _NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
     if which.as_of is not None:
         reader, mine = replace(reader, now=which.as_of), sa.and_(OWN, _HELD, _FREE)
-    elif not (which.all_versions or which.every):
-        mine = sa.and_(mine, _TOLD, _FREE)
+    elif which.all_versions:
+        mine = OWN
+    elif which.every:  # also what ended without another fact in its place
+        mine = sa.and_(OWN, _NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
+    else:
+        mine = sa.and_(OWN, _IN_FORCE, _TOLD, _FREE)
     if which.about is not None and not (which.every or which.all_versions or which.record_id is not None):
         mine = sa.and_(mine, _is_asserted(which.about))
     if which.shared:
@@ -541,7 +526,7 @@ def _parameters(reader: Reader) -> dict[str, Any]:
         **statements.reach_parameters(reader.reach),
         "commons": reader.reach.commons.namespace,
         "now": statements.to_micros(reader.now),
-        **{f"label_{place}": label for place, label in enumerate(labels)},
+        **{f"label_{place}": f" {label} " for place, label in enumerate(labels)},
         **limits_of(reader.settings),
     }
 
@@ -761,7 +746,7 @@ def restore_evidence(
         if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
         row = {"ordinal": ordinal, "message": key, "start": quote.start, "until": quote.end}
-        row |= {"said_at": _micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
+        row |= {"said_at": in_micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
         _insert(connection, owner, quote.kind, [row])
 
 

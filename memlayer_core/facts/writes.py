@@ -35,7 +35,7 @@ from memlayer_core.facts.model import (
 from memlayer_core.facts.reconcile import reconcile
 from memlayer_core.messages.reads import ever_inside, inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
-from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import jobs as storage_jobs, statements, texts, vectors
 from memlayer_core.storage.statements import LAST, to_micros
@@ -180,12 +180,11 @@ def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetim
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
     """Note when records were recalled, and on how many days. If a later moment is noted already, it stays."""
-    at = to_micros(now)
-    first_today = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at - at % _DAY)
-    noted = {"last_accessed": at, "accesses": records.c.accesses + sa.case((first_today, 1), else_=0)}
+    at, last = to_micros(now), sa.func.coalesce(records.c.last_accessed, 0)
+    first_today = sa.case((last < at - at % _DAY, 1), else_=0)
+    noted = {"last_accessed": at, "accesses": records.c.accesses + first_today}
     for some in statements.chunks(keys):
-        earlier = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at)
-        _set(connection, records, records.c.number.in_(some), earlier, **noted)
+        _set(connection, records, records.c.number.in_(some), last < at, **noted)
 
 
 def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
@@ -232,14 +231,13 @@ def add_version(
     is_filed: bool = True,
 ) -> Record:
     """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
-    home, last_accessed = reads.index_scope(record), record.last_accessed
     (number,) = statements.take_keys(connection, 1)
-    row = {**reads.columns_of(record), "number": number, "ordinal": ordinal, "accesses": record.accesses}
-    row["last_accessed"] = None if last_accessed is None else to_micros(last_accessed)
-    connection.execute(sa.insert(records).values(row))
+    numbers = {"number": number, "ordinal": ordinal}
+    recalls = {"accesses": record.accesses, "last_accessed": reads.in_micros(record.last_accessed)}
+    connection.execute(sa.insert(records).values({**reads.columns_of(record), **numbers, **recalls}))
     if record.replaced_by is None and is_filed:
-        if isinstance(home, SharedScope):
-            texts.hold_owner(connection, home, shards)
+        if record.access_control.is_shared:
+            texts.hold_owner(connection, record.owner.commons, shards)
         _file(connection, number, record, now)
     return replace(record, memory_id=memory_id(record.user_id, ordinal))
 
@@ -594,7 +592,7 @@ def _close(
     connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
     """Take facts out of force. If `until` is later, they end by the clock. Without `until` they were never true."""
-    closed = {"valid_until": None if until is None else to_micros(until), "updated_at": to_micros(now)}
+    closed = {"valid_until": reads.in_micros(until), "updated_at": to_micros(now)}
     if until is None or until <= now:
         take_away(connection, rows, now)
         closed["replaced_by"] = successor
@@ -918,8 +916,8 @@ def _reason(row: Any, now: datetime) -> str:
 
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
-    limits = reads.limits_of(settings)
-    return {**limits, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
+    before = to_micros(at) - statements.micros_of(timedelta(days=days))
+    return {**reads.limits_of(settings), "now": before}
 
 
 # The messages that a model reads.
