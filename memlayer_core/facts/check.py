@@ -20,7 +20,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields as fields_of, replace
+from dataclasses import asdict, fields as fields_of, replace
 from datetime import UTC, datetime, timedelta
 from math import log2
 from typing import Any, get_type_hints
@@ -60,10 +60,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
     """
     made = Record(
         memory_id="",
-        tenant_id=scope.tenant_id,
-        user_id=scope.user_id,
-        agent_id=scope.agent_id,
-        session_id=scope.session_id,
+        **asdict(scope),
         type="semantic",
         raw=text,  # type: ignore[arg-type]  # checked below
         created_at=now,
@@ -157,8 +154,8 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
     Its text and its access stay: a merge never shows anything to more people. If one of them was stated by somebody,
     the result is not inferred.
     """
-    gone = {one.memory_id for one in others}
     everyone = (record, *others)
+    ids = {one.memory_id for one in everyone}
     ties = dict.fromkeys(tie for one in everyone for tie in one.relations)
     lists: Any = {
         name: tuple(dict.fromkeys(each for one in everyone for each in getattr(one, name))) for name in LISTS
@@ -171,7 +168,7 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
         importance=max(one.importance for one in everyone),
         is_rated=any(one.is_rated for one in everyone),
         first_observed=min(one.first_observed for one in everyone),
-        relations=tuple(tie for tie in ties if tie.target_memory_id not in {*gone, record.memory_id}),
+        relations=tuple(tie for tie in ties if tie.target_memory_id not in ids),
         **lists,
     )
 

@@ -14,7 +14,6 @@ from memlayer_core.facts.flow import announce, note, prepare_record, reader_of
 from memlayer_core.messages import reads as sessions
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs, vectors
 from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
@@ -194,14 +193,13 @@ class _Batch:
         words: dict[int, str],
     ) -> None:
         first = rows[0]
-        self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
+        self._owner = facts_model.session_of(first).reach()
         self._rt, self.usage, self._words = rt, usage, words
         self.jobs, self.rows, self.is_read = jobs, rows, False
         self.statements: list[facts_model.Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
-        reader = reader_of(rt, self._owner.reach(), ())
-        self._known = reads.known_facts(connection, reader)
+        self._known = reads.known_facts(connection, reader_of(rt, self._owner, ()))
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
         self._before: dict[int, facts_model.Line] = {}
         for key, before in reads.before_each(connection, rows).items():
@@ -289,8 +287,6 @@ class _Batch:
 
     def _facts(self, rows: Sequence[Any]) -> list[facts_model.Record]:
         """Return the known facts that are nearest to messages, by words and meaning; all if they are few."""
-        if len(self._known) <= _SHOWN:
-            return [fact for fact, _ in self._known]
         words = {word for row in rows for word in index_terms(self._words[row.key])}
         asked = [self._vectors[row.key] for row in rows if row.key in self._vectors]
 

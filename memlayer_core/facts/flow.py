@@ -86,7 +86,11 @@ def revise(
     quote: tuple[int, int, int] | None = None,
 ) -> facts_model.Record:
     """Change a record, and merge others into it. It rests on the quote, if there is one."""
-    others = _others(record_id, merge)
+    others = list(dict.fromkeys(check.list_of("merge", merge)))
+    if record_id in others:
+        raise InvalidRecordError(
+            f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
+        )
 
     def change(existing: facts_model.Record, absorb: Sequence[facts_model.Record]) -> facts_model.Record:
         changed = check.next_version(existing, absorb, text, fields, now)
@@ -111,8 +115,7 @@ def records(
     check.check_filter(record_filter)
     with errors_as(InvalidRecordError):
         moment = with_offset(record_filter.as_of, "as_of")
-    found = rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment))
-    return ViewList("Records", found)
+    return ViewList("Records", rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment)))
 
 
 def profile(rt: Journal, reach: Scope) -> dict[str, facts_model.Record]:
@@ -192,15 +195,6 @@ def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Recor
             hint="Store a shorter text, or raise `Settings.message_bytes_limit`.",
         )
     return record
-
-
-def _others(record_id: str, merge: object) -> list[str]:
-    others = list(dict.fromkeys(check.list_of("merge", merge)))
-    if record_id in others:
-        raise InvalidRecordError(
-            f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
-        )
-    return others
 
 
 def announce(rt: Runtime, record: facts_model.Record) -> None:

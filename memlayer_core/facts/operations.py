@@ -348,5 +348,4 @@ def _place(line: Line, start: int, end: int) -> tuple[int, int]:
     """Return the place of a quote in the stored message; if that was redacted, the whole message."""
     if line.text[start:end] == line.original[start:end]:
         return start, end
-    found = place_of(line.text[start:end], line.original)
-    return found if found is not None else (0, len(line.original))
+    return place_of(line.text[start:end], line.original) or (0, len(line.original))
