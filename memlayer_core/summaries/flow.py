@@ -109,12 +109,10 @@ def summaries(rt: Runtime, scope: Scope, *, all_versions: bool) -> list[Summary]
 
     def read(connection: Connection) -> list[Summary]:
         session = messages_reads.find(connection, scope)
-        if session is None:
-            return []
-        every = summaries_sql.all_versions(connection, session.number)
-        return every if all_versions else [one for one in every if one.replaced_by is None]
+        return [] if session is None else summaries_sql.all_versions(connection, session.number)
 
-    return ViewList("Summaries", rt.db.read(read))
+    every = rt.db.read(read)
+    return ViewList("Summaries", [one for one in every if all_versions or one.replaced_by is None])
 
 
 def summarize(
@@ -176,18 +174,15 @@ def _next(connection: Connection, job: jobs.Job) -> tuple[Session | None, _Task 
 def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: jobs.Job) -> None:
     """Put a summary in force, and store the episode of its new turns. One that was refused too often gives them up."""
     session, before, now = task.session, task.before, rt.now()
-    scope = session.scope
+    scope, first = session.scope, task.messages[0].position
     gives_up = result.text is None and session.summary_tries + 1 >= _TRIES
     summary: Summary | None = None
     if result.text is not None or gives_up:
         text = result.text or (before.text if before is not None else "")
-        first, rounds = (
-            (before.first, before.rounds) if before is not None else (task.messages[0].position, 0)
-        )
         summary = Summary(
-            first=first,
+            first=before.first if before is not None else first,
             until=task.until,
-            rounds=rounds + task.rounds,
+            rounds=task.rounds + (before.rounds if before is not None else 0),
             text=text,
             tokens=rt.tokens.text(text),
             counter=rt.tokens.name,
@@ -201,9 +196,8 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
-        first, least = task.messages[0].position, rt.episode_minimum
         record = records_writes.append_episode(
-            connection, session.number, first, task.until, draft, least, now, rt.shards
+            connection, session.number, first, task.until, draft, rt.episode_minimum, now, rt.shards
         )
         stored.append(record)
 

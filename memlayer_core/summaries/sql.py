@@ -158,9 +158,8 @@ def invalidate(connection: sa.Connection, session: int, position: int) -> None:
     if not dropped and not being_made:
         return
     left = sa.select(summaries.c.version).where(this).scalar_subquery()
-    connection.execute(
-        sa.update(summaries).where(this, summaries.c.replaced_by.not_in(left)).values(replaced_by=None)
-    )
+    newest = this, summaries.c.replaced_by.not_in(left)
+    connection.execute(sa.update(summaries).where(*newest).values(replaced_by=None))
     anew = {"summary_version": sessions.c.summary_version + 1, "summary_asked": 0, "summary_tries": 0}
     connection.execute(sa.update(sessions).where(sessions.c.number == session).values(anew))
 
