@@ -303,10 +303,11 @@ def _langchain(
     answer, parsed = found["raw"], found["parsed"]
     if isinstance(answer, str):
         return Reply(answer)
-    calls = [*getattr(answer, "tool_calls", ()), *getattr(answer, "invalid_tool_calls", ())]
+    kinds = ("tool_calls", "invalid_tool_calls") if is_held else ()
+    calls = [one for kind in kinds for one in getattr(answer, kind, ())]
     if parsed is not None:
         said = parsed.model_dump_json()
-    elif is_held and calls:
+    elif calls:
         arguments = calls[0]["args"]
         said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     else:
