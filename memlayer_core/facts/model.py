@@ -345,7 +345,7 @@ def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
 
 _require = partial(require, error=InvalidRecordError)
 check_text = partial(require_text, error=InvalidRecordError)
-"""Checks a text that is stored: it is not empty, and every database can store it."""
+"""Returns a text that is stored; raises `InvalidRecordError` if it is not text, is empty, or cannot be stored in a database."""
 
 LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 """The fields that are lists of texts."""
@@ -408,7 +408,13 @@ def check_record(record: Record) -> Record:
     for tie in record.relations:
         check_text("relations.type", tie.type)
         ordinal_of(tie.target_memory_id)
-    _check_access(record.access_control, record.tenant_id)
+    access = record.access_control
+    check_choice("visibility", access.visibility, VISIBILITIES)
+    for role in access.allowed_roles:
+        check_text("allowed_roles", role)
+    for user in access.allowed_users:
+        with errors_as(InvalidRecordError, "`allowed_users`: "):
+            Scope(user, tenant_id=record.tenant_id)
     with errors_as(InvalidRecordError):
         times: Any = {name: _with_offset(name, getattr(record, name)) for name in _MOMENTS}
     return replace(record, structured=structured, **times)
@@ -442,15 +448,6 @@ def _json_copy(value: object) -> Any:
     with errors_as(InvalidRecordError):
         json_value("structured", value)
     return json.loads(json.dumps(value, ensure_ascii=False, default=dict))
-
-
-def _check_access(access: Access, tenant_id: str) -> None:
-    check_choice("visibility", access.visibility, VISIBILITIES)
-    for role in access.allowed_roles:
-        check_text("allowed_roles", role)
-    for user in access.allowed_users:
-        with errors_as(InvalidRecordError, "`allowed_users`: "):
-            Scope(user, tenant_id=tenant_id)
 
 
 def _with_offset(name: str, value: object) -> datetime | None:
