@@ -20,7 +20,7 @@ from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
 from memlayer_core.messages.preview import truncate_text
 from memlayer_core.models import foreign
-from memlayer_core.models.embed import OWN, check_embedder, resolve_embedder, scales_of
+from memlayer_core.models.embed import check_embedder, resolve_embedder, scales_of
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.llm import language_model
 from memlayer_core.models.tokens import token_counter
@@ -180,7 +180,7 @@ class Resources:
             shards=layout.shards,
             index=index,
             embedder=chosen,
-            embeds_here=isinstance(chosen, OWN),
+            embeds_here=isinstance(chosen, foreign.BlockingEmbedder),
             embeds_at_once=isinstance(chosen, HashingEmbedder),
             tokens=counter,
             settings=settings,

@@ -19,15 +19,15 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields as fields_of, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields as fields_of, replace
 from datetime import UTC, datetime, timedelta
 from math import log2
 from typing import Any, get_type_hints
 
 from memlayer_core.errors import InvalidRecordError, require_list, short_repr
 from memlayer_core.facts import model
-from memlayer_core.facts.model import LISTS, Access, Record, RecordFields, Relation
+from memlayer_core.facts.model import LISTS, Access, Record, RecordFields, RecordFilter, Relation
 from memlayer_core.scope import Scope
 
 # Checks records, and decides what a repetition, a revision or a merge makes of them.
@@ -65,10 +65,7 @@ def new_record(scope: Scope, text: object, fields: Mapping[str, Any], now: datet
     """
     made = Record(
         memory_id="",
-        tenant_id=scope.tenant_id,
-        user_id=scope.user_id,
-        agent_id=scope.agent_id,
-        session_id=scope.session_id,
+        **asdict(scope),
         type="semantic",
         raw=text,  # type: ignore[arg-type]  # checked below
         created_at=now,
@@ -162,8 +159,8 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
     Its text and its access stay: a merge never shows anything to more people. If one of them was stated by somebody,
     the result is not inferred.
     """
-    gone = {one.memory_id for one in others}
     everyone = (record, *others)
+    ids = {one.memory_id for one in everyone}
     ties = dict.fromkeys(tie for one in everyone for tie in one.relations)
     lists: Any = {
         name: tuple(dict.fromkeys(each for one in everyone for each in getattr(one, name))) for name in LISTS
@@ -176,25 +173,23 @@ def merge(record: Record, others: Sequence[Record]) -> Record:
         importance=max(one.importance for one in everyone),
         is_rated=any(one.is_rated for one in everyone),
         first_observed=min(one.first_observed for one in everyone),
-        relations=tuple(tie for tie in ties if tie.target_memory_id not in {*gone, record.memory_id}),
+        relations=tuple(tie for tie in ties if tie.target_memory_id not in ids),
         **lists,
     )
 
 
-def check_filter(type_: object, tags: Iterable[object], record_id: object, about: object) -> None:
-    """Check the filter of a list of records.
+def check_filter(which: RecordFilter) -> None:
+    """Check the type, the tags and the subject of a filter of records; what reads them checks the id.
 
     Raises:
         InvalidRecordError: No record can match it.
     """
-    if type_ is not None:
-        model.check_choice("type", type_, model.TYPES)
-    for tag in tags:
+    if which.type is not None:
+        model.check_choice("type", which.type, model.TYPES)
+    for tag in which.tags:
         model.check_text("tags", tag)
-    if about is not None:
-        model.check_text("about", about)
-    if record_id is not None:
-        model.ordinal_of(record_id)
+    if which.about is not None:
+        model.check_text("about", which.about)
 
 
 def roles_of(roles: object) -> tuple[str, ...]:
@@ -302,16 +297,15 @@ def narrow_access(record: Record, access: Access) -> Record:
     A repetition never shows a record to more people; `revise` does.
     """
     known = record.access_control
-    users = tuple(user for user in known.allowed_users if user in access.allowed_users)
-    roles = tuple(role for role in known.allowed_roles if role in access.allowed_roles)
-    if known.visibility == "public":
-        least = access
-    elif access.visibility == "public" or (users, roles) == (known.allowed_users, known.allowed_roles):
-        least = known
-    else:
-        least = Access(min(known.visibility, access.visibility, key=model.VISIBILITIES.index), users, roles)
-    if least.visibility == known.visibility == "public" or least == known:
+    if access.visibility == "public":
         return record
+    least = access
+    if known.visibility != "public":
+        users = tuple(user for user in known.allowed_users if user in access.allowed_users)
+        roles = tuple(role for role in known.allowed_roles if role in access.allowed_roles)
+        if (users, roles) == (known.allowed_users, known.allowed_roles):
+            return record
+        least = Access(min(known.visibility, access.visibility, key=model.VISIBILITIES.index), users, roles)
     return replace(record, access_control=least, version=record.version + 1)
 
 

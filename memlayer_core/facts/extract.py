@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import InvalidRecordError, ModelContextError, ModelError
 from memlayer_core.facts import model as facts_model, operations, reads, writes
-from memlayer_core.facts.flow import announce, prepare_record, reader_of
+from memlayer_core.facts.flow import announce, note, prepare_record, reader_of
 from memlayer_core.messages import reads as sessions
 from memlayer_core.models.llm import ModelUsage
 from memlayer_core.runtime import Runtime
-from memlayer_core.scope import Scope
 from memlayer_core.storage import jobs as storage_jobs, vectors
 from memlayer_core.storage.statements import EVERY, from_micros
 from memlayer_core.storage.terms import index_terms
@@ -67,8 +66,8 @@ def extract(rt: Runtime, jobs: Sequence[storage_jobs.Job]) -> None:
         _put_off(rt, jobs, first)
         return
     except ModelError as problem:
-        said = {"reason": str(problem), "model": batch.usage.model.name}
-        rt.db.write(reads.note_outcome, facts_model.session_of(first), rt.now(), "learn", "waits", **said)
+        session, model = facts_model.session_of(first), batch.usage.model.name
+        note(rt, session, "learn", "waits", reason=str(problem), model=model)
         rt.health.down("learning", str(problem))
         raise
     finally:  # they were paid, whatever becomes of them; each call was counted before
@@ -108,13 +107,12 @@ class FactTask:
 
 def _begin(rt: Runtime, jobs: Sequence[storage_jobs.Job], model: LanguageModel | None) -> _Batch | None:
     """Return the messages of jobs as a batch; None if a model should read nothing in them, or not today."""
-    rows = rt.db.read(reads.rows_of, jobs)
-    words: dict[int, str] = {}
-    if rows and model is not None:
-        namespace, most = rows[0].namespace, rt.settings.indexed_characters
-        # Texts are redacted before the cut, which could divide what the redactor looks for.
-        words = {row.key: rt.own_words(namespace, row.text[: 2 * most])[:most] for row in rows}
-    rows = [row for row in rows if words.get(row.key, "").strip()]
+    # Messages with a deleted record are left out: their words are not read again.
+    rows = rt.db.read(reads.from_users, sorted(job.subject for job in jobs), unread=True)
+    most = rt.settings.indexed_characters
+    # Texts are redacted before the cut, which could divide what the redactor looks for.
+    words = {row.key: rt.own_words(row.namespace, row.text[: 2 * most])[:most] for row in rows}
+    rows = [row for row in rows if words[row.key].strip()]
     if not rows or model is None:
         rt.db.write(storage_jobs.finish, jobs)
         return None
@@ -171,13 +169,11 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_mo
 
 def _put_off(rt: Runtime, jobs: Sequence[storage_jobs.Job], row: Any) -> None:
     """Let messages of a user wait for the next day, and say so in the ledger."""
-    now = rt.now()
-    reason = (
-        f"{storage_jobs.PUT_OFF}: `Settings.extraction_daily_calls` is {rt.settings.extraction_daily_calls:,}"
-    )
-    tomorrow = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
+    most = rt.settings.extraction_daily_calls
+    reason = f"{storage_jobs.PUT_OFF}: `Settings.extraction_daily_calls` is {most:,}"
+    tomorrow = rt.now().astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=1)
     rt.db.write(storage_jobs.fail, jobs, reason, tomorrow, count_attempt=False)
-    rt.db.write(reads.note_outcome, facts_model.session_of(row), now, "learn", "waits", reason=reason)
+    note(rt, facts_model.session_of(row), "learn", "waits", reason=reason)
 
 
 def _said_at(row: Any) -> datetime:
@@ -197,14 +193,13 @@ class _Batch:
         words: dict[int, str],
     ) -> None:
         first = rows[0]
-        self._owner = Scope.of_user(first.user_id, tenant_id=first.tenant_id, agent_id=first.agent_id)
+        self._owner = facts_model.session_of(first).reach()
         self._rt, self.usage, self._words = rt, usage, words
         self.jobs, self.rows, self.is_read = jobs, rows, False
         self.statements: list[facts_model.Claim] = []
         self.refusals: list[str] = []
         self.problem = ""
-        reader = reader_of(rt, self._owner.reach(), ())
-        self._known = reads.known_facts(connection, reader)
+        self._known = reads.known_facts(connection, reader_of(rt, self._owner, ()))
         self._others = reads.other_speakers(connection, self._owner, {row.name for row in rows})
         self._before: dict[int, facts_model.Line] = {}
         for key, before in reads.before_each(connection, rows).items():
@@ -254,9 +249,8 @@ class _Batch:
         rt, most, namespace = self._rt, self._rt.settings.extraction_daily_calls, self.rows[0].namespace
         if most is not None and storage_jobs.calls_on_day(connection, namespace, _KIND, rt.now()) >= most:
             raise _LimitError
-        storage_jobs.spend(
-            connection, [storage_jobs.Cost(_KIND, self.usage.model.name, 1)], namespace, rt.now()
-        )
+        call = storage_jobs.Cost(_KIND, self.usage.model.name, calls=1)
+        storage_jobs.spend(connection, [call], namespace, rt.now())
 
     def side_task(self, keys: Sequence[int]) -> facts_model.SideTask:
         """Return what a model is asked for in the call that sums up messages with these keys."""
@@ -287,15 +281,12 @@ class _Batch:
             if row.key in self._before:
                 lines.append(self._before[row.key])
             speaker = row.name if row.name in self._others else facts_model.USER
-            lines.append(
-                facts_model.Line(speaker, self._words[row.key], _said_at(row), number, row.key, row.text)
-            )
+            words, said_at = self._words[row.key], _said_at(row)
+            lines.append(facts_model.Line(speaker, words, said_at, number, row.key, row.text))
         return lines
 
     def _facts(self, rows: Sequence[Any]) -> list[facts_model.Record]:
         """Return the known facts that are nearest to messages, by words and meaning; all if they are few."""
-        if len(self._known) <= _SHOWN:
-            return [fact for fact, _ in self._known]
         words = {word for row in rows for word in index_terms(self._words[row.key])}
         asked = [self._vectors[row.key] for row in rows if row.key in self._vectors]
 

@@ -86,7 +86,11 @@ def revise(
     quote: tuple[int, int, int] | None = None,
 ) -> facts_model.Record:
     """Change a record, and merge others into it. It rests on the quote, if there is one."""
-    others = _others(record_id, merge)
+    others = list(dict.fromkeys(check.list_of("merge", merge)))
+    if record_id in others:
+        raise InvalidRecordError(
+            f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
+        )
 
     def change(existing: facts_model.Record, absorb: Sequence[facts_model.Record]) -> facts_model.Record:
         changed = check.next_version(existing, absorb, text, fields, now)
@@ -108,11 +112,10 @@ def records(
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles)
     check_page(record_filter.limit, record_filter.offset)
-    check.check_filter(record_filter.type, record_filter.tags, record_filter.record_id, record_filter.about)
+    check.check_filter(record_filter)
     with errors_as(InvalidRecordError):
         moment = with_offset(record_filter.as_of, "as_of")
-    found = rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment))
-    return ViewList("Records", found)
+    return ViewList("Records", rt.db.read(reads.list_records, reader, replace(record_filter, as_of=moment)))
 
 
 def profile(rt: Journal, reach: Scope) -> dict[str, facts_model.Record]:
@@ -141,6 +144,13 @@ def ledger(rt: Journal, reach: Scope, limit: int | None, offset: int) -> list[fa
     """Return what calls of models and of agents' tools did for a user, the last one first."""
     check_page(limit, offset)
     return ViewList("Calls", rt.db.read(reads.newest_outcomes, reach, limit, offset))
+
+
+def note(
+    rt: Runtime, scope: Scope, task: facts_model.Task, outcome: facts_model.LedgerOutcome, **more: Any
+) -> None:
+    """Write what a call did into the ledger. `more` are other fields of a `LedgerEntry`."""
+    rt.db.write(reads.note_outcome, scope, rt.now(), task, outcome, **more)
 
 
 def _why(connection: Connection, rt: Runtime, reader: facts_model.Reader, record_id: str) -> facts_model.Why:
@@ -185,17 +195,6 @@ def prepare_record(rt: Runtime, record: facts_model.Record) -> facts_model.Recor
             hint="Store a shorter text.",
         )
     return record
-
-
-def _others(record_id: str, merge: object) -> list[str]:
-    others = list(dict.fromkeys(check.list_of("merge", merge)))
-    for one in (record_id, *others):
-        facts_model.ordinal_of(one)
-    if record_id in others:
-        raise InvalidRecordError(
-            f"{record_id!r:.100} cannot be merged into itself", hint="`merge` names the other records."
-        )
-    return others
 
 
 def announce(rt: Runtime, record: facts_model.Record) -> None:
@@ -284,8 +283,7 @@ def assert_fact(rt: Runtime, scope: Scope, assertion: Assertion) -> AssertionRep
                 return _store(rt, scope, *words, fields)
             reason = "this conversation has no user"
     record = remember(rt, scope, assertion.text, {**fields, "source": "implicit_inference"})
-    result = {"reason": reason, "record_ids": (record.memory_id,)}
-    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", **result)
+    note(rt, scope, "record", "stored", reason=reason, record_ids=(record.memory_id,))
     return AssertionReport(record.memory_id, reason)
 
 
@@ -319,7 +317,7 @@ def correct(
         fields["value"] = value
     fields["structured"] = {**(record.structured or {}), "correction": correction}
     revised = revise(rt, scope, record_id, text, (), fields, place and (place[0].key, *place[1:]))
-    rt.db.write(reads.note_outcome, scope, rt.now(), "correct", "stored", record_ids=(record_id,))
+    note(rt, scope, "correct", "stored", record_ids=(record_id,))
     return revised
 
 
@@ -336,13 +334,11 @@ def forget(rt: Runtime, scope: Scope, record_ids: Sequence[str], quote: str | No
         _words_of_user(rt, scope, "forget", by_user, quote, None)
     for record in records:
         forget_record(rt, scope.reach(), record.memory_id)
-    gone = tuple(record.memory_id for record in records)
-    rt.db.write(reads.note_outcome, scope, rt.now(), "forget", "deleted", record_ids=gone)
+    note(rt, scope, "forget", "deleted", record_ids=tuple(record.memory_id for record in records))
     rt.wake()
 
 
 def _record(rt: Runtime, scope: Scope, record_id: str) -> facts_model.Record:
-    facts_model.ordinal_of(record_id)
     reader = reader_of(rt, scope.reach(), ())
     found = rt.db.read(reads.list_records, reader, facts_model.RecordFilter(record_id, limit=1))
     if not found:
@@ -390,8 +386,7 @@ def _words_of_user(
     except facts_model.RefusedError as problem:
         if record.is_inferred:
             return None
-        result = {"reason": str(problem), "record_ids": (record.memory_id,)}
-        rt.db.write(reads.note_outcome, scope, rt.now(), verb, "refused", **result)
+        note(rt, scope, verb, "refused", reason=str(problem), record_ids=(record.memory_id,))
         raise InvalidRecordError(
             f"{record.memory_id!r:.100} is what the user said, and you may not {verb} it: {problem}",
             hint="Pass the user's own words from this conversation as `quote`, exactly as they stand there.",
@@ -424,8 +419,8 @@ def _store(
     try:
         stored = rt.db.write(enter)
     except facts_model.RefusedError as problem:
-        rt.db.write(reads.note_outcome, scope, rt.now(), "record", "refused", reason=str(problem))
+        note(rt, scope, "record", "refused", reason=str(problem))
         return AssertionReport(None, f"no record was made of it: {problem}")
     rt.wake()
-    rt.db.write(reads.note_outcome, scope, rt.now(), "record", "stored", record_ids=(stored.memory_id,))
+    note(rt, scope, "record", "stored", record_ids=(stored.memory_id,))
     return AssertionReport(stored.memory_id)

@@ -13,15 +13,14 @@ made again from the text.
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, TypedDict, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from memlayer_core.codec import Form
 from memlayer_core.errors import (
@@ -288,10 +287,10 @@ class Record(Tabular):
 def _state(record: Record) -> Mark:
     if record.archived_because is not None:
         return Mark("archived", "red")
-    if record.is_archived or (
-        record.valid_until is not None and record.replaced_by in {None, record.memory_id}
-    ):
-        return Mark("archived" if record.is_archived else "ended")
+    if record.is_archived:
+        return Mark("archived")
+    if record.valid_until is not None and record.replaced_by in {None, record.memory_id}:
+        return Mark("ended")
     if record.replaced_by is not None:
         return Mark("replaced by " + record.replaced_by.replace(record.memory_id, "its next version"))
     return Mark("inferred", "amber") if record.is_inferred else Mark("in force", "green")
@@ -345,6 +344,8 @@ def _completed(form: Mapping[str, Any], visibility: object) -> dict[str, Any]:
 # Checks of a record, wherever it comes from.
 
 _require = partial(require, error=InvalidRecordError)
+check_text = partial(require_text, error=InvalidRecordError)
+"""Returns a text that is stored; raises `InvalidRecordError` if it is not text, is empty, or cannot be stored in a database."""
 
 LISTS = ("key_topics", "actions_taken", "outcomes", "tags")
 """The fields that are lists of texts."""
@@ -407,7 +408,13 @@ def check_record(record: Record) -> Record:
     for tie in record.relations:
         check_text("relations.type", tie.type)
         ordinal_of(tie.target_memory_id)
-    _check_access(record.access_control, record.tenant_id)
+    access = record.access_control
+    check_choice("visibility", access.visibility, VISIBILITIES)
+    for role in access.allowed_roles:
+        check_text("allowed_roles", role)
+    for user in access.allowed_users:
+        with errors_as(InvalidRecordError, "`allowed_users`: "):
+            Scope(user, tenant_id=record.tenant_id)
     with errors_as(InvalidRecordError):
         times: Any = {name: _with_offset(name, getattr(record, name)) for name in _MOMENTS}
     return replace(record, structured=structured, **times)
@@ -425,42 +432,22 @@ def check_choice(name: str, value: object, choices: Sequence[str | bool | None])
         )
 
 
-def check_text(name: str, value: object) -> None:
-    """Check a text that is stored.
-
-    Raises:
-        InvalidRecordError: It is not text, is empty, or cannot be stored in a database.
-    """
-    require_text(name, value, InvalidRecordError)
-
-
 def check_share(name: str, value: object) -> None:
     """Check a number from 0 to 1.
 
     Raises:
         InvalidRecordError: It is not.
     """
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    is_share = number and 0 <= value <= 1  # type: ignore[operator]  # it is a number
+    is_share = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
     _require(is_share, name, "a number from 0 to 1", value, "Such as 0.9.")
 
 
 def _json_copy(value: object) -> Any:
     """Return a copy as the journal will return it."""
-    is_mapping = isinstance(value, Mapping)
-    _require(is_mapping, "structured", "a mapping", value, "Pass a dict of JSON values.")
+    _require(isinstance(value, Mapping), "structured", "a mapping", value, "Pass a dict of JSON values.")
     with errors_as(InvalidRecordError):
         json_value("structured", value)
     return json.loads(json.dumps(value, ensure_ascii=False, default=dict))
-
-
-def _check_access(access: Access, tenant_id: str) -> None:
-    check_choice("visibility", access.visibility, VISIBILITIES)
-    for role in access.allowed_roles:
-        check_text("allowed_roles", role)
-    for user in access.allowed_users:
-        with errors_as(InvalidRecordError, "`allowed_users`: "):
-            Scope(user, tenant_id=tenant_id)
 
 
 def _with_offset(name: str, value: object) -> datetime | None:
@@ -746,6 +733,15 @@ class Line:
     original: str = ""
 
 
+def _in_small_letters(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _as_list(value: Any) -> Any:
+    """Accept a number for a list of one."""
+    return value if isinstance(value, list | tuple) else (value,)
+
+
 class Operation(BaseModel):
     """What a model says about one fact.
 
@@ -772,7 +768,7 @@ class Operation(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", coerce_numbers_to_str=True)
 
-    op: Literal["add", "update", "end", "confirm", "none"]
+    op: Annotated[Literal["add", "update", "end", "confirm", "none"], BeforeValidator(_in_small_letters)]
     fact: int | None = None
     subject: str = Field(default=USER, max_length=200)
     key: str | None = Field(default=None, max_length=100)
@@ -786,25 +782,14 @@ class Operation(BaseModel):
     since: str | None = Field(default=None, max_length=40)
     until: str | None = Field(default=None, max_length=40)
     confidence: float = Field(default=0.8, ge=0, le=1)
-    messages: tuple[int, ...] = ()
+    messages: Annotated[tuple[int, ...], BeforeValidator(_as_list)] = ()
     quote: str = Field(default="", max_length=2000)
     reason: str = Field(default="", max_length=500)
 
-    @field_validator("op", mode="before")
-    @classmethod
-    def _in_small_letters(cls, value: Any) -> Any:
-        return value.strip().lower() if isinstance(value, str) else value
-
     @field_validator("*", mode="before")
     @classmethod
-    def _default_for_null(cls, value: Any, info: Any) -> Any:
+    def _default_for_null(cls, value: Any, info: Any) -> Any:  # before what a field's own type does
         return cls.model_fields[info.field_name].default if value is None else value
-
-    @field_validator("messages", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        """Accept null for an empty list, and a number for a list of one."""
-        return () if value is None else value if isinstance(value, list | tuple) else (value,)
 
 
 class Operations(BaseModel):

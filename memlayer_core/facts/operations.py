@@ -21,7 +21,6 @@ from memlayer_core.scope import Scope
 
 # Writes the prompt that asks a model for facts: the day, the known facts, and the lines of a conversation.
 
-_SPACE = re.compile(r"\s+")
 _LEAST = 8  # tokens of a line that are always shown
 _CONTEXT = 60  # tokens that a line without a number may have
 _QUOTE = 80  # characters that a known fact's value may have, and its sentence, too
@@ -56,10 +55,8 @@ def prompt_of(
     """
     head = _fit([(line, budget) for line in facts_prompt(now, facts).splitlines()], budget // 3, cost)
     left = budget - sum(cost(text) + 1 for text in head) - cost("Conversation:")
-    limits = (budget if line.number is not None else _CONTEXT for line in lines)
-    return "\n".join(
-        [*head, "Conversation:", *_fit([*zip(map(_line, lines), limits, strict=True)], left, cost)]
-    )
+    said = [(_line(line), budget if line.number is not None else _CONTEXT) for line in lines]
+    return "\n".join([*head, "Conversation:", *_fit(said, left, cost)])
 
 
 def retry_prompt(prompt: str, problem: str) -> str:
@@ -82,7 +79,7 @@ def _line(line: Line) -> str:
 
 def _one_line(text: str) -> str:
     """Return a text without line breaks, so that nothing in it looks like another line."""
-    return _SPACE.sub(" ", text).strip()
+    return " ".join(text.split())
 
 
 def _fit(lines: Sequence[tuple[str, int]], budget: int, cost: Callable[[str], int]) -> list[str]:
@@ -306,16 +303,14 @@ def _dated(record: Record, operation: Operation, line: Line) -> Record:
             until = min(until, said_at)
     if since is not None and until is not None and until <= since:
         raise RefusedError("it ends before it begins")
-    began = since if since is not None else said_at if record.key is not None else None
-    if until is not None and began is not None and until <= began:
-        began = since
+    is_past = until is not None and until <= said_at
     return replace(
         record,
         first_observed=said_at,
         occurred_at=said_at,
-        valid_from=began,
-        valid_until=until if until is None or until <= said_at else None,
-        expires_at=until if until is not None and until > said_at else None,
+        valid_from=said_at if since is None and record.key is not None and not is_past else since,
+        valid_until=until if is_past else None,
+        expires_at=None if is_past else until,
     )
 
 
@@ -353,5 +348,4 @@ def _place(line: Line, start: int, end: int) -> tuple[int, int]:
     """Return the place of a quote in the stored message; if that was redacted, the whole message."""
     if line.text[start:end] == line.original[start:end]:
         return start, end
-    found = place_of(line.text[start:end], line.original)
-    return found if found is not None else (0, len(line.original))
+    return place_of(line.text[start:end], line.original) or (0, len(line.original))

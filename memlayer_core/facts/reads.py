@@ -38,7 +38,6 @@ from memlayer_core.messages import reads as messages_reads
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
-from memlayer_core.storage.jobs import Job
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import (
@@ -100,11 +99,10 @@ WORTH = sa.case(
 def limits_of(settings: Settings) -> dict[str, float]:
     """Return the values of `KEPT` and `WORTH` for the thresholds of the settings. A number close to a threshold is on it."""
     above = settings.recall_importance + check.TOLERANCE
-    least = settings.recall_confidence - check.TOLERANCE
     return {
         "above": above,
         "above_faded": _fading_to(above),
-        "least": least,
+        "least": settings.recall_confidence - check.TOLERANCE,
         "kept_importance": _fading_to(settings.archive_importance - check.TOLERANCE),
         "kept_decay_score": _fading_to(settings.archive_decay_score - check.TOLERANCE),
     }
@@ -122,7 +120,6 @@ def _fading_to(threshold: float) -> float:
 _WHOSE = ("tenant_id", "user_id", "agent_id", "session_id")
 _PLAIN = (*_WHOSE, "type", "version", "modality", "importance", "confidence", "mentions", "archived_because")
 """Fields that are columns."""
-_WRITTEN = ("created_at", "updated_at")
 _HELD_TIMES = ("expires_at", "valid_from", "valid_until")
 """Times that are columns."""
 _SAID_TIMES = ("first_observed", "occurred_at")
@@ -143,9 +140,10 @@ def terms_of(record: Record) -> Sequence[str]:
 def columns_of(record: Record) -> dict[str, Any]:
     """Return the columns of a version of a record, without its numbers and without its recalls, which others note."""
     owner, replaced_by = record.owner, record.replaced_by
+    labels = _allowed(record) | {tag_label(tag) for tag in record.tags}
     return {
         **{name: getattr(record, name) for name in _PLAIN},
-        **{name: _micros(getattr(record, name)) for name in (*_WRITTEN, *_HELD_TIMES)},
+        **{name: in_micros(getattr(record, name)) for name in ("created_at", "updated_at", *_HELD_TIMES)},
         "namespace": owner.namespace,
         "bucket": owner.session_bucket,
         "indexed_in": index_scope(record).namespace,
@@ -153,7 +151,7 @@ def columns_of(record: Record) -> dict[str, Any]:
         "digest": check.digest(record),
         "about": check.about(record),
         "visibility": record.access_control.visibility,
-        "labels": _labels_of(record),
+        "labels": f" {' '.join(sorted(labels))} ",  # each between two spaces
         "subject": None if record.subject is None else check.fold(record.subject),
         "always": int((record.always or record.type == "profile") and record.archived_because is None),
         "importance_halvings": check.importance_halvings(record),
@@ -161,11 +159,6 @@ def columns_of(record: Record) -> dict[str, Any]:
         "text": record.raw,
         "body": json_text(_body(record)),
     }
-
-
-def _labels_of(record: Record) -> str:
-    """Return the labels of a record, of its allowed users and roles and of its tags, each between two spaces."""
-    return f" {' '.join(sorted(_allowed(record) | {tag_label(tag) for tag in record.tags}))} "
 
 
 def readers_of(record: Record) -> list[str]:
@@ -176,25 +169,19 @@ def readers_of(record: Record) -> list[str]:
     access = record.access_control
     if not access.is_shared or access.visibility == "public":
         return []
-    return sorted({own_label(record.owner), *_allowed(record)})
+    return sorted({record.owner.user_bucket, *_allowed(record)})
 
 
 def _allowed(record: Record) -> set[str]:
-    users = {
-        own_label(Scope(user, tenant_id=record.tenant_id)) for user in record.access_control.allowed_users
-    }
-    roles = {_role_label(record.tenant_id, role) for role in record.access_control.allowed_roles}
-    return users | roles
+    """Return the labels of the users and roles that a record names."""
+    access, tenant_id = record.access_control, record.tenant_id
+    users = {Scope(user, tenant_id=tenant_id).user_bucket for user in access.allowed_users}
+    return users | {_role_label(tenant_id, role) for role in access.allowed_roles}
 
 
 def grantees(reach: Scope, roles: Iterable[str]) -> list[str]:
     """Return the labels of a reader: of the user, and of the roles."""
-    return [own_label(reach), *(_role_label(reach.tenant_id, role) for role in roles)]
-
-
-def own_label(user: Scope) -> str:
-    """Return the label of a user."""
-    return "u" + user.namespace
+    return [reach.user_bucket, *(_role_label(reach.tenant_id, role) for role in roles)]
 
 
 def _role_label(tenant_id: str, role: str) -> str:
@@ -239,7 +226,7 @@ def _body(record: Record) -> dict[str, Any]:
     said = {name: getattr(record, name) for name in (*_BODY, *LISTS)}
     dated = {name: getattr(record, name) for name in (*_HELD_TIMES, *_SAID_TIMES)}
     offsets = {name: statements.offset_of(moment) for name, moment in dated.items() if moment is not None}
-    said |= {name: _micros(dated[name]) for name in _SAID_TIMES}
+    said |= {name: in_micros(dated[name]) for name in _SAID_TIMES}
     said |= {
         "structured": plain(record.structured),
         "utc_offsets": offsets if any(offsets.values()) else None,
@@ -250,7 +237,8 @@ def _body(record: Record) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value not in (None, (), []) and value is not False}
 
 
-def _micros(moment: datetime | None) -> int | None:
+def in_micros(moment: datetime | None) -> int | None:
+    """Return a time as a column has it."""
     return None if moment is None else statements.to_micros(moment)
 
 
@@ -295,28 +283,21 @@ _TOLD = sa.and_(
 _later = records.alias()
 _of_same = _later.c.namespace == records.c.namespace, _later.c.ordinal == records.c.ordinal
 _NEWEST = ~sa.exists().where(*_of_same, _later.c.version > records.c.version)
+_ends = records.c.valid_until.is_not(None)
 _HELD = sa.and_(
     _TOLD,
     _NEWEST,
-    sa.or_(_IN_FORCE, records.c.valid_until.is_not(None)),
-    sa.or_(
-        records.c.valid_from.is_not(None), records.c.valid_until.is_not(None), records.c.created_at <= _NOW
-    ),
+    sa.or_(_IN_FORCE, _ends),
+    sa.or_(_ends, records.c.valid_from.is_not(None), records.c.created_at <= _NOW),
 )
 """The condition that records were true at a moment. They may have ended since. What was corrected was never true."""
 
 
 def _grant(count: int) -> Any:
     """Return the condition that records are shared, and a reader with so many labels may see them."""
-    space = sa.literal_column("' '", sa.Text)
-    labels = [space.concat(sa.bindparam(f"label_{place}")).concat(space) for place in range(count)]
-    allowed = sa.or_(*map(records.c.labels.contains, labels))
-    return sa.and_(
-        records.c.indexed_in == sa.bindparam("commons"),
-        sa.or_(records.c.visibility == "public", allowed),
-        _AGENT,
-        _LANE,
-    )
+    labels = [sa.bindparam(f"label_{place}", type_=sa.Text) for place in range(count)]
+    allowed = sa.or_(records.c.visibility == "public", *map(records.c.labels.contains, labels))
+    return sa.and_(records.c.indexed_in == sa.bindparam("commons"), allowed, _AGENT, _LANE)
 
 
 def _visible(count: int) -> Any:
@@ -333,12 +314,9 @@ def _visible_query(count: int) -> ListStatement:
 
 @cache
 def _shared_query(count: int) -> Statement:
-    return Statement(
-        sa.select(*vectors.COLUMNS)
-        .join(records, records.c.number == texts.c.key)
-        .where(texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count))
-        .order_by(texts.c.key)
-    )
+    shared = sa.select(*vectors.COLUMNS).join(records, records.c.number == texts.c.key)
+    here = texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count)
+    return Statement(shared.where(*here).order_by(texts.c.key))
 
 
 _PROFILE = Statement(
@@ -403,10 +381,8 @@ def _change_query(count: int) -> ListStatement:
         former.c.replaced_by != former.c.ordinal,
         former.c.updated_at > former.c.created_at,
     )
-    holds = (
-        again.c.digest == former.c.digest,
-        again.c.replaced_by.is_(None),
-        again.c.number != former.c.number,
+    holds = sa.exists().where(
+        again.c.digest == former.c.digest, again.c.replaced_by.is_(None), again.c.number != former.c.number
     )
     return ListStatement(
         sa.select(
@@ -417,8 +393,7 @@ def _change_query(count: int) -> ListStatement:
         .select_from(evidence)
         .join(former, sa.and_(*rests))
         .outerjoin(records, sa.and_(*follows, _visible(count)))
-        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held)
-        .where(~sa.exists().where(*holds))
+        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held, ~holds)
         .order_by("at")
     )
 
@@ -440,13 +415,14 @@ def shared_columns(connection: sa.Connection, reader: Reader) -> vectors.TextCol
 
 def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter) -> list[Record]:
     """Return a user's records, the last written first, each with its vector."""
-    mine: Any = OWN if which.all_versions else sa.and_(OWN, _IN_FORCE)
-    if which.every and not which.all_versions:  # also what ended without another fact in its place
-        mine = sa.and_(OWN, _NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
     if which.as_of is not None:
         reader, mine = replace(reader, now=which.as_of), sa.and_(OWN, _HELD, _FREE)
-    elif not (which.all_versions or which.every):
-        mine = sa.and_(mine, _TOLD, _FREE)
+    elif which.all_versions:
+        mine = OWN
+    elif which.every:  # also what ended without another fact in its place
+        mine = sa.and_(OWN, _NEWEST, sa.or_(_IN_FORCE, records.c.replaced_by == records.c.ordinal))
+    else:
+        mine = sa.and_(OWN, _IN_FORCE, _TOLD, _FREE)
     if which.about is not None and not (which.every or which.all_versions or which.record_id is not None):
         mine = sa.and_(mine, _is_asserted(which.about))
     if which.shared:
@@ -550,7 +526,7 @@ def _parameters(reader: Reader) -> dict[str, Any]:
         **statements.reach_parameters(reader.reach),
         "commons": reader.reach.commons.namespace,
         "now": statements.to_micros(reader.now),
-        **{f"label_{place}": label for place, label in enumerate(labels)},
+        **{f"label_{place}": f" {label} " for place, label in enumerate(labels)},
         **limits_of(reader.settings),
     }
 
@@ -596,11 +572,12 @@ _ROWS = (
     )
     .join(messages, messages.c.key == evidence.c.message)
     .join(sessions, sessions.c.number == messages.c.session)
+    .order_by(evidence.c.said_at, evidence.c.number)
 )
 
 
 def from_users(connection: sa.Connection, keys: Sequence[int], *, unread: bool = False) -> list[Any]:
-    """Return those of some messages that a user said: the key, id, text, time and owner of each.
+    """Return those of some messages that a user said, in their order: the key, id, text, time and owner of each.
 
     Hidden messages, tasks of agents, replaced versions and sessions without a user are left out; if `unread`, also those
     that no model may read again.
@@ -614,12 +591,8 @@ def from_users(connection: sa.Connection, keys: Sequence[int], *, unread: bool =
 
 def last_spoken(connection: sa.Connection, scope: Scope, limit: int) -> list[Any]:
     """Return the last messages of the user alone in a session, the newest first, as rows like those of `from_users`."""
-    number = connection.scalar(sa.select(sessions.c.number).where(sessions.c.bucket == scope.session_bucket))
-    if number is None:
-        return []
-    newest_first = messages.c.position.desc()
-    these = _SPOKEN.where(messages_reads.inside(number)).order_by(newest_first).limit(limit)
-    found = connection.execute(these).all()
+    here = _SPOKEN.where(sessions.c.bucket == scope.session_bucket, IN_FORCE)
+    found = connection.execute(here.order_by(messages.c.position.desc()).limit(limit)).all()
     others = other_speakers(connection, scope, {row.name for row in found})
     return [row for row in found if row.name not in others]
 
@@ -632,15 +605,14 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
     """
     if not any(names):
         return set()
-    said = messages.c.name.is_not(None), messages.c.role == "user", IN_FORCE
-    whose = sessions.c.namespace == owner.namespace, *said
-    every = (
+    named = connection.scalars(
         sa.select(messages.c.name)
         .join(sessions, sessions.c.number == messages.c.session)
-        .where(*whose)
+        .where(sessions.c.namespace == owner.namespace, messages.c.name.is_not(None))
+        .where(messages.c.role == "user", IN_FORCE)
         .group_by(messages.c.name)
-    )
-    named = connection.scalars(every.order_by(sa.func.min(messages.c.created_at), messages.c.name)).all()
+        .order_by(sa.func.min(messages.c.created_at), messages.c.name)
+    ).all()
     facts = sa.select(records).where(records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(USER))
     known = [one.value for one in map(record_of, connection.execute(facts)) if one.key == "name"]
     own = {check.fold(one) for one in (USER, owner.user_id, *known)}
@@ -655,11 +627,9 @@ def add_evidence(
     """Let a record rest on the words of a statement, if it has any."""
     if statement.quote is not None:
         key, start, until = statement.quote
+        said_at = statements.to_micros(statement.record.first_observed)
         row = {"ordinal": ordinal, "message": key, "start": start, "until": until, "model": statement.model}
-        row |= {
-            "said_at": statements.to_micros(statement.record.first_observed),
-            "text": statement.record.raw,
-        }
+        row |= {"said_at": said_at, "text": statement.record.raw}
         _insert(connection, owner, kind, [row])
 
 
@@ -689,10 +659,10 @@ def evidence_of(
     """Return the evidence of records, by their namespace and number, in the order in which it was said."""
     found: dict[tuple[str, int], list[Evidence]] = {}
     for some in statements.chunks(places):
-        for row in connection.execute(
-            _ROWS.where(_rests(some)).order_by(evidence.c.said_at, evidence.c.number)
-        ):
-            found.setdefault((row.namespace, row.ordinal), []).append(_evidence(row))
+        for row in connection.execute(_ROWS.where(_rests(some))):
+            said_at = statements.from_micros(row.said_at, row.utc_offset)
+            quote = Evidence(said_at=said_at, **{name: getattr(row, name) for name in _FIELDS})
+            found.setdefault((row.namespace, row.ordinal), []).append(quote)
     return {place: tuple(some) for place, some in found.items()}
 
 
@@ -739,11 +709,9 @@ def counts(
     whose = [namespaces.c.tenant_id == tenant_id, namespaces.c.namespace > after, namespaces.c.records > 0]
     if user_id is not None:
         whose.append(namespaces.c.user_id == user_id)
-    page = connection.execute(
-        sa.select(namespaces).where(*whose).order_by(namespaces.c.namespace).limit(limit)
-    )
+    page = sa.select(namespaces).where(*whose).order_by(namespaces.c.namespace).limit(limit)
     users: dict[str, tuple[str, int, dict[str, int]]] = {
-        row.namespace: (row.user_id, row.records, {}) for row in page
+        row.namespace: (row.user_id, row.records, {}) for row in connection.execute(page)
     }
     gone = sa.select(evidence).where(evidence.c.namespace.in_(users), evidence.c.kind == _FORGOTTEN)
     for row in connection.execute(gone.order_by(evidence.c.number)):
@@ -756,10 +724,8 @@ def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterabl
     """Let no model read a user's messages that wait for their index: their facts were learned elsewhere."""
     waits = sa.exists().where(jobs.c.kind == "index", jobs.c.subject == messages.c.key)
     named = messages.c.id_digest.in_([statements.id_digest(number, one) for one in ids])
-    said = sa.select(messages.c.key, messages.c.created_at).where(
-        named, IN_FORCE, messages.c.role == "user", waits
-    )
-    rows = connection.execute(said).all()
+    said = sa.select(messages.c.key, messages.c.created_at).where(messages.c.role == "user", IN_FORCE)
+    rows = connection.execute(said.where(named, waits)).all()
     _insert(connection, scope, "said", [{"message": row.key, "said_at": row.created_at} for row in rows])
 
 
@@ -780,13 +746,8 @@ def restore_evidence(
         if key is None or rests_on(connection, owner.namespace, ordinal, key):
             continue
         row = {"ordinal": ordinal, "message": key, "start": quote.start, "until": quote.end}
-        row |= {"said_at": _micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
+        row |= {"said_at": in_micros(quote.said_at) or 0, "model": quote.model, "text": quote.quote or None}
         _insert(connection, owner, quote.kind, [row])
-
-
-def _evidence(row: Any) -> Evidence:
-    said_at = statements.from_micros(row.said_at, row.utc_offset)
-    return Evidence(said_at=said_at, **{name: getattr(row, name) for name in _FIELDS})
 
 
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
@@ -814,14 +775,8 @@ def newest_outcomes(
     connection: sa.Connection, reach: Scope, limit: int | None, offset: int
 ) -> list[LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
-    page = (
-        sa.select(outcomes.c.body)
-        .where(_whose(outcomes, reach))
-        .order_by(outcomes.c.number.desc())
-        .limit(limit)
-        .offset(offset)
-    )
-    return [_ENTRY.validate_json(body) for body in connection.scalars(page)]
+    every = sa.select(outcomes.c.body).where(_whose(outcomes, reach)).order_by(outcomes.c.number.desc())
+    return [_ENTRY.validate_json(body) for body in connection.scalars(every.limit(limit).offset(offset))]
 
 
 def forget_outcomes(connection: sa.Connection, reach: Scope, buckets: Iterable[str]) -> None:
@@ -852,14 +807,6 @@ _KNOWN = 500  # facts of a user that are compared with a batch: the last written
 def learns(connection: sa.Connection) -> bool:
     """Return whether a model was ever given to learn from this store."""
     return connection.scalar(sa.select(meta.c.value).where(meta.c.name == vectors.LEARNS)) is not None
-
-
-def rows_of(connection: sa.Connection, jobs: Sequence[Job]) -> list[Any]:
-    """Return the rows of the messages that jobs are about, in the order in which they were said.
-
-    Messages with a deleted record are left out: their words are not read again.
-    """
-    return from_users(connection, sorted(job.subject for job in jobs), unread=True)
 
 
 def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:

@@ -83,9 +83,8 @@ def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
         return Decision("refuse", weakness, old)
     if any(new.first_observed < one.first_observed for one in old):
         return Decision("refuse", "it was said before what it ends", old)
-    return Decision(
-        "end", "it holds no longer", old, None if statement.is_correction else _end_of(old, until)
-    )
+    at = None if statement.is_correction else _end_of(old, until)
+    return Decision("end", "it holds no longer", old, at)
 
 
 def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Decision:

@@ -33,9 +33,9 @@ from memlayer_core.facts.model import (
     session_of,
 )
 from memlayer_core.facts.reconcile import reconcile
-from memlayer_core.messages.reads import ever_inside, lock_messages
+from memlayer_core.messages.reads import ever_inside, inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
-from memlayer_core.scope import Scope, SharedScope
+from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import jobs as storage_jobs, statements, texts, vectors
 from memlayer_core.storage.statements import LAST, to_micros
@@ -124,8 +124,8 @@ def forget_all(connection: sa.Connection, reach: Scope, condition: Any, now: dat
 def list_rows(connection: sa.Connection, reach: Scope) -> list[Any]:
     """Return the rows of all versions of a user's records; only of an agent, or of a session and those below it, if named."""
     session = reach.session_id
-    inside = sa.true() if session is None else statements.is_within(records.c.session_id, session)
-    query = sa.select(records).where(reads.OWN, inside).order_by(records.c.ordinal, records.c.version)
+    part = sa.true() if session is None else statements.is_within(records.c.session_id, session)
+    query = sa.select(records).where(reads.OWN, part).order_by(records.c.ordinal, records.c.version)
     return list(connection.execute(query, statements.reach_parameters(reach.reach())))
 
 
@@ -180,12 +180,11 @@ def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetim
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
     """Note when records were recalled, and on how many days. If a later moment is noted already, it stays."""
-    at = to_micros(now)
-    first_today = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at - at % _DAY)
-    noted = {"last_accessed": at, "accesses": records.c.accesses + sa.case((first_today, 1), else_=0)}
+    at, last = to_micros(now), sa.func.coalesce(records.c.last_accessed, 0)
+    first_today = sa.case((last < at - at % _DAY, 1), else_=0)
+    noted = {"last_accessed": at, "accesses": records.c.accesses + first_today}
     for some in statements.chunks(keys):
-        earlier = sa.or_(records.c.last_accessed.is_(None), records.c.last_accessed < at)
-        _set(connection, records, records.c.number.in_(some), earlier, **noted)
+        _set(connection, records, records.c.number.in_(some), last < at, **noted)
 
 
 def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
@@ -232,14 +231,13 @@ def add_version(
     is_filed: bool = True,
 ) -> Record:
     """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
-    home, last_accessed = reads.index_scope(record), record.last_accessed
     (number,) = statements.take_keys(connection, 1)
-    row = {**reads.columns_of(record), "number": number, "ordinal": ordinal, "accesses": record.accesses}
-    row["last_accessed"] = None if last_accessed is None else to_micros(last_accessed)
-    connection.execute(sa.insert(records).values(row))
+    numbers = {"number": number, "ordinal": ordinal}
+    recalls = {"accesses": record.accesses, "last_accessed": reads.in_micros(record.last_accessed)}
+    connection.execute(sa.insert(records).values({**reads.columns_of(record), **numbers, **recalls}))
     if record.replaced_by is None and is_filed:
-        if isinstance(home, SharedScope):
-            texts.hold_owner(connection, home, shards)
+        if record.access_control.is_shared:
+            texts.hold_owner(connection, record.owner.commons, shards)
         _file(connection, number, record, now)
     return replace(record, memory_id=memory_id(record.user_id, ordinal))
 
@@ -261,11 +259,9 @@ def supersede(connection: sa.Connection, rows: Sequence[Any], ordinal: int, now:
 
 def take_away(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
     """Delete everything by which these records are found."""
-    by_namespace: dict[str, list[int]] = {}
-    for row in rows:
-        by_namespace.setdefault(row.indexed_in, []).append(row.number)
-    for namespace, some in sorted(by_namespace.items()):
-        texts.remove(connection, namespace, some, now)
+    home = attrgetter("indexed_in")
+    for namespace, some in groupby(sorted(rows, key=home), key=home):
+        texts.remove(connection, namespace, [row.number for row in some], now)
 
 
 def _find(connection: sa.Connection, reach: Scope, record_id: str) -> Any:
@@ -342,9 +338,8 @@ def begin(
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
     told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
-    if len(connection.scalars(told).all()) < min_messages:
-        return
-    _add_part(connection, session.number, first, last)
+    if len(connection.scalars(told).all()) >= min_messages:
+        _add_part(connection, session.number, first, last)
 
 
 def append_episode(
@@ -419,8 +414,7 @@ def _tie(connection: sa.Connection, session: int, ends: Sequence[str], ordinal: 
     """Note the part of its session that an episode in force is about, if that is not known yet."""
     known = sa.exists().where(_of(session), summaries.c.ordinal == ordinal)
     named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
-    these = sa.select(messages.c.position).where(named, IN_FORCE)
-    at = connection.scalars(these).all()
+    at = connection.scalars(sa.select(messages.c.position).where(named, IN_FORCE)).all()
     if at and not connection.scalar(sa.select(known)):
         _add_part(connection, session, min(at), max(at), ordinal)
 
@@ -468,8 +462,7 @@ _TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden on
 
 
 def _inside(session: int, first: int, until: int) -> Any:
-    here = messages.c.session == session, IN_FORCE
-    return sa.and_(*here, messages.c.position.between(first, until))
+    return sa.and_(inside(session), messages.c.position.between(first, until))
 
 
 def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
@@ -549,8 +542,7 @@ def remember(
         _close(connection, old, ordinal, until, now)
     elif until is not None:  # it is new, and of the past
         record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
-    is_filed = statement.quote is None and record.replaced_by is None
-    made = add_version(connection, record, ordinal, now, shards, is_filed=is_filed)
+    made = add_version(connection, record, ordinal, now, shards, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
 
@@ -573,13 +565,8 @@ def _decide(rows: Sequence[Any], statement: Claim, now: datetime) -> tuple[Decis
 def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
     """Return a fact that had ended before it was said. If nobody said when it began, it has no beginning."""
     began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
-    return replace(
-        record,
-        valid_from=began,
-        valid_until=until,
-        replaced_by=memory_id(record.user_id, ordinal),
-        always=False,
-    )
+    itself = memory_id(record.user_id, ordinal)
+    return replace(record, valid_from=began, valid_until=until, replaced_by=itself, always=False)
 
 
 def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime, shards: int) -> Record:
@@ -605,12 +592,11 @@ def _close(
     connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
 ) -> None:
     """Take facts out of force. If `until` is later, they end by the clock. Without `until` they were never true."""
-    closed = {"valid_until": None if until is None else to_micros(until)}
+    closed = {"valid_until": reads.in_micros(until), "updated_at": to_micros(now)}
     if until is None or until <= now:
         take_away(connection, rows, now)
         closed["replaced_by"] = successor
-    numbers = [row.number for row in rows]
-    _set(connection, records, records.c.number.in_(numbers), **(closed | {"updated_at": to_micros(now)}))
+    _set(connection, records, records.c.number.in_([row.number for row in rows]), **closed)
 
 
 def _gives_way(row: Any) -> Any:
@@ -854,8 +840,8 @@ def _follow_facts(connection: sa.Connection, change: Change) -> Iterator[None]:
 
 def _drop_facts(connection: sa.Connection, session: int, now: datetime) -> None:
     """Take back the records whose evidence is in a session that is deleted."""
-    inside = sa.select(messages.c.key).where(ever_inside(session))
-    withdraw_evidence(connection, evidence.c.message.in_(inside), now)
+    every = sa.select(messages.c.key).where(ever_inside(session))
+    withdraw_evidence(connection, evidence.c.message.in_(every), now)
 
 
 # Counts and deletes archived records of all users, in SQL. Each function runs in its caller's transaction.
@@ -872,9 +858,9 @@ _ARCHIVED = sa.and_(
 def count_archived(connection: sa.Connection, settings: Settings, at: datetime) -> tuple[int, int]:
     """Return how many records of all users have faded at a moment, and how many have expired."""
     faded = sa.and_(sa.not_(_EXPIRED), sa.not_(reads.KEPT))
-    totals = [sa.func.coalesce(sa.func.sum(sa.case((one, 1), else_=0)), 0) for one in (faded, _EXPIRED)]
-    row = connection.execute(sa.select(*totals).where(_IN_FORCE), _values(settings, at, 0)).one()
-    return int(row[0]), int(row[1])
+    both = [sa.func.count().filter(one) for one in (faded, _EXPIRED)]
+    row = connection.execute(sa.select(*both).where(_IN_FORCE), _values(settings, at, 0)).one()
+    return row[0], row[1]
 
 
 def delete_archived(
@@ -914,10 +900,8 @@ def _with_predecessors(
     """Return the numbers of records, and of all that they replaced, since these would be in force again without them."""
     every = found = {row.ordinal for row in heads}
     while found:
-        before = sa.select(records.c.ordinal).where(
-            records.c.namespace == owner.namespace, records.c.replaced_by.in_(found), *conditions
-        )
-        found = set(connection.scalars(before)) - every
+        gave_way = records.c.namespace == owner.namespace, records.c.replaced_by.in_(found), *conditions
+        found = set(connection.scalars(sa.select(records.c.ordinal).where(*gave_way))) - every
         every = every | found
     return every
 
@@ -932,8 +916,8 @@ def _reason(row: Any, now: datetime) -> str:
 
 def _values(settings: Settings, at: datetime, days: float) -> dict[str, float]:
     """Return the values of `_ARCHIVED` so many days before a moment."""
-    limits = reads.limits_of(settings)
-    return {**limits, "now": to_micros(at) - statements.micros_of(timedelta(days=days))}
+    before = to_micros(at) - statements.micros_of(timedelta(days=days))
+    return {**reads.limits_of(settings), "now": before}
 
 
 # The messages that a model reads.
@@ -984,12 +968,8 @@ def queue(
 
 def _hurry_rest(connection: sa.Connection, session: Any, *_: object) -> None:
     """Make the messages that wait in a session due, since it ends."""
-    storage_jobs.gather(
-        connection,
-        "learn",
-        storage_jobs.Stretch(session.number, 0, LAST),
-        lambda _: statements.from_micros(0),
-    )
+    whole = storage_jobs.Stretch(session.number, 0, LAST)
+    storage_jobs.gather(connection, "learn", whole, lambda _: statements.from_micros(0))
 
 
 register(Follower(_follow_facts, _drop_facts, _hurry_rest))

@@ -9,24 +9,20 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from memlayer_core import errors
 from memlayer_core.models import hashing, minilm, multilingual
-from memlayer_core.models.foreign import Deadline, EmbedderLike, EmbedderName, has
+from memlayer_core.models.foreign import BlockingEmbedder, Deadline, EmbedderLike, EmbedderName, has, path_of
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.models.minilm import MiniLM
 from memlayer_core.models.multilingual import Multilingual
 from memlayer_core.runtime import Asking, Runtime, ask
-from memlayer_core.seams import OTHER_LANGUAGES, Embedder, SimilarityScale
+from memlayer_core.seams import OTHER_LANGUAGES, Embedder, FloatVector, SimilarityScale
 from memlayer_core.settings import Settings
 from memlayer_core.storage.terms import searchable
-
-if TYPE_CHECKING:
-    from memlayer_core.seams import FloatVector
-
 
 # Wraps an embedder of the user's or a framework's: its answers are checked, and it gets an identity.
 #
@@ -42,13 +38,13 @@ class _Calls(NamedTuple):
         identity: Name of the embedder for the store.
         texts: Embeds a list of texts.
         query: Embeds one question.
-        aquery: Embeds one question for async callers: blocking, or a coroutine function.
+        aquery: Embeds one question for async callers: blocking, or a coroutine function; None: as `query` does.
     """
 
     identity: str
     texts: Callable[[list[str]], Any]
     query: Callable[[str], Any]
-    aquery: Callable[[str], Any]
+    aquery: Callable[[str], Any] | None = None
 
 
 class ForeignEmbedder:
@@ -89,7 +85,8 @@ class ForeignEmbedder:
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        return self._check_vectors([await self._deadline.await_for(self._calls.aquery, text)], [text])[0]
+        query = self._calls.aquery or self._calls.query
+        return self._check_vectors([await self._deadline.await_for(query, text)], [text])[0]
 
     def _check_vectors(self, answer: Any, texts: list[str]) -> list[FloatVector]:
         """Return an answer as unit vectors.
@@ -134,29 +131,26 @@ def _calls_of(choice: Any) -> _Calls:
     """
     if isinstance(choice, type):
         raise _no_embedder(choice)
+    aquery = getattr(choice, "aembed_query", None)
     if isinstance(getattr(choice, "identity", None), str) and has(choice, "embed", "embed_query"):
-        aquery = getattr(choice, "aembed_query", choice.embed_query)
         return _Calls(choice.identity, choice.embed, choice.embed_query, aquery)
     if has(choice, "embed_documents", "embed_query"):
         model = getattr(choice, "underlying_embeddings", choice)  # a cache answers with its model's vectors
-        identity = _identity("langchain", _path(type(model)), lambda name: getattr(model, name, None))
-        aquery = getattr(choice, "aembed_query", choice.embed_query)
+        identity = _identity("langchain", path_of(type(model)), lambda name: getattr(model, name, None))
         return _Calls(identity, choice.embed_documents, choice.embed_query, aquery)
     if has(choice, "get_text_embedding_batch", "get_query_embedding"):
         named = choice.class_name() if has(choice, "class_name") else type(choice).__name__
         # LlamaIndex's base class has this name: a class that inherits it has no name of its own.
-        kind = _path(type(choice)) if named == "base_component" else named
+        kind = path_of(type(choice)) if named == "base_component" else named
         identity = _identity("llamaindex", kind, lambda name: getattr(choice, name, None))
-        query = choice.get_query_embedding
-        return _Calls(identity, choice.get_text_embedding_batch, query, query)
+        return _Calls(identity, choice.get_text_embedding_batch, choice.get_query_embedding)
     if not callable(choice) or any(map(inspect.iscoroutinefunction, (choice, type(choice).__call__))):
         raise _no_embedder(choice)
     if has(choice, "name", "get_config"):
-        query = partial(_ask_chroma, choice)
-        return _Calls(_chroma_identity(choice), choice, query, query)
-    named = choice.func if isinstance(choice, partial) else choice
-    identity = f"callable:{_path(named if hasattr(named, '__qualname__') else type(named))}"
-    return _Calls(identity, choice, lambda text: choice([text])[0], lambda text: choice([text])[0])
+        query = getattr(choice, "embed_query", choice)
+        return _Calls(_chroma_identity(choice), choice, lambda text: query(input=[text])[0])
+    identity = f"callable:{path_of(choice.func if isinstance(choice, partial) else choice)}"
+    return _Calls(identity, choice, lambda text: choice([text])[0])
 
 
 def check_embedder(choice: object) -> None:
@@ -166,7 +160,7 @@ def check_embedder(choice: object) -> None:
         ConfigurationError: It is not an embedder.
     """
     is_name = isinstance(choice, str) and choice in get_args(EmbedderName)
-    if not is_name and not isinstance(choice, OWN | ForeignEmbedder):
+    if not is_name and not isinstance(choice, BlockingEmbedder | ForeignEmbedder):
         _calls_of(choice)
 
 
@@ -178,15 +172,11 @@ def _no_embedder(choice: object) -> errors.ConfigurationError:
     )
 
 
-def _ask_chroma(function: Any, text: str) -> Any:
-    return getattr(function, "embed_query", function)(input=[text])[0]
-
-
 def _chroma_identity(function: Any) -> str:
     """Return an identity. A function from before Chroma 1.0 has the base class's name, which only warns: its class is its name."""
     bases: list[Any] = [one for one in type(function).__mro__ if one.__name__ == "EmbeddingFunction"]
     if any(function.name is base.name for base in bases):
-        return f"chroma:{_path(type(function))}"
+        return f"chroma:{path_of(type(function))}"
     config = function.get_config()
     values: Mapping[str, Any] = config if isinstance(config, dict) else {}
     return _identity("chroma", function.name(), values.get)
@@ -195,27 +185,15 @@ def _chroma_identity(function: Any) -> str:
 def _identity(framework: str, name: str, value: Callable[[str], Any]) -> str:
     """Return an identity of a model, from what its vectors depend on, without anything secret."""
     models = (value(key) for key in ("model", "model_name", "model_id", "deployment", "deployment_id"))
-    model = next((str(found) for found in models if isinstance(found, str | Path) and str(found)), None)
+    model = next((str(found) for found in models if isinstance(found, str | Path) and str(found)), "")
     dimensions = value("dimensions")
-    parts = [
-        framework,
-        name,
-        model and _CREDENTIALS.sub("", model),
-        type(dimensions) is int and str(dimensions),
-    ]
-    return ":".join(part for part in parts if part)
-
-
-def _path(target: Any) -> str:
-    return f"{target.__module__}.{target.__qualname__}"
+    size = str(dimensions) if type(dimensions) is int else ""
+    return ":".join(filter(None, (framework, name, _CREDENTIALS.sub("", model), size)))
 
 
 # Finds the embedder for a memory: the caller's, or the best one that is available.
 
-OWN = HashingEmbedder | MiniLM | Multilingual
-"""The embedders that run in this process and wait for nothing."""
-
-_NAMES: Mapping[EmbedderName, type[OWN]] = {
+_NAMES: Mapping[EmbedderName, type[BlockingEmbedder]] = {
     "hashing": HashingEmbedder,
     "minilm": MiniLM,
     "multilingual": Multilingual,
@@ -267,7 +245,7 @@ def resolve_embedder(
         choice = _name_of(store_identity)
     if isinstance(choice, str) and choice in _NAMES:
         return _NAMES[choice].at_hand(settings.download_timeout)
-    if isinstance(choice, OWN | ForeignEmbedder):
+    if isinstance(choice, BlockingEmbedder | ForeignEmbedder):
         return choice
     return ForeignEmbedder(_calls_of(choice), settings.embedder_timeout, dimension)
 

@@ -198,7 +198,7 @@ def environment(name: str, value: str) -> Iterator[None]:
 
 
 class BlockingEmbedder:
-    """An embedder of this process, which embeds a question like a text, for async callers in a worker thread."""
+    """An embedder that runs in this process and waits for nothing. For async callers, it runs in a worker thread."""
 
     identity: str
 
@@ -209,7 +209,6 @@ class BlockingEmbedder:
         Raises:
             EmbedderError: It is not on this machine, and cannot be fetched.
         """
-        del seconds
         return cls()
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
@@ -228,6 +227,13 @@ class BlockingEmbedder:
 def has(candidate: object, *methods: str) -> bool:
     """Return whether an object has all of some methods: frameworks' models are recognised by them."""
     return all(callable(getattr(candidate, method, None)) for method in methods)
+
+
+def path_of(target: Any) -> str:
+    """Return the module and the name of a function or a class; of any other object, those of its class."""
+    named = target if hasattr(target, "__qualname__") else type(target)
+    # Methods of built-in types have no module of their own.
+    return f"{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
 
 
 def finish(answer: Any) -> Any:

@@ -20,17 +20,12 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memlayer_core.models.foreign import BlockingEmbedder
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from memlayer_core.seams import FloatVector
-
+from memlayer_core.seams import FloatVector
 
 DIMENSION = 1024
 IDENTITY = f"hashing-{DIMENSION}-v1"
@@ -84,8 +79,7 @@ def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
     """Return the checksums of a word and of its parts, and what each weighs: two arrays of one length."""
     weight = _DAMPED if word in _COMMON else 1.0
     fenced = f"<{word[:_WORD_CHARACTERS]}>" if len(word) > 1 else ""
-    places = [(at, at + long) for long in _PART_LENGTHS for at in range(len(fenced) - long + 1)]
-    parts = [fenced[first:end] for first, end in places]
+    parts = [fenced[at : at + long] for long in _PART_LENGTHS for at in range(len(fenced) - long + 1)]
     spelled = [f"{place} {word}" for place in range(_PLACES)] + [f"part {part}" for part in parts]
     codes = np.array([_code(feature) for feature in spelled], dtype=np.uint32)
     weights = np.full(len(codes), weight * _PARTS / math.sqrt(max(1, len(parts))))
@@ -95,11 +89,10 @@ def _features(word: str) -> tuple[NDArray[np.uint32], NDArray[np.float64]]:
 
 def _vector(text: str, ballast: float) -> FloatVector:
     words = _WORD.findall(unicodedata.normalize("NFKC", text[:_CHARACTERS]).casefold())
-    counts = Counter(words)
     pairs = Counter(pair for pair in pairwise(words) if not (pair[0] in _COMMON and pair[1] in _COMMON))
     codes = [np.array([_code(f"pair {one} {two}") for one, two in pairs], dtype=np.uint32)]
     weights = [np.array([_PAIR * (1 + math.log(often)) for often in pairs.values()])]
-    for word, often in counts.items():
+    for word, often in Counter(words).items():
         its_codes, its_weights = _features(word)
         codes.append(its_codes)
         weights.append(its_weights if often == 1 else its_weights * (1 + math.log(often)))

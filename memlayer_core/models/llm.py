@@ -83,12 +83,8 @@ def retry_limit(
     if not is_overflow(problem):
         raise problem
     limit = max(1, int(RETRY_SHARE * min(token_limit, tokens)))
-    name = type(problem).__name__  # its text may quote a message
-    emit(
-        ContextOverflowed(
-            scope.namespace, scope.session_id or "", tokens, limit, f"the model refused it: {name}"
-        )
-    )
+    reason = f"the model refused it: {type(problem).__name__}"  # its text may quote a message
+    emit(ContextOverflowed(scope.namespace, scope.session_id or "", tokens, limit, reason))
     return limit
 
 
@@ -307,13 +303,13 @@ def _langchain(
     answer, parsed = found["raw"], found["parsed"]
     if isinstance(answer, str):
         return Reply(answer)
-    calls = (
-        (*getattr(answer, "tool_calls", ()), *getattr(answer, "invalid_tool_calls", ())) if is_held else ()
-    )
+    kinds = ("tool_calls", "invalid_tool_calls") if is_held else ()
+    calls = [one for kind in kinds for one in getattr(answer, kind, ())]
     if parsed is not None:
         said = parsed.model_dump_json()
-    elif arguments := [one["args"] for one in calls]:
-        said = arguments[0] if isinstance(arguments[0], str) else json.dumps(arguments[0], ensure_ascii=False)
+    elif calls:
+        arguments = calls[0]["args"]
+        said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     else:
         said = answer.text
         said = said() if callable(said) and not isinstance(said, str) else str(said)
@@ -370,8 +366,8 @@ def _function(function: Callable[..., Any]) -> Ask:
         except TypeError:
             apart = True
 
-    def ask(instructions: str, text: str, schema: type[BaseModel] | None) -> Reply:
-        del schema  # a function is asked in words alone
+    # It is asked in words alone, whatever the form of the answer is to be.
+    def ask(instructions: str, text: str, _: type[BaseModel] | None) -> Reply:
         answer = finish(function(instructions, text) if apart else function(f"{instructions}\n\n{text}"))
         if not isinstance(answer, str):
             raise TypeError(f"it returned {type(answer).__name__} and no text")

@@ -12,16 +12,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
 from memlayer_core.models.foreign import BlockingEmbedder, cut, environment, in_thread
-
-if TYPE_CHECKING:
-    from memlayer_core.seams import FloatVector
-
+from memlayer_core.seams import FloatVector
 
 IDENTITY = "minilm-l6-v2"
 URL = "https://chroma-onnx-models.s3.amazonaws.com/all-MiniLM-L6-v2/onnx.tar.gz"

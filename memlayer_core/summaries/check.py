@@ -8,10 +8,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import regex
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from memlayer_core.storage.terms import searchable
 from memlayer_core.summaries.prompt import INSTRUCTIONS, TAG
@@ -104,6 +104,22 @@ _OPENING = re.compile(r"\{")
 _FENCE_EPISODES = re.compile(r"^```\w*$", re.MULTILINE)
 
 
+def _line(text: str) -> str:
+    return " ".join(searchable(text).split())
+
+
+def _as_list(value: Any) -> Any:
+    """Accept null for an empty list, and a string for a list of one."""
+    return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _distinct(value: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, map(_line, value))))[:_ITEMS]
+
+
+_Lines = Annotated[tuple[str, ...], BeforeValidator(_as_list), AfterValidator(_distinct)]
+
+
 class EpisodeText(BaseModel):
     """The content of an episode.
 
@@ -117,27 +133,11 @@ class EpisodeText(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    summary: str
-    key_topics: tuple[str, ...] = ()
-    actions_taken: tuple[str, ...] = ()
-    outcomes: tuple[str, ...] = ()
+    summary: Annotated[str, AfterValidator(_line)]
+    key_topics: _Lines = ()
+    actions_taken: _Lines = ()
+    outcomes: _Lines = ()
     importance: float = Field(default=0.5, ge=0, le=1)
-
-    @field_validator("summary", mode="after")
-    @classmethod
-    def _in_one_line(cls, value: str) -> str:
-        return _line(value)
-
-    @field_validator("key_topics", "actions_taken", "outcomes", mode="before")
-    @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        """Accept null for an empty list, and a string for a list of one."""
-        return () if value is None else (value,) if isinstance(value, str) else value
-
-    @field_validator("key_topics", "actions_taken", "outcomes", mode="after")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(filter(None, map(_line, value))))[:_ITEMS]
 
 
 def split_episode(answer: str) -> tuple[str, EpisodeText | None]:
@@ -160,7 +160,3 @@ def check_episode(
     if episode is None:
         return ("unreadable",)
     return check(episode.summary, count(episode.summary), source, longest, _SHORTEST_EPISODES)
-
-
-def _line(text: str) -> str:
-    return " ".join(searchable(text).split())

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
 from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
-from memlayer_core.facts import reads as records_reads, writes as records_writes
+from memlayer_core.facts import writes as records_writes
 from memlayer_core.facts.check import new_record
-from memlayer_core.facts.flow import prepare_record
+from memlayer_core.facts.flow import note, prepare_record
 from memlayer_core.facts.model import Record, SideTask
 from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
@@ -88,9 +88,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
         raise ConfigurationError(
             "no model sums up messages in this memory", hint="`Memory.open(path, model=…)` names one."
         )
-    lines = [
-        summaries_prompt.line_of(message) for message in told if summaries_prompt.is_conversation(message)
-    ]
+    lines = [summaries_prompt.line_of(one) for one in filter(summaries_prompt.is_conversation, told)]
     if not lines:
         return before
     bill = ModelUsage(rt, rt.summarizer)
@@ -111,16 +109,14 @@ def summaries(rt: Runtime, scope: Scope, *, all_versions: bool) -> list[Summary]
 
     def read(connection: Connection) -> list[Summary]:
         session = messages_reads.find(connection, scope)
-        if session is None:
-            return []
-        every = summaries_sql.all_versions(connection, session.number)
-        return every if all_versions else [one for one in every if one.replaced_by is None]
+        return [] if session is None else summaries_sql.all_versions(connection, session.number)
 
-    return ViewList("Summaries", rt.db.read(read))
+    every = rt.db.read(read)
+    return ViewList("Summaries", [one for one in every if all_versions or one.replaced_by is None])
 
 
 def summarize(
-    rt: Runtime, job: jobs.Job, side_task: Callable[[Sequence[int]], SideTask | None] | None = None
+    rt: Runtime, job: jobs.Job, side_task: Callable[[Sequence[int]], SideTask | None] = lambda _: None
 ) -> None:
     """Do the next step of a job of kind `"summarize"`; finish the job if nothing is left to do.
 
@@ -139,8 +135,7 @@ def summarize(
     if task is None:
         rt.db.write(summaries_sql.close, session, job)
         return
-    keys = [stored.key for stored in task.messages]
-    also = side_task(keys) if side_task is not None else None
+    also = side_task([stored.key for stored in task.messages])
     least = rt.episode_minimum
     closes = least is not None and sum(not is_task(one.message) for one in task.messages) >= least
     bill = ModelUsage(rt, rt.summarizer)
@@ -165,12 +160,9 @@ def _next(connection: Connection, job: jobs.Job) -> tuple[Session | None, _Task 
     before = summaries_sql.in_force(connection, session)
     start = max(session.memory_start, before.until + 1 if before is not None else 0)
     page = messages_reads.history(connection, session, start - 1, _PAGE)
-    told = [
-        one
-        for one in page
-        if one.position < session.summary_due and summaries_prompt.is_conversation(one.message)
-    ]
-    more = len(page) == _PAGE and page[-1].position < session.summary_due
+    due = [one for one in page if one.position < session.summary_due]
+    told = [one for one in due if summaries_prompt.is_conversation(one.message)]
+    more = len(due) == _PAGE
     messages, rounds = summaries_prompt.first_rounds(told, INPUT_TOKENS, more=more)
     if not messages:
         return session, None
@@ -182,18 +174,15 @@ def _next(connection: Connection, job: jobs.Job) -> tuple[Session | None, _Task 
 def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: jobs.Job) -> None:
     """Put a summary in force, and store the episode of its new turns. One that was refused too often gives them up."""
     session, before, now = task.session, task.before, rt.now()
-    scope = session.scope
+    scope, first = session.scope, task.messages[0].position
     gives_up = result.text is None and session.summary_tries + 1 >= _TRIES
     summary: Summary | None = None
     if result.text is not None or gives_up:
         text = result.text or (before.text if before is not None else "")
-        first, rounds = (
-            (before.first, before.rounds) if before is not None else (task.messages[0].position, 0)
-        )
         summary = Summary(
-            first=first,
+            first=before.first if before is not None else first,
             until=task.until,
-            rounds=rounds + task.rounds,
+            rounds=task.rounds + (before.rounds if before is not None else 0),
             text=text,
             tokens=rt.tokens.text(text),
             counter=rt.tokens.name,
@@ -207,9 +196,8 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
-        first, least = task.messages[0].position, rt.episode_minimum
         record = records_writes.append_episode(
-            connection, session.number, first, task.until, draft, least, now, rt.shards
+            connection, session.number, first, task.until, draft, rt.episode_minimum, now, rt.shards
         )
         stored.append(record)
 
@@ -234,8 +222,7 @@ def _refused(rt: Runtime, scope: Scope, faults: tuple[str, ...], what: str, *, g
         return
     wrong = f"the model's answers were refused ({', '.join(faults)})"
     model = None if rt.summarizer is None else rt.summarizer.name
-    result = {"reason": f"without {what}: {wrong}", "model": model}
-    rt.db.write(records_reads.note_outcome, scope, rt.now(), "summarize", "gave up", **result)
+    note(rt, scope, "summarize", "gave up", reason=f"without {what}: {wrong}", model=model)
     rt.health.down("summaries", f"turns of session {session_id!r} are without {what}: {wrong}")
 
 
@@ -352,10 +339,9 @@ def write_episode(rt: Runtime, job: jobs.Job) -> None:
             rt.db.write(jobs.spend, bill.costs, scope.namespace)
             rt.health.down("summarizer", str(problem))
         raise
-    spent = bill.costs
-    if spent:
+    if bill.costs:
         rt.health.up("summarizer")
-    record = rt.db.write(records_writes.store_episode, episode, made, spent, job, rt.now(), rt.shards)
+    record = rt.db.write(records_writes.store_episode, episode, made, bill.costs, job, rt.now(), rt.shards)
     if record is not None:
         rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
 

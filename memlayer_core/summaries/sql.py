@@ -32,27 +32,24 @@ def _owed(
 ) -> sa.Select[Any]:
     """Select the jobs of a kind that a table owes, and that are neither queued nor given up."""
     queued = sa.exists().where(_JOB.c.kind == kind, _JOB.c.subject == subject)
-    return (
-        sa.select(sa.literal(kind), subject, sessions.c.namespace)
-        .select_from(source)
-        .where(*conditions, ~queued)
-    )
+    owed = sa.select(sa.literal(kind), subject, sessions.c.namespace).select_from(source)
+    return owed.where(*conditions, ~queued)
 
 
+def _jobs_of(session: int | sa.BindParameter[Any]) -> sa.ColumnElement[bool]:
+    return sa.and_(jobs.c.kind == _KIND, jobs.c.subject == session)
+
+
+_OF_SESSIONS = summaries.join(sessions, sessions.c.number == summaries.c.session)
 _OWED = (
     # Nobody goes on with a session that has ended or is idle for long: if somebody does, it is due again.
     _owed(_KIND, sessions.c.number, sessions, tables.SUMMARY_IS_DUE, sessions.c.idle_since.is_not(None)),
-    _owed(
-        "episode",
-        summaries.c.number,
-        summaries.join(sessions, sessions.c.number == summaries.c.session),
-        tables.EPISODE_IS_OWED,
-    ),
+    _owed("episode", summaries.c.number, _OF_SESSIONS, tables.EPISODE_IS_OWED),
 )
 _HERE = sa.and_(summaries.c.session == sa.bindparam("of"), tables.IS_ROLLING)
 _IN_FORCE = Statement(sa.select(summaries).where(_HERE, summaries.c.replaced_by.is_(None)))
 _DROP = Statement(sa.delete(summaries).where(_HERE))
-_DROP_JOBS = Statement(sa.delete(jobs).where(jobs.c.kind == _KIND, jobs.c.subject == sa.bindparam("of")))
+_DROP_JOBS = Statement(sa.delete(jobs).where(_jobs_of(sa.bindparam("of"))))
 _UP_TO = Statement(
     sa.select(summaries)
     .where(_HERE, summaries.c.until >= sa.bindparam("last"))
@@ -82,8 +79,7 @@ def mark_due(connection: sa.Connection, session: int, position: int) -> None:
     """Note that the messages before a position are to be summed up: they have left the session's window, or will do so next."""
     further = sessions.c.number == session, sessions.c.summary_due < position
     connection.execute(sa.update(sessions).where(*further).values(summary_due=position))
-    given_up = jobs.c.kind == _KIND, jobs.c.subject == session, jobs.c.dead == 1
-    connection.execute(sa.delete(jobs).where(*given_up))
+    connection.execute(sa.delete(jobs).where(_jobs_of(session), jobs.c.dead == 1))
 
 
 def is_owed(connection: sa.Connection) -> bool:
@@ -106,7 +102,7 @@ def commit(
     model_costs: Sequence[Cost],
     job: Job,
     now: datetime,
-    then: Callable[[sa.Connection], None] | None = None,
+    then: Callable[[sa.Connection], None],
 ) -> bool:
     """Put a summary in force, if nothing changed since its source was read. The user's costs are stored in any case.
 
@@ -138,8 +134,7 @@ def commit(
         written = _row(replace(summary, version=version), session.number, now)
         connection.execute(sa.insert(summaries).values(written))
         connection.execute(sa.update(sessions).where(this).values(summary_version=version, summary_tries=0))
-        if then is not None:
-            then(connection)
+        then(connection)
     again = {"attempts": 0, "due": to_micros(now), "owner": None}
     connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(again))
     return is_same
@@ -158,16 +153,13 @@ def invalidate(connection: sa.Connection, session: int, position: int) -> None:
     What they stood for is due again. A summary that a worker writes at the moment will not be committed.
     """
     this = sa.and_(summaries.c.session == session, tables.IS_ROLLING)
-    being_made = connection.scalar(
-        sa.select(sa.exists().where(jobs.c.kind == _KIND, jobs.c.subject == session))
-    )
+    being_made = connection.scalar(sa.select(sa.exists().where(_jobs_of(session))))
     dropped = connection.execute(sa.delete(summaries).where(this, summaries.c.until >= position)).rowcount
     if not dropped and not being_made:
         return
     left = sa.select(summaries.c.version).where(this).scalar_subquery()
-    connection.execute(
-        sa.update(summaries).where(this, summaries.c.replaced_by.not_in(left)).values(replaced_by=None)
-    )
+    newest = this, summaries.c.replaced_by.not_in(left)
+    connection.execute(sa.update(summaries).where(*newest).values(replaced_by=None))
     anew = {"summary_version": sessions.c.summary_version + 1, "summary_asked": 0, "summary_tries": 0}
     connection.execute(sa.update(sessions).where(sessions.c.number == session).values(anew))
 
@@ -203,7 +195,7 @@ def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
     """Delete the summaries of the first message that changes and of later ones, and errors that may quote messages."""
     if change.positions:
         invalidate(connection, change.session, min(change.positions))
-    failed = jobs.c.kind == _KIND, jobs.c.subject == change.session, jobs.c.error.is_not(None)
+    failed = _jobs_of(change.session), jobs.c.error.is_not(None)
     connection.execute(sa.update(jobs).where(*failed).values(error=None))
     yield
 
