@@ -44,6 +44,7 @@ INPUT_TOKENS = 8000
 """Tokens of the messages in one prompt, as many as a context has by default; more are summed up in parts."""
 
 _LEAST = 10  # tokens of a summary
+_COSTLY = "a0b1c2d3"  # the key of a block that costs as many tokens as any
 _ANSWERS = 2  # a model is asked once more after a bad one (J35)
 _TRIES = 3  # times a range is asked for
 _PAGE = 400  # messages read at once
@@ -229,7 +230,7 @@ def _refused(rt: Runtime, scope: Scope, faults: tuple[str, ...], what: str, *, g
 def _limit(rt: Runtime) -> int:
     """Return the tokens that a summary may have, so that it fits into a context with what stands around it."""
     room = quarter_at_most(rt.settings.max_tokens, rt.settings.summary_tokens)
-    return max(_LEAST, room - rt.tokens.message(Message("user", summary_block("", lambda _: "00000000"))))
+    return max(_LEAST, room - rt.tokens.message(Message("user", summary_block("", lambda _: _COSTLY))))
 
 
 class _Writer:
