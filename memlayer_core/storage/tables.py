@@ -27,31 +27,32 @@ def _maybe(kind: Any, *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind) for name in names]
 
 
+def _serial_table(name: str, *columns: sa.schema.SchemaItem, number: str = "number") -> sa.Table:
+    """Return a table whose rows are counted in the column `number`: no other row ever gets the number of a deleted one."""
+    first = sa.Column(number, _Serial, primary_key=True)
+    return sa.Table(name, tables, first, *columns, sqlite_autoincrement=True)
+
+
 meta = sa.Table(
     "memlayer_meta", tables, sa.Column("name", sa.String(64), primary_key=True), *_always(sa.Text, "value")
 )
 
 # The word index files the words of a namespace under its number, which no other one ever gets. `records`: how many were ever
 # counted; `texts`: how many have vectors; `version` goes up when vectors are stored.
-namespaces = sa.Table(
+namespaces = _serial_table(
     "memlayer_namespaces",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     sa.Column("namespace", _Namespace, nullable=False, unique=True),
     *_always(sa.Text, "tenant_id", "user_id"),
     sa.Column("shard", sa.Integer, nullable=False, index=True),
     *_always(sa.BigInteger, "vectors"),
     *_always(sa.BigInteger, "records", "texts", "version", default="0"),
-    sqlite_autoincrement=True,
 )
 
 # `windows` has where the windows of some sizes begin, and the version of the summary in front of each, as JSON: they move together
 # and in large steps. Positions order the messages of a session, and mean nothing else. `next_position` is behind all of them, and behind those that
 # were deleted.
-sessions = sa.Table(
+sessions = _serial_table(
     "memlayer_sessions",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     sa.Column("bucket", _Bucket, nullable=False, unique=True),
     *_always(_Namespace, "namespace"),
     *_always(sa.Text, "tenant_id", "user_id", "session_id"),
@@ -62,7 +63,6 @@ sessions = sa.Table(
     *_maybe(sa.Text, "agent_id", "title", "windows", "forked_from"),
     sa.Index("memlayer_sessions_used", "namespace", "updated_at"),
     sa.Index("memlayer_sessions_idle", "idle_since"),
-    sqlite_autoincrement=True,
 )
 SUMMARY_IS_DUE = sessions.c.summary_due > sessions.c.summary_asked
 sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE)
@@ -141,10 +141,9 @@ outbox = sa.Table(
     sqlite_with_rowid=False,
 )
 
-jobs = sa.Table(
+# A worker whose job is gone must not end another one, so an `id` is never used again.
+jobs = _serial_table(
     "memlayer_jobs",
-    tables,
-    sa.Column("id", _Serial, primary_key=True),
     sa.Column("subject", sa.BigInteger, nullable=False, index=True),
     *_always(sa.String(16), "kind"),
     *_always(_Namespace, "namespace"),
@@ -153,17 +152,15 @@ jobs = sa.Table(
     *_always(sa.SmallInteger, "dead"),
     *_maybe(sa.Text, "owner", "error"),
     sa.Index("memlayer_jobs_due", "dead", "due"),
-    sqlite_autoincrement=True,  # a worker whose job is gone must not end another one
+    number="id",
 )
 
 # Summaries of a session's turns from the position `first` to `until`, of two kinds. A "rolling" one stands for all turns before a
 # window; versions that newer ones replaced stay. An "episode" is a part of the session whose text is a record: `ordinal` is the
 # number of that record among the user's, None until there is one, 0 if there will be none. When what was said there is changed, its
-# row leaves, and a new one is owed.
-summaries = sa.Table(
+# row leaves, and a new one is owed. An episode's job names it by its number.
+summaries = _serial_table(
     "memlayer_summaries",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(sa.String(8), "kind"),
     *_always(sa.BigInteger, "session", "first", "until"),
     *_always(sa.BigInteger, "version", default="0"),
@@ -171,7 +168,6 @@ summaries = sa.Table(
     *_maybe(sa.Integer, "rounds", "tokens"),
     *_maybe(sa.Float, "score"),
     *_maybe(sa.Text, "counter", "model", "faults", "text"),
-    sqlite_autoincrement=True,  # an episode's job names it by its number
 )
 IS_ROLLING = summaries.c.kind == sa.literal_column("'rolling'")
 IS_EPISODE = summaries.c.kind == sa.literal_column("'episode'")
@@ -237,10 +233,8 @@ records = sa.Table(
 # record among its user's; None: somebody deleted that record, or an import brought the message and what was learned of it, and
 # the message is not read again. `text` is what the record would say without the other words. The kind `forgotten` is of no
 # message: it says that somebody deleted the record with this number, which was made at `said_at`.
-evidence = sa.Table(
+evidence = _serial_table(
     "memlayer_evidence",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(_Namespace, "namespace"),
     *_always(sa.String(12), "kind"),
     *_always(sa.BigInteger, "message", "said_at"),
@@ -249,14 +243,11 @@ evidence = sa.Table(
     *_maybe(sa.Text, "agent_id", "model", "text"),
     sa.Index("memlayer_evidence_message", "message"),
     sa.Index("memlayer_evidence_record", "namespace", "ordinal"),
-    sqlite_autoincrement=True,
 )
 
 # What each call of a model or of an agent's tool did: `body` is the entry as JSON. No words of anybody are in it.
-outcomes = sa.Table(
+outcomes = _serial_table(
     "memlayer_outcomes",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(_Namespace, "namespace"),
     *_maybe(_Bucket, "bucket"),
     *_always(sa.BigInteger, "at"),
@@ -264,15 +255,12 @@ outcomes = sa.Table(
     *_always(sa.Text, "body"),
     sa.Index("memlayer_outcomes_newest", "namespace", "number"),
     sa.Index("memlayer_outcomes_at", "at"),
-    sqlite_autoincrement=True,
 )
 
 # `path` is the folder's: so one comparison finds what is in a folder and in the folders inside it. `texts` has what queries find
 # the item by, each with its key, as JSON.
-items = sa.Table(
+items = _serial_table(
     "memlayer_items",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(_Namespace, "namespace"),
     *_always(_Sorted, "path"),
     sa.Column("digest", _Digest, nullable=False, unique=True),
@@ -283,5 +271,4 @@ items = sa.Table(
     sa.Index("memlayer_items_namespace", "namespace"),
     sa.Index("memlayer_items_path", "path", "updated_at"),
     sa.Index("memlayer_items_expiry", "expires_at"),
-    sqlite_autoincrement=True,
 )
