@@ -233,8 +233,6 @@ def declared_names(tenant_id: str) -> Mapping[str, str]:
 
 # Writing items in SQL. Each function runs in its caller's transaction.
 
-_MICRO = timedelta(microseconds=1)
-
 
 def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, shards: int) -> None:
     """Write and delete items, in the order of their folders' names."""
@@ -300,7 +298,7 @@ def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) ->
         "value": put.value,
         "texts": json.dumps([(key, text) for key, (text, _) in zip(keys, put.texts, strict=True)]),
         "updated_at": statements.to_micros(since),
-        "ttl": None if put.ttl is None else put.ttl // _MICRO,
+        "ttl": None if put.ttl is None else statements.micros_of(put.ttl),
         "expires_at": None if ends is None else statements.to_micros(ends),
     }
     whole = {

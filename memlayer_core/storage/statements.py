@@ -57,7 +57,8 @@ class Statement:
         except connection.dialect.loaded_dbapi.Error as problem:  # the driver asks for a row only now
             raise error_of("", problem, connection) from problem
         if self._row is None:
-            self._row = _row_of([column[0] for column in cursor.description])
+            columns = [column[0] for column in cursor.description]
+            self._row = namedtuple("Row", columns, rename=True)  # noqa: PYI024  (they are known when it runs)
         cursor.close()
         return list(map(self._row._make, rows))
 
@@ -98,10 +99,6 @@ class Statement:
         ]
 
 
-def _row_of(columns: list[str]) -> Any:
-    return namedtuple("Row", columns, rename=True)  # noqa: PYI024  (they are known when it runs)
-
-
 class _Rows(FunctionElement[Any]):
     """The values of a parameter as rows."""
 
@@ -109,13 +106,9 @@ class _Rows(FunctionElement[Any]):
 
 
 @compiles(_Rows)
-def _of_json(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
-    return f"json_each({compiler.process(rows.clauses, **options)})"
-
-
-@compiles(_Rows, _SERVER)
-def _of_array(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
-    return f"unnest({compiler.process(rows.clauses, **options)})"
+def _rows_of(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
+    function = "unnest" if compiler.dialect.name == _SERVER else "json_each"
+    return f"{function}({compiler.process(rows.clauses, **options)})"
 
 
 def items_of(kind: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
@@ -271,25 +264,19 @@ def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:
 
 _KEYS = "keys"  # a row of `meta` of SQLite: the last key that was taken
 _COUNT = sqlite.insert(meta).values(name=_KEYS, value=sa.bindparam("more"))
-KEYS_OF_MORE = sa.func.array(
-    sa.select(KEYS.next_value())
-    .select_from(sa.func.generate_series(1, sa.bindparam("more")))
-    .scalar_subquery()
-)
+_LAST_KEY = sa.cast(meta.c.value, sa.Integer)
+_LAST_OF_MORE = _LAST_KEY + sa.cast(_COUNT.excluded.value, sa.Integer)
+_NEXT = sa.select(KEYS.next_value()).select_from(sa.func.generate_series(1, sa.bindparam("more")))
+KEYS_OF_MORE = sa.func.array(_NEXT.scalar_subquery())
 """As many keys as the parameter `more` says, in a statement for PostgreSQL that reads something else, too."""
 
 _TAKE = {
     "sqlite": Statement(
-        _COUNT.on_conflict_do_update(
-            index_elements=["name"],
-            set_={"value": sa.cast(meta.c.value, sa.Integer) + sa.cast(_COUNT.excluded.value, sa.Integer)},
-        ).returning(sa.cast(meta.c.value, sa.Integer).label("last"))
-    ),
-    _SERVER: Statement(
-        sa.select(KEYS.next_value().label("key")).select_from(
-            sa.func.generate_series(1, sa.bindparam("more"))
+        _COUNT.on_conflict_do_update(index_elements=["name"], set_={"value": _LAST_OF_MORE}).returning(
+            _LAST_KEY.label("last")
         )
     ),
+    _SERVER: Statement(_NEXT),
 }
 
 
