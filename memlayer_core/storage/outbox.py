@@ -39,21 +39,15 @@ IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
 OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
 """Texts, each with the row of its namespace."""
 _FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
-_HERE = Statement(
-    sa.select(outbox.c.key).where(outbox.c.shard == sa.bindparam("on")).limit(sa.bindparam("most"))
-)
+_IS_ON = outbox.c.shard == sa.bindparam("on")
+_HERE = Statement(sa.select(outbox.c.key).where(_IS_ON).limit(sa.bindparam("most")))
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
 _ROWS = statements.rows_by(
     sa.select(texts, namespaces.c.shard).select_from(OWNED).where(EMBEDDED), texts.c.key
 )
 _THERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key), EMBEDDED))
-_DONE = Statement(
-    sa.delete(outbox).where(
-        outbox.c.shard == sa.bindparam("on"),
-        outbox.c.key == sa.bindparam("of"),
-        outbox.c.version == sa.bindparam("seen"),
-    )
-)
+_IS_SAME = outbox.c.key == sa.bindparam("of"), outbox.c.version == sa.bindparam("seen")
+_DONE = Statement(sa.delete(outbox).where(_IS_ON, *_IS_SAME))
 _HOLD = Statement(sa.update(meta).where(meta.c.name == _INDEX).values(value=sa.bindparam("by")))
 
 
@@ -246,10 +240,8 @@ def end_batch(connection: sa.Connection, job: storage_jobs.Job, batch: Batch, un
     gone = set(keys).difference(row.key for row in _THERE.all(connection, keys))
     is_held = _is_held(connection, job, until)
     if is_held:
-        _DONE.run(
-            connection,
-            *({"on": batch.shard, "of": key, "seen": seen} for key, seen in batch.versions.items()),
-        )
+        done = ({"on": batch.shard, "of": key, "seen": seen} for key, seen in batch.versions.items())
+        _DONE.run(connection, *done)
         statements.set_note(connection, f"{_INDEX}:{batch.shard}", batch.name)
     if gone:
         again = statements.dialect_insert(connection.dialect.name, outbox).on_conflict_do_nothing()

@@ -23,20 +23,12 @@ from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
-_ROW: dict[str, sa.BindParameter[Any]] = {
-    name: sa.bindparam(name)
-    for name in ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
-}
+_ROW = ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 _HERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key)))
 _REMOVE = ListStatement(sa.delete(texts).where(is_item(texts.c.key)).returning(texts.c.key, texts.c.vectors))
+_QUEUED = sa.select(jobs.c.id).where(jobs.c.kind == "index", is_item(jobs.c.subject))
 _UNQUEUE = ListStatement(  # those that are being done are left alone
-    sa.delete(jobs).where(
-        jobs.c.id.in_(
-            sa.select(jobs.c.id)
-            .where(jobs.c.kind == "index", is_item(jobs.c.subject))
-            .with_for_update(skip_locked=True)
-        )
-    )
+    sa.delete(jobs).where(jobs.c.id.in_(_QUEUED.with_for_update(skip_locked=True)))
 )
 _OWNERS = statements.rows_by(
     sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update(), namespaces.c.namespace
@@ -208,7 +200,8 @@ def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _add_statement(dialect: str) -> Statement:
-    return Statement(statements.dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
+    row = {name: sa.bindparam(name) for name in _ROW}
+    return Statement(statements.dialect_insert(dialect, texts).values(row).on_conflict_do_nothing())
 
 
 def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:
