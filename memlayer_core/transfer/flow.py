@@ -248,8 +248,7 @@ class _Importer:
     ) -> None:
         """Store messages that a session does not have."""
         rt = self._rt
-        more = rt.now(), rt.shards
-        receipt = rt.db.write(sql.merge, scope, drafts, details, *more, is_learned=is_learned)
+        receipt = rt.db.write(sql.merge, scope, drafts, details, rt.now(), rt.shards, is_learned=is_learned)
         announce(rt, scope, receipt)
         self._report.count(receipt)
 
