@@ -187,13 +187,10 @@ class LineReader:
         name, hint = str(self._path or "the file"), "Give a file that this process may read."
         with os_errors_as(StoreUnavailableError, f"{name!r} cannot be read", hint):
             try:
-                if self._path is not None:
-                    with self._path.open("rb") as file:
-                        yield from self._pages(file, limit)
-                    return
                 if self._start is not None:
                     self._source.seek(self._start)
-                yield from self._pages(self._source, limit)
+                with nullcontext(self._source) if self._path is None else self._path.open("rb") as file:
+                    yield from self._pages(file, limit)
             except FileNotFoundError:
                 raise InputError(f"there is no file {name!r}", hint="Give the path of an export.") from None
             except UnicodeDecodeError as problem:

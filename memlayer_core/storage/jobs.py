@@ -204,12 +204,11 @@ _DAY = timedelta(days=1)
 
 _INDEX = jobs.alias()
 _INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
-_WAITS = sa.and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
+_IS_FREE = sa.and_(jobs.c.owner.is_(None), jobs.c.dead == 0)
+_WAITS = sa.and_(_IS_FREE, jobs.c.error.is_(None))
 _GATHERS = sa.and_(sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn", ~_INDEXES)), _WAITS)
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
-_ERASURE = Statement(
-    sa.select(jobs.c.id).where(jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
-)
+_ERASURE = Statement(sa.select(jobs.c.id).where(jobs.c.kind == "erase", _IS_FREE))
 
 # The last turns of a session are read when it ends, which may be in days; nothing else waits so long.
 _NEVER_SO_LATE = sa.and_(
@@ -445,12 +444,8 @@ def has_jobs(connection: sa.Connection) -> bool:
 
 PUT_OFF = "the user's limit of today is reached"
 """The error of a job that waits until the next day."""
-_IS_PUT_OFF = sa.and_(
-    jobs.c.kind == "learn",
-    sa.func.coalesce(jobs.c.error, "").startswith(PUT_OFF),
-    jobs.c.owner.is_(None),
-    jobs.c.dead == 0,
-)
+_SAYS_SO = sa.func.coalesce(jobs.c.error, "").startswith(PUT_OFF)
+_IS_PUT_OFF = sa.and_(jobs.c.kind == "learn", _SAYS_SO, _IS_FREE)
 
 
 def resting(connection: sa.Connection, now: datetime) -> int:

@@ -200,7 +200,7 @@ def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _add_statement(dialect: str) -> Statement:
-    row = {name: sa.bindparam(name) for name in _ROW}
+    row: dict[str, Any] = {name: sa.bindparam(name) for name in _ROW}
     return Statement(statements.dialect_insert(dialect, texts).values(row).on_conflict_do_nothing())
 
 

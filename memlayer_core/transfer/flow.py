@@ -169,10 +169,7 @@ def _pages(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Sequen
             if place == 0:  # a session without messages has no line
                 number += 1
                 some.append(lines.SessionLine(number, session.scope, db.read(_details, session)))
-            every = (one.message for one in page)
-            some.extend(
-                lines.MessageLine(number, replace(one, withdrawn_at=None), one.withdrawn_at) for one in every
-            )
+            some += [lines.MessageLine(number, one.message, one.message.withdrawn_at) for one in page]
             yield some
     for kept in _paged(db, records_reads.pages, whose, ("", 0), lambda page: page[-1][0]):
         quotes = db.read(records_reads.evidence_of, [place for place, _ in kept])
