@@ -46,10 +46,8 @@ _ALIKE = 1e-3  # standard deviation of all cosines below which an embedder gives
 @cache
 def _calibration() -> Mapping[str, Sequence[tuple[str, str]]]:
     file = resources.files("memlayer_core.index") / "calibration.json"
-    return {
-        language: [(sentence, question) for sentence, question in pairs]
-        for language, pairs in json.loads(file.read_text(encoding="utf-8")).items()
-    }
+    pairs: Mapping[str, Sequence[tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
+    return pairs
 
 
 def calibration_texts() -> list[str]:

@@ -151,9 +151,8 @@ def spend(
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
         key = {"namespace": whose, "kind": cost.kind, "model": cost.model}
-        noted = statements.dialect_insert(connection.dialect.name, costs).values(
-            day=_day(now), day_calls=cost.calls, **key, **counts
-        )
+        noted = statements.dialect_insert(connection.dialect.name, costs)
+        noted = noted.values(day=_day(now), day_calls=cost.calls, **key, **counts)
         before = sa.case((costs.c.day == noted.excluded.day, costs.c.day_calls), else_=0)
         added = {name: costs.c[name] + noted.excluded[name] for name in counts}
         added |= {"day_calls": before + noted.excluded.day_calls, "day": noted.excluded.day}
@@ -258,10 +257,8 @@ def enqueue_once(
     connection: sa.Connection, kind: JobKind, subjects: Sequence[int], due: datetime, namespace: str = ""
 ) -> None:
     """Queue a job for each subject that has none of this kind that waits or runs; without a namespace, of the whole store."""
-    here = sa.select(jobs.c.subject).where(
-        jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0
-    )
-    waiting = set(connection.scalars(here))
+    same = jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0
+    waiting = set(connection.scalars(sa.select(jobs.c.subject).where(*same)))
     enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], namespace, due)
 
 
@@ -425,9 +422,8 @@ def release(connection: sa.Connection, owners: Sequence[str], now: datetime, *, 
 
 def revive(connection: sa.Connection, now: datetime) -> int:
     """Make all dead letters due again. Returns how many there were."""
-    return connection.execute(
-        sa.update(jobs).where(jobs.c.dead == 1).values(dead=0, attempts=0, due=to_micros(now), owner=None)
-    ).rowcount
+    dead = sa.update(jobs).where(jobs.c.dead == 1)
+    return connection.execute(dead.values(dead=0, attempts=0, due=to_micros(now), owner=None)).rowcount
 
 
 def count_kinds(connection: sa.Connection) -> dict[str, int]:

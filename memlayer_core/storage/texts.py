@@ -140,9 +140,8 @@ def hold_owner(connection: sa.Connection, scope: Reach, shards: int) -> None:
     """Lock the namespace of a scope until the transaction ends: nobody deletes it. It is created if it does not exist."""
     if owners_locked(connection, [scope.namespace]):
         return
-    made = statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
-        index_elements=["namespace"], set_={"shard": namespaces.c.shard}
-    )
+    made = statements.dialect_insert(connection.dialect.name, namespaces)
+    made = made.on_conflict_do_update(index_elements=["namespace"], set_={"shard": namespaces.c.shard})
     user_id = scope.user_id if isinstance(scope, Scope) else ""
     whose = {"namespace": scope.namespace, "tenant_id": scope.tenant_id, "user_id": user_id}
     shard = statements.shard_of(scope.namespace, shards)

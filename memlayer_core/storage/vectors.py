@@ -457,9 +457,8 @@ def add(
     if grew.dimension is None:
         statements.note(connection, "dimension", dimension)
     same = storage_texts.columns_of(kind, scope, owner)
-    _INSERT.run(
-        connection, *({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
-    )
+    rows = ({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
+    _INSERT.run(connection, *rows)
     if grew.is_projected:
         outbox.mark(connection, list(embeddings))
     if grew.learns is not None:
