@@ -111,9 +111,7 @@ def _prepare(
                 check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
             check.folder_page([], op)
             top = check.folder_of(tenant_id, check.literal_start(op.patterns))
-            return lambda connection: check.folder_page(
-                (folder.labels for folder in sql.list_folders(connection, top, live_at)), op
-            )
+            return lambda connection: check.folder_page(sql.list_folders(connection, top, live_at), op)
         case _:
             assert_never(op)
 
