@@ -301,7 +301,7 @@ class _Export(_Importer):
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
         except errors.ImportStoppedError as problem:
             self._store(is_over=True)
-            more = "" if self._has_header else f" {_NO_EXPORT}"
+            more = "" if self._has_header else _NO_EXPORT
             raise errors.ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self._report} were imported and stay",
                 hint=f"{problem.hint} Importing it again goes on where this stopped.{more}",
@@ -329,9 +329,8 @@ class _Export(_Importer):
         if self._is_complete:
             raise _stop("something follows the line that ends the export")
         if isinstance(line, lines.HeaderLine) is self._has_header:
-            raise _stop(
-                "a second export begins" if self._has_header else "it does not begin as an export does"
-            )
+            what = "a second export begins" if self._has_header else "it does not begin as an export does"
+            raise _stop(what)
         if not isinstance(line, lines.MessageLine):
             self._store(is_over=True)
         with errors.errors_as(errors.ImportStoppedError):
@@ -414,10 +413,8 @@ class _Export(_Importer):
         ready = [one for one in self._versions if is_over or one[2] is not None]
         self._versions = [one for one in self._versions if not is_over and one[2] is None]
         rt, report, session = self._rt, self._report, self._session
-        if session is None:
-            return
         report.messages += len(drafts) + len(ready)
-        if report.dry_run:
+        if session is None or report.dry_run:
             return
         if drafts:
             is_learned = session.scope.namespace in self._learned
@@ -432,9 +429,7 @@ def _stop(problem: str) -> errors.ImportStoppedError:
     return errors.ImportStoppedError(problem, hint="Get the file from its source again.")
 
 
-_NO_EXPORT = (
-    "`memory.export` writes one. Of another program's file give the path, or open it with `open(path, 'rb')`."
-)
+_NO_EXPORT = " `memory.export` writes one. Of another program's file give the path, or open it with `open(path, 'rb')`."
 
 _WITH_VECTORS = 1000  # if a conversation has more messages, not all of its vectors are held in memory
 

@@ -49,7 +49,6 @@ from memlayer_core.scope import Folder, Scope
 # The state of a conversation, and the session file that holds the states of several components.
 
 _VERSION = 1
-_IN_STATES = ("title", "ended_with", "forked_from")
 
 
 def _name(key: str) -> Codec:
@@ -57,17 +56,10 @@ def _name(key: str) -> Codec:
     return Codec(str, partial(errors.require_text, key, error=errors.InvalidStateError, may_be_blank=True))
 
 
+_NAMES = {"title": "title", "last_ended_id": "ended_with", "forked_from": "forked_from"}
+_AS_TEXT = {field: _name(key) for field, key in _NAMES.items()}
 DETAILS = Form(
-    SessionDetails,
-    "session",
-    errors.InvalidStateError,
-    keys={"last_ended_id": "ended_with"},
-    codecs={
-        "title": _name("title"),
-        "last_ended_id": _name("ended_with"),
-        "forked_from": _name("forked_from"),
-    },
-    is_open=True,
+    SessionDetails, "session", errors.InvalidStateError, keys=_NAMES, codecs=_AS_TEXT, is_open=True
 )
 """What states and exports say of a session, in addition to its scope."""
 
@@ -100,7 +92,7 @@ def conversation_of(state: object) -> tuple[list[Message], SessionDetails]:
             found.append(_message(form))
     with errors.errors_as(errors.InvalidStateError, "the state's messages: "):
         messages = check_messages(found)
-    return messages, DETAILS.read({key: state.get(key) for key in _IN_STATES})
+    return messages, DETAILS.read({key: state.get(key) for key in _NAMES.values()})
 
 
 def session_text(session_id: str, components: Mapping[str, Any], now: datetime) -> str:
