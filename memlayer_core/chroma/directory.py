@@ -227,11 +227,9 @@ def _digest(directory: Path) -> str:
     """Return a digest that differs after any change of a file, no matter who made it."""
     whole = hashlib.blake2b(digest_size=16)
     for path in sorted(directory.rglob("*")):
-        known = path.stat()
+        name, known = path.relative_to(directory).as_posix(), path.stat()
         if path.is_file():
-            whole.update(
-                f"{path.relative_to(directory).as_posix()}\0{known.st_size}\0{known.st_mtime_ns}\0".encode()
-            )
+            whole.update(f"{name}\0{known.st_size}\0{known.st_mtime_ns}\0".encode())
     return whole.hexdigest()
 
 

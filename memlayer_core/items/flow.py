@@ -72,16 +72,11 @@ def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
     """
     check.expiry(op.ttl, rt.now())  # checks it
     value = check.value_to_json(op.value, rt.settings.message_bytes_limit)
-    texts = check.texts_of(op.value, op.texts)
-    return model.Put(
-        check.folder_of(tenant_id, op.labels),
-        check.key_of(op.key),
-        value,
-        tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
-        op.ttl,
-        with_offset(op.created_at),
-        with_offset(op.updated_at),
-    )
+    most = rt.settings.indexed_characters
+    texts = tuple((text, index_terms(text[:most])) for text in check.texts_of(op.value, op.texts))
+    folder, key = check.folder_of(tenant_id, op.labels), check.key_of(op.key)
+    times = with_offset(op.created_at), with_offset(op.updated_at)
+    return model.Put(folder, key, value, texts, op.ttl, *times)
 
 
 def _prepare(

@@ -315,17 +315,15 @@ def _sqlite_engine(
     if directory is not None and not read_only:
         _make_private(directory)
 
+    patience = settings.busy_timeout
+
     def connect() -> Any:
         place = ":memory:" if file is None else read_only_uri(file) if read_only else file
         return sqlite3.connect(
-            place,
-            uri=read_only,
-            check_same_thread=False,
-            timeout=settings.busy_timeout,
-            cached_statements=256,
+            place, uri=read_only, check_same_thread=False, timeout=patience, cached_statements=256
         )
 
-    pooled: dict[str, Any] = {"pool_size": _READERS, "max_overflow": 0, "timeout": settings.busy_timeout}
+    pooled: dict[str, Any] = {"pool_size": _READERS, "max_overflow": 0, "timeout": patience}
     pool = poolclass(connect, dialect=_DIALECT, **(pooled if poolclass is sa.pool.QueuePool else {}))
     engine = sa.Engine(pool, _DIALECT, sa.URL.create("sqlite", database=str(file) if file else None))
     engine.update_execution_options(compiled_cache=_COMPILED)

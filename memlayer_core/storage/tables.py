@@ -70,7 +70,7 @@ sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE
 # A row with `replaced_at` is a version: what a message said before it was edited or withdrawn. Its position says in front of
 # which message it stands. `utc_offset`: seconds, where it was said. `key` names a message in every table, in the word index and in
 # Chroma. Keys are never used again.
-_IS_NOW = sa.text("replaced_at IS NULL")
+_IS_NOW, _IS_PAST = sa.text("replaced_at IS NULL"), sa.text("replaced_at IS NOT NULL")
 messages = sa.Table(
     "memlayer_messages",
     tables,
@@ -87,9 +87,7 @@ messages = sa.Table(
     *_maybe(sa.Text, "body"),
     sa.Index("memlayer_messages_position", "session", "position", unique=True, sqlite_where=_IS_NOW),
     sa.Index("memlayer_messages_id", "id_digest", unique=True, sqlite_where=_IS_NOW),
-    sa.Index(
-        "memlayer_messages_versions", "session", "position", sqlite_where=sa.text("replaced_at IS NOT NULL")
-    ),
+    sa.Index("memlayer_messages_versions", "session", "position", sqlite_where=_IS_PAST),
 )
 IN_FORCE = messages.c.replaced_at.is_(None)
 """The condition that a row of messages is what the message says now."""
@@ -172,11 +170,7 @@ summaries = _serial_table(
 IS_ROLLING = summaries.c.kind == sa.literal_column("'rolling'")
 IS_EPISODE = summaries.c.kind == sa.literal_column("'episode'")
 sa.Index(
-    "memlayer_summaries_rolling",
-    summaries.c.session,
-    summaries.c.version,
-    unique=True,
-    sqlite_where=IS_ROLLING,
+    "memlayer_summaries_rolling", *summaries.c["session", "version"], unique=True, sqlite_where=IS_ROLLING
 )
 sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPISODE)
 EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
