@@ -206,8 +206,8 @@ class EmbeddedChroma(ChromaIndex):
         Chroma's native part waits for its threads when it is destroyed, and a child has none of them: so the client
         gets a reference that is never released.
         """
+        client, self._owned = self._client, None
         super()._forget_parent()
-        client, self._client, self._owned = self._client, None, None
         if client is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
         shared = sys.modules.get("chromadb.api.shared_system_client")

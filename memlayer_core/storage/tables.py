@@ -192,6 +192,7 @@ costs = sa.Table(
 # shares. `about` is equal for facts of one subject and key; `subject` is folded. `archived_because`: why it is not
 # shown. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get
 # a rated importance, and the decay score.
+_IS_NEWEST, _IS_ALWAYS = sa.text("replaced_by IS NULL"), sa.text("always = 1 AND replaced_by IS NULL")
 records = sa.Table(
     "memlayer_records",
     tables,
@@ -214,13 +215,11 @@ records = sa.Table(
     *_maybe(sa.Text, "agent_id", "session_id", "subject", "archived_because"),
     *_always(sa.Text, "labels", default=""),
     *_always(sa.Text, "text", "body"),
-    sa.Index("memlayer_records_about", "about", sqlite_where=sa.text("replaced_by IS NULL")),
+    sa.Index("memlayer_records_about", "about", sqlite_where=_IS_NEWEST),
     sa.Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     sa.Index("memlayer_records_indexed_in", "indexed_in"),
-    sa.Index(
-        "memlayer_records_profile", "namespace", sqlite_where=sa.text("always = 1 AND replaced_by IS NULL")
-    ),
-    sa.Index("memlayer_records_words", "digest", unique=True, sqlite_where=sa.text("replaced_by IS NULL")),
+    sa.Index("memlayer_records_profile", "namespace", sqlite_where=_IS_ALWAYS),
+    sa.Index("memlayer_records_words", "digest", unique=True, sqlite_where=_IS_NEWEST),
 )
 
 # The words that a record rests on. `message`, `start` and `until` say where they stand, and `ordinal` is the number of the

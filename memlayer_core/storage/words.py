@@ -102,8 +102,7 @@ def insert(
         for word, count in Counter(terms or [""]).items()
         for owner in owners
     ]
-    if values:
-        _INSERT.run(connection, *values)
+    _INSERT.run(connection, *values)
 
 
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
