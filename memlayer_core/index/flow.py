@@ -97,8 +97,11 @@ def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
 def nearest(
     rt: Runtime, reach: Reach, vector: FloatVector, overview: ScopeStatistics, limit: int
 ) -> list[Neighbour]:
-    """Return the nearest vectors of the index and of texts that it lacks yet; by an exact comparison if it cannot answer."""
-    found = _found_by_index(rt, reach, vector, overview, limit)
+    """Return the nearest vectors of the index and of texts that it lacks yet.
+
+    By an exact comparison if the index does not pay, or cannot answer.
+    """
+    found = _found_by_index(rt, reach, vector, overview, limit) if index_pays(rt, overview) else None
     return rt.db.read(compare, rt, reach, vector, limit) if found is None else found
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
-from memlayer_core.index.flow import compare, embed, index_pays, nearest
+from memlayer_core.index.flow import embed, nearest
 from memlayer_core.items import check, model, sql
 from memlayer_core.message import with_offset
 from memlayer_core.messages.check import check_whole_number
@@ -147,10 +147,7 @@ def _nearest(rt: Runtime, shelves: _Shelves, vector: FloatVector, limit: int) ->
     if len(shelves) > _FOLDERS or sum(overview.texts for _, overview in shelves) <= limit:
         return near
     for folder, overview in shelves:
-        if index_pays(rt, overview):
-            near.update(nearest(rt, folder, vector, overview, limit))
-        else:
-            near.update(rt.db.read(compare, rt, folder, vector, limit))
+        near.update(nearest(rt, folder, vector, overview, limit))
     return near
 
 

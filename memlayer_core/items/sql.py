@@ -37,11 +37,6 @@ _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
 _OF_ITEM = sa.and_(tables.texts.c.owner == tables.items.c.number, tables.OF_ITEM)
 
 
-def item_digest(folder: Folder, key: str) -> bytes:
-    """Return a digest of folder and key, 16 bytes, since a key may be longer than a database's index allows."""
-    return hashlib.blake2b(f"{folder.namespace}:{key}".encode(), digest_size=16).digest()
-
-
 def inside(top: Folder) -> sa.ColumnElement[bool]:
     """Return the condition that an item is in a folder or in a folder inside it."""
     path = tables.items.c.path
@@ -50,7 +45,7 @@ def inside(top: Folder) -> sa.ColumnElement[bool]:
 
 def get(connection: sa.Connection, folder: Folder, key: str, live_at: datetime | None) -> Item | None:
     """Return the item under a key; None if there is none."""
-    here = tables.items.c.digest == item_digest(folder, key)
+    here = tables.items.c.digest == statements.id_digest(folder.namespace, key)
     row = connection.execute(sa.select(tables.items).where(here, _live(live_at))).first()
     return None if row is None else _item(row)
 
@@ -244,7 +239,7 @@ def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, sha
             storage_texts.lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
     for one in changes:
-        here = tables.items.c.digest == item_digest(one.folder, one.key)
+        here = tables.items.c.digest == statements.id_digest(one.folder.namespace, one.key)
         row = connection.execute(_KNOWN.where(here)).first()
         if one.value is not None:
             _put(connection, one, row, now)
@@ -304,7 +299,7 @@ def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) ->
     whole = {
         "namespace": put.folder.namespace,
         "path": put.folder.path,
-        "digest": item_digest(put.folder, put.key),
+        "digest": statements.id_digest(put.folder.namespace, put.key),
         "key": put.key,
         "created_at": statements.to_micros(put.created_at or since),
         **changed,

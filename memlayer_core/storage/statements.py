@@ -223,11 +223,6 @@ def is_within(column: sa.ColumnElement[Any], session_id: str) -> sa.ColumnElemen
     return sa.or_(column == session_id, sa.func.substr(column, 1, len(below)) == below)
 
 
-def shard_of(namespace: str, shards: int) -> int:
-    """Return the collection that a user belongs to, the same for all time."""
-    return int(namespace[:8], 16) % shards
-
-
 def to_micros(moment: datetime) -> int:
     """Return microseconds since 1970, exactly."""
     return (moment - _EPOCH) // _MICRO
@@ -249,9 +244,9 @@ def offset_of(moment: datetime) -> int:
     return round((moment.utcoffset() or timedelta()).total_seconds())
 
 
-def id_digest(session: int, message_id: str) -> bytes:
-    """Return 16 bytes that name an id in its session: ids may be longer than an index allows."""
-    return hashlib.blake2b(f"{session}:{message_id}".encode(errors="surrogatepass"), digest_size=16).digest()
+def id_digest(within: int | str, name: str) -> bytes:
+    """Return 16 bytes that name an id in its session, or a key in its namespace: both may be longer than an index allows."""
+    return hashlib.blake2b(f"{within}:{name}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def reach_parameters(reach: Reach) -> dict[str, str | None]:
