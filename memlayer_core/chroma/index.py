@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, MemlayerError
-from memlayer_core.seams import Neighbour
+from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage.terms import MOST_PASSAGES
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import chromadb
     from chromadb.api import ClientAPI
 
-    from memlayer_core.seams import FloatVector
     from memlayer_core.storage.outbox import Batch
 
 _LAYOUT = 2

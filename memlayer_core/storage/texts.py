@@ -144,7 +144,7 @@ def hold_owner(connection: sa.Connection, scope: Reach, shards: int) -> None:
     made = made.on_conflict_do_update(index_elements=["namespace"], set_={"shard": namespaces.c.shard})
     user_id = scope.user_id if isinstance(scope, Scope) else ""
     whose = {"namespace": scope.namespace, "tenant_id": scope.tenant_id, "user_id": user_id}
-    shard = statements.shard_of(scope.namespace, shards)
+    shard = int(scope.namespace[:8], 16) % shards  # the same for all time
     connection.execute(made, {**whose, "shard": shard, "vectors": 0})
 
 
@@ -159,14 +159,6 @@ def owners_locked(connection: sa.Connection, names: Iterable[str]) -> dict[str, 
     return {row.namespace: row for row in _OWNERS.all(connection, sorted(names))}
 
 
-def next_version(owner: Any, now: datetime) -> int:
-    """Return the version that a locked namespace gets when vectors are stored.
-
-    It is the time, so that a namespace that was deleted and made again never has an old version.
-    """
-    return max(int(owner.version) + 1, statements.to_micros(now))
-
-
 def count_vectors(
     connection: sa.Connection, namespace: str, vectors: int, embeddings: int, version: int = 0
 ) -> None:
@@ -177,7 +169,7 @@ def count_vectors(
         namespace: The namespace.
         vectors: How many vectors it has more; negative: fewer.
         embeddings: How many more of its texts have vectors; negative: fewer.
-        version: The version from `next_version`; 0: none was stored.
+        version: Its version since vectors were stored; 0: none was stored.
     """
     if vectors or embeddings or version:
         more = {"vectors": namespaces.c.vectors + vectors, "texts": namespaces.c.texts + embeddings}

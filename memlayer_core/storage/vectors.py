@@ -387,7 +387,8 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEnt
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
     """Store vectors of texts that still exist. Storing one twice changes nothing."""
     owners = storage_texts.owners_locked(connection, {entry.buckets[0][1:] for entry in new_entries})
-    versions = {name: storage_texts.next_version(owner, now) for name, owner in owners.items()}
+    at = statements.to_micros(now)  # so a namespace that was deleted and made again never has an old version
+    versions = {name: max(int(owner.version) + 1, at) for name, owner in owners.items()}
     here = {row.key: row for row in _LOCKED.all(connection, sorted(entry.key for entry in new_entries))}
     entries = {entry.key: entry for entry in new_entries if entry.key in here}
     if not entries:
