@@ -221,9 +221,8 @@ def _sweep(directory: Path) -> None:
     """
     before = time.time() - _RESTS
     with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if not entry.name.startswith(_PREFIX) or not entry.is_file(follow_symlinks=False):
-                continue
+        ours = (one for one in entries if one.name.startswith(_PREFIX) and one.is_file(follow_symlinks=False))
+        for entry in ours:
             with suppress(OSError):  # in use, somebody else's, or gone meanwhile
                 if entry.stat(follow_symlinks=False).st_mtime < before:
                     _remove_unlocked(Path(entry.path))

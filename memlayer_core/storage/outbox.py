@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import takewhile
 
 import sqlalchemy as sa
 
@@ -183,9 +182,8 @@ def batches(connection: sa.Connection) -> dict[int, tuple[str, ...]]:
 
 def sizes(connection: sa.Connection) -> dict[int, int]:
     """Return how many vectors each collection has, without those of marked texts."""
-    waiting = sa.select(outbox.c.shard)
     counted = sa.select(namespaces.c.shard, sa.func.sum(namespaces.c.vectors).label("number"))
-    counted = counted.where(namespaces.c.shard.not_in(waiting)).group_by(namespaces.c.shard)
+    counted = counted.where(namespaces.c.shard.not_in(sa.select(outbox.c.shard))).group_by(namespaces.c.shard)
     return {row.shard: int(row.number) for row in connection.execute(counted)}
 
 
@@ -219,10 +217,10 @@ def begin_batch(
     if not _is_held(connection, job, until):
         return None
     every = _FIRST.all(connection, {"most": limit})
-    marked = {row.key: row.version for row in takewhile(lambda row: row.shard == every[0].shard, every)}
-    if not marked:
+    if not every:
         return None
     shard = every[0].shard
+    marked = {row.key: row.version for row in every if row.shard == shard}
     entries = [blobs.entry_of(row) for row in _ROWS.all(connection, list(marked)) if row.shard == shard]
     known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
     names = "" if known is None else known.value

@@ -27,15 +27,18 @@ def _maybe(kind: Any, *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind) for name in names]
 
 
+def _table(name: str, *columns: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+    """Return a table of the journal."""
+    return sa.Table(name, tables, *columns, **options)
+
+
 def _serial_table(name: str, *columns: sa.schema.SchemaItem, number: str = "number") -> sa.Table:
     """Return a table whose rows are counted in the column `number`: no other row ever gets the number of a deleted one."""
     first = sa.Column(number, _Serial, primary_key=True)
-    return sa.Table(name, tables, first, *columns, sqlite_autoincrement=True)
+    return _table(name, first, *columns, sqlite_autoincrement=True)
 
 
-meta = sa.Table(
-    "memlayer_meta", tables, sa.Column("name", sa.String(64), primary_key=True), *_always(sa.Text, "value")
-)
+meta = _table("memlayer_meta", sa.Column("name", sa.String(64), primary_key=True), *_always(sa.Text, "value"))
 
 # The word index files the words of a namespace under its number, which no other one ever gets. `records`: how many were ever
 # counted; `texts`: how many have vectors; `version` goes up when vectors are stored.
@@ -71,9 +74,8 @@ sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE
 # which message it stands. `utc_offset`: seconds, where it was said. `key` names a message in every table, in the word index and in
 # Chroma. Keys are never used again.
 _IS_NOW, _IS_PAST = sa.text("replaced_at IS NULL"), sa.text("replaced_at IS NOT NULL")
-messages = sa.Table(
+messages = _table(
     "memlayer_messages",
-    tables,
     sa.Column("key", _Serial, primary_key=True, autoincrement=False),
     *_always(sa.BigInteger, "session", "position", "created_at"),
     *_maybe(sa.BigInteger, "replaced_at"),
@@ -100,9 +102,8 @@ IN_FORCE_BY_KEY = sa.func.coalesce(messages.c.replaced_at, 0) == 0
 # message's session, or of the item. All that follows is empty until it is embedded. `vector` has the vectors of its parts, one behind the other,
 # `vectors` their number. `changed` is the version that its namespace got by that. `speaker` is the first letter of the role,
 # and the name; `language` the code of the text's language.
-texts = sa.Table(
+texts = _table(
     "memlayer_texts",
-    tables,
     sa.Column("key", _Serial, primary_key=True, autoincrement=False),
     *_always(sa.String(8), "kind"),
     *_always(_Namespace, "namespace"),
@@ -119,9 +120,8 @@ texts = sa.Table(
 
 # The words of texts, each under its owner: "12xtokyo" is a word of the namespace 12. A deletion finds those of a text by the
 # second index.
-words = sa.Table(
+words = _table(
     "memlayer_words",
-    tables,
     sa.Column("word", _Sorted, primary_key=True),
     sa.Column("text", sa.BigInteger, primary_key=True, autoincrement=False),
     *_always(sa.Integer, "count"),
@@ -130,9 +130,8 @@ words = sa.Table(
 )
 
 # Texts of which Chroma's collection `shard` may lack something, or have something too much: see `storage.outbox`.
-outbox = sa.Table(
+outbox = _table(
     "memlayer_outbox",
-    tables,
     sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("key", sa.BigInteger, primary_key=True, autoincrement=False),
     *_always(sa.BigInteger, "version"),
@@ -177,9 +176,8 @@ EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
 sa.Index("memlayer_summaries_owed", summaries.c.ordinal, sqlite_where=EPISODE_IS_OWED)
 
 # `day` is the last day with a call, and `day_calls` counts the calls of it.
-costs = sa.Table(
+costs = _table(
     "memlayer_costs",
-    tables,
     sa.Column("namespace", _Namespace, primary_key=True),
     sa.Column("kind", sa.String(32), primary_key=True),
     sa.Column("model", sa.Text, primary_key=True),
@@ -193,9 +191,8 @@ costs = sa.Table(
 # shown. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get
 # a rated importance, and the decay score.
 _IS_NEWEST, _IS_ALWAYS = sa.text("replaced_by IS NULL"), sa.text("always = 1 AND replaced_by IS NULL")
-records = sa.Table(
+records = _table(
     "memlayer_records",
-    tables,
     sa.Column("number", _Serial, primary_key=True, autoincrement=False),
     *_always(_Namespace, "namespace", "indexed_in"),
     *_always(_Bucket, "bucket"),

@@ -149,9 +149,8 @@ def _postings(
     found = _search(connection, list(spelled), most, narrow)
     if among is not None:
         found = found.where(np.isin(found.keys, np.array(list(among), np.int64)))
-        left = np.bincount(found.word, minlength=len(found.terms)) > 0
-        terms = [term for term, is_left in zip(found.terms, left, strict=True) if is_left]
-        found = found._replace(terms=terms, word=(np.cumsum(left) - 1)[found.word])
+        left, word = np.unique(found.word, return_inverse=True)
+        found = found._replace(terms=[found.terms[one] for one in left], word=word)
     is_common = np.bincount(found.word, found.times, len(found.terms)) > MOST_ROWS
     rest = found.where(~is_common[found.word])
     if among is None and len(is_common) and is_common.all():

@@ -180,8 +180,7 @@ def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> i
     if ended_with is None:
         return 0
     named = reads.inside(number), messages.c.id_digest == id_digest(number, ended_with)
-    position = connection.scalar(sa.select(messages.c.position).where(*named))
-    return position + 1 if position is not None else 0
+    return connection.scalar(sa.select(messages.c.position + 1).where(*named)) or 0
 
 
 def _set_state(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:
