@@ -296,24 +296,20 @@ def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) ->
         "ttl": None if put.ttl is None else statements.micros_of(put.ttl),
         "expires_at": None if ends is None else statements.to_micros(ends),
     }
-    whole = {
-        "namespace": put.folder.namespace,
-        "path": put.folder.path,
-        "digest": statements.id_digest(put.folder.namespace, put.key),
-        "key": put.key,
-        "created_at": statements.to_micros(put.created_at or since),
-        **changed,
-    }
-    made = statements.dialect_insert(connection.dialect.name, tables.items).values(whole)
+    folder, digest = put.folder, statements.id_digest(put.folder.namespace, put.key)
+    place = {"namespace": folder.namespace, "path": folder.path, "key": put.key, "digest": digest}
+    created_at = statements.to_micros(put.created_at or since)
+    made = statements.dialect_insert(connection.dialect.name, tables.items)
+    made = made.values(**place, created_at=created_at, **changed)
     made = made.on_conflict_do_update(index_elements=["digest"], set_=changed)
     number = connection.execute(made.returning(tables.items.c.number)).scalar_one()
     if row is not None:
         enqueue_erasure(connection, now)
     if is_same:
         return
-    storage_texts.remove(connection, put.folder.namespace, [*before], now)
+    storage_texts.remove(connection, folder.namespace, [*before], now)
     new = [(key, terms) for key, (_, terms) in zip(keys, put.texts, strict=True)]
-    storage_texts.add(connection, "item", put.folder, new, now, owner=number)
+    storage_texts.add(connection, "item", folder, new, now, owner=number)
 
 
 def _delete(connection: sa.Connection, rows: Iterable[Any], now: datetime) -> None:

@@ -106,9 +106,8 @@ def export(
 
 def _scope_of(user_id: str | None, tenant_id: str | None) -> Scope:
     """Return the scope of a user, or of anybody in a tenant. The ids are checked."""
-    return Scope(
-        "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
-    )
+    tenant = "default" if tenant_id is None else tenant_id
+    return Scope("anybody" if user_id is None else user_id, tenant_id=tenant)
 
 
 def _report(progress: Progress | None, count: int, expected: int) -> Asking[None]:
@@ -646,8 +645,6 @@ def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | 
     if user_id is None or reach.agent_id is not None or reach.session_id is not None:
         return gone
     own = items_sql.folders_of(connection, reach.tenant_id, user_id)
-    return replace(
-        gone,
-        items=sum(items_sql.forget(connection, folder, now) for folder in own),
-        undeclared_folders=tuple(items_sql.undeclared_folders(connection, reach.tenant_id, user_id)),
-    )
+    items = sum(items_sql.forget(connection, folder, now) for folder in own)
+    undeclared = items_sql.undeclared_folders(connection, reach.tenant_id, user_id)
+    return replace(gone, items=items, undeclared_folders=tuple(undeclared))

@@ -101,12 +101,8 @@ def session_text(session_id: str, components: Mapping[str, Any], now: datetime) 
     Raises:
         InvalidStateError: A component's state is not JSON.
     """
-    document = {
-        "sessionId": session_id,
-        "components": components,
-        "timestamp": moment_to_json(now),
-        "version": _VERSION,
-    }
+    at = moment_to_json(now)
+    document = {"sessionId": session_id, "components": components, "timestamp": at, "version": _VERSION}
     try:
         return json_text(document, indent=2) + "\n"
     except (TypeError, ValueError, RecursionError) as problem:
