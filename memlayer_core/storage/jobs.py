@@ -210,9 +210,8 @@ _GATHERS = sa.and_(sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn"
 _ERASURE = Statement(sa.select(jobs.c.id).where(jobs.c.kind == "erase", _IS_FREE))
 
 # The last turns of a session are read when it ends, which may be in days; nothing else waits so long.
-_NEVER_SO_LATE = sa.and_(
-    jobs.c.due > sa.bindparam("latest"), sa.or_(jobs.c.kind != "learn", jobs.c.owner.is_not(None))
-)
+_WAITS_SHORTLY = sa.or_(jobs.c.kind != "learn", jobs.c.owner.is_not(None))
+_NEVER_SO_LATE = sa.and_(jobs.c.due > sa.bindparam("latest"), _WAITS_SHORTLY)
 _DUE = sa.and_(jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), _NEVER_SO_LATE))
 
 

@@ -41,9 +41,8 @@ _FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limi
 _IS_ON = outbox.c.shard == sa.bindparam("on")
 _HERE = Statement(sa.select(outbox.c.key).where(_IS_ON).limit(sa.bindparam("most")))
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
-_ROWS = statements.rows_by(
-    sa.select(texts, namespaces.c.shard).select_from(OWNED).where(EMBEDDED), texts.c.key
-)
+_OWN_ROWS = sa.select(texts, namespaces.c.shard).select_from(OWNED)
+_ROWS = statements.rows_by(_OWN_ROWS.where(EMBEDDED), texts.c.key)
 _THERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key), EMBEDDED))
 _IS_SAME = outbox.c.key == sa.bindparam("of"), outbox.c.version == sa.bindparam("seen")
 _DONE = Statement(sa.delete(outbox).where(_IS_ON, *_IS_SAME))

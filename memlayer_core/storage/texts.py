@@ -30,9 +30,8 @@ _QUEUED = sa.select(jobs.c.id).where(jobs.c.kind == "index", is_item(jobs.c.subj
 _UNQUEUE = ListStatement(  # those that are being done are left alone
     sa.delete(jobs).where(jobs.c.id.in_(_QUEUED.with_for_update(skip_locked=True)))
 )
-_OWNERS = statements.rows_by(
-    sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update(), namespaces.c.namespace
-)
+_LOCK = sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update()
+_OWNERS = statements.rows_by(_LOCK, namespaces.c.namespace)
 _NUMBER = Statement(sa.select(namespaces.c.number).where(namespaces.c.namespace == sa.bindparam("of")))
 
 Redact = Callable[[str], str]

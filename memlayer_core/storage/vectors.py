@@ -319,9 +319,8 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
         block.matrix[:, vectors : vectors + more] = joined
         vectors, total = vectors + more, total + joined.sum(1)
         columns["key"] = keys
-        columns["session"] = [
-            owner if kind == "message" else -key for key, kind, owner in zip(keys, kinds, owners, strict=True)
-        ]
+        owned = zip(keys, kinds, owners, strict=True)
+        columns["session"] = [owner if kind == "message" else -key for key, kind, owner in owned]
         for (label, numbers), names in zip(block.numbers.items(), labels, strict=True):
             columns[label] = [numbers.setdefault(name or "", len(numbers)) for name in names]
         block.places.update(zip(keys, range(first, behind), strict=True))
@@ -367,9 +366,8 @@ _GROW = Statement(
 _INSERT = Statement(sa.insert(texts))
 _TASKS = statements.rows_by(sa.select(texts), texts.c.key)
 _EMBEDDED = statements.rows_by(sa.select(texts).where(EMBEDDED), texts.c.key)
-_LOCKED = statements.rows_by(
-    sa.select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
-)
+_LOCK = sa.select(*texts.c["key", "namespace", "vectors"]).with_for_update()
+_LOCKED = statements.rows_by(_LOCK, texts.c.key)
 _FILL = sa.update(texts).values({name: sa.bindparam(name) for name in _FILLED})
 _STORE = Statement(_FILL.where(texts.c.key == sa.bindparam("of")))
 

@@ -64,10 +64,8 @@ _EXISTING = ListStatement(sa.select(table.c.text).distinct().where(is_item(table
 _BLANK: Any = sa.literal_column("' '")  # no parameter: the statement is written once
 _EVERYWHERE: Mapping[str, str] = {}
 _NARROW = [sa.bindparam("bucket", type_=sa.Text), sa.bindparam("commons", type_=sa.Text)]
-_IS_NEAR = sa.exists().where(
-    texts.c.key == table.c.text,
-    sa.or_(texts.c.agent_bucket.in_(_NARROW), texts.c.session_bucket.in_(_NARROW)),
-)
+_IS_NARROW = sa.or_(texts.c.agent_bucket.in_(_NARROW), texts.c.session_bucket.in_(_NARROW))
+_IS_NEAR = sa.exists().where(texts.c.key == table.c.text, _IS_NARROW)
 """The condition that a text is of the agent or the session that a search names, or shared with its users."""
 
 
