@@ -148,11 +148,11 @@ class Writer:
             StoreUnavailableError: Another write, committed together with this one, ended the commit.
         """
         ticket = _Ticket(work)
-        ticket.finished.acquire()
+        ticket.end.acquire()
         self._tickets.put(ticket)
         if self._ended:
             self._refuse_the_rest()
-        ticket.finished.acquire()
+        ticket.end.acquire()
         if ticket.problem is not None:
             raise ticket.problem
         return ticket.answer[0]
@@ -197,7 +197,7 @@ class Writer:
                 self._disconnect()  # its transaction is in an unknown state
         finally:
             for ticket in tickets:
-                ticket.finished.release()
+                ticket.end.release()
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -215,7 +215,7 @@ class Writer:
                     ticket.problem = errors.StoreClosedError(
                         "the journal is closed", hint="Close a memory when nobody uses it any more."
                     )
-                    ticket.finished.release()
+                    ticket.end.release()
 
 
 @dataclass(slots=True)
@@ -226,14 +226,14 @@ class _Ticket(Generic[T]):
         work: The work.
         answer: What it returned, in a list.
         problem: Why nothing of it stays.
-        finished: It is released when the work is committed, or has failed. (`Event` is written in Python: an interrupt may
+        end: It is released when the work is committed, or has failed. (`Event` is written in Python: an interrupt may
             leave it locked.)
     """
 
     work: Work[T]
     answer: list[T] = field(default_factory=list)
     problem: BaseException | None = None
-    finished: threading.Lock = field(default_factory=threading.Lock)
+    end: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, connection: sa.Connection, *, is_alone: bool) -> None:
         """Do it. If it is not alone, its error is its own caller's: the others go on."""
