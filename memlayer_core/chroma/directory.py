@@ -206,8 +206,8 @@ class EmbeddedChroma(ChromaIndex):
         Chroma's native part waits for its threads when it is destroyed, and a child has none of them: so the client
         gets a reference that is never released.
         """
+        client, self._owned = self._client, None
         super()._forget_parent()
-        client, self._client, self._owned = self._client, None, None
         if client is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
         shared = sys.modules.get("chromadb.api.shared_system_client")
@@ -227,11 +227,9 @@ def _digest(directory: Path) -> str:
     """Return a digest that differs after any change of a file, no matter who made it."""
     whole = hashlib.blake2b(digest_size=16)
     for path in sorted(directory.rglob("*")):
-        known = path.stat()
+        name, known = path.relative_to(directory).as_posix(), path.stat()
         if path.is_file():
-            whole.update(
-                f"{path.relative_to(directory).as_posix()}\0{known.st_size}\0{known.st_mtime_ns}\0".encode()
-            )
+            whole.update(f"{name}\0{known.st_size}\0{known.st_mtime_ns}\0".encode())
     return whole.hexdigest()
 
 

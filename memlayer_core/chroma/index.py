@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, MemlayerError
-from memlayer_core.seams import Neighbour
+from memlayer_core.seams import FloatVector, Neighbour
 from memlayer_core.storage.terms import MOST_PASSAGES
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import chromadb
     from chromadb.api import ClientAPI
 
-    from memlayer_core.seams import FloatVector
     from memlayer_core.storage.outbox import Batch
 
 _LAYOUT = 2
@@ -277,7 +276,7 @@ class ChromaIndex(ABC):
 
     def _forget_parent(self) -> None:
         """Begin again in a forked child, where the lock may be held by threads that are not there."""
-        self._lock, self._damaged, self.is_held = threading.RLock(), set(), False
+        self._lock, self._client, self._damaged, self.is_held = threading.RLock(), None, set(), False
 
 
 def _name(key: int, number: int) -> str:
@@ -378,10 +377,6 @@ class ChromaServer(ChromaIndex):
     def _is_not_ours(self, record: logging.LogRecord) -> bool:
         """Keep httpx from logging each of our requests, as it does at level INFO; other requests are not touched."""
         return record.levelno > logging.INFO or self.url not in record.getMessage()
-
-    def _forget_parent(self) -> None:
-        super()._forget_parent()
-        self._client = None
 
 
 def server_url(url: str) -> str:

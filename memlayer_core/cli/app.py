@@ -10,7 +10,7 @@ import logging
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
@@ -88,8 +88,6 @@ def _plain(value: Any) -> Any:
     """Return a value for JSON: a dataclass is an object of its fields, and a time is ISO 8601."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value) if field.repr}
-    if isinstance(value, Mapping):
-        return dict(value)
     if isinstance(value, datetime):
         return value.isoformat()
     return str(value) if isinstance(value, Path) else int(value)  # PostgreSQL sums decimals

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,13 +18,8 @@ from memlayer_core.scope import Reach
 from memlayer_core.seams import FloatVector, IndexEntry, Neighbour, SimilarityScale
 from memlayer_core.settings import Limits
 from memlayer_core.storage import jobs as storage_jobs, outbox, texts as texts_sql, vectors as storage_vectors
-from memlayer_core.storage.jobs import Job
+from memlayer_core.storage.database import Connection
 from memlayer_core.storage.terms import language_of, passages
-from memlayer_core.storage.vectors import Layout, ScopeStatistics, columns_of
-
-if TYPE_CHECKING:
-    from memlayer_core.storage.database import Connection
-
 
 # Measures the scale of an embedder's cosines: what unrelated texts get, and what a question and its answer get.
 #
@@ -46,10 +40,8 @@ _ALIKE = 1e-3  # standard deviation of all cosines below which an embedder gives
 @cache
 def _calibration() -> Mapping[str, Sequence[tuple[str, str]]]:
     file = resources.files("memlayer_core.index") / "calibration.json"
-    return {
-        language: [(sentence, question) for sentence, question in pairs]
-        for language, pairs in json.loads(file.read_text(encoding="utf-8")).items()
-    }
+    pairs: Mapping[str, Sequence[tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
+    return pairs
 
 
 def calibration_texts() -> list[str]:
@@ -91,21 +83,24 @@ def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale
 _UNTOLD = 1000  # texts that are compared one by one, since their collection does not have them yet; with more, all are
 
 
-def index_pays(rt: Runtime, overview: ScopeStatistics) -> bool:
+def index_pays(rt: Runtime, overview: storage_vectors.ScopeStatistics) -> bool:
     """Return whether to ask the index: it is slower for few vectors, and another process may hold it."""
     return rt.index is not None and rt.index.is_held and overview.vectors > rt.settings.exact_scan_limit
 
 
 def nearest(
-    rt: Runtime, reach: Reach, vector: FloatVector, overview: ScopeStatistics, limit: int
+    rt: Runtime, reach: Reach, vector: FloatVector, overview: storage_vectors.ScopeStatistics, limit: int
 ) -> list[Neighbour]:
-    """Return the nearest vectors of the index and of texts that it lacks yet; by an exact comparison if it cannot answer."""
-    found = _found_by_index(rt, reach, vector, overview, limit)
+    """Return the nearest vectors of the index and of texts that it lacks yet.
+
+    By an exact comparison if the index does not pay, or cannot answer.
+    """
+    found = _found_by_index(rt, reach, vector, overview, limit) if index_pays(rt, overview) else None
     return rt.db.read(compare, rt, reach, vector, limit) if found is None else found
 
 
 def _found_by_index(
-    rt: Runtime, reach: Reach, vector: FloatVector, overview: ScopeStatistics, limit: int
+    rt: Runtime, reach: Reach, vector: FloatVector, overview: storage_vectors.ScopeStatistics, limit: int
 ) -> list[Neighbour] | None:
     assert rt.index is not None  # it pays
     state = rt.db.read(outbox.search_state, reach, overview.shard, _UNTOLD)
@@ -126,7 +121,7 @@ def _found_by_index(
         rt.wake()
         return None
     rt.health.up("index")
-    newer = rt.db.read(columns_of, untold).nearest(vector, limit) if untold else []
+    newer = rt.db.read(storage_vectors.columns_of, untold).nearest(vector, limit) if untold else []
     every = {one.key: one for one in [*near, *newer]}.values()
     return sorted(every, key=lambda one: -one.similarity)[:limit]
 
@@ -145,7 +140,7 @@ def compare(
 # step. Vectors are committed before Chroma is called, so that no text is embedded twice.
 
 
-def index(rt: Runtime, jobs: Sequence[Job]) -> None:
+def index(rt: Runtime, jobs: Sequence[storage_jobs.Job]) -> None:
     """Do jobs of kind `"index"`.
 
     Raises:
@@ -207,7 +202,7 @@ def _batches(rt: Runtime, tasks: Sequence[IndexEntry]) -> Iterator[list[IndexEnt
         yield some
 
 
-def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
+def copy(rt: Runtime, job: storage_jobs.Job, is_stopped: Callable[[], bool]) -> None:
     """Do a job of kind `"copy"`: copy all marked texts to the index, batch by batch.
 
     Collections whose deleted vectors are to leave Chroma's files are filled again. A server erases its files itself.
@@ -245,7 +240,7 @@ def copy(rt: Runtime, job: Job, is_stopped: Callable[[], bool]) -> None:
     rt.db.write(outbox.give_back, job)
 
 
-def audit(rt: Runtime, job: Job) -> IndexRebuilt | None:
+def audit(rt: Runtime, job: storage_jobs.Job) -> IndexRebuilt | None:
     """Do a job of kind `"audit"`: compare the index with the journal, or build all of it again. Returns what is filled again."""
     if _waits(rt, job):
         return None
@@ -254,7 +249,7 @@ def audit(rt: Runtime, job: Job) -> IndexRebuilt | None:
     return rebuilt
 
 
-def _waits(rt: Runtime, job: Job) -> bool:
+def _waits(rt: Runtime, job: storage_jobs.Job) -> bool:
     """Put a job off if another process writes to the index."""
     if rt.db.write(outbox.take, job, rt.now(), _lease_end(rt)):
         return False
@@ -316,7 +311,7 @@ def _lease_end(rt: Runtime) -> datetime:
     return rt.now() + timedelta(seconds=rt.settings.lease_seconds)
 
 
-def check_embedder(layout: Layout, identity: str, dimension: int | None = None) -> None:
+def check_embedder(layout: storage_vectors.Layout, identity: str, dimension: int | None = None) -> None:
     """Refuse an embedder other than the one that made the store's vectors, or one of another dimension.
 
     Raises:

@@ -109,11 +109,11 @@ def texts_of(value: Mapping[str, Any], texts: Iterable[object] | None) -> tuple[
     Raises:
         InvalidItemError: One of those is not text.
     """
-    named = [whole_text(value)] if texts is None else list(texts)
+    named: list[Any] = [whole_text(value)] if texts is None else list(texts)
     for text in named:
         if not isinstance(text, str):
             raise InvalidItemError(f"an item is found by texts, got {repr_of(text)}", hint="Pass strings.")
-    return tuple(dict.fromkeys(searchable(text) for text in named if isinstance(text, str) and text.strip()))
+    return tuple(dict.fromkeys(searchable(text) for text in named if text.strip()))
 
 
 def whole_text(value: Mapping[Any, Any]) -> str:
@@ -172,8 +172,8 @@ def literal_start(patterns: Sequence[Pattern]) -> tuple[str, ...]:
     return max(literal, key=len, default=())
 
 
-def folder_page(folders: Iterable[tuple[str, ...]], request: ListFolders) -> list[tuple[str, ...]]:
-    """Return a page of folders that match, sorted.
+def folder_page(folders: Iterable[Folder], request: ListFolders) -> list[tuple[str, ...]]:
+    """Return a page of the labels of folders that match, sorted.
 
     Raises:
         InvalidLimitError: A number in it cannot be used.
@@ -182,7 +182,8 @@ def folder_page(folders: Iterable[tuple[str, ...]], request: ListFolders) -> lis
     check_whole_number("offset", request.offset)
     if request.max_depth is not None:
         at_least_one("max_depth", request.max_depth)
-    matching = (labels for labels in folders if all(_matches(labels, one) for one in request.patterns))
+    every = (folder.labels for folder in folders)
+    matching = (labels for labels in every if all(_matches(labels, one) for one in request.patterns))
     cut = sorted({labels[: request.max_depth] for labels in matching})
     return cut[request.offset : request.offset + request.limit]
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
 from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
-from memlayer_core.index.flow import compare, embed, index_pays, nearest
+from memlayer_core.index.flow import embed, nearest
 from memlayer_core.items import check, model, sql
 from memlayer_core.message import with_offset
 from memlayer_core.messages.check import check_whole_number
@@ -72,16 +72,11 @@ def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
     """
     check.expiry(op.ttl, rt.now())  # checks it
     value = check.value_to_json(op.value, rt.settings.message_bytes_limit)
-    texts = check.texts_of(op.value, op.texts)
-    return model.Put(
-        check.folder_of(tenant_id, op.labels),
-        check.key_of(op.key),
-        value,
-        tuple((text, index_terms(text[: rt.settings.indexed_characters])) for text in texts),
-        op.ttl,
-        with_offset(op.created_at),
-        with_offset(op.updated_at),
-    )
+    most = rt.settings.indexed_characters
+    texts = tuple((text, index_terms(text[:most])) for text in check.texts_of(op.value, op.texts))
+    folder, key = check.folder_of(tenant_id, op.labels), check.key_of(op.key)
+    times = with_offset(op.created_at), with_offset(op.updated_at)
+    return model.Put(folder, key, value, texts, op.ttl, *times)
 
 
 def _prepare(
@@ -111,9 +106,7 @@ def _prepare(
                 check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
             check.folder_page([], op)
             top = check.folder_of(tenant_id, check.literal_start(op.patterns))
-            return lambda connection: check.folder_page(
-                (folder.labels for folder in sql.list_folders(connection, top, live_at)), op
-            )
+            return lambda connection: check.folder_page(sql.list_folders(connection, top, live_at), op)
         case _:
             assert_never(op)
 
@@ -154,10 +147,7 @@ def _nearest(rt: Runtime, shelves: _Shelves, vector: FloatVector, limit: int) ->
     if len(shelves) > _FOLDERS or sum(overview.texts for _, overview in shelves) <= limit:
         return near
     for folder, overview in shelves:
-        if index_pays(rt, overview):
-            near.update(nearest(rt, folder, vector, overview, limit))
-        else:
-            near.update(rt.db.read(compare, rt, folder, vector, limit))
+        near.update(nearest(rt, folder, vector, overview, limit))
     return near
 
 

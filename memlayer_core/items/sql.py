@@ -37,11 +37,6 @@ _NEWEST = (tables.items.c.updated_at.desc(), tables.items.c.number.desc())
 _OF_ITEM = sa.and_(tables.texts.c.owner == tables.items.c.number, tables.OF_ITEM)
 
 
-def item_digest(folder: Folder, key: str) -> bytes:
-    """Return a digest of folder and key, 16 bytes, since a key may be longer than a database's index allows."""
-    return hashlib.blake2b(f"{folder.namespace}:{key}".encode(), digest_size=16).digest()
-
-
 def inside(top: Folder) -> sa.ColumnElement[bool]:
     """Return the condition that an item is in a folder or in a folder inside it."""
     path = tables.items.c.path
@@ -50,7 +45,7 @@ def inside(top: Folder) -> sa.ColumnElement[bool]:
 
 def get(connection: sa.Connection, folder: Folder, key: str, live_at: datetime | None) -> Item | None:
     """Return the item under a key; None if there is none."""
-    here = tables.items.c.digest == item_digest(folder, key)
+    here = tables.items.c.digest == statements.id_digest(folder.namespace, key)
     row = connection.execute(sa.select(tables.items).where(here, _live(live_at))).first()
     return None if row is None else _item(row)
 
@@ -233,8 +228,6 @@ def declared_names(tenant_id: str) -> Mapping[str, str]:
 
 # Writing items in SQL. Each function runs in its caller's transaction.
 
-_MICRO = timedelta(microseconds=1)
-
 
 def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, shards: int) -> None:
     """Write and delete items, in the order of their folders' names."""
@@ -246,7 +239,7 @@ def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, sha
             storage_texts.lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
     for one in changes:
-        here = tables.items.c.digest == item_digest(one.folder, one.key)
+        here = tables.items.c.digest == statements.id_digest(one.folder.namespace, one.key)
         row = connection.execute(_KNOWN.where(here)).first()
         if one.value is not None:
             _put(connection, one, row, now)
@@ -300,27 +293,23 @@ def _put(connection: sa.Connection, put: Put, row: Any | None, now: datetime) ->
         "value": put.value,
         "texts": json.dumps([(key, text) for key, (text, _) in zip(keys, put.texts, strict=True)]),
         "updated_at": statements.to_micros(since),
-        "ttl": None if put.ttl is None else put.ttl // _MICRO,
+        "ttl": None if put.ttl is None else statements.micros_of(put.ttl),
         "expires_at": None if ends is None else statements.to_micros(ends),
     }
-    whole = {
-        "namespace": put.folder.namespace,
-        "path": put.folder.path,
-        "digest": item_digest(put.folder, put.key),
-        "key": put.key,
-        "created_at": statements.to_micros(put.created_at or since),
-        **changed,
-    }
-    made = statements.dialect_insert(connection.dialect.name, tables.items).values(whole)
+    folder, digest = put.folder, statements.id_digest(put.folder.namespace, put.key)
+    place = {"namespace": folder.namespace, "path": folder.path, "key": put.key, "digest": digest}
+    created_at = statements.to_micros(put.created_at or since)
+    made = statements.dialect_insert(connection.dialect.name, tables.items)
+    made = made.values(**place, created_at=created_at, **changed)
     made = made.on_conflict_do_update(index_elements=["digest"], set_=changed)
     number = connection.execute(made.returning(tables.items.c.number)).scalar_one()
     if row is not None:
         enqueue_erasure(connection, now)
     if is_same:
         return
-    storage_texts.remove(connection, put.folder.namespace, [*before], now)
+    storage_texts.remove(connection, folder.namespace, [*before], now)
     new = [(key, terms) for key, (_, terms) in zip(keys, put.texts, strict=True)]
-    storage_texts.add(connection, "item", put.folder, new, now, owner=number)
+    storage_texts.add(connection, "item", folder, new, now, owner=number)
 
 
 def _delete(connection: sa.Connection, rows: Iterable[Any], now: datetime) -> None:

@@ -187,13 +187,10 @@ class LineReader:
         name, hint = str(self._path or "the file"), "Give a file that this process may read."
         with os_errors_as(StoreUnavailableError, f"{name!r} cannot be read", hint):
             try:
-                if self._path is not None:
-                    with self._path.open("rb") as file:
-                        yield from self._pages(file, limit)
-                    return
                 if self._start is not None:
                     self._source.seek(self._start)
-                yield from self._pages(self._source, limit)
+                with nullcontext(self._source) if self._path is None else self._path.open("rb") as file:
+                    yield from self._pages(file, limit)
             except FileNotFoundError:
                 raise InputError(f"there is no file {name!r}", hint="Give the path of an export.") from None
             except UnicodeDecodeError as problem:
@@ -224,9 +221,8 @@ def _sweep(directory: Path) -> None:
     """
     before = time.time() - _RESTS
     with suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            if not entry.name.startswith(_PREFIX) or not entry.is_file(follow_symlinks=False):
-                continue
+        ours = (one for one in entries if one.name.startswith(_PREFIX) and one.is_file(follow_symlinks=False))
+        for entry in ours:
             with suppress(OSError):  # in use, somebody else's, or gone meanwhile
                 if entry.stat(follow_symlinks=False).st_mtime < before:
                     _remove_unlocked(Path(entry.path))

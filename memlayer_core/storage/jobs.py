@@ -151,9 +151,8 @@ def spend(
     for cost in model_costs:
         counts = {name: getattr(cost, name) for name in _COUNTS}
         key = {"namespace": whose, "kind": cost.kind, "model": cost.model}
-        noted = statements.dialect_insert(connection.dialect.name, costs).values(
-            day=_day(now), day_calls=cost.calls, **key, **counts
-        )
+        noted = statements.dialect_insert(connection.dialect.name, costs)
+        noted = noted.values(day=_day(now), day_calls=cost.calls, **key, **counts)
         before = sa.case((costs.c.day == noted.excluded.day, costs.c.day_calls), else_=0)
         added = {name: costs.c[name] + noted.excluded[name] for name in counts}
         added |= {"day_calls": before + noted.excluded.day_calls, "day": noted.excluded.day}
@@ -204,17 +203,15 @@ _DAY = timedelta(days=1)
 
 _INDEX = jobs.alias()
 _INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
-_WAITS = sa.and_(jobs.c.owner.is_(None), jobs.c.error.is_(None), jobs.c.dead == 0)
+_IS_FREE = sa.and_(jobs.c.owner.is_(None), jobs.c.dead == 0)
+_WAITS = sa.and_(_IS_FREE, jobs.c.error.is_(None))
 _GATHERS = sa.and_(sa.or_(jobs.c.kind == "erase", sa.and_(jobs.c.kind == "learn", ~_INDEXES)), _WAITS)
 """Jobs that are delayed in order to do several at once. From what waits to be indexed there may be more to learn."""
-_ERASURE = Statement(
-    sa.select(jobs.c.id).where(jobs.c.kind == "erase", jobs.c.owner.is_(None), jobs.c.dead == 0)
-)
+_ERASURE = Statement(sa.select(jobs.c.id).where(jobs.c.kind == "erase", _IS_FREE))
 
 # The last turns of a session are read when it ends, which may be in days; nothing else waits so long.
-_NEVER_SO_LATE = sa.and_(
-    jobs.c.due > sa.bindparam("latest"), sa.or_(jobs.c.kind != "learn", jobs.c.owner.is_not(None))
-)
+_WAITS_SHORTLY = sa.or_(jobs.c.kind != "learn", jobs.c.owner.is_not(None))
+_NEVER_SO_LATE = sa.and_(jobs.c.due > sa.bindparam("latest"), _WAITS_SHORTLY)
 _DUE = sa.and_(jobs.c.dead == 0, sa.or_(jobs.c.due <= sa.bindparam("now"), _NEVER_SO_LATE))
 
 
@@ -268,10 +265,8 @@ def enqueue_once(
     connection: sa.Connection, kind: JobKind, subjects: Sequence[int], due: datetime, namespace: str = ""
 ) -> None:
     """Queue a job for each subject that has none of this kind that waits or runs; without a namespace, of the whole store."""
-    here = sa.select(jobs.c.subject).where(
-        jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0
-    )
-    waiting = set(connection.scalars(here))
+    same = jobs.c.kind == kind, jobs.c.subject.in_(subjects), jobs.c.dead == 0
+    waiting = set(connection.scalars(sa.select(jobs.c.subject).where(*same)))
     enqueue(connection, kind, [subject for subject in subjects if subject not in waiting], namespace, due)
 
 
@@ -436,9 +431,8 @@ def release(connection: sa.Connection, owners: Sequence[str], now: datetime, *, 
 
 def revive(connection: sa.Connection, now: datetime) -> int:
     """Make all dead letters due again. Returns how many there were."""
-    return connection.execute(
-        sa.update(jobs).where(jobs.c.dead == 1).values(dead=0, attempts=0, due=to_micros(now), owner=None)
-    ).rowcount
+    dead = sa.update(jobs).where(jobs.c.dead == 1)
+    return connection.execute(dead.values(dead=0, attempts=0, due=to_micros(now), owner=None)).rowcount
 
 
 def count_kinds(connection: sa.Connection) -> dict[str, int]:
@@ -455,12 +449,8 @@ def has_jobs(connection: sa.Connection) -> bool:
 
 PUT_OFF = "the user's limit of today is reached"
 """The error of a job that waits until the next day."""
-_IS_PUT_OFF = sa.and_(
-    jobs.c.kind == "learn",
-    sa.func.coalesce(jobs.c.error, "").startswith(PUT_OFF),
-    jobs.c.owner.is_(None),
-    jobs.c.dead == 0,
-)
+_SAYS_SO = sa.func.coalesce(jobs.c.error, "").startswith(PUT_OFF)
+_IS_PUT_OFF = sa.and_(jobs.c.kind == "learn", _SAYS_SO, _IS_FREE)
 
 
 def resting(connection: sa.Connection, now: datetime) -> int:

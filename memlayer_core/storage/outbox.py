@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import takewhile
 
 import sqlalchemy as sa
 
@@ -39,21 +38,14 @@ IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
 OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
 """Texts, each with the row of its namespace."""
 _FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
-_HERE = Statement(
-    sa.select(outbox.c.key).where(outbox.c.shard == sa.bindparam("on")).limit(sa.bindparam("most"))
-)
+_IS_ON = outbox.c.shard == sa.bindparam("on")
+_HERE = Statement(sa.select(outbox.c.key).where(_IS_ON).limit(sa.bindparam("most")))
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
-_ROWS = statements.rows_by(
-    sa.select(texts, namespaces.c.shard).select_from(OWNED).where(EMBEDDED), texts.c.key
-)
+_OWN_ROWS = sa.select(texts, namespaces.c.shard).select_from(OWNED)
+_ROWS = statements.rows_by(_OWN_ROWS.where(EMBEDDED), texts.c.key)
 _THERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key), EMBEDDED))
-_DONE = Statement(
-    sa.delete(outbox).where(
-        outbox.c.shard == sa.bindparam("on"),
-        outbox.c.key == sa.bindparam("of"),
-        outbox.c.version == sa.bindparam("seen"),
-    )
-)
+_IS_SAME = outbox.c.key == sa.bindparam("of"), outbox.c.version == sa.bindparam("seen")
+_DONE = Statement(sa.delete(outbox).where(_IS_ON, *_IS_SAME))
 _HOLD = Statement(sa.update(meta).where(meta.c.name == _INDEX).values(value=sa.bindparam("by")))
 
 
@@ -189,9 +181,8 @@ def batches(connection: sa.Connection) -> dict[int, tuple[str, ...]]:
 
 def sizes(connection: sa.Connection) -> dict[int, int]:
     """Return how many vectors each collection has, without those of marked texts."""
-    waiting = sa.select(outbox.c.shard)
     counted = sa.select(namespaces.c.shard, sa.func.sum(namespaces.c.vectors).label("number"))
-    counted = counted.where(namespaces.c.shard.not_in(waiting)).group_by(namespaces.c.shard)
+    counted = counted.where(namespaces.c.shard.not_in(sa.select(outbox.c.shard))).group_by(namespaces.c.shard)
     return {row.shard: int(row.number) for row in connection.execute(counted)}
 
 
@@ -225,10 +216,10 @@ def begin_batch(
     if not _is_held(connection, job, until):
         return None
     every = _FIRST.all(connection, {"most": limit})
-    marked = {row.key: row.version for row in takewhile(lambda row: row.shard == every[0].shard, every)}
-    if not marked:
+    if not every:
         return None
     shard = every[0].shard
+    marked = {row.key: row.version for row in every if row.shard == shard}
     entries = [blobs.entry_of(row) for row in _ROWS.all(connection, list(marked)) if row.shard == shard]
     known = _NAME.first(connection, {"of": f"{_INDEX}:{shard}"})
     names = "" if known is None else known.value
@@ -246,10 +237,8 @@ def end_batch(connection: sa.Connection, job: storage_jobs.Job, batch: Batch, un
     gone = set(keys).difference(row.key for row in _THERE.all(connection, keys))
     is_held = _is_held(connection, job, until)
     if is_held:
-        _DONE.run(
-            connection,
-            *({"on": batch.shard, "of": key, "seen": seen} for key, seen in batch.versions.items()),
-        )
+        done = ({"on": batch.shard, "of": key, "seen": seen} for key, seen in batch.versions.items())
+        _DONE.run(connection, *done)
         statements.set_note(connection, f"{_INDEX}:{batch.shard}", batch.name)
     if gone:
         again = statements.dialect_insert(connection.dialect.name, outbox).on_conflict_do_nothing()

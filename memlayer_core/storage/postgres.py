@@ -134,15 +134,11 @@ def _postgres_engine(url: str, settings: Settings, **pool: Any) -> sa.Engine:
         **pool,
     )
     if settings.durability == "normal":
-        sa.event.listen(engine, "connect", _commit_asynchronously)
+        sa.event.listen(engine, "connect", lambda driven, _: driven.execute("SET synchronous_commit = off"))
     sa.event.listen(engine, "connect", _enter_pipeline)
     sa.event.listen(engine, "close", _leave_pipeline)
     sa.event.listen(engine, "after_cursor_execute", _wait_for_rows)
     return engine
-
-
-def _commit_asynchronously(driven: Any, _: object) -> None:
-    driven.execute("SET synchronous_commit = off")
 
 
 def _enter_pipeline(driven: Any, record: Any) -> None:

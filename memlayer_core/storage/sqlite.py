@@ -38,11 +38,13 @@ class SqliteDatabase(Database):
 
     def __init__(self, directory: Path | None, settings: Settings, *, read_only: bool = False) -> None:
         self._file = journal_file(directory) if directory is not None else None
+        if self._file is not None and not read_only:
+            _make_private(self._file)
         # A database in memory has one connection.
         unpooled = sa.pool.NullPool if self._file is not None else sa.pool.StaticPool
-        self._engine = pool = _sqlite_engine(directory, settings, unpooled, read_only=read_only)
+        self._engine = pool = _sqlite_engine(self._file, settings, unpooled, read_only=read_only)
         if self._file is not None:
-            pool = _sqlite_engine(directory, settings, sa.pool.QueuePool, read_only=read_only)
+            pool = _sqlite_engine(self._file, settings, sa.pool.QueuePool, read_only=read_only)
         self._identity = files.identity_of(self._file) if self._file is not None else None
         self._gone = False
         self._readers = Connections(pool, self._engine)
@@ -309,23 +311,17 @@ def may_write(target: Path | str | None) -> bool:
 
 
 def _sqlite_engine(
-    directory: Path | None, settings: Settings, poolclass: type[sa.pool.Pool], *, read_only: bool
+    file: Path | None, settings: Settings, poolclass: type[sa.pool.Pool], *, read_only: bool
 ) -> sa.Engine:
-    file = journal_file(directory) if directory is not None else None
-    if directory is not None and not read_only:
-        _make_private(directory)
+    patience = settings.busy_timeout
 
     def connect() -> Any:
         place = ":memory:" if file is None else read_only_uri(file) if read_only else file
         return sqlite3.connect(
-            place,
-            uri=read_only,
-            check_same_thread=False,
-            timeout=settings.busy_timeout,
-            cached_statements=256,
+            place, uri=read_only, check_same_thread=False, timeout=patience, cached_statements=256
         )
 
-    pooled: dict[str, Any] = {"pool_size": _READERS, "max_overflow": 0, "timeout": settings.busy_timeout}
+    pooled: dict[str, Any] = {"pool_size": _READERS, "max_overflow": 0, "timeout": patience}
     pool = poolclass(connect, dialect=_DIALECT, **(pooled if poolclass is sa.pool.QueuePool else {}))
     engine = sa.Engine(pool, _DIALECT, sa.URL.create("sqlite", database=str(file) if file else None))
     engine.update_execution_options(compiled_cache=_COMPILED)
@@ -337,7 +333,7 @@ def _sqlite_engine(
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA mmap_size = 268435456")  # a reader's own cache is dropped at every commit
         connection.execute(f"PRAGMA synchronous = {settings.durability.upper()}")
-        if directory is not None and not read_only:
+        if file is not None and not read_only:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}")
 
@@ -363,12 +359,12 @@ _COMPILED = sa.util.LRUCache[Any, Any](500)
 _BEGIN, _BEGIN_WRITING = Statement(sa.text("BEGIN")), Statement(sa.text("BEGIN IMMEDIATE"))
 
 
-def _make_private(directory: Path) -> None:
-    with _making("the memory's directory", directory):
-        files.private_directory(directory)
-        files.private_file(journal_file(directory))  # SQLite gives the files next to it the same mode
-        for name in _BESIDE:
-            files.tighten(directory / f"{journal_file(directory).name}{name}")
+def _make_private(file: Path) -> None:
+    with _making("the memory's directory", file.parent):
+        files.private_directory(file.parent)
+        files.private_file(file)  # SQLite gives the files next to it the same mode
+        for end in _BESIDE:
+            files.tighten(file.with_name(f"{file.name}{end}"))
 
 
 def _making(what: str, directory: Path) -> AbstractContextManager[None]:
@@ -450,8 +446,7 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
 
 def _copy(source: Path, target: Path, progress: Callable[[int, int], None]) -> None:
     """Copy all pages of one moment, and read the copy."""
-    may_lock = all(os.access(one, os.W_OK) for one in (source, source.parent))
-    uri = f"{source.absolute().as_uri()}?mode=rw" if may_lock else read_only_uri(source)
+    uri = f"{source.absolute().as_uri()}?mode=rw" if may_write(source.parent) else read_only_uri(source)
     with (
         closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as original,
         closing(sqlite3.connect(target, isolation_level=None)) as copy,

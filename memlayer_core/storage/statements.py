@@ -109,13 +109,9 @@ class _Rows(FunctionElement[Any]):
 
 
 @compiles(_Rows)
-def _of_json(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
-    return f"json_each({compiler.process(rows.clauses, **options)})"
-
-
-@compiles(_Rows, _SERVER)
-def _of_array(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
-    return f"unnest({compiler.process(rows.clauses, **options)})"
+def _rows_of(rows: _Rows, compiler: SQLCompiler, **options: Any) -> str:
+    function = "unnest" if compiler.dialect.name == _SERVER else "json_each"
+    return f"{function}({compiler.process(rows.clauses, **options)})"
 
 
 def items_of(kind: sa.types.TypeEngine[Any]) -> sa.TableValuedAlias:
@@ -227,11 +223,6 @@ def is_within(column: sa.ColumnElement[Any], session_id: str) -> sa.ColumnElemen
     return sa.or_(column == session_id, sa.func.substr(column, 1, len(below)) == below)
 
 
-def shard_of(namespace: str, shards: int) -> int:
-    """Return the collection that a user belongs to, the same for all time."""
-    return int(namespace[:8], 16) % shards
-
-
 def to_micros(moment: datetime) -> int:
     """Return microseconds since 1970, exactly."""
     return (moment - _EPOCH) // _MICRO
@@ -253,9 +244,9 @@ def offset_of(moment: datetime) -> int:
     return round((moment.utcoffset() or timedelta()).total_seconds())
 
 
-def id_digest(session: int, message_id: str) -> bytes:
-    """Return 16 bytes that name an id in its session: ids may be longer than an index allows."""
-    return hashlib.blake2b(f"{session}:{message_id}".encode(errors="surrogatepass"), digest_size=16).digest()
+def id_digest(within: int | str, name: str) -> bytes:
+    """Return 16 bytes that name an id in its session, or a key in its namespace: both may be longer than an index allows."""
+    return hashlib.blake2b(f"{within}:{name}".encode(errors="surrogatepass"), digest_size=16).digest()
 
 
 def reach_parameters(reach: Reach) -> dict[str, str | None]:
@@ -271,25 +262,19 @@ def chunks(keys: Sequence[T]) -> Iterable[Sequence[T]]:
 
 _KEYS = "keys"  # a row of `meta` of SQLite: the last key that was taken
 _COUNT = sqlite.insert(meta).values(name=_KEYS, value=sa.bindparam("more"))
-KEYS_OF_MORE = sa.func.array(
-    sa.select(KEYS.next_value())
-    .select_from(sa.func.generate_series(1, sa.bindparam("more")))
-    .scalar_subquery()
-)
+_LAST_KEY = sa.cast(meta.c.value, sa.Integer)
+_LAST_OF_MORE = _LAST_KEY + sa.cast(_COUNT.excluded.value, sa.Integer)
+_NEXT = sa.select(KEYS.next_value()).select_from(sa.func.generate_series(1, sa.bindparam("more")))
+KEYS_OF_MORE = sa.func.array(_NEXT.scalar_subquery())
 """As many keys as the parameter `more` says, in a statement for PostgreSQL that reads something else, too."""
 
 _TAKE = {
     "sqlite": Statement(
-        _COUNT.on_conflict_do_update(
-            index_elements=["name"],
-            set_={"value": sa.cast(meta.c.value, sa.Integer) + sa.cast(_COUNT.excluded.value, sa.Integer)},
-        ).returning(sa.cast(meta.c.value, sa.Integer).label("last"))
-    ),
-    _SERVER: Statement(
-        sa.select(KEYS.next_value().label("key")).select_from(
-            sa.func.generate_series(1, sa.bindparam("more"))
+        _COUNT.on_conflict_do_update(index_elements=["name"], set_={"value": _LAST_OF_MORE}).returning(
+            _LAST_KEY.label("last")
         )
     ),
+    _SERVER: Statement(_NEXT),
 }
 
 

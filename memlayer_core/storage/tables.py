@@ -27,31 +27,35 @@ def _maybe(kind: Any, *names: str) -> list[sa.Column[Any]]:
     return [sa.Column(name, kind) for name in names]
 
 
-meta = sa.Table(
-    "memlayer_meta", tables, sa.Column("name", sa.String(64), primary_key=True), *_always(sa.Text, "value")
-)
+def _table(name: str, *columns: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+    """Return a table of the journal."""
+    return sa.Table(name, tables, *columns, **options)
+
+
+def _serial_table(name: str, *columns: sa.schema.SchemaItem, number: str = "number") -> sa.Table:
+    """Return a table whose rows are counted in the column `number`: no other row ever gets the number of a deleted one."""
+    first = sa.Column(number, _Serial, primary_key=True)
+    return _table(name, first, *columns, sqlite_autoincrement=True)
+
+
+meta = _table("memlayer_meta", sa.Column("name", sa.String(64), primary_key=True), *_always(sa.Text, "value"))
 
 # The word index files the words of a namespace under its number, which no other one ever gets. `records`: how many were ever
 # counted; `texts`: how many have vectors; `version` goes up when vectors are stored.
-namespaces = sa.Table(
+namespaces = _serial_table(
     "memlayer_namespaces",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     sa.Column("namespace", _Namespace, nullable=False, unique=True),
     *_always(sa.Text, "tenant_id", "user_id"),
     sa.Column("shard", sa.Integer, nullable=False, index=True),
     *_always(sa.BigInteger, "vectors"),
     *_always(sa.BigInteger, "records", "texts", "version", default="0"),
-    sqlite_autoincrement=True,
 )
 
 # `windows` has where the windows of some sizes begin, and the version of the summary in front of each, as JSON: they move together
 # and in large steps. Positions order the messages of a session, and mean nothing else. `next_position` is behind all of them, and behind those that
 # were deleted.
-sessions = sa.Table(
+sessions = _serial_table(
     "memlayer_sessions",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     sa.Column("bucket", _Bucket, nullable=False, unique=True),
     *_always(_Namespace, "namespace"),
     *_always(sa.Text, "tenant_id", "user_id", "session_id"),
@@ -62,7 +66,6 @@ sessions = sa.Table(
     *_maybe(sa.Text, "agent_id", "title", "windows", "forked_from"),
     sa.Index("memlayer_sessions_used", "namespace", "updated_at"),
     sa.Index("memlayer_sessions_idle", "idle_since"),
-    sqlite_autoincrement=True,
 )
 SUMMARY_IS_DUE = sessions.c.summary_due > sessions.c.summary_asked
 sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE)
@@ -70,10 +73,9 @@ sa.Index("memlayer_sessions_due", sessions.c.number, sqlite_where=SUMMARY_IS_DUE
 # A row with `replaced_at` is a version: what a message said before it was edited or withdrawn. Its position says in front of
 # which message it stands. `utc_offset`: seconds, where it was said. `key` names a message in every table, in the word index and in
 # Chroma. Keys are never used again.
-_IS_NOW = sa.text("replaced_at IS NULL")
-messages = sa.Table(
+_IS_NOW, _IS_PAST = sa.text("replaced_at IS NULL"), sa.text("replaced_at IS NOT NULL")
+messages = _table(
     "memlayer_messages",
-    tables,
     sa.Column("key", _Serial, primary_key=True, autoincrement=False),
     *_always(sa.BigInteger, "session", "position", "created_at"),
     *_maybe(sa.BigInteger, "replaced_at"),
@@ -87,9 +89,7 @@ messages = sa.Table(
     *_maybe(sa.Text, "body"),
     sa.Index("memlayer_messages_position", "session", "position", unique=True, sqlite_where=_IS_NOW),
     sa.Index("memlayer_messages_id", "id_digest", unique=True, sqlite_where=_IS_NOW),
-    sa.Index(
-        "memlayer_messages_versions", "session", "position", sqlite_where=sa.text("replaced_at IS NOT NULL")
-    ),
+    sa.Index("memlayer_messages_versions", "session", "position", sqlite_where=_IS_PAST),
 )
 IN_FORCE = messages.c.replaced_at.is_(None)
 """The condition that a row of messages is what the message says now."""
@@ -102,9 +102,8 @@ IN_FORCE_BY_KEY = sa.func.coalesce(messages.c.replaced_at, 0) == 0
 # message's session, or of the item. All that follows is empty until it is embedded. `vector` has the vectors of its parts, one behind the other,
 # `vectors` their number. `changed` is the version that its namespace got by that. `speaker` is the first letter of the role,
 # and the name; `language` the code of the text's language.
-texts = sa.Table(
+texts = _table(
     "memlayer_texts",
-    tables,
     sa.Column("key", _Serial, primary_key=True, autoincrement=False),
     *_always(sa.String(8), "kind"),
     *_always(_Namespace, "namespace"),
@@ -121,9 +120,8 @@ texts = sa.Table(
 
 # The words of texts, each under its owner: "12xtokyo" is a word of the namespace 12. A deletion finds those of a text by the
 # second index.
-words = sa.Table(
+words = _table(
     "memlayer_words",
-    tables,
     sa.Column("word", _Sorted, primary_key=True),
     sa.Column("text", sa.BigInteger, primary_key=True, autoincrement=False),
     *_always(sa.Integer, "count"),
@@ -132,19 +130,17 @@ words = sa.Table(
 )
 
 # Texts of which Chroma's collection `shard` may lack something, or have something too much: see `storage.outbox`.
-outbox = sa.Table(
+outbox = _table(
     "memlayer_outbox",
-    tables,
     sa.Column("shard", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("key", sa.BigInteger, primary_key=True, autoincrement=False),
     *_always(sa.BigInteger, "version"),
     sqlite_with_rowid=False,
 )
 
-jobs = sa.Table(
+# A worker whose job is gone must not end another one, so an `id` is never used again.
+jobs = _serial_table(
     "memlayer_jobs",
-    tables,
-    sa.Column("id", _Serial, primary_key=True),
     sa.Column("subject", sa.BigInteger, nullable=False, index=True),
     *_always(sa.String(16), "kind"),
     *_always(_Namespace, "namespace"),
@@ -153,17 +149,15 @@ jobs = sa.Table(
     *_always(sa.SmallInteger, "dead"),
     *_maybe(sa.Text, "owner", "error"),
     sa.Index("memlayer_jobs_due", "dead", "due"),
-    sqlite_autoincrement=True,  # a worker whose job is gone must not end another one
+    number="id",
 )
 
 # Summaries of a session's turns from the position `first` to `until`, of two kinds. A "rolling" one stands for all turns before a
 # window; versions that newer ones replaced stay. An "episode" is a part of the session whose text is a record: `ordinal` is the
 # number of that record among the user's, None until there is one, 0 if there will be none. When what was said there is changed, its
-# row leaves, and a new one is owed.
-summaries = sa.Table(
+# row leaves, and a new one is owed. An episode's job names it by its number.
+summaries = _serial_table(
     "memlayer_summaries",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(sa.String(8), "kind"),
     *_always(sa.BigInteger, "session", "first", "until"),
     *_always(sa.BigInteger, "version", default="0"),
@@ -171,25 +165,19 @@ summaries = sa.Table(
     *_maybe(sa.Integer, "rounds", "tokens"),
     *_maybe(sa.Float, "score"),
     *_maybe(sa.Text, "counter", "model", "faults", "text"),
-    sqlite_autoincrement=True,  # an episode's job names it by its number
 )
 IS_ROLLING = summaries.c.kind == sa.literal_column("'rolling'")
 IS_EPISODE = summaries.c.kind == sa.literal_column("'episode'")
 sa.Index(
-    "memlayer_summaries_rolling",
-    summaries.c.session,
-    summaries.c.version,
-    unique=True,
-    sqlite_where=IS_ROLLING,
+    "memlayer_summaries_rolling", *summaries.c["session", "version"], unique=True, sqlite_where=IS_ROLLING
 )
 sa.Index("memlayer_summaries_episodes", summaries.c.session, sqlite_where=IS_EPISODE)
 EPISODE_IS_OWED = sa.and_(IS_EPISODE, summaries.c.ordinal.is_(None))
 sa.Index("memlayer_summaries_owed", summaries.c.ordinal, sqlite_where=EPISODE_IS_OWED)
 
 # `day` is the last day with a call, and `day_calls` counts the calls of it.
-costs = sa.Table(
+costs = _table(
     "memlayer_costs",
-    tables,
     sa.Column("namespace", _Namespace, primary_key=True),
     sa.Column("kind", sa.String(32), primary_key=True),
     sa.Column("model", sa.Text, primary_key=True),
@@ -202,9 +190,9 @@ costs = sa.Table(
 # shares. `about` is equal for facts of one subject and key; `subject` is folded. `archived_because`: why it is not
 # shown. `labels`: whom it is shown to and its tags, each between two spaces. `…_halvings`: how often 1 is halved to get
 # a rated importance, and the decay score.
-records = sa.Table(
+_IS_NEWEST, _IS_ALWAYS = sa.text("replaced_by IS NULL"), sa.text("always = 1 AND replaced_by IS NULL")
+records = _table(
     "memlayer_records",
-    tables,
     sa.Column("number", _Serial, primary_key=True, autoincrement=False),
     *_always(_Namespace, "namespace", "indexed_in"),
     *_always(_Bucket, "bucket"),
@@ -224,23 +212,19 @@ records = sa.Table(
     *_maybe(sa.Text, "agent_id", "session_id", "subject", "archived_because"),
     *_always(sa.Text, "labels", default=""),
     *_always(sa.Text, "text", "body"),
-    sa.Index("memlayer_records_about", "about", sqlite_where=sa.text("replaced_by IS NULL")),
+    sa.Index("memlayer_records_about", "about", sqlite_where=_IS_NEWEST),
     sa.Index("memlayer_records_versions", "namespace", "ordinal", "version", unique=True),
     sa.Index("memlayer_records_indexed_in", "indexed_in"),
-    sa.Index(
-        "memlayer_records_profile", "namespace", sqlite_where=sa.text("always = 1 AND replaced_by IS NULL")
-    ),
-    sa.Index("memlayer_records_words", "digest", unique=True, sqlite_where=sa.text("replaced_by IS NULL")),
+    sa.Index("memlayer_records_profile", "namespace", sqlite_where=_IS_ALWAYS),
+    sa.Index("memlayer_records_words", "digest", unique=True, sqlite_where=_IS_NEWEST),
 )
 
 # The words that a record rests on. `message`, `start` and `until` say where they stand, and `ordinal` is the number of the
 # record among its user's; None: somebody deleted that record, or an import brought the message and what was learned of it, and
 # the message is not read again. `text` is what the record would say without the other words. The kind `forgotten` is of no
 # message: it says that somebody deleted the record with this number, which was made at `said_at`.
-evidence = sa.Table(
+evidence = _serial_table(
     "memlayer_evidence",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(_Namespace, "namespace"),
     *_always(sa.String(12), "kind"),
     *_always(sa.BigInteger, "message", "said_at"),
@@ -249,14 +233,11 @@ evidence = sa.Table(
     *_maybe(sa.Text, "agent_id", "model", "text"),
     sa.Index("memlayer_evidence_message", "message"),
     sa.Index("memlayer_evidence_record", "namespace", "ordinal"),
-    sqlite_autoincrement=True,
 )
 
 # What each call of a model or of an agent's tool did: `body` is the entry as JSON. No words of anybody are in it.
-outcomes = sa.Table(
+outcomes = _serial_table(
     "memlayer_outcomes",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(_Namespace, "namespace"),
     *_maybe(_Bucket, "bucket"),
     *_always(sa.BigInteger, "at"),
@@ -264,15 +245,12 @@ outcomes = sa.Table(
     *_always(sa.Text, "body"),
     sa.Index("memlayer_outcomes_newest", "namespace", "number"),
     sa.Index("memlayer_outcomes_at", "at"),
-    sqlite_autoincrement=True,
 )
 
 # `path` is the folder's: so one comparison finds what is in a folder and in the folders inside it. `texts` has what queries find
 # the item by, each with its key, as JSON.
-items = sa.Table(
+items = _serial_table(
     "memlayer_items",
-    tables,
-    sa.Column("number", _Serial, primary_key=True),
     *_always(_Namespace, "namespace"),
     *_always(_Sorted, "path"),
     sa.Column("digest", _Digest, nullable=False, unique=True),
@@ -283,5 +261,4 @@ items = sa.Table(
     sa.Index("memlayer_items_namespace", "namespace"),
     sa.Index("memlayer_items_path", "path", "updated_at"),
     sa.Index("memlayer_items_expiry", "expires_at"),
-    sqlite_autoincrement=True,
 )

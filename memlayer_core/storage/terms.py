@@ -121,8 +121,7 @@ would cost seconds."""
 
 def searchable(text: str) -> str:
     """Return a text that every database and encoder accepts: NUL and lone surrogates become U+FFFD."""
-    if "\0" in text:
-        text = text.replace("\0", "\ufffd")
+    text = text.replace("\0", "\ufffd")
     return text if text.isascii() or is_utf8(text) else _SURROGATE.sub("\ufffd", text)
 
 

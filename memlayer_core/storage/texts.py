@@ -23,24 +23,15 @@ from memlayer_core.storage.statements import ListStatement, Statement, is_item
 from memlayer_core.storage.tables import jobs, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
-_ROW: dict[str, sa.BindParameter[Any]] = {
-    name: sa.bindparam(name)
-    for name in ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
-}
+_ROW = ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
 _HERE = ListStatement(sa.select(texts.c.key).where(is_item(texts.c.key)))
 _REMOVE = ListStatement(sa.delete(texts).where(is_item(texts.c.key)).returning(texts.c.key, texts.c.vectors))
+_QUEUED = sa.select(jobs.c.id).where(jobs.c.kind == "index", is_item(jobs.c.subject))
 _UNQUEUE = ListStatement(  # those that are being done are left alone
-    sa.delete(jobs).where(
-        jobs.c.id.in_(
-            sa.select(jobs.c.id)
-            .where(jobs.c.kind == "index", is_item(jobs.c.subject))
-            .with_for_update(skip_locked=True)
-        )
-    )
+    sa.delete(jobs).where(jobs.c.id.in_(_QUEUED.with_for_update(skip_locked=True)))
 )
-_OWNERS = statements.rows_by(
-    sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update(), namespaces.c.namespace
-)
+_LOCK = sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update()
+_OWNERS = statements.rows_by(_LOCK, namespaces.c.namespace)
 _NUMBER = Statement(sa.select(namespaces.c.number).where(namespaces.c.namespace == sa.bindparam("of")))
 
 Redact = Callable[[str], str]
@@ -148,12 +139,11 @@ def hold_owner(connection: sa.Connection, scope: Reach, shards: int) -> None:
     """Lock the namespace of a scope until the transaction ends: nobody deletes it. It is created if it does not exist."""
     if owners_locked(connection, [scope.namespace]):
         return
-    made = statements.dialect_insert(connection.dialect.name, namespaces).on_conflict_do_update(
-        index_elements=["namespace"], set_={"shard": namespaces.c.shard}
-    )
+    made = statements.dialect_insert(connection.dialect.name, namespaces)
+    made = made.on_conflict_do_update(index_elements=["namespace"], set_={"shard": namespaces.c.shard})
     user_id = scope.user_id if isinstance(scope, Scope) else ""
     whose = {"namespace": scope.namespace, "tenant_id": scope.tenant_id, "user_id": user_id}
-    shard = statements.shard_of(scope.namespace, shards)
+    shard = int(scope.namespace[:8], 16) % shards  # the same for all time
     connection.execute(made, {**whose, "shard": shard, "vectors": 0})
 
 
@@ -168,14 +158,6 @@ def owners_locked(connection: sa.Connection, names: Iterable[str]) -> dict[str, 
     return {row.namespace: row for row in _OWNERS.all(connection, sorted(names))}
 
 
-def next_version(owner: Any, now: datetime) -> int:
-    """Return the version that a locked namespace gets when vectors are stored.
-
-    It is the time, so that a namespace that was deleted and made again never has an old version.
-    """
-    return max(int(owner.version) + 1, statements.to_micros(now))
-
-
 def count_vectors(
     connection: sa.Connection, namespace: str, vectors: int, embeddings: int, version: int = 0
 ) -> None:
@@ -186,7 +168,7 @@ def count_vectors(
         namespace: The namespace.
         vectors: How many vectors it has more; negative: fewer.
         embeddings: How many more of its texts have vectors; negative: fewer.
-        version: The version from `next_version`; 0: none was stored.
+        version: Its version since vectors were stored; 0: none was stored.
     """
     if vectors or embeddings or version:
         more = {"vectors": namespaces.c.vectors + vectors, "texts": namespaces.c.texts + embeddings}
@@ -208,7 +190,8 @@ def without_words(connection: sa.Connection, keys: Sequence[int]) -> list[int]:
 
 @lru_cache(maxsize=2)
 def _add_statement(dialect: str) -> Statement:
-    return Statement(statements.dialect_insert(dialect, texts).values(_ROW).on_conflict_do_nothing())
+    row: dict[str, Any] = {name: sa.bindparam(name) for name in _ROW}
+    return Statement(statements.dialect_insert(dialect, texts).values(row).on_conflict_do_nothing())
 
 
 def add_words(connection: sa.Connection, keys: Sequence[int], own_words: OwnWords) -> None:

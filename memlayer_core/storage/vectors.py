@@ -199,11 +199,8 @@ def columns_of(connection: sa.Connection, keys: Sequence[int]) -> TextColumns:
     return columns_from(_BY_KEY.all(connection, keys))
 
 
-_LOAD = Statement(
-    sa.select(*COLUMNS).where(
-        texts.c.namespace == sa.bindparam("of"), texts.c.changed > sa.bindparam("since"), EMBEDDED
-    )
-)
+_CHANGED = texts.c.namespace == sa.bindparam("of"), texts.c.changed > sa.bindparam("since")
+_LOAD = Statement(sa.select(*COLUMNS).where(*_CHANGED, EMBEDDED))
 
 
 class VectorCache:
@@ -322,9 +319,8 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
         block.matrix[:, vectors : vectors + more] = joined
         vectors, total = vectors + more, total + joined.sum(1)
         columns["key"] = keys
-        columns["session"] = [
-            owner if kind == "message" else -key for key, kind, owner in zip(keys, kinds, owners, strict=True)
-        ]
+        owned = zip(keys, kinds, owners, strict=True)
+        columns["session"] = [owner if kind == "message" else -key for key, kind, owner in owned]
         for (label, numbers), names in zip(block.numbers.items(), labels, strict=True):
             columns[label] = [numbers.setdefault(name or "", len(numbers)) for name in names]
         block.places.update(zip(keys, range(first, behind), strict=True))
@@ -370,14 +366,10 @@ _GROW = Statement(
 _INSERT = Statement(sa.insert(texts))
 _TASKS = statements.rows_by(sa.select(texts), texts.c.key)
 _EMBEDDED = statements.rows_by(sa.select(texts).where(EMBEDDED), texts.c.key)
-_LOCKED = statements.rows_by(
-    sa.select(texts.c.key, texts.c.namespace, texts.c.vectors).with_for_update(), texts.c.key
-)
-_STORE = Statement(
-    sa.update(texts)
-    .where(texts.c.key == sa.bindparam("of"))
-    .values({name: sa.bindparam(name) for name in _FILLED})
-)
+_LOCK = sa.select(*texts.c["key", "namespace", "vectors"]).with_for_update()
+_LOCKED = statements.rows_by(_LOCK, texts.c.key)
+_FILL = sa.update(texts).values({name: sa.bindparam(name) for name in _FILLED})
+_STORE = Statement(_FILL.where(texts.c.key == sa.bindparam("of")))
 
 
 def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEntry]:
@@ -392,10 +384,9 @@ def index_tasks(connection: sa.Connection, keys: Sequence[int]) -> list[IndexEnt
 
 def store(connection: sa.Connection, new_entries: Sequence[IndexEntry], now: datetime) -> None:
     """Store vectors of texts that still exist. Storing one twice changes nothing."""
-    if not new_entries:
-        return
     owners = storage_texts.owners_locked(connection, {entry.buckets[0][1:] for entry in new_entries})
-    versions = {name: storage_texts.next_version(owner, now) for name, owner in owners.items()}
+    at = statements.to_micros(now)  # so a namespace that was deleted and made again never has an old version
+    versions = {name: max(int(owner.version) + 1, at) for name, owner in owners.items()}
     here = {row.key: row for row in _LOCKED.all(connection, sorted(entry.key for entry in new_entries))}
     entries = {entry.key: entry for entry in new_entries if entry.key in here}
     if not entries:
@@ -431,10 +422,8 @@ class Embedding(NamedTuple):
 
 def _filled(one: IndexEntry | Embedding, version: int) -> dict[str, Any]:
     """Return what a row of texts has since its vectors are stored."""
-    vector, vectors = blobs.packed(one.vectors), len(one.vectors)
-    return dict(
-        zip(_FILLED, (one.speaker, one.language, one.text_hash, vector, vectors, version), strict=True)
-    )
+    values = one.speaker, one.language, one.text_hash, blobs.packed(one.vectors), len(one.vectors), version
+    return dict(zip(_FILLED, values, strict=True))
 
 
 def add(
@@ -467,9 +456,8 @@ def add(
     if grew.dimension is None:
         statements.note(connection, "dimension", dimension)
     same = storage_texts.columns_of(kind, scope, owner)
-    _INSERT.run(
-        connection, *({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
-    )
+    rows = ({"key": key, **same, **_filled(one, grew.version)} for key, one in embeddings.items())
+    _INSERT.run(connection, *rows)
     if grew.is_projected:
         outbox.mark(connection, list(embeddings))
     if grew.learns is not None:
@@ -551,8 +539,7 @@ def set_embedder(
 
 def forget(connection: sa.Connection, now: datetime) -> None:
     """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
-    empty = dict.fromkeys(_FILLED)
-    connection.execute(sa.update(texts).values(**empty))
+    connection.execute(sa.update(texts).values(dict.fromkeys(_FILLED)))
     connection.execute(sa.update(namespaces).values(vectors=0, texts=0))
     connection.execute(sa.delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
     connection.execute(sa.delete(jobs).where(jobs.c.kind == "index"))

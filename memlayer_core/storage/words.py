@@ -64,10 +64,8 @@ _EXISTING = ListStatement(sa.select(table.c.text).distinct().where(is_item(table
 _BLANK: Any = sa.literal_column("' '")  # no parameter: the statement is written once
 _EVERYWHERE: Mapping[str, str] = {}
 _NARROW = [sa.bindparam("bucket", type_=sa.Text), sa.bindparam("commons", type_=sa.Text)]
-_IS_NEAR = sa.exists().where(
-    texts.c.key == table.c.text,
-    sa.or_(texts.c.agent_bucket.in_(_NARROW), texts.c.session_bucket.in_(_NARROW)),
-)
+_IS_NARROW = sa.or_(texts.c.agent_bucket.in_(_NARROW), texts.c.session_bucket.in_(_NARROW))
+_IS_NEAR = sa.exists().where(texts.c.key == table.c.text, _IS_NARROW)
 """The condition that a text is of the agent or the session that a search names, or shared with its users."""
 
 
@@ -102,8 +100,7 @@ def insert(
         for word, count in Counter(terms or [""]).items()
         for owner in owners
     ]
-    if values:
-        _INSERT.run(connection, *values)
+    _INSERT.run(connection, *values)
 
 
 def delete(connection: sa.Connection, keys: Sequence[int]) -> None:
@@ -150,9 +147,8 @@ def _postings(
     found = _search(connection, list(spelled), most, narrow)
     if among is not None:
         found = found.where(np.isin(found.keys, np.array(list(among), np.int64)))
-        left = np.bincount(found.word, minlength=len(found.terms)) > 0
-        terms = [term for term, is_left in zip(found.terms, left, strict=True) if is_left]
-        found = found._replace(terms=terms, word=(np.cumsum(left) - 1)[found.word])
+        left, word = np.unique(found.word, return_inverse=True)
+        found = found._replace(terms=[found.terms[one] for one in left], word=word)
     is_common = np.bincount(found.word, found.times, len(found.terms)) > MOST_ROWS
     rest = found.where(~is_common[found.word])
     if among is None and len(is_common) and is_common.all():

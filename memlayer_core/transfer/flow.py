@@ -106,9 +106,8 @@ def export(
 
 def _scope_of(user_id: str | None, tenant_id: str | None) -> Scope:
     """Return the scope of a user, or of anybody in a tenant. The ids are checked."""
-    return Scope(
-        "anybody" if user_id is None else user_id, tenant_id="default" if tenant_id is None else tenant_id
-    )
+    tenant = "default" if tenant_id is None else tenant_id
+    return Scope("anybody" if user_id is None else user_id, tenant_id=tenant)
 
 
 def _report(progress: Progress | None, count: int, expected: int) -> Asking[None]:
@@ -169,10 +168,7 @@ def _pages(db: Database, tenant_id: str, user_id: str | None) -> Iterator[Sequen
             if place == 0:  # a session without messages has no line
                 number += 1
                 some.append(lines.SessionLine(number, session.scope, db.read(_details, session)))
-            every = (one.message for one in page)
-            some.extend(
-                lines.MessageLine(number, replace(one, withdrawn_at=None), one.withdrawn_at) for one in every
-            )
+            some += [lines.MessageLine(number, one.message, one.message.withdrawn_at) for one in page]
             yield some
     for kept in _paged(db, records_reads.pages, whose, ("", 0), lambda page: page[-1][0]):
         quotes = db.read(records_reads.evidence_of, [place for place, _ in kept])
@@ -248,8 +244,7 @@ class _Importer:
     ) -> None:
         """Store messages that a session does not have."""
         rt = self._rt
-        more = rt.now(), rt.shards
-        receipt = rt.db.write(sql.merge, scope, drafts, details, *more, is_learned=is_learned)
+        receipt = rt.db.write(sql.merge, scope, drafts, details, rt.now(), rt.shards, is_learned=is_learned)
         announce(rt, scope, receipt)
         self._report.count(receipt)
 
@@ -305,7 +300,7 @@ class _Export(_Importer):
                 raise _stop("it is cut off: its last line is missing" if self._has_header else "it is empty")
         except errors.ImportStoppedError as problem:
             self._store(is_over=True)
-            more = "" if self._has_header else f" {_NO_EXPORT}"
+            more = "" if self._has_header else _NO_EXPORT
             raise errors.ImportStoppedError(
                 f"the import stopped at line {self._line}: {problem}; {self._report} were imported and stay",
                 hint=f"{problem.hint} Importing it again goes on where this stopped.{more}",
@@ -333,9 +328,8 @@ class _Export(_Importer):
         if self._is_complete:
             raise _stop("something follows the line that ends the export")
         if isinstance(line, lines.HeaderLine) is self._has_header:
-            raise _stop(
-                "a second export begins" if self._has_header else "it does not begin as an export does"
-            )
+            what = "a second export begins" if self._has_header else "it does not begin as an export does"
+            raise _stop(what)
         if not isinstance(line, lines.MessageLine):
             self._store(is_over=True)
         with errors.errors_as(errors.ImportStoppedError):
@@ -418,10 +412,8 @@ class _Export(_Importer):
         ready = [one for one in self._versions if is_over or one[2] is not None]
         self._versions = [one for one in self._versions if not is_over and one[2] is None]
         rt, report, session = self._rt, self._report, self._session
-        if session is None:
-            return
         report.messages += len(drafts) + len(ready)
-        if report.dry_run:
+        if session is None or report.dry_run:
             return
         if drafts:
             is_learned = session.scope.namespace in self._learned
@@ -436,9 +428,7 @@ def _stop(problem: str) -> errors.ImportStoppedError:
     return errors.ImportStoppedError(problem, hint="Get the file from its source again.")
 
 
-_NO_EXPORT = (
-    "`memory.export` writes one. Of another program's file give the path, or open it with `open(path, 'rb')`."
-)
+_NO_EXPORT = " `memory.export` writes one. Of another program's file give the path, or open it with `open(path, 'rb')`."
 
 _WITH_VECTORS = 1000  # if a conversation has more messages, not all of its vectors are held in memory
 
@@ -656,8 +646,6 @@ def _forget(connection: Connection, reach: Scope, now: datetime, user_id: str | 
     if user_id is None or reach.agent_id is not None or reach.session_id is not None:
         return gone
     own = items_sql.folders_of(connection, reach.tenant_id, user_id)
-    return replace(
-        gone,
-        items=sum(items_sql.forget(connection, folder, now) for folder in own),
-        undeclared_folders=tuple(items_sql.undeclared_folders(connection, reach.tenant_id, user_id)),
-    )
+    items = sum(items_sql.forget(connection, folder, now) for folder in own)
+    undeclared = items_sql.undeclared_folders(connection, reach.tenant_id, user_id)
+    return replace(gone, items=items, undeclared_folders=tuple(undeclared))

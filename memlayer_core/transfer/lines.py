@@ -49,7 +49,6 @@ from memlayer_core.scope import Folder, Scope
 # The state of a conversation, and the session file that holds the states of several components.
 
 _VERSION = 1
-_IN_STATES = ("title", "ended_with", "forked_from")
 
 
 def _name(key: str) -> Codec:
@@ -57,17 +56,10 @@ def _name(key: str) -> Codec:
     return Codec(str, partial(errors.require_text, key, error=errors.InvalidStateError, may_be_blank=True))
 
 
+_NAMES = {"title": "title", "last_ended_id": "ended_with", "forked_from": "forked_from"}
+_AS_TEXT = {field: _name(key) for field, key in _NAMES.items()}
 DETAILS = Form(
-    SessionDetails,
-    "session",
-    errors.InvalidStateError,
-    keys={"last_ended_id": "ended_with"},
-    codecs={
-        "title": _name("title"),
-        "last_ended_id": _name("ended_with"),
-        "forked_from": _name("forked_from"),
-    },
-    is_open=True,
+    SessionDetails, "session", errors.InvalidStateError, keys=_NAMES, codecs=_AS_TEXT, is_open=True
 )
 """What states and exports say of a session, in addition to its scope."""
 
@@ -93,14 +85,14 @@ def conversation_of(state: object) -> tuple[list[Message], SessionDetails]:
             f"a state must be a dict with a list of `messages`, got {errors.short_repr(state)}",
             hint="Pass a state that `save_state` returned.",
         )
-    check_version(state.get("version", _VERSION), _VERSION, "the state", errors.InvalidStateError)
+    _check_version(state.get("version", _VERSION), "the state", errors.InvalidStateError)
     found: list[Message] = []
     for place, form in enumerate(state["messages"]):
         with errors.errors_as(errors.InvalidStateError, f"message {place} of the state: "):
             found.append(_message(form))
     with errors.errors_as(errors.InvalidStateError, "the state's messages: "):
         messages = check_messages(found)
-    return messages, DETAILS.read({key: state.get(key) for key in _IN_STATES})
+    return messages, DETAILS.read({key: state.get(key) for key in _NAMES.values()})
 
 
 def session_text(session_id: str, components: Mapping[str, Any], now: datetime) -> str:
@@ -109,12 +101,8 @@ def session_text(session_id: str, components: Mapping[str, Any], now: datetime) 
     Raises:
         InvalidStateError: A component's state is not JSON.
     """
-    document = {
-        "sessionId": session_id,
-        "components": components,
-        "timestamp": moment_to_json(now),
-        "version": _VERSION,
-    }
+    at = moment_to_json(now)
+    document = {"sessionId": session_id, "components": components, "timestamp": at, "version": _VERSION}
     try:
         return json_text(document, indent=2) + "\n"
     except (TypeError, ValueError, RecursionError) as problem:
@@ -141,7 +129,7 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
             f"{what} is not a session file: it has no object `components`",
             hint="A session file is written by `save_session`.",
         )
-    check_version(document.get("version", _VERSION), _VERSION, what, errors.InvalidStateError)
+    _check_version(document.get("version", _VERSION), what, errors.InvalidStateError)
     if document.get("sessionId") != session_id:
         raise errors.InvalidStateError(
             f"{what} is of the session {errors.repr_of(document.get('sessionId'))}, and {session_id!r:.80} is asked for",
@@ -150,15 +138,15 @@ def components_of(text: str | bytes, what: str, session_id: str) -> dict[str, An
     return dict(document["components"])
 
 
-def check_version(version: object, current: int, what: str, error: type[errors.MemlayerError]) -> None:
+def _check_version(version: object, what: str, error: type[errors.MemlayerError]) -> None:
     """Check a version.
 
     Raises:
         MemlayerError: It is another version. The error has the type `error`, and names both versions.
     """
-    if isinstance(version, bool) or version != current:
+    if isinstance(version, bool) or version != _VERSION:
         raise error(
-            f"{what} has version {errors.repr_of(version, 40)}, and this memlayer reads version {current}",
+            f"{what} has version {errors.repr_of(version, 40)}, and this memlayer reads version {_VERSION}",
             hint="Use the version of memlayer-core that wrote it; nothing was changed.",
         )
 
@@ -187,8 +175,7 @@ def _lone_text(content: object) -> bool:
     match content:
         case [{"type": "text", "text": _, **rest}]:
             return not rest
-        case _:
-            return False
+    return False
 
 
 # The lines of an export: one JSON object each, so that a file of any length can be read line by line.
@@ -425,7 +412,7 @@ def line_of(text: str | bytes, tenant_id: str | None, limit: int) -> Line | None
 def _line(fields: Any, tenant_id: str | None) -> Line:
     match fields:
         case {"memlayer": "export", "version": version, **rest}:
-            check_version(version, _VERSION, "the export", errors.ImportStoppedError)
+            _check_version(version, "the export", errors.ImportStoppedError)
             return _HEADER.read(rest)
         case {"message": Mapping(), "session": int()}:
             said = _MESSAGE.read(fields)

@@ -164,10 +164,8 @@ class _Loan(io.RawIOBase):
 
 def _of_path(path: Path, name: str | None) -> Source | None:
     if path.is_dir():
-        every = {one.name: one for one in sorted(path.iterdir()) if one.is_file()}
-        return _of_files(
-            [(Path(one).stem, partial(every[one].open, "rb", 0)) for one in _chosen(every)], name
-        )
+        chosen = _chosen(one.name for one in path.iterdir() if one.is_file())
+        return _of_files([(Path(one).stem, partial((path / one).open, "rb", 0)) for one in chosen], name)
     if not path.is_file():
         return None  # a pipe, such as `<(zcat ada.jsonl.gz)`: an export, since it is read only once
     with path.open("rb") as file:

@@ -46,20 +46,16 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     rows = list(connection.execute(sessions_of(reach).with_for_update()))
     within = writes.keys_within(connection, rows)
     reads.lock_messages(connection, chain(*within.values()))
-    texts.lock_owners(
-        connection, {reach.namespace, reach.commons.namespace, *(row.namespace for row in rows)}
-    )
+    names = {reach.namespace, *(row.namespace for row in rows)}
+    texts.lock_owners(connection, {*names, reach.commons.namespace})
     if reach.session_id is None:
         records_reads.forget_evidence(connection, reach)
     buckets = [row.bucket for row in rows] if reach.session_id is not None else []
     records_reads.forget_outcomes(connection, reach, buckets)
     gone = writes.delete_sessions(connection, rows, within, now)
     alone = rows if reach.reach().session_id is not None else ()  # without a user, each agent's is apart
-    owners = {
-        reach,
-        *(Scope.of_user(row.user_id, tenant_id=row.tenant_id, agent_id=row.agent_id) for row in alone),
-    }
-    found = (one for owner in owners for one in records_writes.list_rows(connection, owner))
+    owners = {Scope.of_user(row.user_id, tenant_id=row.tenant_id, agent_id=row.agent_id) for row in alone}
+    found = (one for owner in {reach, *owners} for one in records_writes.list_rows(connection, owner))
     kept = sorted({row.number: row for row in found}.values(), key=lambda row: (row.namespace, row.ordinal))
     if reach.session_id is not None:
         kept = records_writes.keep_left(connection, kept, now)
@@ -67,7 +63,7 @@ def forget(connection: sa.Connection, reach: Scope, now: datetime) -> ForgetRepo
     heads = {(row.namespace, row.ordinal): row for row in sorted(kept, key=lambda row: row.version)}
     records_writes.reopen_facts(connection, list(heads.values()), now)
     if rows or forgotten:
-        writes.leave(connection, {reach.namespace, *(row.namespace for row in rows)})
+        writes.leave(connection, names)
     return ForgetReport(len(rows), gone, forgotten)
 
 
@@ -77,10 +73,8 @@ def forget_speaker(connection: sa.Connection, reach: Scope, name: str, now: date
     touched = said = 0
     for row in rows:
         scope, here = reads.session_from(row).scope, messages.c.session == row.number
-        names = connection.scalars(
-            sa.select(messages.c.name).where(here, messages.c.name.is_not(None)).distinct()
-        )
-        theirs = messages.c.name.in_([one for one in names if fold(one) == fold(name)])
+        names = sa.select(messages.c.name).where(here, messages.c.name.is_not(None)).distinct()
+        theirs = messages.c.name.in_([one for one in connection.scalars(names) if fold(one) == fold(name)])
         found = reads.list_where(connection, scope, reads.inside(row.number), theirs)
         writes.apply(connection, scope, row, splice.remove(found, erase=True), now)
         versions = connection.scalars(sa.select(messages.c.id).where(here, ~IN_FORCE, theirs))
@@ -138,12 +132,10 @@ def merge(
     begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
     went_on = before is not None and before.idle_since is not None
     goes_on = went_on or not (details.ended or (before is not None and not receipt.stored))
-    title, created_at = row.title or details.title, to_micros(created)
-    row = row._replace(
-        updated_at=to_micros(updated) if receipt.stored or receipt.replaced else row.updated_at
-    )
-    more = {"title": title, "created_at": created_at, "updated_at": row.updated_at}
-    _set_state(connection, row, begins, goes_on=goes_on, **more)
+    if receipt.stored or receipt.replaced:
+        row = row._replace(updated_at=to_micros(updated))
+    times = {"created_at": to_micros(created), "updated_at": row.updated_at}
+    _set_state(connection, row, begins, goes_on=goes_on, title=row.title or details.title, **times)
     return receipt
 
 
@@ -188,8 +180,7 @@ def _behind(connection: sa.Connection, number: int, ended_with: str | None) -> i
     if ended_with is None:
         return 0
     named = reads.inside(number), messages.c.id_digest == id_digest(number, ended_with)
-    position = connection.scalar(sa.select(messages.c.position).where(*named))
-    return position + 1 if position is not None else 0
+    return connection.scalar(sa.select(messages.c.position + 1).where(*named)) or 0
 
 
 def _set_state(connection: sa.Connection, row: Any, begins: int, *, goes_on: bool, **more: Any) -> None:

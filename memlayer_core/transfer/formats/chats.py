@@ -54,11 +54,10 @@ def _branch(nodes: Mapping[str, Any], last: str | None, parent: str) -> list[Map
 
 def _dated(some: Sequence[Message | str], start: Any) -> Sequence[Message | str]:
     """Give the first message the time at which its conversation began, if no message has a time."""
-    places = [place for place, one in enumerate(some) if isinstance(one, Message)]
     messages = [one for one in some if isinstance(one, Message)]
-    if not messages or any(one.created_at for one in messages):
-        return some
-    return [*some[: places[0]], replace(messages[0], created_at=moment_of(start)), *some[places[0] + 1 :]]
+    if messages and not any(one.created_at for one in messages):
+        messages[0] = replace(messages[0], created_at=moment_of(start))
+    return [*messages, *(one for one in some if isinstance(one, str))]
 
 
 def _of_chatgpt(form: Mapping[str, Any]) -> Message | str:
