@@ -14,45 +14,16 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from memlayer_core.codec import json_text, plain, restore
-from memlayer_core.facts import check
-from memlayer_core.facts.model import (
-    LISTS,
-    USER,
-    Access,
-    Claim,
-    Embedding,
-    Evidence,
-    EvidenceKind,
-    LedgerEntry,
-    LedgerOutcome,
-    Reader,
-    Record,
-    RecordFilter,
-    Relation,
-    Task,
-    memory_id,
-    ordinal_of,
-)
+from memlayer_core.facts import check, model
+from memlayer_core.facts.model import Claim, Evidence, Reader, Record, RecordFilter, memory_id, ordinal_of
 from memlayer_core.message import StoredMessage
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.scope import Scope, SharedScope
 from memlayer_core.settings import Settings
-from memlayer_core.storage import blobs, statements, texts as storage_texts, vectors
+from memlayer_core.storage import blobs, statements, tables, texts as storage_texts, vectors
 from memlayer_core.storage.outbox import EMBEDDED
 from memlayer_core.storage.statements import ListStatement, Statement, is_item
-from memlayer_core.storage.tables import (
-    IN_FORCE,
-    IN_FORCE_BY_KEY,
-    evidence,
-    jobs,
-    messages,
-    meta,
-    namespaces,
-    outcomes,
-    records,
-    sessions,
-    texts,
-)
+from memlayer_core.storage.tables import IN_FORCE, evidence, messages, namespaces, outcomes, records, sessions
 from memlayer_core.storage.terms import index_terms
 
 # How a record fades, as conditions in SQL: the rules of `check`, without logarithms, which SQLite may lack.
@@ -201,7 +172,7 @@ def record_of(row: Any) -> Record:
     moments = {name: getattr(row, name) for name in _HELD_TIMES}
     moments |= {name: body.get(name) for name in _SAID_TIMES}
     more: Any = {name: body[name] for name in _BODY if name in body}
-    more |= {name: tuple(body[name]) for name in LISTS if name in body}
+    more |= {name: tuple(body[name]) for name in model.LISTS if name in body}
     more |= {name: getattr(row, name) for name in _PLAIN}
     more |= {name: _moment(micros, offsets.get(name, offset)) for name, micros in moments.items()}
     return Record(
@@ -212,8 +183,8 @@ def record_of(row: Any) -> Record:
         updated_at=statements.from_micros(row.updated_at),
         last_accessed=_moment(row.last_accessed),
         accesses=row.accesses,
-        relations=tuple(Relation(*tie) for tie in body.get("relations", ())),
-        access_control=Access(
+        relations=tuple(model.Relation(*tie) for tie in body.get("relations", ())),
+        access_control=model.Access(
             row.visibility, tuple(body.get("allowed_users", ())), tuple(body.get("allowed_roles", ()))
         ),
         replaced_by=None if row.replaced_by is None else memory_id(row.user_id, row.replaced_by),
@@ -223,7 +194,7 @@ def record_of(row: Any) -> Record:
 
 def _body(record: Record) -> dict[str, Any]:
     """Return the fields that no query reads."""
-    said = {name: getattr(record, name) for name in (*_BODY, *LISTS)}
+    said = {name: getattr(record, name) for name in (*_BODY, *model.LISTS)}
     dated = {name: getattr(record, name) for name in (*_HELD_TIMES, *_SAID_TIMES)}
     offsets = {name: statements.offset_of(moment) for name, moment in dated.items() if moment is not None}
     said |= {name: in_micros(dated[name]) for name in _SAID_TIMES}
@@ -314,9 +285,9 @@ def _visible_query(count: int) -> ListStatement:
 
 @cache
 def _shared_query(count: int) -> Statement:
-    shared = sa.select(*vectors.COLUMNS).join(records, records.c.number == texts.c.key)
-    here = texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count)
-    return Statement(shared.where(*here).order_by(texts.c.key))
+    shared = sa.select(*vectors.COLUMNS).join(records, records.c.number == tables.texts.c.key)
+    here = tables.texts.c.namespace == sa.bindparam("commons"), EMBEDDED, _visible(count)
+    return Statement(shared.where(*here).order_by(tables.texts.c.key))
 
 
 _PROFILE = Statement(
@@ -440,11 +411,11 @@ def list_records(connection: sa.Connection, reader: Reader, which: RecordFilter)
     newest = (records.c.updated_at.desc(), records.c.version.desc(), records.c.number.desc())
     # Texts and vectors are read for this page alone: a sort moves all columns.
     page = query.order_by(*newest).limit(which.limit).offset(which.offset).subquery()
-    whole = sa.select(records, texts.c.vector, texts.c.vectors, page.c.is_archived)
+    whole = sa.select(records, tables.texts.c.vector, tables.texts.c.vectors, page.c.is_archived)
     whole = whole.join(page, page.c.number == records.c.number)
-    whole = whole.outerjoin(texts, texts.c.key == records.c.number).order_by(*newest)
+    whole = whole.outerjoin(tables.texts, tables.texts.c.key == records.c.number).order_by(*newest)
     rows = connection.execute(whole, _parameters(reader)).all()
-    embedder = connection.scalar(sa.select(meta.c.value).where(meta.c.name == "embedder")) or ""
+    embedder = connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.name == "embedder")) or ""
     return [_with_vector(row, embedder) for row in rows]
 
 
@@ -488,7 +459,7 @@ def matching_keys(
 def _is_asserted(about: str) -> Any:
     """Return the condition that records say something of somebody, and do not deny it; for the user, also other records."""
     asserted = sa.and_(records.c.subject == check.fold(about), records.c.modality.is_distinct_from("denies"))
-    return sa.or_(asserted, records.c.subject.is_(None)) if check.fold(about) == USER else asserted
+    return sa.or_(asserted, records.c.subject.is_(None)) if check.fold(about) == model.USER else asserted
 
 
 def _has_tags(tags: Collection[str]) -> Any:
@@ -532,7 +503,7 @@ def _parameters(reader: Reader) -> dict[str, Any]:
 
 
 def _with_vector(row: Any, embedder: str) -> Record:
-    embedding = None if row.vector is None else Embedding(embedder, blobs.parts_of(row)[0])
+    embedding = None if row.vector is None else model.Embedding(embedder, blobs.parts_of(row)[0])
     return replace(record_of(row), is_archived=bool(row.is_archived), embedding=embedding)
 
 
@@ -545,7 +516,7 @@ _SPOKEN = (
     )
     .join(sessions, sessions.c.number == messages.c.session)
     # A user's message has a link if it is hidden, or part of an agent's task.
-    .where(messages.c.role == "user", messages.c.links.is_(None), IN_FORCE_BY_KEY)
+    .where(messages.c.role == "user", messages.c.links.is_(None), tables.IN_FORCE_BY_KEY)
 )
 _FROM_USERS = statements.rows_by(_SPOKEN, messages.c.key)
 _COPY = messages.alias()
@@ -613,16 +584,18 @@ def other_speakers(connection: sa.Connection, owner: Scope, names: Collection[st
         .group_by(messages.c.name)
         .order_by(sa.func.min(messages.c.created_at), messages.c.name)
     ).all()
-    facts = sa.select(records).where(records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(USER))
+    facts = sa.select(records).where(
+        records.c.namespace == owner.namespace, _IN_FORCE, _is_asserted(model.USER)
+    )
     known = [one.value for one in map(record_of, connection.execute(facts)) if one.key == "name"]
-    own = {check.fold(one) for one in (USER, owner.user_id, *known)}
+    own = {check.fold(one) for one in (model.USER, owner.user_id, *known)}
     if own.isdisjoint(map(check.fold, named)):
         own.add(check.fold(named[0]))
     return {one for one in names if one and check.fold(one) not in own}
 
 
 def add_evidence(
-    connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: EvidenceKind
+    connection: sa.Connection, owner: Scope, ordinal: int, statement: Claim, kind: model.EvidenceKind
 ) -> None:
     """Let a record rest on the words of a statement, if it has any."""
     if statement.quote is not None:
@@ -722,7 +695,7 @@ def counts(
 
 def mark_read(connection: sa.Connection, scope: Scope, number: int, ids: Iterable[str]) -> None:
     """Let no model read a user's messages that wait for their index: their facts were learned elsewhere."""
-    waits = sa.exists().where(jobs.c.kind == "index", jobs.c.subject == messages.c.key)
+    waits = sa.exists().where(tables.jobs.c.kind == "index", tables.jobs.c.subject == messages.c.key)
     named = messages.c.id_digest.in_([statements.id_digest(number, one) for one in ids])
     said = sa.select(messages.c.key, messages.c.created_at).where(messages.c.role == "user", IN_FORCE)
     rows = connection.execute(said.where(named, waits)).all()
@@ -753,14 +726,20 @@ def restore_evidence(
 # What calls of models and of agents' tools did, in SQL. Each function runs in its caller's transaction.
 
 
-_ENTRY = TypeAdapter(LedgerEntry)
+_ENTRY = TypeAdapter(model.LedgerEntry)
 
 
 def note_outcome(
-    connection: sa.Connection, /, scope: Scope, at: datetime, task: Task, outcome: LedgerOutcome, **more: Any
+    connection: sa.Connection,
+    /,
+    scope: Scope,
+    at: datetime,
+    task: model.Task,
+    outcome: model.LedgerOutcome,
+    **more: Any,
 ) -> None:
     """Store what a call did. `more` are other fields of a `LedgerEntry`."""
-    entry = LedgerEntry(task=task, outcome=outcome, at=at, session_id=scope.session_id, **more)
+    entry = model.LedgerEntry(task=task, outcome=outcome, at=at, session_id=scope.session_id, **more)
     row = {
         "namespace": scope.namespace,
         "agent_id": scope.agent_id,
@@ -773,7 +752,7 @@ def note_outcome(
 
 def newest_outcomes(
     connection: sa.Connection, reach: Scope, limit: int | None, offset: int
-) -> list[LedgerEntry]:
+) -> list[model.LedgerEntry]:
     """Return a page of what was done for a user, the last first; with an agent, only for this agent."""
     every = sa.select(outcomes.c.body).where(_whose(outcomes, reach)).order_by(outcomes.c.number.desc())
     return [_ENTRY.validate_json(body) for body in connection.scalars(every.limit(limit).offset(offset))]
@@ -806,7 +785,10 @@ _KNOWN = 500  # facts of a user that are compared with a batch: the last written
 
 def learns(connection: sa.Connection) -> bool:
     """Return whether a model was ever given to learn from this store."""
-    return connection.scalar(sa.select(meta.c.value).where(meta.c.name == vectors.LEARNS)) is not None
+    return (
+        connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.name == vectors.LEARNS))
+        is not None
+    )
 
 
 def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:

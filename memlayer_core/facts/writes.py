@@ -19,37 +19,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError
-from memlayer_core.facts import check, reads
-from memlayer_core.facts.model import (
-    Claim,
-    Decision,
-    Evidence,
-    Record,
-    Relation,
-    memory_id,
-    no_record,
-    ordinal_of,
-    part_of,
-    session_of,
-)
+from memlayer_core.facts import check, model, reads
+from memlayer_core.facts.model import Claim, Decision, Record, memory_id, no_record, ordinal_of, session_of
 from memlayer_core.facts.reconcile import reconcile
 from memlayer_core.messages.reads import ever_inside, inside, lock_messages
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
-from memlayer_core.storage import jobs as storage_jobs, statements, texts, vectors
+from memlayer_core.storage import jobs as storage_jobs, statements, tables, texts, vectors
 from memlayer_core.storage.statements import LAST, to_micros
-from memlayer_core.storage.tables import (
-    IN_FORCE,
-    IS_EPISODE,
-    evidence,
-    jobs as job_rows,
-    messages,
-    namespaces,
-    records,
-    sessions,
-    summaries,
-)
+from memlayer_core.storage.tables import IN_FORCE, evidence, messages, records, sessions, summaries
 
 # Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
 
@@ -212,8 +191,8 @@ def note_numbers(connection: sa.Connection, owner: Scope, shards: int, ordinal: 
 
 def count(connection: sa.Connection, owner: Scope, ordinal: int = 0) -> int:
     """Return the number of a user's next record, or note that `ordinal` is used. No number is used twice."""
-    highest = namespaces.c.records
-    counted = sa.update(namespaces).where(namespaces.c.namespace == owner.namespace)
+    highest = tables.namespaces.c.records
+    counted = sa.update(tables.namespaces).where(tables.namespaces.c.namespace == owner.namespace)
     if ordinal:
         connection.execute(counted.where(highest < ordinal).values(records=ordinal))
         return ordinal
@@ -440,20 +419,24 @@ def _remember_episode(
     newest = sa.select(summaries.c.ordinal).where(before).order_by(summaries.c.until.desc()).limit(1)
     ordinal = connection.scalar(newest)
     if ordinal is not None:
-        record = replace(record, relations=(Relation("related_to", memory_id(record.user_id, ordinal)),))
+        record = replace(
+            record, relations=(model.Relation("related_to", memory_id(record.user_id, ordinal)),)
+        )
     _, stored = remember(connection, Claim(record=record), now, shards)
     assert stored is not None  # only facts are refused
     return stored, ordinal_of(stored.memory_id)[1]
 
 
 def _of(session: int) -> sa.ColumnElement[bool]:
-    return sa.and_(summaries.c.session == session, IS_EPISODE)
+    return sa.and_(summaries.c.session == session, tables.IS_EPISODE)
 
 
 def _drop(connection: sa.Connection, condition: Any) -> None:
     """Delete episodes, and the jobs for them."""
     these = sa.select(summaries.c.number).where(condition)
-    jobs_of_it = sa.delete(job_rows).where(job_rows.c.kind == "episode", job_rows.c.subject.in_(these))
+    jobs_of_it = sa.delete(tables.jobs).where(
+        tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(these)
+    )
     connection.execute(jobs_of_it)
     connection.execute(sa.delete(summaries).where(condition))
 
@@ -665,7 +648,7 @@ def _says(record: Record) -> tuple[object, ...]:
 def restore(
     connection: sa.Connection,
     versions: Sequence[Record],
-    quotes: Sequence[Evidence],
+    quotes: Sequence[model.Evidence],
     now: datetime,
     shards: int,
 ) -> bool:
@@ -675,7 +658,7 @@ def restore(
     Returns whether anything was stored.
     """
     newest = versions[-1]
-    ends, session = part_of(newest), None
+    ends, session = model.part_of(newest), None
     if ends is not None:
         bucket = session_of(newest).session_bucket
         held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
