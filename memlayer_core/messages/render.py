@@ -11,18 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from memlayer_core.message import (
-    JSON,
-    ROLES,
-    SYSTEM_ROLES,
-    UNSEEN,
-    Block,
-    Message,
-    ToolCall,
-    answer_in,
-    call_in,
-    opened,
-)
+from memlayer_core import message as blocks
+from memlayer_core.message import JSON, ROLES, SYSTEM_ROLES, UNSEEN, Block, Message, ToolCall
 from memlayer_core.storage.terms import searchable
 
 # Changes what a message says, and nothing else.
@@ -77,7 +67,11 @@ def reword(message: Message, texts: list[str], calls: tuple[ToolCall, ...], id: 
     if not isinstance(message.content, str):
         left = iter(texts)
         content = tuple(
-            {**one, "text": next(left)} if _is_text(one) else change(one, alone) if call_in(one) else one
+            {**one, "text": next(left)}
+            if _is_text(one)
+            else change(one, alone)
+            if blocks.call_in(one)
+            else one
             for one in message.content
         )
     raw = message.raw
@@ -351,13 +345,13 @@ def plain_messages(message: Message) -> list[Message]:
     answered = {one for link in message.answers for one in link.ids}
     calls, results, rest = [*message.tool_calls], list[Message](), list[Block]()
     for block in message.blocks:
-        kind, fields = opened(block)
-        if (link := call_in(block)) and answered.isdisjoint(link.ids):
+        kind, fields = blocks.opened(block)
+        if (link := blocks.call_in(block)) and answered.isdisjoint(link.ids):
             given: JSON = next(filter(None, map(fields.get, ("arguments", "args", "input", "action"))), {})
             arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
             own_id = link.ids[0] if link.ids else f"call-{len(calls)}"
             calls.append(ToolCall(own_id, link.name or kind, arguments))
-        elif message.role == "user" and (link := answer_in(block)):
+        elif message.role == "user" and (link := blocks.answer_in(block)):
             said: JSON = next(filter(None, map(fields.get, ("content", "output", "response"))), "")
             parts = said if isinstance(said, list) else [said]
             if all(isinstance(part, Mapping) and "type" in part for part in parts):
