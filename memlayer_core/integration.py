@@ -1,4 +1,6 @@
-"""What adapters use besides the public names. It may change with any version.
+"""What adapters use besides the public names: functions and types, and modules for those of one kind.
+
+It may change with any version.
 
 `docs/adapters.md` shows how an adapter is written.
 """
@@ -22,24 +24,7 @@ from memlayer_core.transfer.formats import frameworks
 from memlayer_core.window import fit
 
 __all__ = [
-    "ChatState",
-    "Part",
-    "as_prompt",
-    "check",
-    "codec",
-    "context_flow",
-    "fit",
-    "flows",
-    "foreign",
-    "frameworks",
-    "items",
-    "lists",
-    "recall_text",
-    "registry",
-    "retry_limit",
-    "roles_of",
-    "search_wider",
-    "shorten_block",
-    "token_counter",
-    "write_whole",
-]
+    "ChatState", "Part", "as_prompt", "check", "codec", "context_flow", "fit", "flows", "foreign",
+    "frameworks", "items", "lists", "recall_text", "registry", "retry_limit", "roles_of", "search_wider",
+    "shorten_block", "token_counter", "write_whole",
+]  # fmt: skip
