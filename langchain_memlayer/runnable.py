@@ -319,7 +319,8 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
 
     Returns:
         The list, with their ids in the messages that the history has; and the ids of the history's messages behind
-        these: the newest question was edited, or is to be answered again.
+        these: the newest question was edited, or is to be answered again. If the first message of the list was edited,
+        all messages from there on are to be stored anew.
     """
     # The newest question is said again: it comes with its new answer.
     told = [_words(one) for one in incoming if one.role not in SYSTEM_ROLES][:-1]

@@ -38,6 +38,7 @@ _BUCKETS = "uas"  # the first letters of the buckets
 _PASSAGE = "."  # between the key and the number of a passage behind the first
 _MANY = 1000
 _PATIENCE = 30.0  # seconds that a search waits for a write of this process
+_CREDENTIALS = "CHROMA_CLIENT_AUTH_PROVIDER and CHROMA_CLIENT_AUTH_CREDENTIALS have the credentials, as for any client of Chroma."
 
 _LIVING: weakref.WeakSet[ChromaIndex] = weakref.WeakSet()
 
@@ -308,7 +309,6 @@ class ChromaServer(ChromaIndex):
     Args:
         url: `http://host:port` or `https://host:port`.
         store_id: The journal's id, a UUID.
-        headers: Sent with each request, for example a token.
         timeout: Seconds that a request may take; connecting gets five of them at most.
 
     Attributes:
@@ -323,11 +323,9 @@ class ChromaServer(ChromaIndex):
     slice = 250
     sync_threshold = 1000
 
-    def __init__(
-        self, url: str, *, store_id: str, headers: Mapping[str, str] | None = None, timeout: float = 10.0
-    ) -> None:
+    def __init__(self, url: str, *, store_id: str, timeout: float = 10.0) -> None:
         super().__init__(store_id)
-        self._headers, self._timeout = dict(headers or {}), timeout
+        self._timeout = timeout
         self.url = server_url(url)
 
     def close(self) -> None:
@@ -350,12 +348,13 @@ class ChromaServer(ChromaIndex):
         patience = httpx.Timeout(self._timeout, connect=min(5.0, self._timeout))
         logging.getLogger("httpx").addFilter(self._is_not_ours)
         try:
-            answer = httpx.get(f"{self.url}/api/v2/heartbeat", headers=self._headers, timeout=patience)
-            answer.raise_for_status()
+            answer = httpx.get(f"{self.url}/api/v2/heartbeat", timeout=patience)
+            if answer.status_code not in {401, 403}:  # Chroma's own client has the credentials
+                answer.raise_for_status()
         except (httpx.HTTPError, httpx.InvalidURL) as problem:
             raise IndexUnavailableError(
                 f"no Chroma server answers at {self.url}: {type(problem).__name__}: {problem}",
-                hint="Start it with `chroma run`, or correct the URL, its port and the headers.",
+                hint="Start it with `chroma run`, or correct the URL and its port.",
             ) from problem
         with translate_errors(f"connect to {self.url}"):
             settings = chroma_settings(
@@ -368,7 +367,6 @@ class ChromaServer(ChromaIndex):
                 host=self.url,
                 port=parts.port or (443 if parts.scheme == "https" else 80),
                 ssl=parts.scheme == "https",
-                headers=self._headers,
                 settings=settings,
             )
             cast("Any", client)._server._session.timeout = patience  # noqa: SLF001 - Chroma waits forever
@@ -395,7 +393,7 @@ def server_url(url: str) -> str:
     if not is_usable:
         raise ConfigurationError(
             "the Chroma server's URL cannot be used",
-            hint="Write http://host:port or https://host:port, a path at most behind it. Credentials go into `headers`.",
+            hint=f"Write http://host:port or https://host:port, a path at most behind it. {_CREDENTIALS}",
         )
     host = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
@@ -479,7 +477,7 @@ def _translation(problem: BaseException, action: str) -> MemlayerError:
     if any(phrase in str(problem).lower() for phrase in _PASSING):
         hint = "Free the disk, the file or the descriptors that it names; memlayer tries again."
     elif isinstance(problem, errors.ChromaAuthError | errors.AuthorizationError):
-        hint = "Check the headers that are sent to the Chroma server."
+        hint = _CREDENTIALS
     elif isinstance(problem, errors.NotFoundError):
         hint = "Another process drops the collection to fill it again."
     elif isinstance(problem, errors.ChromaError) or not isinstance(problem, Exception):
