@@ -223,7 +223,7 @@ class Exchange:
         prompt: The context as messages.
         input: The input for the runnable.
         marks: As in `with_owner`; None: the call names no thread.
-        left: Ids of stored messages that leave when the answer is stored.
+        without: Ids of stored messages that leave when the answer is stored.
     """
 
     chat: Chat
@@ -232,7 +232,7 @@ class Exchange:
     prompt: list[BaseMessage]
     input: Any
     marks: set[object] | None
-    left: list[str]
+    without: list[str]
 
     def own(self, output: Any) -> Any:
         """Return an answer that says whose it is: a graph keeps it, and gives it to the next run of its thread."""
@@ -350,7 +350,7 @@ def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] =
     every = enumerate([*call.incoming, *before, *answer])
     messages = {one.id or place: one for place, one in every}  # an id is one message
     new = [one.id for one in answer if one.id is not None]
-    chat.add_messages(messages.values(), answers=new, without=call.left)
+    chat.add_messages(messages.values(), answers=new, without=call.without)
 
 
 async def write(flow: Callable[..., None], call: Exchange, *output: Any) -> None:

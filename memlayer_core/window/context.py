@@ -326,7 +326,7 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
 
     def selection(view: WindowView, budget: int, reserve: int) -> _Selection:
         first = view.first if view.summary_first is None else view.summary_first
-        keys = view.keys | {one.key for one in seen.left}
+        keys = view.keys | {one.key for one in seen.without}
         visible = Visible(seen.begin.session, first, [part.message for part in view.window], keys)
         lines, line_limit = recall_search.choose(
             seen.connection, rt, result, visible, rt.settings.recall_lines, asked

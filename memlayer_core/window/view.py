@@ -52,7 +52,7 @@ class Snapshot:
         page: The session's last page from there on.
         temporary: Temporary messages.
         pending: Messages that are not stored yet.
-        left: Stored messages that are left out.
+        without: Stored messages that are left out.
         profile: The profile; left out if the newest turn needs the tokens.
         notes: What is true of the profile.
     """
@@ -66,7 +66,7 @@ class Snapshot:
     page: Page = ()
     temporary: Sequence[StoredMessage] = ()
     pending: Sequence[StoredMessage] = ()
-    left: Sequence[StoredMessage] = ()
+    without: Sequence[StoredMessage] = ()
     profile: tuple[Part, ...] = ()
     notes: tuple[Reason, ...] = ()
 
@@ -83,7 +83,7 @@ def last_entries(
     read: dict[int, StoredMessage] = {}
     if session is None:
         return newest[::-1], read
-    left = {one.position for one in snapshot.left}
+    left = {one.position for one in snapshot.without}
     size = fit.first_page(session.messages, session.tokens, snapshot.limits)
     while True:
         read |= {entry.position: stored for entry, stored in page}
