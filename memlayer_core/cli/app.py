@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -170,7 +170,7 @@ class JournalPlace:
 
     path: Path | None = None
     _: KW_ONLY
-    database_url: str | None = None
+    database_url: str | None = field(default=None, repr=False)
 
     @property
     def directory(self) -> Path | None:
