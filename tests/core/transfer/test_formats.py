@@ -402,6 +402,13 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(store, tmp_path) ->
         store.import_from(path, user_id="ada", source_format="claud")
 
 
+def test_a_number_of_thousands_of_digits_stops_the_import_and_not_the_process(write) -> None:
+    path = write('[{"role": "user", "content": "hi", "time": ' + "9" * 5000 + "}]")
+    command = [sys.executable, "-c", PEAK, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert "ImportStoppedError: 'brought' is damaged" in ended.stderr, ended.returncode
+
+
 SAMPLES = (TALK, TALK["mapping"]["u1"]["message"], CLAUDE, LOVELY, OPENAI[2], MEM0, ZEP, STORE)
 FIELDS = sorted({"message", "parent", "data", "type", *SHAREGPT, *(name for row in SAMPLES for name in row)})
 values = st.recursive(
