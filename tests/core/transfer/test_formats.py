@@ -385,6 +385,8 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"sessionId": "s", "components": {}, "version": 1}', "a session file of memlayer"),
     (b'{\n "a": {"b": 1}\n}', "JSON with the fields .*a"),
     (b"[]", "JSON with no messages in it"),
+    (b"[" * 4000, "nested more than 200 levels deep"),
+    (b'[{"role": 1, "content": ' + b"[" * 4000, "nested more than 200 levels deep"),
     (b"\x1f\x8b\x08rest", "gzip"),
     (b"PK\x03\x04" + bytes(300), "cut off"),
 ]
