@@ -221,6 +221,13 @@ class JournalPlace:
             db.read(database.check_version)
             yield Journal(db, Settings(), partial(datetime.now, UTC))
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is a memory, which can be read."""
+        with suppress(InputError), self.journal():
+            return True
+        return False
+
 
 @dataclass(frozen=True, kw_only=True)
 class StorePlace(JournalPlace):

@@ -454,6 +454,17 @@ def test_the_command_tells_what_it_would_import_and_then_does(write, tmp_path) -
     assert ("it looks like HTML" in unlike.stderr, (tmp_path / "none").exists()) == (True, False)
 
 
+def test_a_dry_run_knows_what_the_store_declares_and_writes_nothing(open_at, tmp_path) -> None:
+    with open_at() as memory:
+        memory.items().declare_user_namespace(("users", "{user_id}"))
+        memory.items().batch([PutItem(("users", "ada"), "k", {"a": 1})])
+        memory.export(tmp_path / "ada.jsonl", user_id="ada")
+        assert memory.forget("ada").items
+    of_ada = ("import", tmp_path / "ada.jsonl", tmp_path / "memory", "--user", "ada")
+    tried, *_, done = (run(*of_ada, *more).stdout for more in (["--dry-run"], ["--dry-run"], ["--json"]))
+    assert ("Would import" in tried, '"placed": 1' in done) == (True, True)
+
+
 def test_a_dry_run_of_an_export_counts_and_writes_nothing(store, memory, tmp_path) -> None:
     chat = store.chat(user_id="ada", session_id="s")
     chat.add("user", "Hi")
