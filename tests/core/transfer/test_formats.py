@@ -364,6 +364,8 @@ def test_conversations_of_your_own_are_taken_one_by_one_and_each_whole_or_not_at
 
     refused(MemlayerError, "larger than the limit", store.import_from, made(), user_id="ada")
     assert [one.scope.session_id for one in store.sessions(user_id="ada")] == ["s1"]
+    for none in ([], iter(())):
+        assert str(store.import_from(none, user_id="ada")).startswith("0 message(s) of 0 session(s)")
     odd = [Message("user", "\0", name="\0"), Message("user", "three")]
     report = store.import_from([Conversation(messages=odd)], user_id="ada")
     assert (report.stored, report.left_out) == (1, {"cannot be stored: InvalidMessageError": 1})
