@@ -22,7 +22,7 @@ from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
 from memlayer_core.items import flow as items, sql as items_sql
-from memlayer_core.items.check import check_namespace
+from memlayer_core.items.check import check_namespace, list_of
 from memlayer_core.items.model import DropItem, ItemOp, PutItem
 from memlayer_core.message import Message
 from memlayer_core.messages import flow as messages_flow
@@ -128,7 +128,7 @@ class Items:
 
     async def abatch(self, ops: Iterable[ItemOp]) -> list[items.Answer]:
         """Do `batch` without blocking the event loop."""
-        rt, ops = self.memory.runtime, list(ops)
+        rt, ops = self.memory.runtime, list_of(ItemOp, "ops", ops)
         writes = any(isinstance(op, PutItem | DropItem) for op in ops)
         flow = items.batch(rt, self.tenant_id, ops, omit_expired=self.omit_expired)
         return await rt.threads.drive(flow, writes=writes)

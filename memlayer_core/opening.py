@@ -148,7 +148,7 @@ class Place:
         chroma_url: A Chroma server.
     """
 
-    database: Path | str | None = None
+    database: Path | str | None = field(default=None, repr=False)
     directory: Path | None = None
     chroma_url: str | None = None
 

@@ -499,7 +499,7 @@ class Runtime(Journal):
     truncate_with: Callable[[str, int], str]
     threads: Threads
     new_id: Callable[[], str]
-    secret: str
+    secret: str = field(repr=False)
     telemetry: Telemetry = field(default_factory=Telemetry)
     questions: Newest[bytes, FloatVector] = field(default_factory=Newest)
     warmup: threading.Event = field(default_factory=threading.Event)

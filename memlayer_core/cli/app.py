@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import KW_ONLY, dataclass, fields, is_dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -168,7 +168,7 @@ class JournalPlace:
 
     path: Path | None = None
     _: KW_ONLY
-    database_url: str | None = None
+    database_url: str | None = field(default=None, repr=False)
 
     @property
     def directory(self) -> Path | None:
@@ -218,6 +218,13 @@ class JournalPlace:
                 raise missing
             db.read(database.check_version)
             yield Journal(db, Settings(), partial(datetime.now, UTC))
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a memory, which can be read."""
+        with suppress(InputError), self.journal():
+            return True
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -155,7 +155,7 @@ def import_(
         source_of(source, source_format)  # what cannot be imported is refused before a memory is made
     lines = sys.stdin.buffer if source == "-" else source
     options: dict[str, Any] = {"user_id": user, "tenant_id": tenant, "source_format": source_format, "me": me}
-    with Memory.in_memory() if dry_run else store.open() as memory:
+    with store.open() if not dry_run or store.exists else Memory.in_memory() as memory:
         with shell.progress("Reading" if dry_run else "Importing") as bar:
             done = memory.import_from(lines, **options, progress=bar, dry_run=dry_run)
         backlog = memory.admin.status().backlog

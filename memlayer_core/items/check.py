@@ -109,10 +109,7 @@ def texts_of(value: Mapping[str, Any], texts: Iterable[object] | None) -> tuple[
     Raises:
         InvalidItemError: One of those is not text.
     """
-    named: list[Any] = [whole_text(value)] if texts is None else list(texts)
-    for text in named:
-        if not isinstance(text, str):
-            raise InvalidItemError(f"an item is found by texts, got {repr_of(text)}", hint="Pass strings.")
+    named = list_of(str, "texts", [whole_text(value)] if texts is None else texts)
     return tuple(dict.fromkeys(searchable(text) for text in named if text.strip()))
 
 
@@ -145,12 +142,25 @@ def expiry(ttl: timedelta | None, now: datetime) -> datetime | None:
     """
     if ttl is None:
         return None
-    if not timedelta(0) < ttl <= _LONGEST_TTL:
+    if not (isinstance(ttl, timedelta) and timedelta(0) < ttl <= _LONGEST_TTL):
         raise InvalidItemError(
-            f"a time to live must be above zero and at most a thousand years, got {ttl}",
+            f"a time to live must be a timedelta above zero and at most a thousand years, got {repr_of(ttl)}",
             hint="Leave it out for an item that stays.",
         )
     return now + ttl
+
+
+def list_of(kind: Any, name: str, values: object) -> list[Any]:
+    """Return an argument's values of a kind as a list.
+
+    Raises:
+        InvalidItemError: They are not a list, or one is of another kind.
+    """
+    what, hint = f"a list of {name}", "`help(memlayer_core.items.model)` describes them."
+    every = require_list(name, values, what, hint, InvalidItemError)
+    for one in every:
+        require(isinstance(one, kind), name, what, one, hint, InvalidItemError)
+    return every
 
 
 def check_end(pattern: Pattern) -> Pattern:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, assert_never
 
-from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, require
+from memlayer_core.errors import EmbedderError, EmbedderMismatchError, InvalidItemError, errors_as, require
 from memlayer_core.index.flow import embed, nearest
 from memlayer_core.items import check, model, sql
 from memlayer_core.message import with_offset
@@ -35,7 +35,7 @@ def batch(
     """
     now = rt.now()
     live_at = now if omit_expired else None
-    ready = [(op, _prepare(rt, tenant_id, op, live_at)) for op in ops]
+    ready = [(op, _prepare(rt, tenant_id, op, live_at)) for op in check.list_of(model.ItemOp, "ops", ops)]
     answers: list[Answer] = [None] * len(ready)
     changes = {(one.folder.namespace, one.key): one for _, one in ready if isinstance(one, model.Put)}
     if not all(isinstance(one, model.Put) for _, one in ready):
@@ -64,6 +64,7 @@ def forget(rt: Runtime, tenant_id: str, labels: object = (), *, only_expired: bo
     return gone
 
 
+@errors_as(InvalidItemError)
 def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
     """Prepare an item for the journal.
 
@@ -75,7 +76,7 @@ def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
     most = rt.settings.indexed_characters
     texts = tuple((text, index_terms(text[:most])) for text in check.texts_of(op.value, op.texts))
     folder, key = check.folder_of(tenant_id, op.labels), check.key_of(op.key)
-    times = with_offset(op.created_at), with_offset(op.updated_at)
+    times = with_offset(op.created_at), with_offset(op.updated_at, "updated_at")
     return model.Put(folder, key, value, texts, op.ttl, *times)
 
 
@@ -102,7 +103,7 @@ def _prepare(
                 return query
             return lambda connection: sql.find(connection, query, op.limit, op.offset)
         case model.ListFolders():
-            for pattern in op.patterns:
+            for pattern in check.list_of(model.Pattern, "patterns", op.patterns):
                 check.folder_of(tenant_id, check.check_end(pattern).labels)  # checks the labels
             check.folder_page([], op)
             top = check.folder_of(tenant_id, check.literal_start(op.patterns))

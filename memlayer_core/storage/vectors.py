@@ -6,7 +6,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class Layout:
     embedder: str | None
     dimension: int | None
     scales: Mapping[str, SimilarityScale] | None = None
-    secret: str = ""
+    secret: str = field(default="", repr=False)
 
 
 # Keeps the vectors of the namespaces that are searched, so that an exact search reads only what is new.

@@ -34,15 +34,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from memlayer_core import errors
 from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read
-from memlayer_core.facts.model import Evidence, Record, memory_id, ordinal_of
+from memlayer_core.facts.model import Evidence, EvidenceKind, Record, memory_id, ordinal_of
 from memlayer_core.items.check import is_within, texts_of, value_to_tagged
 from memlayer_core.items.model import Item, PutItem
 from memlayer_core.message import Message, with_offset
-from memlayer_core.messages.check import check_messages
+from memlayer_core.messages.check import check_messages, check_whole_number
 from memlayer_core.messages.model import SessionDetails
 from memlayer_core.scope import Folder, Scope
 
@@ -424,7 +424,7 @@ def _line(fields: Any, tenant_id: str | None) -> Line:
             quotes = more.get("evidence", [])
             if isinstance(quotes, list) and all(isinstance(quote, Mapping) for quote in quotes):
                 line = _record_line([*before, newest], tenant_id)
-                return replace(line, evidence=tuple(map(_QUOTE.read, quotes)))
+                return replace(line, evidence=tuple(map(_evidence, quotes)))
         case {"item": Mapping() as form}:
             return _moved(_ITEM.read(form), tenant_id)
         case {"end": Mapping() as form} | {"user": Mapping() as form}:
@@ -458,6 +458,19 @@ def _session_line(number: int, fields: Mapping[str, Any], tenant_id: str | None)
     times: Any = {name: with_offset(getattr(details, name)) for name in ("created_at", "updated_at")}
     holds_versions = fields.get("superseded") is True and details.forked_from is not None
     return SessionLine(number, _moved(scope, tenant_id), replace(details, **times), holds_versions)
+
+
+def _evidence(form: object) -> Evidence:
+    """Return evidence that a database can store."""
+    one = _QUOTE.read(form)
+    for name in ("message_id", "session_id", "quote", "model"):
+        text = getattr(one, name) or ""
+        errors.require_text(name, text, errors.ImportStoppedError, may_be_empty=True)
+    for name in ("start", "end"):
+        check_whole_number(name, getattr(one, name))
+    if one.kind not in get_args(EvidenceKind):
+        raise _no_line(f"there is no evidence of the kind {errors.repr_of(one.kind)}")
+    return one
 
 
 def _record_line(forms: Sequence[Mapping[str, Any]], tenant_id: str | None) -> RecordLine:

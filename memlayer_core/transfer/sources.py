@@ -72,6 +72,7 @@ _MAGIC = {
 _HEAD = 2**18  # bytes at the beginning, by which the format is recognized
 _RATIO = 100  # maximum size of an archive's file, divided by its packed size
 _BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may come before JSON
+_DEEPEST = 200  # levels of JSON
 _LONGEST = 2**27  # maximum number of bytes of a cell, as of a line of an export
 _DELIMITERS = ",;\t|"
 _START = datetime.min.replace(tzinfo=UTC)
@@ -130,10 +131,10 @@ def source_of(source: Any, name: str | None) -> Any:
 
 
 def _given(source: Iterable[Any]) -> Any:
-    """Return a caller's conversations as a `Source`; return lines as they are."""
+    """Return a caller's conversations as a `Source`, also if there are none; return lines as they are."""
     head = list(islice(source, 1))
     again = source if isinstance(source, Collection) else chain(head, source)
-    if not head or not isinstance(head[0], Conversation):
+    if head and not isinstance(head[0], Conversation):
         return again
     return Source("conversations", lambda: (one for one in again), is_repeatable=again is source)
 
@@ -240,7 +241,7 @@ def _recognized(head: bytes) -> str:
     is_json = head.lstrip(_BLANK)[:1] in (b"[", b"{")
     if is_json and len(head) < _HEAD:  # the whole file: is it damaged?
         with _explained(""):
-            list(ijson.basic_parse(io.BytesIO(head.lstrip(_BLANK)), multiple_values=True))
+            list(_events(io.BytesIO(head.lstrip(_BLANK))))
     fields = f"the fields {', '.join(sorted(names)[:8])}" if names else "no messages in it"
     kind = f"JSON with {fields}" if is_json else "text"
     kind = "HTML" if b"<html" in head.lower() else kind
@@ -257,10 +258,23 @@ def _names_in(head: bytes) -> set[str]:
         line, _, _ = head.decode(_encoding(head), "ignore").partition("\n")
         return {one.strip().lower() for one in _columns(io.StringIO(line))[1]}
     names = set[str]()
-    with suppress(ijson.JSONError):  # the beginning of a file may end anywhere
-        for prefix, _, _ in ijson.parse(io.BytesIO(head.lstrip(_BLANK)), buf_size=4096, multiple_values=True):
-            names.add(prefix.removeprefix("item."))
+    with suppress(ijson.JSONError, ValueError):  # the beginning of a file may end anywhere
+        for prefix, _, _ in ijson.parse(_events(io.BytesIO(head.lstrip(_BLANK)))):
+            names.add(prefix[:100].removeprefix("item."))  # the names of formats are shorter
     return names - {"", "item"}
+
+
+def _events(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of JSON that is not too deep: ijson's paths take memory by the square of its depth.
+
+    Without `use_float`, a number of 5,000 digits ends the process.
+    """
+    depth = 0
+    for event, value in ijson.basic_parse(file, buf_size=4096, multiple_values=True, use_float=True):
+        depth += event.startswith("start_") - event.startswith("end_")
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+        yield event, value
 
 
 def _read_files(files: _Files, name: str) -> Conversations:
@@ -315,7 +329,7 @@ def _values(file: io.BufferedReader, form: Format) -> Iterator[Any]:
     signs = chain(*form.signs) if begin == b"{" and form.parse else ()
     inside = [one.partition(".item.")[0] for one in signs if ".item." in one and one in _names_in(head)]
     prefix = "item" if begin == b"[" else f"{inside[0]}.item" if inside else ""
-    yield from ijson.items(file, prefix, multiple_values=True, use_float=True)
+    yield from ijson.items(ijson.parse(_events(file)), prefix)
 
 
 def _table(file: IO[bytes], head: bytes) -> Iterator[Mapping[str, str]]:

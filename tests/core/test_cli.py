@@ -165,6 +165,7 @@ def test_inspect_shows_the_store_a_users_sessions_and_a_sessions_messages_and_no
     ):
         assert told in shown
     store = in_json("inspect", kept)
+    assert "secret" not in store["store"]
     assert store["totals"] == {"users": 2, "sessions": 3, "messages": 4, "vectors": 4}
     assert {(user["user_id"], user["messages"]) for user in store["users"]} == {("ada", 3), ("eve", 1)}
 

@@ -19,8 +19,11 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message, Scope
+from memlayer_core.cli.app import JournalPlace
 from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreClosedError
 from memlayer_core.events import MessagesIndexed, MessagesStored
+from memlayer_core.opening import Place
+from memlayer_core.storage import vectors
 from tests.conftest import PROMPT
 
 MAY = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -41,6 +44,12 @@ def tokyo(memory: Memory) -> Memory:
     chat_of(memory, "may").add_messages([said, Message("assistant", "Enjoy the ramen!", created_at=MAY)])
     memory.flush()
     return memory
+
+
+def test_no_representation_has_the_stores_secret_or_a_password(memory) -> None:
+    rt, url = memory.runtime, "postgresql://me:password@host/name"
+    for one in (rt, rt.db.read(vectors.layout), Place(url), JournalPlace(database_url=url)):
+        assert (rt.secret in repr(one), "password" in repr(one)) == (False, False)
 
 
 @pytest.mark.requirement("F02", "J03", "L02")

@@ -192,6 +192,10 @@ def test_what_is_no_item_is_refused_in_an_import_and_elsewhere(open_at) -> None:
     for labels in ("text", ("",), (1,), ("half\ud800",), 5):
         with pytest.raises(InvalidItemError):
             memory.items().forget(labels)
+    for bad in ({"ttl": 5}, {"texts": "x"}, {"created_at": "x"}, "x", ListFolders(("x",)), ListFolders(5)):
+        op = PutItem(("a",), "k", {}, **bad) if isinstance(bad, dict) else bad
+        with pytest.raises(InvalidItemError):
+            memory.items().batch([PutItem(("a",), "good", {}), op])
     with pytest.raises(InvalidItemError, match="larger than the limit"):
         put(memory, "d", k="x" * 200)
     assert find(memory, None) == []

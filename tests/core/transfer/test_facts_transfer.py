@@ -116,7 +116,9 @@ WRONG: list[tuple[str, Any]] = [
     ("user", {"forgotten": {"ada_mem_001": 1}}),
     ("user", {"forgotten": {"louis_mem_001": "x"}}),
     ("evidence", "Graz"),
-    ("evidence", [{"message_id": 1, "start": 0, "end": 1, "quote": "I"}]),
+    ("evidence", {"message_id": 1}),
+    *(("evidence", {name: "\ud800"}) for name in ("session_id", "quote", "model")),
+    *(("evidence", change) for change in ({"end": 10**20}, {"kind": "forgotten"})),
 ]
 
 
@@ -125,7 +127,10 @@ def test_wrong_counts_and_evidence_and_others_records_are_refused(exported, open
     for field, change in WRONG:
         lines = [json.loads(line) for line in exported]
         (place,) = (place for place, line in enumerate(lines) if field in line)
-        lines[place][field] = lines[place][field] | change if field == "user" else change
+        if isinstance(change, dict):
+            (lines[place][field] if field == "user" else lines[place][field][0]).update(change)
+        else:
+            lines[place][field] = change
         refused(ImportStoppedError, f"line {place + 1}", other.import_from, map(json.dumps, lines))
     with pytest.raises(ImportStoppedError, match="nothing was imported"):
         other.import_from(io.StringIO("\n".join(exported)), user_id="ada")

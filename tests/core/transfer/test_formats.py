@@ -364,6 +364,8 @@ def test_conversations_of_your_own_are_taken_one_by_one_and_each_whole_or_not_at
 
     refused(MemlayerError, "larger than the limit", store.import_from, made(), user_id="ada")
     assert [one.scope.session_id for one in store.sessions(user_id="ada")] == ["s1"]
+    for none in ([], iter(())):
+        assert str(store.import_from(none, user_id="ada")).startswith("0 message(s) of 0 session(s)")
     odd = [Message("user", "\0", name="\0"), Message("user", "three")]
     report = store.import_from([Conversation(messages=odd)], user_id="ada")
     assert (report.stored, report.left_out) == (1, {"cannot be stored: InvalidMessageError": 1})
@@ -385,6 +387,8 @@ BAD: list[tuple[bytes, str]] = [
     (b'{"sessionId": "s", "components": {}, "version": 1}', "a session file of memlayer"),
     (b'{\n "a": {"b": 1}\n}', "JSON with the fields .*a"),
     (b"[]", "JSON with no messages in it"),
+    (b"[" * 4000, "nested more than 200 levels deep"),
+    (b'[{"role": 1, "content": ' + b"[" * 4000, "nested more than 200 levels deep"),
     (b"\x1f\x8b\x08rest", "gzip"),
     (b"PK\x03\x04" + bytes(300), "cut off"),
 ]
@@ -400,6 +404,13 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(store, tmp_path) ->
         assert store.sessions(user_id="ada") == []
     with pytest.raises(ConfigurationError, match="no format 'claud'"):
         store.import_from(path, user_id="ada", source_format="claud")
+
+
+def test_a_number_of_thousands_of_digits_stops_the_import_and_not_the_process(write) -> None:
+    path = write('[{"role": "user", "content": "hi", "time": ' + "9" * 5000 + "}]")
+    command = [sys.executable, "-c", PEAK, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert "ImportStoppedError: 'brought' is damaged" in ended.stderr, ended.returncode
 
 
 SAMPLES = (TALK, TALK["mapping"]["u1"]["message"], CLAUDE, LOVELY, OPENAI[2], MEM0, ZEP, STORE)
@@ -443,6 +454,17 @@ def test_the_command_tells_what_it_would_import_and_then_does(write, tmp_path) -
     assert (shown.exit_code, "secret" in shown.output) == (2, False)
     unlike = run("import", write("<html>", "page.json"), tmp_path / "none", "--user", "ada")
     assert ("it looks like HTML" in unlike.stderr, (tmp_path / "none").exists()) == (True, False)
+
+
+def test_a_dry_run_knows_what_the_store_declares_and_writes_nothing(open_at, tmp_path) -> None:
+    with open_at() as memory:
+        memory.items().declare_user_namespace(("users", "{user_id}"))
+        memory.items().batch([PutItem(("users", "ada"), "k", {"a": 1})])
+        memory.export(tmp_path / "ada.jsonl", user_id="ada")
+        assert memory.forget("ada").items
+    of_ada = ("import", tmp_path / "ada.jsonl", tmp_path / "memory", "--user", "ada")
+    tried, *_, done = (run(*of_ada, *more).stdout for more in (["--dry-run"], ["--dry-run"], ["--json"]))
+    assert ("Would import" in tried, '"placed": 1' in done) == (True, True)
 
 
 def test_a_dry_run_of_an_export_counts_and_writes_nothing(store, memory, tmp_path) -> None:
