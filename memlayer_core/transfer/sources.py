@@ -132,8 +132,9 @@ def source_of(source: Any, name: str | None) -> Any:
 
 def _given(source: Iterable[Any]) -> Any:
     """Return a caller's conversations as a `Source`, also if there are none; return lines as they are."""
-    head = list(islice(source, 1))
-    again = source if isinstance(source, Collection) else chain(head, source)
+    rest = iter(source)
+    head = list(islice(rest, 1))
+    again = source if isinstance(source, Collection) else chain(head, rest)
     if head and not isinstance(head[0], Conversation):
         return again
     return Source("conversations", lambda: (one for one in again), is_repeatable=again is source)
