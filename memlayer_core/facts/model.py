@@ -22,15 +22,9 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
+from memlayer_core import errors
 from memlayer_core.codec import Form
-from memlayer_core.errors import (
-    InvalidRecordError,
-    UnknownRecordError,
-    errors_as,
-    repr_of,
-    require,
-    require_text,
-)
+from memlayer_core.errors import InvalidRecordError, UnknownRecordError, errors_as, require, require_text
 from memlayer_core.message import JSON, Role, json_value, with_offset
 from memlayer_core.scope import Scope
 from memlayer_core.seams import FloatVector
@@ -256,7 +250,7 @@ class Record(Tabular):
         record = _FORM.read(_completed(form, visibility))
         if visibility not in (None, record.scope):
             raise InvalidRecordError(
-                f"`scope` says {repr_of(visibility)}, and `access_control` says {repr_of(record.scope)}",
+                f"`scope` says {errors.repr_of(visibility)}, and `access_control` says {errors.repr_of(record.scope)}",
                 hint="They mean the same: pass one of them, or equal ones.",
             )
         with errors_as(InvalidRecordError):
@@ -367,7 +361,7 @@ def ordinal_of(record_id: object) -> tuple[str, int]:
     found = _ID.fullmatch(record_id) if isinstance(record_id, str) else None
     if found is None or memory_id(found[1], int(found[2])) != record_id:
         raise InvalidRecordError(
-            f"{repr_of(record_id, 100)} is not an id of a record",
+            f"{errors.repr_of(record_id, 100)} is not an id of a record",
             hint="A `memory_id` looks like `louis_mem_001`; `memory.records` returns them.",
         )
     return found[1], int(found[2])
@@ -428,7 +422,7 @@ def check_choice(name: str, value: object, choices: Sequence[str | bool | None])
     """
     if not any(value is one or (isinstance(value, str) and value == one) for one in choices):
         raise InvalidRecordError(
-            f"unknown `{name}` {repr_of(value)}", hint=f"Use one of {', '.join(map(repr, choices))}."
+            f"unknown `{name}` {errors.repr_of(value)}", hint=f"Use one of {', '.join(map(repr, choices))}."
         )
 
 
