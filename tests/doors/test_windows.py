@@ -12,8 +12,7 @@ from promises import Line, assert_kept, assert_within, policies, talks, token_li
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory
-from memlayer_core.errors import InvalidLimitError
+from memlayer_core import Memory, errors
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
 
@@ -44,7 +43,7 @@ def told(session: Any, door: Any) -> list[Any]:
     """Return what a model is told, where anything fits."""
     try:
         return getattr(session, door.context)()
-    except InvalidLimitError:
+    except errors.InvalidLimitError:
         assume(False)
         raise
 

@@ -37,9 +37,8 @@ from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, allow_classes, from_core, to_core
 from langchain_memlayer.messages import put_after, put_before, read, write
-from memlayer_core import Memory, Message, ToolCall
+from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.codec import TAG
-from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import Raw
 from tests.langchain.scripted_model import contents as contents_of
 
@@ -285,7 +284,7 @@ def test_a_file_makes_no_object_of_a_class_that_the_application_did_not_allow(tm
         assert not ran
         allow_classes(cls)
         assert [type(one.artifact[0]) for one in history.messages] == [cls]
-    with pytest.raises(ConfigurationError, match="pydantic models and dataclasses"):
+    with pytest.raises(errors.ConfigurationError, match="pydantic models and dataclasses"):
         allow_classes(str)
 
 
@@ -393,7 +392,7 @@ def test_a_subclass_comes_back_as_its_base_class_and_an_instruction_to_remove_is
     assert odd == BaseMessage("well", type="odd", twist="right")
 
     history = MemlayerChatMessageHistory(journal, session_id=str(uuid.uuid4()))
-    with pytest.raises(InvalidMessageError, match="RemoveMessage"):
+    with pytest.raises(errors.InvalidMessageError, match="RemoveMessage"):
         history.add_messages([HumanMessage("hi"), RemoveMessage(id="m1")])
     assert history.messages == []
 

@@ -18,8 +18,7 @@ from hypothesis import example, given, strategies as st
 from refusals import refused
 from tiktoken_ext import openai_public
 
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import Memory, errors
 from memlayer_core.message import Message, ToolCall
 from memlayer_core.models import tokens
 from memlayer_core.models.tokens import estimate, token_counter
@@ -166,7 +165,7 @@ class TestChoice:
             return 1
 
         for nonsense, why in ((None, "tokenizer"), (count, "blocking"), ("gtp-4o", "gtp-4o")):
-            with pytest.raises(ConfigurationError, match=why) as caught:
+            with pytest.raises(errors.ConfigurationError, match=why) as caught:
                 token_counter(nonsense)
         for part in ("auto", "estimate", "gpt-4o", "cl100k_base", "o200k_base", "function"):
             assert part in caught.value.hint
@@ -193,11 +192,11 @@ class TestFunctions:
 
     def test_an_answer_that_is_no_count_is_an_error_that_names_the_function(self):
         for answer in (None, -1, 1.5, True, "tokens", {"input_ids": [1, 2]}):
-            refused(ConfigurationError, "lambda", token_counter, lambda text, answer=answer: answer)
+            refused(errors.ConfigurationError, "lambda", token_counter, lambda text, answer=answer: answer)
         with pytest.raises(ZeroDivisionError):
             token_counter(lambda text: 1 / 0)
         later = token_counter(lambda text: None if text == "anything" else 1)
-        refused(ConfigurationError, "lambda", later.text, "anything")
+        refused(errors.ConfigurationError, "lambda", later.text, "anything")
 
 
 class TestTables:

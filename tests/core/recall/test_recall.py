@@ -15,8 +15,7 @@ from hypothesis import given, strategies as st
 from refusals import refused
 from tuned import Tuned
 
-from memlayer_core import Chat, Context, Memory, Message, ToolCall
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
+from memlayer_core import Chat, Context, Memory, Message, ToolCall, errors
 from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import pack
@@ -431,10 +430,10 @@ def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
     assert len(chat.recall(WALK, limit=1)) == 1
     assert chat.recall(WALK, token_limit=1) == ()
     for asked, more, problem in (
-        (WALK, {"limit": 0}, InvalidLimitError),
-        (WALK, {"token_limit": 0}, InvalidLimitError),
-        (WALK, {"exclude": ["text"]}, MessageTypeError),
-        (None, {}, InvalidMessageError),
+        (WALK, {"limit": 0}, errors.InvalidLimitError),
+        (WALK, {"token_limit": 0}, errors.InvalidLimitError),
+        (WALK, {"exclude": ["text"]}, errors.MessageTypeError),
+        (None, {}, errors.InvalidMessageError),
     ):
         refused(problem, None, chat.recall, asked, **more)
 

@@ -14,8 +14,7 @@ from sqlalchemy import text
 
 from langchain_memlayer import MemlayerChatMessageHistory
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import Chat, Memory, Message, ToolCall
-from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreUnavailableError
+from memlayer_core import Chat, Memory, Message, ToolCall, errors
 from memlayer_core.events import ProblemBegan, SummaryRefused, SummaryWritten
 from memlayer_core.facts import writes as records_writes
 from memlayer_core.messages import reads as messages_reads
@@ -251,14 +250,14 @@ def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice
         if crashes:
             return real(*args)
         crashes.append(name)
-        raise StoreUnavailableError("the power went out", hint="Wait.")
+        raise errors.StoreUnavailableError("the power went out", hint="Wait.")
 
     model = Scripted()
     memory = opened(model)
     chat = owed(memory, name)
     monkeypatch.setattr(owner, name, crashing)
     monkeypatch.setattr("memlayer_core.worker._IDLE", 0.01)
-    with pytest.raises(FlushTimeoutError):
+    with pytest.raises(errors.FlushTimeoutError):
         memory.flush(1)
     assert memory.admin.costs() == []
     worker = memory._resources.worker._owner
@@ -496,7 +495,7 @@ def test_summarizer_and_extractor_win_over_the_one_model_and_what_is_no_model_is
         assert memory.runtime.summarizer is None
         assert memory.admin.status().without_model.startswith("No model: no summaries, no episodes. ")
     for name, value in (("model", "off"), ("summarizer", 3), ("extractor", "off")):
-        with pytest.raises(ConfigurationError) as refused:
+        with pytest.raises(errors.ConfigurationError) as refused:
             Memory.in_memory(**{name: value})
         assert refused.value.hint
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, runtime
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, errors, runtime
 from memlayer_core.events import TemporaryDropped
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.seams import Portion
@@ -199,7 +198,7 @@ def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None
     assert asked == "and now?"
     said, short = [Message("user", long), question], {"truncate_messages": True, "truncate_characters": 50}
     assert told_with("own", said, lambda text, limit: "rain, Tokyo", **short) == ["rain, Tokyo", "and now?"]
-    with pytest.raises(ConfigurationError, match="returned"):
+    with pytest.raises(errors.ConfigurationError, match="returned"):
         told_with("number", said, lambda text, limit: 5, **short)
 
 
