@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from projection import assert_whole, boats, copied, found, heard, in_journal, say
+from projection import assert_whole, boats, copied, found, in_journal, say
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
 from memlayer_core import Chat, Memory, Message, errors
 from memlayer_core.events import ProblemBegan

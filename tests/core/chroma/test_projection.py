@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings as examples, strategies as st
-from projection import assert_whole, boats, collections, copied, found, heard, in_chroma, in_journal, say
+from projection import assert_whole, boats, collections, copied, found, in_chroma, in_journal, say
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
 from memlayer_core import Memory, errors
 from memlayer_core.chroma.index import ChromaIndex

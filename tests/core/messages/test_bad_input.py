@@ -8,7 +8,7 @@ import math
 
 import pytest
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
 from memlayer_core import MemlayerError, Memory, Message, RecallFilter, Scope, Settings, ToolCall, errors
 from memlayer_core.events import ProblemBegan
@@ -242,8 +242,7 @@ def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(rest
 
 def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch) -> None:
     memory = open_at()
-    calls, problems = [], []
-    memory.listen(lambda event: problems.append(event) if isinstance(event, ProblemBegan) else None)
+    calls, problems = [], heard(memory, ProblemBegan)
 
     def broken(connection, before):
         calls.append(before)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import inspect, select, text
-from waiting import wait_for
+from waiting import heard, wait_for
 
 from memlayer_core import Chat, Memory, Message, Scope, errors
 from memlayer_core.events import SessionEnded
@@ -128,14 +128,13 @@ def at(memory: Memory, moment: datetime) -> None:
 @pytest.mark.requirement("F16", "J31")
 def test_sessions_that_nobody_used_for_days_are_ended_by_the_worker_or_at_the_next_opening(open_at):
     memory, now = open_at(), datetime.now(UTC)
-    heard: list[SessionEnded] = []
-    memory.listen(lambda told: heard.append(told) if isinstance(told, SessionEnded) else None)
+    ends = heard(memory, SessionEnded)
     for name, days in (("a", 7), ("b", 7), ("c", 6)):
         at(memory, now - timedelta(days=days, minutes=1))
         memory.chat(user_id="ada", session_id=name).add("user", f"parrots {name}")
     at(memory, now)
-    wait_for(lambda: len(heard) == 2)
-    assert {(told.session_id, told.idle) for told in heard} == {("a", True), ("b", True)}
+    wait_for(lambda: len(ends) == 2)
+    assert {(told.session_id, told.idle) for told in ends} == {("a", True), ("b", True)}
     back = memory.chat(user_id="ada", session_id="a")
     assert texts(back) == [message.text for message in back.context().window] == ["parrots a"]
     assert len(memory.search("parrots", user_id="ada")) == 3

@@ -36,7 +36,7 @@ from llama_index.core.embeddings import MockEmbedding
 from pydantic import Field
 from refusals import refused
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
 from memlayer_core import Memory, errors
 from memlayer_core.events import ProblemBegan, ProblemEnded
@@ -502,9 +502,8 @@ class TestMultilingual:
         assert abs(np.linalg.norm(vector) - 1) < 1e-4
 
     def test_a_lone_surrogate_is_mended_and_a_text_without_a_letter_or_digit_is_near_nothing(self):
-        *nothing, text, broken = self.embedder.embed(
-            ["", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
-        )
+        texts = ["", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
+        *nothing, text, broken = self.embedder.embed(texts)
         assert broken @ text > 0.7
         assert all(np.array_equal(one, nothing[0]) for one in nothing)
         assert abs(nothing[0] @ text) < 0.15
@@ -576,13 +575,12 @@ def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, 
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 1
     embedder.failing = lambda _: True
-    heard = []
-    memory.listen(heard.append)
+    events = heard(memory)
     ask("when?", "my parrot")  # a failure is not kept, and what was known is no sign that it works again
-    assert [type(event) for event in heard] == [ProblemBegan]
+    assert [type(event) for event in events] == [ProblemBegan]
     embedder.failing = lambda _: False
     assert ask("my parrot", "my parrot") == ["my parrot", "when?", "my parrot", "my parrot"]
-    assert [type(event) for event in heard] == [ProblemBegan, ProblemEnded]
+    assert [type(event) for event in events] == [ProblemBegan, ProblemEnded]
     embedder.failing = "a text".__eq__
     memory.chat(user_id="ada").add("user", "a text")  # in the background
     wait_for(lambda: memory.admin.status().problems)

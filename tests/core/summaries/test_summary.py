@@ -11,6 +11,7 @@ import scripted_summarizer
 from clock import set_ahead
 from scripted_summarizer import MORE, NAMES, honest, rounds, talk
 from sqlalchemy import text
+from waiting import heard
 
 from langchain_memlayer import MemlayerChatMessageHistory
 from llamaindex_memlayer import MemlayerMemory
@@ -199,8 +200,7 @@ def move(memory: Memory, chat: Chat, first: int) -> int:
 def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at_most(opened) -> None:
     model = Scripted()
     memory = opened(model, episodes=False)
-    refused: list[SummaryRefused] = []
-    memory.listen(lambda event: refused.append(event) if isinstance(event, SummaryRefused) else None)
+    refused = heard(memory, SummaryRefused)
     chat = talk(memory, ENOUGH)
     (old,), calls = chat.summary(), len(model.prompts)
     model.then = copied
@@ -322,10 +322,8 @@ def test_words_that_were_taken_back_are_gone_at_once_and_their_summary_and_episo
         known = [*chat.summary(all_versions=True), *records, *memory.search("Bela555", user_id="louis")]
         return [one.text for one in known if "Bela555" in one.text]
 
-    assert {one.session_id for one in memory.records(user_id="louis") if "Bela555" in one.text} == {
-        "s",
-        "past",
-    }
+    with_it = {one.session_id for one in memory.records(user_id="louis") if "Bela555" in one.text}
+    assert with_it == {"s", "past"}
     assert any("Bela555" in one.text for one in chat.summary(all_versions=True))
     for one in (chat, past):
         take_back(one, "m0", "m1")
@@ -398,8 +396,7 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened) -> No
 def test_a_model_that_does_not_answer_is_tried_again_and_one_that_stays_away_when_more_is_due(opened) -> None:
     model = Scripted(TimeoutError("no answer in 60 s"), RuntimeError("429: rate limit reached"))
     memory = opened(model, job_attempts=3, episodes=False)
-    events: list = []
-    memory.listen(events.append)
+    events = heard(memory)
     chat = talk(memory, ENOUGH)
     (first,) = chat.summary()
     assert memory.admin.costs()[0].calls == len(model.prompts)
