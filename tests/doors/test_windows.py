@@ -16,14 +16,8 @@ from memlayer_core import Memory, errors
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
 
-SMALL = Tuned(
-    index_delay=3600,
-    durability="normal",
-    recall_tokens=0,
-    offload_characters=250,
-    preview_characters=40,
-    last_keep=4,
-)
+QUIET = Tuned(index_delay=3600, durability="normal", recall_tokens=0)
+SMALL = QUIET.replace(offload_characters=250, preview_characters=40, last_keep=4)
 WAYS = {"offloaded": SMALL, "truncated": SMALL.replace(truncate_messages=True, truncate_characters=100)}
 
 
