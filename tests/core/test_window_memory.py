@@ -226,9 +226,8 @@ def test_what_a_store_raises_is_an_error_of_ours_that_quotes_nothing(store, wind
         raise ConnectionError("refused: secret")
 
     setattr(store, f"{verb}_messages", fail)
-    with pytest.raises(
-        errors.StoreUnavailableError, match=f"DictStore.{verb}_messages raised Conn"
-    ) as caught:
+    told = f"DictStore.{verb}_messages raised Conn"
+    with pytest.raises(errors.StoreUnavailableError, match=told) as caught:
         do(window, *(["clear"] if verb == "delete" else ["add", "user", "hello"]))
     assert "secret" not in str(caught.value)
     assert caught.value.retryable

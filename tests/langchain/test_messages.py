@@ -295,10 +295,8 @@ def test_a_file_makes_no_object_of_a_class_that_the_application_did_not_allow(tm
 @pytest.mark.requirement("A19")
 def test_valid_and_invalid_calls_want_an_answer_and_what_was_taken_away_does_not_come_back(journal) -> None:
     core = to_core(AIMessage("", tool_calls=[CALL], invalid_tool_calls=[BROKEN_CALL]))
-    first, second = (
-        ToolCall("call_1", "weather", '{"city": "Oslo"}'),
-        ToolCall("call_2", "weather", '{"city": '),
-    )
+    first = ToolCall("call_1", "weather", '{"city": "Oslo"}')
+    second = ToolCall("call_2", "weather", '{"city": ')
     assert core.tool_calls == (first, second)
     asked = to_core(AIMessage("", tool_calls=[{**CALL, "id": None}] * 2))
     assert [call.id for call in asked.tool_calls] == ["call-0", "call-1"]
@@ -350,10 +348,8 @@ def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url) -> None:
 @pytest.mark.trap("langchain", 16)
 def test_only_text_is_searched_for_and_blocks_that_are_no_json_are_non_standard_ones() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    block, odd = (
-        {"type": "text", "text": "block"},
-        [{"no": "type"}, {"type": "media", "data": b"\x00"}, {1: 2}],
-    )
+    block = {"type": "text", "text": "block"}
+    odd = [{"no": "type"}, {"type": "media", "data": b"\x00"}, {1: 2}]
     core = to_core(HumanMessage(["plain", block, image, *odd]))
 
     assert core.text == "plain\nblock"

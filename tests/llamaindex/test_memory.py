@@ -207,9 +207,8 @@ def test_a_policy_holds_and_survives_a_dump_as_json_if_it_is_not_ones_own(memory
 async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
     session, memory
 ):
-    agent = FunctionAgent(
-        llm=speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
-    )
+    llm = speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
+    agent = FunctionAgent(llm=llm)
     history = []
     for n in range(1, 7):
         await agent.run(f"question {n}", chat_history=history[-4:], memory=session)
@@ -456,10 +455,9 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
         session = MemlayerMemory(memory, user_id="ada", session_id="monday")
         for number in range(30):
             function = {"name": "look", "arguments": '{"where": "y"}'}
+            call = {"id": f"d{number}", "type": "function", "function": function}
             asks = calls("look", f"c{number}", where="x")
-            asks.additional_kwargs["tool_calls"] = [
-                {"id": f"d{number}", "type": "function", "function": function}
-            ]
+            asks.additional_kwargs["tool_calls"] = [call]
             results = [result("three herons", f"c{number}"), result("two herons", f"d{number}")]
             question, answer = talk(f"are there herons in garden {number}? " * 4, "five " * 20)
             session.put_messages([question, asks, *results, answer])

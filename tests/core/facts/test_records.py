@@ -335,15 +335,13 @@ def test_only_what_is_the_users_and_is_not_said_already_can_be_changed_or_forgot
 # --- who may see it
 
 
+BOTH = {"visibility": "share", "allowed_users": ["eve"], "allowed_roles": ["editor"]}
 SHARED: list[tuple[dict[str, Any], str]] = [
     ({}, "louis"),
     ({"visibility": "share"}, "louis"),
     ({"visibility": "private", "allowed_users": ["eve"]}, "louis eve"),
     ({"visibility": "share", "allowed_roles": ["editor"]}, "louis bob-as-editor"),
-    (
-        {"visibility": "share", "allowed_users": ["eve"], "allowed_roles": ["editor"]},
-        "louis eve bob-as-editor",
-    ),
+    (BOTH, "louis eve bob-as-editor"),
     ({"visibility": "public"}, "louis eve bob bob-as-editor bob-as-reader"),
 ]
 READERS = {
@@ -405,9 +403,8 @@ def test_who_is_told_is_narrowed_by_saying_it_again_and_widened_by_a_revision_al
     assert "Louis lives in Leeds." in told(store, eve, words="Leeds")
     again = chat.remember("His home is Leeds.", key="home", value="Leeds", visibility="private")
     assert (again.memory_id, again.version, again.access_control) == (home.memory_id, 2, Access())
-    assert "Louis lives in Leeds." not in told(store, eve, words="Leeds"), (
-        "other words of a fact narrow it, too"
-    )
+    # Other words of a fact narrow it, too.
+    assert "Louis lives in Leeds." not in told(store, eve, words="Leeds")
     assert store.admin.verify() == []
 
 
@@ -601,10 +598,8 @@ def test_an_imported_record_goes_on_where_it_was_and_gets_another_id_where_its_o
     for _ in range(2):
         memory.import_from(io.StringIO(old), **tenant)
         found = memory.records(user_id="louis", all_versions=True, **tenant)
-        assert {one.memory_id: one.text for one in found} == {
-            "louis_mem_001": "Louis likes tea.",
-            "louis_mem_002": NUTS,
-        }
+        named = {one.memory_id: one.text for one in found}
+        assert named == {"louis_mem_001": "Louis likes tea.", "louis_mem_002": NUTS}
 
 
 def test_a_line_that_is_no_record_stops_the_import(store, memory) -> None:

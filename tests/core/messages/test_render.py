@@ -123,10 +123,8 @@ def test_whatever_is_said_a_prompt_holds_our_blocks_and_no_others(said, fact) ->
         ours = [context.profile is not None, bool(context.recall)]
         assert sum(len(opened(message.text)) for message in context.messages) == 2 * sum(ours)
         for message in context.messages:
-            encoded = json.dumps(
-                [message.text, [call.arguments for call in message.tool_calls]], ensure_ascii=False
-            )
-            encoded.encode()
+            told = [message.text, [call.arguments for call in message.tool_calls]]
+            json.dumps(told, ensure_ascii=False).encode()
             assert "\0" not in message.text
 
 

@@ -160,9 +160,8 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_i
     store = open_with(Tuned(index_delay=3600, durability="normal"), model=model)
     lists = Lists(store, user_id="ada")
     for key, archived in (("k", 5), ("short", 3)):
-        lists.add_to_list(
-            key, [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)]
-        )
+        towns = [f"I visited the town number {n} in Latvia" for n in range(6)]
+        lists.add_to_list(key, [Message("user", text) for text in towns])
         lists.archive_list(key, archived)
     store.flush()
     (first,) = store.records(user_id="ada", type="episodic")

@@ -184,13 +184,9 @@ def test_what_this_store_told_stays_in_the_history_and_is_not_indexed_again(memo
 
 def test_a_model_that_repeats_its_memory_is_told_no_more_in_the_fifth_session(memory) -> None:
     asked = "Where is my boat, and what is it called?"
+    boat = ("My boat lies in Bergen since May.", "It is called Albatross, after my aunt's.")
     for way in ("whole blocks", "lines", "words"):
-        said(
-            memory,
-            "My boat lies in Bergen since May.",
-            "It is called Albatross, after my aunt's.",
-            user_id=way,
-        )
+        said(memory, *boat, user_id=way)
         facts: list[list[str]] = []
         for number in range(5):
             chat = said(memory, asked, session_id=f"s{number}", user_id=way)
@@ -198,9 +194,8 @@ def test_a_model_that_repeats_its_memory_is_told_no_more_in_the_fifth_session(me
             some = [one for one in recall.splitlines() if one.startswith("- ")]
             facts.append([one for one in some if asked not in one])
             words = " ".join(one.partition("] ")[2] for one in some)
-            chat.add(
-                "assistant", {"whole blocks": recall, "lines": "\n".join(some), "words": words}[way] or "?"
-            )
+            ways = {"whole blocks": recall, "lines": "\n".join(some), "words": words}
+            chat.add("assistant", ways[way] or "?")
             memory.flush()
         assert len(facts[0]) == 2
         assert facts == facts[:1] * 5

@@ -279,9 +279,8 @@ def test_what_one_process_deleted_the_next_one_erases_and_it_comes_by_itself(
 ) -> None:
     memory = open_at("store", settings=NEVER)
     with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as other:
-        other.execute(
-            "SELECT count(*) FROM memlayer_messages"
-        ).fetchall()  # the log stays when a memory is closed
+        # Now the log stays when a memory is closed.
+        other.execute("SELECT count(*) FROM memlayer_messages").fetchall()
         forget_secret(memory)
         memory.close()
         assert traces(tmp_path, *words(GONE))

@@ -141,9 +141,8 @@ def test_what_is_no_id_of_the_session_or_no_part_of_its_text_is_refused(store, c
     chat.add("user", "for people's eyes", model_visible=False)
     for unknown in (offload_id(chat, -1), *foreign):
         for verb in (chat.reload, chat.reload_text):
-            with pytest.raises(
-                errors.InvalidMessageError, match=f"this session has no message '{unknown}'"
-            ) as caught:
+            told = f"this session has no message '{unknown}'"
+            with pytest.raises(errors.InvalidMessageError, match=told) as caught:
                 verb(unknown)
             assert "its own session" in caught.value.hint
 

@@ -188,9 +188,8 @@ def test_what_somebody_else_says_while_the_question_is_embedded_is_no_part_of_it
 def test_what_cannot_be_stored_cannot_be_said(chat) -> None:
     with pytest.raises(errors.MessageTypeError):
         chat.context(pending=["hello"])
-    with pytest.raises(
-        errors.InvalidLimitError, match=r"the system message alone needs \d+ tokens, of 20"
-    ) as caught:
+    told = r"the system message alone needs \d+ tokens, of 20"
+    with pytest.raises(errors.InvalidLimitError, match=told) as caught:
         chat.context(pending=[Message("system", "Be brief. " * 100)], token_limit=20)
     assert "Shorten the system message" in caught.value.hint
     assert chat.history() == []
