@@ -107,9 +107,8 @@ class Meter:
     def _note(self, statement: str) -> None:
         ours = not self._of_worker and threading.current_thread().name != _WORKER
         again = statement.startswith(_ROW) and self._last.startswith(_ROW)  # a further row of the same one
-        self._statements += (
-            ours and not again and statement.startswith(_VERBS)
-        )  # SQLite's own begin with "--"
+        # SQLite's own begin with "--".
+        self._statements += ours and not again and statement.startswith(_VERBS)
         self._last = statement
 
 

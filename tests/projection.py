@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from sql import stored_vectors
 
@@ -61,10 +60,3 @@ def copied(memory: Memory, *texts: str, **whose: str) -> Memory:
 def found(memory: Memory, user: str = "ada") -> int:
     """Return how much of what a user said is found."""
     return len(memory.search("Which boat is in which harbor?", user_id=user, limit=500))
-
-
-def heard(memory: Memory, kind: type) -> list[Any]:
-    """Return a list that gets the events of a kind from now on."""
-    events: list[Any] = []
-    memory.listen(lambda event: events.append(event) if isinstance(event, kind) else None)
-    return events

@@ -216,10 +216,8 @@ def session(agents: ModuleType, memory: Memory) -> Any:
 
 @pytest.mark.slow
 def test_the_adapter_recalls_what_was_said_in_another_session(tmp_path: Path) -> None:
-    assert run("openai_agents_session", tmp_path).splitlines() == [
-        "[monday] I will remember that.",
-        "[friday] To peanuts.",
-    ]
+    told = run("openai_agents_session", tmp_path).splitlines()
+    assert told == ["[monday] I will remember that.", "[friday] To peanuts."]
 
 
 def test_the_adapter_has_the_verbs_of_the_sdks_protocol(session) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import settings as hypothesis_settings, strategies as st
@@ -20,21 +20,42 @@ ids = st.sampled_from(HOSTILE)
 words = st.sampled_from(["pineapple", "mango", "東京", "tokyo", "the code"])
 
 
-class Isolation(RuleBasedStateMachine):
-    """Writes, searches, clears and reopens with ids that look alike; a plain dict says what is right."""
+class Reopening(RuleBasedStateMachine):
+    """A memory in a directory, which is closed and opened again, and indexes; other machines add their rules, and count."""
 
     settings = Tuned(index_delay=60, durability="normal", exact_scan_limit=1)
-    scopes = Bundle("scopes")
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory()
+        self.directory = TemporaryDirectory()
         self.memory = self.open()
-        self.said: dict[Scope, list[str]] = defaultdict(list)
         self.count = 0
 
     def open(self) -> Memory:
         return Memory.open(Path(self.directory.name) / "m", embedder="hashing", settings=self.settings)
+
+    @rule()
+    def indexes(self) -> None:
+        self.memory.flush(60)
+
+    @rule()
+    def reopens(self) -> None:
+        self.memory.close()
+        self.memory = self.open()
+
+    def teardown(self) -> None:
+        self.memory.close()
+        self.directory.cleanup()
+
+
+class Isolation(Reopening):
+    """Writes, searches, clears and reopens with ids that look alike; a plain dict says what is right."""
+
+    scopes = Bundle("scopes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[Scope, list[str]] = defaultdict(list)
 
     @rule(target=scopes, user=ids, session=ids, agent=st.none() | ids, tenant=ids)
     def someone(self, user, session, agent, tenant) -> Scope:
@@ -50,15 +71,6 @@ class Isolation(RuleBasedStateMachine):
     @rule(scope=scopes)
     def clears(self, scope) -> None:
         assert self.memory.chat_of(scope).clear() == len(self.said.pop(scope, []))
-
-    @rule()
-    def indexes(self) -> None:
-        self.memory.flush(60)
-
-    @rule()
-    def reopens(self) -> None:
-        self.memory.close()
-        self.memory = self.open()
 
     @rule(scope=scopes, word=words, narrow=st.booleans())
     def searches(self, scope, word, narrow) -> None:
@@ -97,10 +109,6 @@ class Isolation(RuleBasedStateMachine):
     def every_session_holds_what_was_said_in_it(self) -> None:
         for scope, texts in self.said.items():
             assert [m.content for m in self.memory.chat_of(scope).history()] == texts
-
-    def teardown(self) -> None:
-        self.memory.close()
-        self.directory.cleanup()
 
 
 TestIsolation = pytest.mark.slow(Isolation.TestCase)

@@ -11,8 +11,7 @@ from langchain_community.chat_message_histories import FileChatMessageHistory
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from langchain_memlayer import MemlayerChatMessageHistory
-from memlayer_core import Memory
-from memlayer_core.errors import ImportStoppedError, InputError
+from memlayer_core import Memory, errors
 
 SAID = "2023-05-01T10:00:00+02:00"
 TALK: list[AnyMessage] = [
@@ -54,7 +53,7 @@ def test_a_database_is_refused_with_the_page_that_shows_how_it_is_read(memory, t
     sqlite3.connect(tmp_path / "x.db").execute("CREATE TABLE other (a)").connection.close()
     urls = "postgresql://ada:hush-hush@127.0.0.1:1/x", "redis://:hush-hush@127.0.0.1:1"
     for source in (tmp_path / "x.db", *urls):
-        with pytest.raises((ImportStoppedError, InputError)) as caught:
+        with pytest.raises((errors.ImportStoppedError, errors.InputError)) as caught:
             memory.import_from(source, user_id="ada")
         assert "docs/migration.md" in str(caught.value.hint)
         assert "hush" not in f"{caught.value}{caught.value.hint}"

@@ -83,11 +83,8 @@ def test_the_entry_of_the_mcp_registry_names_what_is_published() -> None:
     entry, made = json.loads((server / "server.json").read_text()), project(server)
     (package,) = entry["packages"]
     assert f"<!-- mcp-name: {entry['name']} -->" in (server / "README.md").read_text()
-    assert (entry["version"], package["version"], package["identifier"]) == (
-        made["version"],
-        made["version"],
-        made["name"],
-    )
+    assert entry["version"] == package["version"] == made["version"]
+    assert package["identifier"] == made["name"]
     assert "memlayer-mcp" in made["scripts"]
     assert {"memlayer-mcp", "--user"} <= {
         one.get("value", one.get("name"))

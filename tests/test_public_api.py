@@ -337,15 +337,12 @@ def test_verbs_answer_as_tools_of_llamaindex(objects) -> None:
 
     assert tool(chat, "add").call(role="user", content="I moved to Tokyo").raw_output.stored == 1
     assert asyncio.run(tool(chat, "add").acall(role="assistant", content="Noted.")).raw_output.stored == 1
-    assert (
-        tool(chat, "remember").call(text="Ada is allergic to nuts", importance=0.9).raw_output.importance
-        == 0.9
-    )
+    nuts = tool(chat, "remember").call(text="Ada is allergic to nuts", importance=0.9).raw_output
+    assert nuts.importance == 0.9
     assert asyncio.run(tool(chat, "remember").acall(text="Ada is allergic to nuts")).raw_output.mentions == 2
     memory.flush()
     assert "nuts" in tool(chat, "recall").call(query="What is Ada allergic to?").raw_output[0].text
     assert "nuts" in asyncio.run(tool(chat, "recall").acall(query="allergic")).raw_output[0].text
     assert "Tokyo" in tool(memory, "search").call(query="Tokyo", user_id="ada").raw_output[0].text
-    assert (
-        "Tokyo" in asyncio.run(tool(memory, "search").acall(query="Tokyo", user_id="ada")).raw_output[0].text
-    )
+    found = asyncio.run(tool(memory, "search").acall(query="Tokyo", user_id="ada"))
+    assert "Tokyo" in found.raw_output[0].text

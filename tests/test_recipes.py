@@ -217,16 +217,13 @@ async def test_the_sdks_runner_works_with_the_session_and_its_model_sees_what_wa
         result = await sdk.Runner.run(agent, text, session=session, run_config=config)
         return result.final_output
 
-    assert await say("monday", "I am allergic to peanuts.") == "Noted."
-    assert await say("monday", "And I live in Oslo.") == "Noted, too."
-    assert await say("friday", "What am I allergic to?") == "To peanuts."
+    first, second, third = "I am allergic to peanuts.", "And I live in Oslo.", "What am I allergic to?"
+    assert await say("monday", first) == "Noted."
+    assert await say("monday", second) == "Noted, too."
+    assert await say("friday", third) == "To peanuts."
     texts = [[item["content"] for item in call.input if item.get("role") == "user"] for call in model.calls]
     instructions = model.calls[-1].system_instructions
-    assert texts == [
-        ["I am allergic to peanuts."],
-        ["I am allergic to peanuts.", "And I live in Oslo."],
-        ["What am I allergic to?"],
-    ]
+    assert texts == [[first], [first, second], [third]]
     assert instructions.startswith('Be brief.\n\n<recalled_memory key="')
     assert "I am allergic to peanuts." in instructions
     stored = [one.text for one in await memory.chat(user_id="ada", session_id="monday").ahistory()]
@@ -258,20 +255,13 @@ class OllamaHandler(BaseHTTPRequestHandler):
         if self.server.is_down:
             self.send_error(503)
             return
-        fact = {
-            "op": "add",
-            "key": "shop",
-            "value": "Elm Street",
-            "quote": "a shop on Elm Street",
-            "messages": [1],
-        }
+        words = {"value": "Elm Street", "quote": "a shop on Elm Street"}
+        fact = {"op": "add", "key": "shop", **words, "messages": [1]}
         said = {"role": "assistant", "content": json.dumps({"operations": [fact]})}
         if body.get("tools"):
             name = body["tools"][0]["function"]["name"]
-            said |= {
-                "content": "",
-                "tool_calls": [{"function": {"name": name, "arguments": {"operations": [fact]}}}],
-            }
+            called = {"name": name, "arguments": {"operations": [fact]}}
+            said |= {"content": "", "tool_calls": [{"function": called}]}
         counts = {"done": True, "done_reason": "stop", "prompt_eval_count": 321, "eval_count": 12}
         line = {"model": body["model"], "created_at": "2026-05-04T10:00:00Z", "message": said, **counts}
         self.send_response(200)

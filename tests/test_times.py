@@ -15,8 +15,7 @@ from scripted_reader import reads
 
 from langchain_memlayer import MemlayerChatMessageHistory
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerChatStore, MemlayerMemory
-from memlayer_core import Memory, Message
-from memlayer_core.errors import InvalidMessageError
+from memlayer_core import Memory, Message, errors
 
 THEN = datetime(2023, 5, 4, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -108,7 +107,7 @@ def test_one_time_is_that_of_all_messages_and_what_is_no_time_is_refused(door) -
     with Memory.in_memory(embedder="hashing") as memory:
         new, put = door(memory)
         for wrong in ("yesterday", [THEN], [THEN] * 5, [THEN, "?", None, None]):
-            with pytest.raises(InvalidMessageError, match="created_at"):
+            with pytest.raises(errors.InvalidMessageError, match="created_at"):
                 put([new(role, text) for role, text in TALK], created_at=wrong)
         put([new(role, text) for role, text in TALK], created_at=THEN)
         assert times(memory) == [THEN] * 4

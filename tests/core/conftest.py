@@ -26,9 +26,7 @@ OpenWith = Callable[..., Memory]
 
 
 @pytest.fixture
-def open_with(
-    dialect: str, request: pytest.FixtureRequest, open_at: Callable[..., Memory]
-) -> Iterator[OpenWith]:
+def open_with(dialect: str, request: pytest.FixtureRequest, open_at: OpenWith) -> Iterator[OpenWith]:
     """Return a function that opens a memory on the test's database, with settings."""
     if dialect == "sqlite":
         yield lambda settings, **more: open_at("store", settings=settings, **more)

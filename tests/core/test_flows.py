@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Memory
-from memlayer_core.errors import StoreClosedError
+from memlayer_core import Memory, errors
 from memlayer_core.runtime import Asking, Threads, adrive, ask, drive
 
 asked = contextvars.ContextVar("asked", default="nobody")
@@ -197,7 +196,7 @@ async def test_a_memory_that_closes_ends_its_threads(open_at) -> None:
     threads = memory.runtime.threads
     await memory.aclose()
     assert not any(one.is_alive() for one in ours)
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         await threads.read(str)
 
 

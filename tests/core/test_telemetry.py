@@ -22,8 +22,7 @@ from scripted_reader import reads
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory
-from memlayer_core.errors import MemlayerError
+from memlayer_core import Memory, errors
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.telemetry import Operation
 
@@ -245,7 +244,7 @@ def test_a_model_that_fails_is_an_error_of_its_call_and_of_its_job_is_none_of_th
 
 def test_an_error_is_the_status_of_the_span_by_its_type_alone(do, told, opened) -> None:
     chat = opened().chat(user_id="ada", session_id="monday")
-    with pytest.raises(MemlayerError) as raised:
+    with pytest.raises(errors.MemlayerError) as raised:
         do(chat, "delete_message", "a secret of ada")
     (span,) = told.spans("delete_memory")
     assert span.attributes["error.type"] == type(raised.value).__name__
@@ -278,7 +277,7 @@ def test_no_text_and_no_id_of_a_user_is_told_by_default(monkeypatch) -> None:
                 memory.search(asked, user_id=user, tenant_id=tenant)
                 record = chat.remember(known, tags=[known])
                 chat.revise(record.memory_id, text=changed)
-                with pytest.raises(MemlayerError):
+                with pytest.raises(errors.MemlayerError):
                     chat.delete_message(said)
                 memory.flush(30)
                 memory.forget(user, tenant_id=tenant, record_id=record.memory_id)
@@ -303,7 +302,7 @@ def test_texts_and_ids_are_told_when_they_are_asked_for_but_as_the_redactor_leav
     friday = memory.chat(user_id="ada", tenant_id="acme", session_id="friday")
     do(friday, "context", "What is my parrot called? \ud800")
     record = do(chat, "remember", "Coco is green.")
-    with pytest.raises(MemlayerError) as raised:
+    with pytest.raises(errors.MemlayerError) as raised:
         do(chat, "delete_message", "nothing")
     added, context, remembered, failed = told.operations()
     said = f"{PARROT} My password is [secret]."

@@ -14,9 +14,8 @@ import pytest
 from message_store import DictStore
 from scripted_reader import reads
 
-from memlayer_core import Chat, Memory, Message, WindowMemory
+from memlayer_core import Chat, Memory, Message, WindowMemory, errors
 from memlayer_core.chat import UserMemory
-from memlayer_core.errors import MemlayerError
 from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.memory import Admin, Items
 from memlayer_core.session_files import JsonSession, SessionManager
@@ -161,7 +160,7 @@ def outcome_of(kind: type, verb: str, given: Call, folder: Path, *, awaits: bool
         }[kind]
         try:
             result = Colour(awaits=awaits)(made, verb, *args, **kwargs)
-        except MemlayerError as problem:
+        except errors.MemlayerError as problem:
             result = (type(problem), str(problem), problem.hint)
         left = [told(result), told(window.history()), told(sorted(path.name for path in folder.iterdir()))]
         if memory.closed:

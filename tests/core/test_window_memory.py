@@ -17,15 +17,7 @@ from promises import core, policies, talks, token_limits
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidMessageError,
-    InvalidScopeError,
-    MessageTypeError,
-    StoreUnavailableError,
-)
+from memlayer_core import MaxMessages, MaxRounds, Memory, Message, ToolCall, WindowMemory, errors
 from memlayer_core.seams import MessageList, Portion
 from memlayer_core.testing import NOON, MessageStoreConformance
 from memlayer_core.window.model import Context
@@ -108,8 +100,8 @@ def test_its_window_is_that_of_a_chat_after_every_message(default, talk, limit, 
         chat.add_messages([message])
         try:
             expected = chat.context("", **given)
-        except InvalidLimitError:
-            with pytest.raises(InvalidLimitError, match="the system message alone"):
+        except errors.InvalidLimitError:
+            with pytest.raises(errors.InvalidLimitError, match="the system message alone"):
                 own.add_messages([message])
             return
         own.add_messages([message])
@@ -223,7 +215,7 @@ def test_an_update_whose_answer_was_lost_is_stored_once_and_a_refused_one_ends(s
     window.add("user", "hello")
     assert texts(window.history()) == ["hello"]
     store.update_messages = lambda *_: False
-    with pytest.raises(StoreUnavailableError, match="changed by others") as caught:
+    with pytest.raises(errors.StoreUnavailableError, match="changed by others") as caught:
         do(window, "add", "user", "and now?")
     assert "update_messages" in caught.value.hint
 
@@ -234,7 +226,8 @@ def test_what_a_store_raises_is_an_error_of_ours_that_quotes_nothing(store, wind
         raise ConnectionError("refused: secret")
 
     setattr(store, f"{verb}_messages", fail)
-    with pytest.raises(StoreUnavailableError, match=f"DictStore.{verb}_messages raised Conn") as caught:
+    told = f"DictStore.{verb}_messages raised Conn"
+    with pytest.raises(errors.StoreUnavailableError, match=told) as caught:
         do(window, *(["clear"] if verb == "delete" else ["add", "user", "hello"]))
     assert "secret" not in str(caught.value)
     assert caught.value.retryable
@@ -244,21 +237,21 @@ def test_what_a_store_raises_is_an_error_of_ours_that_quotes_nothing(store, wind
 def test_a_store_that_answers_something_else_is_named(store, window) -> None:
     for verb, hint in (("update_messages", "True"), ("get_messages", "`MessageList(messages, version)`")):
         setattr(store, verb, lambda *_: None)
-        with pytest.raises(ConfigurationError, match=f"DictStore.{verb} returned NoneType") as caught:
+        with pytest.raises(errors.ConfigurationError, match=f"DictStore.{verb} returned NoneType") as caught:
             window.add("user", "hello")
         assert hint in caught.value.hint
 
 
 def test_what_cannot_be_used_is_refused_before_anything_is_written(store, window, do) -> None:
-    with pytest.raises(ConfigurationError, match="no method `get_messages`"):
+    with pytest.raises(errors.ConfigurationError, match="no method `get_messages`"):
         WindowMemory({}, KEY)
     small = WindowMemory(store, KEY, token_limit=5)
     for problem, refused in (
-        (InvalidScopeError, lambda: WindowMemory(store, "")),
-        (InvalidLimitError, lambda: WindowMemory(store, KEY, policy="max_words")),
-        (InvalidMessageError, lambda: do(window, "add", "user", "hello", metadata={"at": object()})),
-        (MessageTypeError, lambda: do(window, "add_messages", ["hello"])),
-        (InvalidLimitError, lambda: small.add("system", "Be brief, and kind, and calm.")),
+        (errors.InvalidScopeError, lambda: WindowMemory(store, "")),
+        (errors.InvalidLimitError, lambda: WindowMemory(store, KEY, policy="max_words")),
+        (errors.InvalidMessageError, lambda: do(window, "add", "user", "hello", metadata={"at": object()})),
+        (errors.MessageTypeError, lambda: do(window, "add_messages", ["hello"])),
+        (errors.InvalidLimitError, lambda: small.add("system", "Be brief, and kind, and calm.")),
     ):
         with pytest.raises(problem):
             refused()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from memlayer_core import Memory
-from tests.conftest import PROMPT
 from tests.doors.doors import DOORS, KITS, Door
+from tests.langchain.conftest import memory
 from tests.llamaindex.conftest import no_loop_is_left_open
 
-__all__ = ["no_loop_is_left_open"]
+__all__ = ["memory", "no_loop_is_left_open"]
 
 
 @pytest.fixture(scope="session", params=DOORS.values(), ids=DOORS.keys())
@@ -23,9 +20,3 @@ def door(request: pytest.FixtureRequest) -> Door:
 def kit(request: pytest.FixtureRequest) -> object:
     """Return the tools and the search of a framework."""
     return request.param
-
-
-@pytest.fixture
-def memory() -> Iterator[Memory]:
-    with Memory.in_memory(settings=PROMPT, tokenizer="estimate") as opened:
-        yield opened

@@ -18,7 +18,6 @@ ALONE = {"user_id": None, "session_id": "s0"}
 @pytest.fixture
 def full(memory: Memory) -> Memory:
     """Let two users of one tenant, one of another, and nobody speak of fruit."""
-    ids = ("tenant_id", "user_id")
     for tenant, user, fruit in (
         ("default", "ada", "pears"),
         ("default", "bob", "plums"),
@@ -26,8 +25,7 @@ def full(memory: Memory) -> Memory:
     ):
         for number in range(3):
             agent = f"agent{number}" if number else None
-            whose = dict(zip(ids, (tenant, user), strict=True))
-            chat = memory.chat(**whose, session_id=f"s{number}", agent_id=agent)
+            chat = memory.chat(user_id=user, session_id=f"s{number}", tenant_id=tenant, agent_id=agent)
             said = datetime(2026, 5, number + 1, tzinfo=UTC)
             chat.add("user", f"In Lisbon garden {number} grow {fruit}.", id=f"m{number}", created_at=said)
     memory.flush()

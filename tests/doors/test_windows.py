@@ -12,19 +12,12 @@ from promises import Line, assert_kept, assert_within, policies, talks, token_li
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory
-from memlayer_core.errors import InvalidLimitError
+from memlayer_core import Memory, errors
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
 
-SMALL = Tuned(
-    index_delay=3600,
-    durability="normal",
-    recall_tokens=0,
-    offload_characters=250,
-    preview_characters=40,
-    last_keep=4,
-)
+QUIET = Tuned(index_delay=3600, durability="normal", recall_tokens=0)
+SMALL = QUIET.replace(offload_characters=250, preview_characters=40, last_keep=4)
 WAYS = {"offloaded": SMALL, "truncated": SMALL.replace(truncate_messages=True, truncate_characters=100)}
 
 
@@ -44,7 +37,7 @@ def told(session: Any, door: Any) -> list[Any]:
     """Return what a model is told, where anything fits."""
     try:
         return getattr(session, door.context)()
-    except InvalidLimitError:
+    except errors.InvalidLimitError:
         assume(False)
         raise
 

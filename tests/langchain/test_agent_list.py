@@ -19,8 +19,7 @@ from tuned import Tuned
 
 from examples import examples
 from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Memory
-from memlayer_core.errors import InvalidScopeError
+from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT, Colour
 from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, in_thread, kinds, texts
@@ -332,7 +331,7 @@ def test_where_somebody_else_keeps_the_list_nothing_is_taken_for_removed_and_not
     outside.ask("heron")
     assert texts(outside.chat.history()) == SAID[6:]
     outside.user = "bob"
-    with pytest.raises(InvalidScopeError, match="'t'"):
+    with pytest.raises(errors.InvalidScopeError, match="'t'"):
         outside.ask("toad")
     assert not memory.sessions(user_id="bob")
 

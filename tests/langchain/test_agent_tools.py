@@ -14,8 +14,7 @@ from langchain_tests.unit_tests import ToolsUnitTests
 from tuned import Tuned
 
 from langchain_memlayer import create_memory_tools
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
+from memlayer_core import Memory, errors
 from memlayer_core.tools import AGENT_TOOLS
 from tests.langchain.scripted_model import calling, in_thread as at, says
 
@@ -125,14 +124,14 @@ def test_no_model_can_name_another_user(do, memory) -> None:
 
 def test_what_names_no_memory_no_room_no_user_or_no_session_is_refused(do, memory) -> None:
     for wrong, problem in (
-        ({"memory": "./memory"}, ConfigurationError),
-        ({"token_limit": 0}, InvalidLimitError),
-        ({"user_id": ""}, InvalidScopeError),
+        ({"memory": "./memory"}, errors.ConfigurationError),
+        ({"token_limit": 0}, errors.InvalidLimitError),
+        ({"user_id": ""}, errors.InvalidScopeError),
     ):
         with pytest.raises(problem):
             create_memory_tools(**{"memory": memory, **wrong})
-    with pytest.raises(InvalidScopeError, match="no thread") as raised:
+    with pytest.raises(errors.InvalidScopeError, match="no thread") as raised:
         do(tool_of(memory, LOOK, session_id=None), "invoke", GROW)
     assert "session_id" in raised.value.hint
-    with pytest.raises(InvalidScopeError, match="user_id"):
+    with pytest.raises(errors.InvalidScopeError, match="user_id"):
         do(tool_of(memory, LOOK, user_id=lambda _: None), "invoke", GROW)

@@ -37,9 +37,8 @@ from tuned import Tuned
 
 from langchain_memlayer import MemlayerChatMessageHistory, allow_classes, from_core, to_core
 from langchain_memlayer.messages import put_after, put_before, read, write
-from memlayer_core import Memory, Message, ToolCall
+from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.codec import TAG
-from memlayer_core.errors import ConfigurationError, InvalidMessageError
 from memlayer_core.message import Raw
 from tests.langchain.scripted_model import contents as contents_of
 
@@ -285,7 +284,7 @@ def test_a_file_makes_no_object_of_a_class_that_the_application_did_not_allow(tm
         assert not ran
         allow_classes(cls)
         assert [type(one.artifact[0]) for one in history.messages] == [cls]
-    with pytest.raises(ConfigurationError, match="pydantic models and dataclasses"):
+    with pytest.raises(errors.ConfigurationError, match="pydantic models and dataclasses"):
         allow_classes(str)
 
 
@@ -296,10 +295,8 @@ def test_a_file_makes_no_object_of_a_class_that_the_application_did_not_allow(tm
 @pytest.mark.requirement("A19")
 def test_valid_and_invalid_calls_want_an_answer_and_what_was_taken_away_does_not_come_back(journal) -> None:
     core = to_core(AIMessage("", tool_calls=[CALL], invalid_tool_calls=[BROKEN_CALL]))
-    first, second = (
-        ToolCall("call_1", "weather", '{"city": "Oslo"}'),
-        ToolCall("call_2", "weather", '{"city": '),
-    )
+    first = ToolCall("call_1", "weather", '{"city": "Oslo"}')
+    second = ToolCall("call_2", "weather", '{"city": ')
     assert core.tool_calls == (first, second)
     asked = to_core(AIMessage("", tool_calls=[{**CALL, "id": None}] * 2))
     assert [call.id for call in asked.tool_calls] == ["call-0", "call-1"]
@@ -351,10 +348,8 @@ def test_postgresql_keeps_it_too_and_the_turns_around_it(postgres_url) -> None:
 @pytest.mark.trap("langchain", 16)
 def test_only_text_is_searched_for_and_blocks_that_are_no_json_are_non_standard_ones() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    block, odd = (
-        {"type": "text", "text": "block"},
-        [{"no": "type"}, {"type": "media", "data": b"\x00"}, {1: 2}],
-    )
+    block = {"type": "text", "text": "block"}
+    odd = [{"no": "type"}, {"type": "media", "data": b"\x00"}, {1: 2}]
     core = to_core(HumanMessage(["plain", block, image, *odd]))
 
     assert core.text == "plain\nblock"
@@ -393,7 +388,7 @@ def test_a_subclass_comes_back_as_its_base_class_and_an_instruction_to_remove_is
     assert odd == BaseMessage("well", type="odd", twist="right")
 
     history = MemlayerChatMessageHistory(journal, session_id=str(uuid.uuid4()))
-    with pytest.raises(InvalidMessageError, match="RemoveMessage"):
+    with pytest.raises(errors.InvalidMessageError, match="RemoveMessage"):
         history.add_messages([HumanMessage("hi"), RemoveMessage(id="m1")])
     assert history.messages == []
 

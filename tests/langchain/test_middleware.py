@@ -123,10 +123,8 @@ def test_what_was_said_in_another_session_is_shown_and_the_state_is_not_touched(
         out = run(agent_of(memory, model, [weather], prompt="Be brief."), asked)
         [(system, question)] = model.seen
         assert system.text.startswith("Be brief.")
-        assert ["allergic to nuts" in one.text for one in (system, question)] == [
-            place == "system",
-            place == "user",
-        ]
+        for shown, here in ((system, "system"), (question, "user")):
+            assert ("allergic to nuts" in shown.text) == (place == here), here
         assert question.text.split("\n\n")[-1] == asked
         assert texts(out["messages"]) == [asked, "No nuts."]
         assert history(memory) == [f"user: {asked}", "assistant: No nuts."]
@@ -369,20 +367,17 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
 )
 @example(["again", "again"], ["I plan a trip to Oslo in June"] * 10, False, True)
 @examples(40)
-def test_the_history_follows_a_list_without_ids_that_a_client_keeps(
-    steps, questions, same_answers, looks
-) -> None:
+def test_the_history_follows_a_list_without_ids_that_a_client_keeps(steps, questions, is_same, looks) -> None:
     """It knows nothing of the calls of tools, and its instructions name the time."""
 
     def script(shown: list[BaseMessage]) -> AIMessage | str:
         if looks and shown[-1].type == "human":
             return LOOK
-        return "ok" if same_answers else f"answer {len(model.seen)}"
+        return "ok" if is_same else f"answer {len(model.seen)}"
 
     def spoken(messages: Sequence[Any]) -> list[str]:
-        return [
-            one.text for one in messages if one.text and "rain" not in one.text and "It is" not in one.text
-        ]
+        told = (one.text for one in messages)
+        return [text for text in told if text and "rain" not in text and "It is" not in text]
 
     with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
         model = Scripted(script=script)
@@ -473,10 +468,9 @@ def test_what_is_made_smaller_keeps_all_but_its_words(once, smaller, door) -> No
         usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
         id="a",
     )
-    mark = {"cache_control": {"type": "ephemeral"}}
     of_the_call = {"tool_call_id": "w", "status": "error", "artifact": {"text": WORDS}, "id": "r"}
     kind = {"additional_kwargs": {"type": "computer_call_output"}}
-    result = ToolMessage([{"type": "text", "text": WORDS, **mark}], **of_the_call, **kind)
+    result = ToolMessage([{"type": "text", "text": WORDS, **MARK}], **of_the_call, **kind)
     said = [HumanMessage("Write the module.", id="q"), asked, result]
     settings = Tuned(index_delay=3600, **smaller)
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
@@ -501,7 +495,7 @@ def test_what_is_made_smaller_keeps_all_but_its_words(once, smaller, door) -> No
     arguments = shown[1].tool_calls[0]["args"]
     assert json.loads(block["arguments"]) == arguments == {**arguments, "path": "a.py"}
     assert len(arguments["text"]) < len(ARGUMENTS["text"]) / 2
-    assert {**shown[2].content[0], **mark} == shown[2].content[0]
+    assert {**shown[2].content[0], **MARK} == shown[2].content[0]
     assert ("context_reload" in str(shown)) == (door == "BOTH" and not smaller)
 
 
@@ -624,11 +618,10 @@ def test_who_logged_in_to_a_server_is_the_user_and_nobody_else(memory, login, pl
     in_chain, factory = in_session("c", **login, **names), MemlayerChatMessageHistory.factory(memory)
     reads_itself = RunnableLambda(lambda _: factory(named, "c"))  # as LangChain's class does
     hi, context = {"messages": [("human", "hi")]}, names if place == "context" else None
+    with_tools = create_agent(says(RECORD, "ok"), create_memory_tools(memory))
     for call in (
         lambda: agent.invoke(hi, config, context=context),
-        lambda: create_agent(says(RECORD, "ok"), create_memory_tools(memory)).invoke(
-            hi, config, context=context
-        ),
+        lambda: with_tools.invoke(hi, config, context=context),
         lambda: [*with_memory(lambda _: "ok", memory).stream("hi", in_chain)],
         lambda: reads_itself.invoke("hi", in_chain).add_user_message("hi"),
     ):

@@ -18,8 +18,7 @@ from langchain_core.stores import InMemoryByteStore
 from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware
-from memlayer_core import Chat, Memory, Message
-from memlayer_core.errors import EmbedderMismatchError
+from memlayer_core import Chat, Memory, Message, errors
 from tests.langchain.scripted_model import Heard, Scripted, in_thread, pieces
 
 TOLD = "The user told of Anna and Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
@@ -129,5 +128,5 @@ def test_a_store_knows_its_model_of_embeddings_also_behind_a_cache(open_at) -> N
 
     open_at(embedder=cached("one")).close()
     for other in (Model(model="two"), cached("two"), DeterministicFakeEmbedding(size=2)):
-        with pytest.raises(EmbedderMismatchError):
+        with pytest.raises(errors.EmbedderMismatchError):
             open_at(embedder=other)

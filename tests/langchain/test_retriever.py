@@ -19,16 +19,6 @@ QUIET = Tuned(index_delay=3600, durability="normal")
 WHERE = "Which fruit grows in Lisbon?"
 
 
-def told(memory: Memory) -> None:
-    """Let two users speak of fruit."""
-    for user, fruit in (("ada", "pears"), ("bob", "plums")):
-        for number in range(3):
-            text = f"In Lisbon garden {number} grow {fruit}."
-            memory.chat(user_id=user, session_id=f"s{number}").add(
-                "user", text, id=f"{fruit}-{number}", name=user
-            )
-
-
 class TestTheStandardOfLangChain(RetrieversIntegrationTests):
     retriever_constructor = MemlayerRetriever
     retriever_query_example = WHERE
@@ -44,8 +34,12 @@ class TestTheStandardOfLangChain(RetrieversIntegrationTests):
 
 @pytest.fixture
 def full() -> Iterator[Memory]:
+    """Return a memory in which two users spoke of fruit."""
     with Memory.in_memory(settings=QUIET) as memory:
-        told(memory)
+        for user, fruit in (("ada", "pears"), ("bob", "plums")):
+            for number in range(3):
+                text, name = f"In Lisbon garden {number} grow {fruit}.", f"{fruit}-{number}"
+                memory.chat(user_id=user, session_id=f"s{number}").add("user", text, id=name, name=user)
         yield memory
 
 
@@ -85,25 +79,19 @@ def test_a_config_may_tell_the_user_and_a_trace_shows_the_search_below_its_chain
 
 def test_what_no_search_can_do_is_told_to_the_caller_and_to_the_trace(do, full) -> None:
     heard = Heard()
+    config = {"callbacks": [heard]}
     for query, wrong, problem in (
         (WHERE, {"token_limit": 0, "filter": {"kind": "record"}}, errors.InvalidLimitError),
         (WHERE, {"user_id": ""}, errors.InvalidScopeError),
         (7, {}, errors.InvalidMessageError),
     ):
         with pytest.raises(problem):
-            do(
-                MemlayerRetriever(full, **{"user_id": "ada", **wrong}),
-                "invoke",
-                query,
-                {"callbacks": [heard]},
-            )
+            do(MemlayerRetriever(full, **{"user_id": "ada", **wrong}), "invoke", query, config)
         assert heard.errors.pop() == problem
 
 
 def test_it_is_not_made_of_a_misspelled_argument(full) -> None:
-    for wrong in (
-        {"k": "many"},
-        {"tenant": "other"},
-    ):  # instead of `tenant_id`, it would search in another one
+    # With `tenant` instead of `tenant_id`, it would search in another one.
+    for wrong in ({"k": "many"}, {"tenant": "other"}):
         with pytest.raises(ValidationError):
             MemlayerRetriever(full, user_id="ada", **wrong)

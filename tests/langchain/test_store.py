@@ -312,10 +312,8 @@ def test_a_namespace_is_forgotten_with_all_below_it_and_a_users_with_the_user(do
 def test_an_item_that_has_expired_goes_when_it_is_swept_and_may_be_hidden_before(
     do, store, at, memory
 ) -> None:
-    other, hiding = (
-        MemlayerStore(memory, tenant_id="other"),
-        MemlayerStore(memory, ttl={"omit_expired": True}),
-    )
+    other = MemlayerStore(memory, tenant_id="other")
+    hiding = MemlayerStore(memory, ttl={"omit_expired": True})
     for key, ttl in (("short", 1), ("long", 60), ("stays", None)):
         store.put(DOCS, key, {"text": "x"}, ttl=ttl)
     for one in (store, other):

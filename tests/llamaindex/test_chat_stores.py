@@ -19,13 +19,7 @@ from scripted import answers, takes_any_store
 from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerChatStore, MemlayerMemoryBlock
-from memlayer_core import Memory
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidStateError,
-    StoreUnavailableError,
-)
+from memlayer_core import Memory, errors
 from memlayer_core.testing import NOON
 from tests.llamaindex.conftest import calls, result, talk, texts
 
@@ -183,9 +177,9 @@ async def test_a_place_counts_from_0_among_the_active_messages_and_elsewhere_the
         assert await store.delete_message("k", idx) is None
         assert await plain.adelete_message("nobody", idx) is None
     for wrong in ("0", True, 2**40):
-        with pytest.raises(InvalidLimitError):
+        with pytest.raises(errors.InvalidLimitError):
             await store.delete_message("k", wrong)
-    with pytest.raises(InvalidLimitError):
+    with pytest.raises(errors.InvalidLimitError):
         await plain.adelete_message("k", "0")
     assert texts(await store.get_messages("k", status=None)) == ["old", "b"]
 
@@ -308,12 +302,12 @@ def test_an_older_file_is_read_and_what_is_no_chat_store_is_refused_before_anyth
         ('{"store": {"k": [{"role": "pirate"}]}}', "message 0 of 'k'"),
     ):
         path.write_text(text)
-        with pytest.raises(InvalidStateError, match=says):
+        with pytest.raises(errors.InvalidStateError, match=says):
             MemlayerChatStore.from_persist_path(str(path), memory=memory, user_id="ada")
     assert memory.sessions(user_id="ada") == []
-    with pytest.raises(StoreUnavailableError, match="cannot be written"):
+    with pytest.raises(errors.StoreUnavailableError, match="cannot be written"):
         MemlayerChatStore(memory).persist(str(path / "below a file.json"))
-    with pytest.raises(StoreUnavailableError, match="cannot be read"):
+    with pytest.raises(errors.StoreUnavailableError, match="cannot be read"):
         MemlayerChatStore.from_persist_path(str(tmp_path))
 
 
@@ -324,5 +318,5 @@ def test_each_is_made_in_a_memory_that_is_given_or_opened_at_a_path(memory, tmp_
     with kind.from_defaults(path=tmp_path / "m", embed_model="hashing").memory as opened:
         assert opened.path == tmp_path / "m"
         assert kind.from_defaults(path=tmp_path / "m").memory is opened
-    with pytest.raises(ConfigurationError, match="together with `path`"):
+    with pytest.raises(errors.ConfigurationError, match="together with `path`"):
         kind.from_defaults(memory, path=tmp_path)

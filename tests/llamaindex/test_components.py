@@ -32,8 +32,7 @@ from llamaindex_memlayer import (
     MemlayerRetriever,
     MemlayerToolSpec,
 )
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, InvalidScopeError, InvalidStateError, MessageTypeError
+from memlayer_core import Memory, errors
 from memlayer_core.events import MessagesStored
 from memlayer_core.scope import Scope
 from memlayer_core.tools import AGENT_TOOLS
@@ -195,15 +194,15 @@ def test_a_mistyped_argument_and_what_names_no_memory_or_two_is_refused(memory, 
         ({"path": tmp_path}, "`memory` is given"),
         ({"embed_model": "hashing"}, "`memory` is given"),
     ):
-        with pytest.raises((ConfigurationError, ValueError), match=says):
+        with pytest.raises((errors.ConfigurationError, ValueError), match=says):
             MemlayerMemory.from_defaults(memory, **wrong)
     for make in KEPT.values():
-        with pytest.raises(ConfigurationError, match=r"memlayer_core.Memory"):
+        with pytest.raises(errors.ConfigurationError, match=r"memlayer_core.Memory"):
             make("./memory")
-        with pytest.raises(ConfigurationError, match="not open"):
+        with pytest.raises(errors.ConfigurationError, match="not open"):
             make(None, store_id="another")
         for name in ("user_id", "tenant_id", "agent_id"):
-            with pytest.raises(InvalidScopeError, match=name):
+            with pytest.raises(errors.InvalidScopeError, match=name):
                 make(memory, **{name: ""})
 
 
@@ -225,7 +224,7 @@ def test_the_async_twins_are_native_and_some_of_five_tools_may_be_chosen(memory)
         (tool,) = spec.to_tool_list([chosen])
         assert tool.metadata.name == "retrieve_from_memory"
         assert asyncio.run(tool.acall(keywords=["parrot"])).content == "Nothing was found."
-    with pytest.raises(InvalidScopeError, match="neither a user nor a session"):
+    with pytest.raises(errors.InvalidScopeError, match="neither a user nor a session"):
         MemlayerToolSpec(memory)
 
 
@@ -299,7 +298,7 @@ async def test_a_set_is_whole_or_not_at_all_of_copies_and_at_every_turn_stored_o
     verbs = [SET] if isinstance(component, MemlayerChatStore) else [SET, WRITE]
     for wrong in ("text", ChatMessage("x"), None, [ChatMessage("fine"), "no message"]):
         for verb in verbs:
-            with pytest.raises(MessageTypeError):
+            with pytest.raises(errors.MessageTypeError):
                 await call(component, verb, wrong)
 
     assert await call(component, READ) == talked
@@ -359,7 +358,7 @@ def test_a_dump_is_connected_to_a_memory_by_hand_and_of_one_that_is_gone_tells_h
         assert back.memory is other
         assert back.chat.scope == session.chat.scope
         assert back.get_all() == []
-    with pytest.raises(ConfigurationError, match="not open in this process") as raised:
+    with pytest.raises(errors.ConfigurationError, match="not open in this process") as raised:
         MemlayerMemory.from_dict(dumped)
     assert "from_dict(data, memory=" in raised.value.hint
 
@@ -379,11 +378,11 @@ def test_a_store_is_known_by_its_id_while_it_is_open_and_found_where_it_is_when_
     assert MemlayerMemory.from_dict(dumped).memory is opened
     opened.close()
     (tmp_path / "memory").rename(tmp_path / "old")
-    with pytest.raises(ConfigurationError, match="there is none at"):
+    with pytest.raises(errors.ConfigurationError, match="there is none at"):
         MemlayerMemory.from_dict(dumped)
     assert not (tmp_path / "memory").exists()
     open_at()  # it took the other one's place
-    with pytest.raises(ConfigurationError, match="another one"):
+    with pytest.raises(errors.ConfigurationError, match="another one"):
         MemlayerMemory.from_dict(dumped)
 
 
@@ -394,7 +393,7 @@ def test_a_dump_of_a_server_whose_chroma_is_in_a_directory_opens_no_journal_ther
     assert postgres_url not in str(dumped)
     assert "postgres" not in str(dumped)
 
-    with pytest.raises(ConfigurationError, match="not open in this process"):
+    with pytest.raises(errors.ConfigurationError, match="not open in this process"):
         MemlayerMemory.from_dict(dumped)
 
     assert not Memory.is_at(tmp_path / "m")
@@ -405,11 +404,11 @@ def test_one_path_is_one_memory_and_is_opened_again_with_its_own_embedder(tmp_pa
     one, other = (MemlayerMemory.from_defaults(**given, session_id=name) for name in "ab")
     dumped = one.to_dict()
     assert one.memory is other.memory
-    with pytest.raises(ConfigurationError, match="another embedder"):
+    with pytest.raises(errors.ConfigurationError, match="another embedder"):
         at(given["path"])
     one.put(ChatMessage("hello"))
     one.memory.close()
-    with pytest.raises(ConfigurationError, match="embedder"):
+    with pytest.raises(errors.ConfigurationError, match="embedder"):
         MemlayerMemory.from_dict(dumped)
     again = MemlayerMemory.from_defaults(**given, session_id="a")
     assert again.get_all() == [ChatMessage("hello")]
@@ -473,7 +472,7 @@ def test_a_copy_of_a_directory_is_never_taken_for_the_original(tmp_path):
 def test_what_is_no_dump_of_a_memory_is_told_as_such_with_a_way():
     buffer = ChatMemoryBuffer.from_defaults(token_limit=3000).to_string()
     for dump, what in ((buffer, "ChatMemoryBuffer"), ("[]", "list"), ('{"token_limit"', "cut off")):
-        with pytest.raises(InvalidStateError, match=what) as told:
+        with pytest.raises(errors.InvalidStateError, match=what) as told:
             MemlayerMemory.from_string(dump)
         assert told.value.hint
         assert dump != buffer or "docs/migration.md" in told.value.hint

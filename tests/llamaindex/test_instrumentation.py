@@ -13,8 +13,7 @@ from scripted import answers
 
 from llamaindex_memlayer import MemlayerMemory
 from llamaindex_memlayer.events import MemoryEvent, MemoryReadEvent
-from memlayer_core import Memory
-from memlayer_core.errors import InvalidLimitError
+from memlayer_core import Memory, errors
 from memlayer_core.events import MessagesIndexed, MessagesStored
 from tests.llamaindex.conftest import talk
 
@@ -111,7 +110,7 @@ def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops
         do(session, verb, given)
     for verb in ("get", "get_all", "reset"):
         do(session, verb)
-    with pytest.raises(InvalidLimitError):
+    with pytest.raises(errors.InvalidLimitError):
         do(session, "get", initial_token_count=5000)
 
     a = "a" if do.awaits else ""

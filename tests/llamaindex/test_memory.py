@@ -32,8 +32,7 @@ from llamaindex_memlayer import (
     MemlayerToolSpec,
     to_core,
 )
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, InvalidLimitError, InvalidScopeError
+from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import taken_out
@@ -65,12 +64,12 @@ def test_what_the_prompt_has_spent_is_taken_from_the_window_and_more_is_refused(
 
     assert len(do(session, "get", initial_token_count=300)) < len(do(session, "get"))
     assert do(session, "context", initial_token_count=300).token_limit == 100
-    with pytest.raises(InvalidLimitError, match=r"401 tokens.*400") as raised:
+    with pytest.raises(errors.InvalidLimitError, match=r"401 tokens.*400") as raised:
         do(session, "get", initial_token_count=401)
     assert "token_limit" in raised.value.hint
     assert isinstance(raised.value, ValueError)
     for count in (-5, "5"):
-        with pytest.raises(InvalidLimitError, match="initial_token_count"):
+        with pytest.raises(errors.InvalidLimitError, match="initial_token_count"):
             do(session, "get", initial_token_count=count)
 
 
@@ -138,10 +137,10 @@ def test_an_engine_or_agent_may_make_one_from_its_own_arguments(session, memory)
 def test_what_makes_no_sense_is_refused_by_its_name(session, memory):
     """An application whose session id is missing would begin a new talk at every turn."""
     for wrong, error, says in (
-        ({"llm": "gpt"}, ConfigurationError, "`llm` must be"),
-        ({"session_id": ""}, InvalidScopeError, "session_id"),
-        ({"token_limit": 1.5}, InvalidLimitError, "token_limit"),
-        ({"memory": None, "path": ""}, ConfigurationError, "directory"),
+        ({"llm": "gpt"}, errors.ConfigurationError, "`llm` must be"),
+        ({"session_id": ""}, errors.InvalidScopeError, "session_id"),
+        ({"token_limit": 1.5}, errors.InvalidLimitError, "token_limit"),
+        ({"memory": None, "path": ""}, errors.ConfigurationError, "directory"),
     ):
         with pytest.raises(error, match=says):
             MemlayerMemory.from_defaults(**{"memory": memory, "user_id": "ada", **wrong})
@@ -176,9 +175,9 @@ def test_the_mode_decides_who_looks_into_the_memory(memory):
     session = MemlayerMemory.from_defaults(memory, user_id="ada")
     assert (session.mode, session.tools) == ("STATIC", [])
     assert len(MemlayerToolSpec(session).to_tool_list()) == 5, "a spec of it has tools in any mode"
-    with pytest.raises(ConfigurationError, match="unknown mode"):
+    with pytest.raises(errors.ConfigurationError, match="unknown mode"):
         MemlayerMemory(memory, user_id="ada", mode="static")
-    with pytest.raises(ConfigurationError, match="does not know `token_limits`"):
+    with pytest.raises(errors.ConfigurationError, match="does not know `token_limits`"):
         MemlayerMemory.from_defaults(memory, user_id="ada", token_limits=100)
 
 
@@ -208,9 +207,8 @@ def test_a_policy_holds_and_survives_a_dump_as_json_if_it_is_not_ones_own(memory
 async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
     session, memory
 ):
-    agent = FunctionAgent(
-        llm=speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
-    )
+    llm = speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
+    agent = FunctionAgent(llm=llm)
     history = []
     for n in range(1, 7):
         await agent.run(f"question {n}", chat_history=history[-4:], memory=session)
@@ -457,10 +455,9 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
         session = MemlayerMemory(memory, user_id="ada", session_id="monday")
         for number in range(30):
             function = {"name": "look", "arguments": '{"where": "y"}'}
+            call = {"id": f"d{number}", "type": "function", "function": function}
             asks = calls("look", f"c{number}", where="x")
-            asks.additional_kwargs["tool_calls"] = [
-                {"id": f"d{number}", "type": "function", "function": function}
-            ]
+            asks.additional_kwargs["tool_calls"] = [call]
             results = [result("three herons", f"c{number}"), result("two herons", f"d{number}")]
             question, answer = talk(f"are there herons in garden {number}? " * 4, "five " * 20)
             session.put_messages([question, asks, *results, answer])

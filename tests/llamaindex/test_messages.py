@@ -32,8 +32,7 @@ from llama_index.core.schema import ImageDocument
 from pydantic import AnyUrl
 
 from llamaindex_memlayer import from_core, to_core
-from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.errors import MessageTypeError
+from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.message import Raw
 from memlayer_core.models.tokens import (
     AUDIO_TOKENS,
@@ -91,7 +90,7 @@ def test_every_role_has_one_of_ours_and_text_is_joined_as_llamaindex_joins_it():
     assert to_core(ChatMessage()).content == ""
     assert to_core(two).text == two.content == "a\nb"
     for wrong in ("hello", None, Message("user", "x")):
-        with pytest.raises(MessageTypeError, match=type(wrong).__name__):
+        with pytest.raises(errors.MessageTypeError, match=type(wrong).__name__):
             to_core(wrong)
 
 

@@ -11,8 +11,7 @@ from llama_index.core.vector_stores import FilterCondition, FilterOperator, Meta
 from scripted import answers
 
 from llamaindex_memlayer import MemlayerRetriever
-from memlayer_core import Message, RecallFilter
-from memlayer_core.errors import InvalidFilterError, InvalidMessageError
+from memlayer_core import Message, RecallFilter, errors
 from memlayer_core.scope import Scope
 
 AT = datetime(2026, 5, 4, 9, 30, tzinfo=UTC)
@@ -65,7 +64,7 @@ def test_messages_of_one_id_in_two_sessions_are_two_nodes_of_which_a_model_is_sh
     words = {"2026-05-04": True, "speaker: user": True, "m1": False, "session_id": False}
     assert {word: word in shown for word in words} == words
     assert nodes[0].get_content(MetadataMode.EMBED) == "my parrot is called Coco"
-    with pytest.raises(InvalidMessageError):
+    with pytest.raises(errors.InvalidMessageError):
         found(pets, QueryBundle(None))
 
 
@@ -94,7 +93,7 @@ def test_filters_choose_among_what_is_known_of_a_node(pets):
 
 def test_what_is_no_filter_is_refused_when_the_retriever_is_made(memory):
     for wrong in ({"kind": "record"}, "record", MetadataFilter(key="kind", value="record")):
-        with pytest.raises(InvalidFilterError, match="`filters` must be"):
+        with pytest.raises(errors.InvalidFilterError, match="`filters` must be"):
             MemlayerRetriever(memory, user_id="ada", filters=wrong)
 
 

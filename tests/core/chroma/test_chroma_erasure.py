@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from projection import assert_whole, boats, copied, found, heard, in_journal, say
+from projection import assert_whole, boats, copied, found, in_journal, say
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
-from memlayer_core import Chat, Memory, Message
-from memlayer_core.errors import StoreUnavailableError
+from memlayer_core import Chat, Memory, Message, errors
 from memlayer_core.events import ProblemBegan
 from memlayer_core.items.model import PutItem
 from memlayer_core.storage import outbox, statements
@@ -166,7 +165,7 @@ def test_searches_stay_right_and_quiet_while_a_shard_is_filled_again(open_at, mo
 def refused(memory: Memory) -> bool:
     try:
         say(memory, "into the void")
-    except StoreUnavailableError as problem:
+    except errors.StoreUnavailableError as problem:
         return "removed or replaced" in str(problem) and "open the store again" in problem.hint
     return False
 
@@ -189,7 +188,7 @@ def test_a_store_that_is_removed_while_open_takes_nothing_more(open_at, tmp_path
     assert "removed or replaced" in memory.admin.status().problems["journal"]
     wait_for(lambda: memory.admin.status().index == "not held")  # the worker gives it up at its next step
     for verb in (memory.flush, memory.admin.verify, memory.admin.reindex):
-        with pytest.raises(StoreUnavailableError, match="removed or replaced"):
+        with pytest.raises(errors.StoreUnavailableError, match="removed or replaced"):
             verb()
     assert gone() == 1
     fresh = copied(open_at(settings=SETTINGS), *boats(0, 2), session="fresh")

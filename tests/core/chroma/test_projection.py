@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings as examples, strategies as st
-from projection import assert_whole, boats, collections, copied, found, heard, in_chroma, in_journal, say
+from projection import assert_whole, boats, collections, copied, found, in_chroma, in_journal, say
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
-from memlayer_core import Memory
+from memlayer_core import Memory, errors
 from memlayer_core.chroma.index import ChromaIndex
-from memlayer_core.errors import FlushTimeoutError, IndexCorruptError, IndexUnavailableError
 from memlayer_core.events import IndexRebuilt, ProblemBegan
 from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.storage import jobs, outbox
@@ -269,7 +268,7 @@ def test_lost_vectors_are_found_by_verify_and_a_batch_of_another_time_is_refused
     assert memory.admin.reindex() == 10
     assert_whole(memory)
     stranger = outbox.Batch(shard, {1: 1}, [], (memory.runtime.embedder.identity, 1024), ("unknown",))
-    with pytest.raises(IndexCorruptError, match="another time"):
+    with pytest.raises(errors.IndexCorruptError, match="another time"):
         index.write(stranger)
     memory.flush(60)
     assert memory.admin.verify() in ([], [f"collection {shard}"])  # a directory is not touched again
@@ -338,12 +337,12 @@ def test_chroma_away_means_exact_search_one_event_and_catching_up(open_at, monke
     degraded = heard(memory, ProblemBegan)
 
     def away(*_: Any) -> Any:
-        raise IndexUnavailableError("Chroma is away", hint="Wait.")
+        raise errors.IndexUnavailableError("Chroma is away", hint="Wait.")
 
     with monkeypatch.context() as patched:
         patched.setattr(ChromaIndex, "_using", away)
         say(memory, *boats(3, 6))
-        with pytest.raises(FlushTimeoutError, match="away"):
+        with pytest.raises(errors.FlushTimeoutError, match="away"):
             memory.flush(0.5)
         for _ in range(3):
             hits = memory.search("Which boat?", user_id="ada", limit=50)

@@ -21,9 +21,8 @@ from scripted import Scripted, speaking
 from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Memory, Message, RecallFilter
+from memlayer_core import Memory, Message, RecallFilter, errors
 from memlayer_core.chat import UserMemory
-from memlayer_core.errors import ConfigurationError
 from memlayer_core.facts.model import Operation
 from memlayer_core.facts.operations import AnswerError, operations_in
 from memlayer_core.storage import jobs
@@ -237,9 +236,8 @@ def test_what_was_true_is_known_for_every_moment_whatever_the_model_makes_of_it(
 
 
 def test_what_is_denied_is_told_in_its_own_words_and_is_still_denied_when_it_is_said_again(opened) -> None:
-    model = Reader(
-        {"quote": "I never eat pork", "key": "eats", "value": "pork", "modality": "denies", "always": True}
-    )
+    denied = {"quote": "I never eat pork", "key": "eats", "value": "pork", "modality": "denies"}
+    model = Reader({**denied, "always": True})
     memory = opened(model)
     say(memory, "I never eat pork.")
     model.operations = [{"op": "confirm", "fact": 1, "quote": "still no pork"}]
@@ -410,10 +408,8 @@ def test_users_do_not_meet_in_a_prompt_and_facts_are_in_the_language_of_the_talk
     memory.chat(user_id="ada", session_id="a").remember("On Elm Street.", key="shop", value="Elm Street")
     say(memory, "I was at the shop.", user="ada", session="a")
     say(memory, "我和小美去年在榆树街开了一家书店。", user="louis", session="b")
-    assert [["Elm Street" in prompt, "小美" in prompt] for prompt in model.prompts] == [
-        [True, False],
-        [False, True],
-    ]
+    told = [("Elm Street" in prompt, "小美" in prompt) for prompt in model.prompts]
+    assert told == [(True, False), (False, True)]
     assert known(memory) == {("user", "书店"): "榆树街"}
     assert known(memory, "ada") == {("user", "shop"): "Elm Street"}
 
@@ -481,7 +477,7 @@ def test_a_model_that_is_given_later_reads_as_far_back_as_a_setting_says(opened,
 
 def test_what_cannot_be_used_is_refused_before_anything_is_written(tmp_path) -> None:
     for bad in ("gpt-5", 42):
-        with pytest.raises(ConfigurationError, match="extractor must be a model"):
+        with pytest.raises(errors.ConfigurationError, match="extractor must be a model"):
             Memory.open(tmp_path / "new", embedder="hashing", extractor=bad)
         assert not (tmp_path / "new").exists()
 
@@ -722,11 +718,8 @@ class LengthFinishReasonError(Exception):
 @pytest.mark.parametrize("raises", [False, True])
 def test_an_answer_that_is_cut_at_its_length_is_asked_for_in_halves(raises) -> None:
     def short(prompt: str) -> str:
-        lines = [line for line in prompt.splitlines() if line.startswith("[")]
-        made = [
-            {**BOAT, "key": line[-4:], "quote": line[-4:], "messages": [at]}
-            for at, line in enumerate(lines, 1)
-        ]
+        names = [line[-4:] for line in prompt.splitlines() if line.startswith("[")]
+        made = [{**BOAT, "key": one, "quote": one, "messages": [at]} for at, one in enumerate(names, 1)]
         answer = json.dumps({"operations": made})
         if raises and len(answer) > 130:
             raise LengthFinishReasonError

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings as hypothesis_settings, strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import Bundle, invariant, rule
 from tuned import Tuned
 
 from memlayer_core import Memory, Record, Scope
 from tests.conftest import _postgres_schema as postgres_schema
+from tests.test_isolation import Reopening
 
 pytestmark = pytest.mark.each_database
 
@@ -46,21 +45,14 @@ def whose(scope: Scope) -> dict[str, Any]:
     return {**named, "limit": 1000}
 
 
-class RecordIsolation(RuleBasedStateMachine):
+class RecordIsolation(Reopening):
     """Remembers, changes, merges, shares and forgets; a plain dict says who may be told what."""
 
-    settings = Tuned(index_delay=60, durability="normal", exact_scan_limit=1)
     scopes = Bundle("scopes")
 
     def __init__(self) -> None:
         super().__init__()
-        self.directory = tempfile.TemporaryDirectory()
-        self.memory = self.open()
         self.kept: dict[tuple[str, str], Record] = {}
-        self.count = 0
-
-    def open(self) -> Memory:
-        return Memory.open(Path(self.directory.name) / "m", embedder="hashing", settings=self.settings)
 
     @rule(target=scopes, user=ids, agent=agents, tenant=tenants)
     def someone(self, user, agent, tenant) -> Scope:
@@ -108,15 +100,6 @@ class RecordIsolation(RuleBasedStateMachine):
             or agent not in {None, one.agent_id}
         }
 
-    @rule()
-    def indexes(self) -> None:
-        self.memory.flush(60)
-
-    @rule()
-    def reopens(self) -> None:
-        self.memory.close()
-        self.memory = self.open()
-
     def seen_by(self, scope: Scope, roles: list[str]) -> set[str]:
         """Return the texts that the dict says somebody may be told."""
         return {
@@ -156,10 +139,6 @@ class RecordIsolation(RuleBasedStateMachine):
     def the_index_holds_what_the_journal_has(self) -> None:
         if not self.memory.admin.status().backlog.queued:
             assert self.memory.admin.verify() == []
-
-    def teardown(self) -> None:
-        self.memory.close()
-        self.directory.cleanup()
 
 
 class RecordIsolationOnPostgres(RecordIsolation):

@@ -17,14 +17,7 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 from waiting import heard
 
-from memlayer_core import Chat, Memory, Record, Scope
-from memlayer_core.errors import (
-    ImportStoppedError,
-    InputError,
-    InvalidRecordError,
-    InvalidScopeError,
-    UnknownRecordError,
-)
+from memlayer_core import Chat, Memory, Record, Scope, errors
 from memlayer_core.events import RecordStored
 from memlayer_core.facts import check, model, writes as records_writes
 from memlayer_core.facts.check import narrow_access
@@ -169,7 +162,7 @@ def test_a_record_of_another_memory_layer_loads_as_it_stands() -> None:
     shared = {**LAYER, "scope": "public", "access_control": {}}
     assert Record.from_json(shared).access_control == Access("public")
     for wrong, said in (({"scope": "public"}, "`scope` says"), ({"fact": "none"}, "fact")):
-        with pytest.raises(InvalidRecordError, match=said):
+        with pytest.raises(errors.InvalidRecordError, match=said):
             Record.from_json({**LAYER, **wrong})
 
 
@@ -201,7 +194,7 @@ def test_what_cannot_be_stored_is_refused_before_anything_is_written(open_with) 
     kept = chat.remember(NUTS)
     for wrong, said in BAD:
         for write in (chat.remember, lambda **fields: chat.revise(kept.memory_id, **fields)):
-            with pytest.raises(InvalidRecordError, match=said):
+            with pytest.raises(errors.InvalidRecordError, match=said):
                 write(**{"text": "Another text.", **wrong})
     assert chat.memory.records(user_id="louis", all_versions=True) == [kept]
 
@@ -311,27 +304,27 @@ def test_records_that_say_the_same_are_merged(store) -> None:
 def test_only_what_is_the_users_and_is_not_said_already_can_be_changed_or_forgotten(store) -> None:
     chat = store.chat(user_id="louis")
     kept, tea = chat.remember(NUTS), chat.remember("Louis likes tea.")
-    with pytest.raises(InvalidRecordError, match="'louis_mem_001' says the same"):
+    with pytest.raises(errors.InvalidRecordError, match="'louis_mem_001' says the same"):
         chat.revise(tea.memory_id, NUTS.upper())
     store.chat(user_id="eve").remember(NUTS, visibility="public")
     for record_id in ("louis_mem_003", "eve_mem_001", "louis_mem_01", "", 7):
-        with pytest.raises(InvalidRecordError):
+        with pytest.raises(errors.InvalidRecordError):
             chat.revise(record_id, "Mine now.")
-        with pytest.raises(InvalidRecordError):
+        with pytest.raises(errors.InvalidRecordError):
             chat.revise(kept.memory_id, merge=[record_id])
-        with pytest.raises((InvalidRecordError, InvalidScopeError)):
+        with pytest.raises((errors.InvalidRecordError, errors.InvalidScopeError)):
             store.forget("louis", record_id=record_id)
     for merge, why in (([kept.memory_id], "into itself"), (kept.memory_id, "`merge` must be a list")):
-        with pytest.raises(InvalidRecordError, match=why):
+        with pytest.raises(errors.InvalidRecordError, match=why):
             chat.revise(kept.memory_id, merge=merge)
     for whose in ({}, {"tenant_id": "t", "agent_id": "a"}):
-        with pytest.raises(InvalidScopeError, match="no user, session or record"):
+        with pytest.raises(errors.InvalidScopeError, match="no user, session or record"):
             store.forget(**whose)
     cooks = store.chat(user_id="louis", agent_id="cook", tenant_id="a").remember(NUTS)
     for agent, tenant in (("pilot", "a"), ("cook", "b")):
-        with pytest.raises(UnknownRecordError):
+        with pytest.raises(errors.UnknownRecordError):
             store.chat(user_id="louis", agent_id=agent, tenant_id=tenant).revise(cooks.memory_id, "x")
-        with pytest.raises(UnknownRecordError):
+        with pytest.raises(errors.UnknownRecordError):
             store.forget(record_id=cooks.memory_id, agent_id=agent, tenant_id=tenant)
     assert store.records(user_id="louis", all_versions=True) == [tea, kept]
     assert told(store, Scope("louis"), words="tea") == [tea.text]
@@ -342,15 +335,13 @@ def test_only_what_is_the_users_and_is_not_said_already_can_be_changed_or_forgot
 # --- who may see it
 
 
+BOTH = {"visibility": "share", "allowed_users": ["eve"], "allowed_roles": ["editor"]}
 SHARED: list[tuple[dict[str, Any], str]] = [
     ({}, "louis"),
     ({"visibility": "share"}, "louis"),
     ({"visibility": "private", "allowed_users": ["eve"]}, "louis eve"),
     ({"visibility": "share", "allowed_roles": ["editor"]}, "louis bob-as-editor"),
-    (
-        {"visibility": "share", "allowed_users": ["eve"], "allowed_roles": ["editor"]},
-        "louis eve bob-as-editor",
-    ),
+    (BOTH, "louis eve bob-as-editor"),
     ({"visibility": "public"}, "louis eve bob bob-as-editor bob-as-reader"),
 ]
 READERS = {
@@ -412,9 +403,8 @@ def test_who_is_told_is_narrowed_by_saying_it_again_and_widened_by_a_revision_al
     assert "Louis lives in Leeds." in told(store, eve, words="Leeds")
     again = chat.remember("His home is Leeds.", key="home", value="Leeds", visibility="private")
     assert (again.memory_id, again.version, again.access_control) == (home.memory_id, 2, Access())
-    assert "Louis lives in Leeds." not in told(store, eve, words="Leeds"), (
-        "other words of a fact narrow it, too"
-    )
+    # Other words of a fact narrow it, too.
+    assert "Louis lives in Leeds." not in told(store, eve, words="Leeds")
     assert store.admin.verify() == []
 
 
@@ -513,11 +503,11 @@ WRONG = {"type": "fact", "tags": [1], "limit": 0, "offset": -1, "record_id": "x"
 
 def test_what_makes_no_sense_is_refused(memory) -> None:
     for name, value in WRONG.items():
-        with pytest.raises(InputError, match=name.removesuffix("_id")):
+        with pytest.raises(errors.InputError, match=name.removesuffix("_id")):
             memory.records(user_id="louis", **{name: value})
     for roles in ("editor", [1], [""], [f"role {number}" for number in range(101)]):
         for ask in (memory.records, memory.chat, lambda **whose: memory.search("nuts", **whose)):
-            with pytest.raises(InvalidRecordError, match="roles"):
+            with pytest.raises(errors.InvalidRecordError, match="roles"):
                 ask(user_id="louis", roles=roles)
 
 
@@ -534,7 +524,7 @@ def test_clearing_a_session_leaves_a_record_and_forgetting_it_or_its_user_leaves
     assert store.forget(record_id=record.memory_id) == ForgetReport(0, 0, 1)
     assert chat.remember(NUTS).memory_id == "louis_mem_002"
     assert_one_is_indexed(store)
-    with pytest.raises(UnknownRecordError):
+    with pytest.raises(errors.UnknownRecordError):
         store.forget(record_id=record.memory_id)
     chat.add("user", "nuts")
     chat.revise(chat.remember("Louis likes nuts.").memory_id, "Louis likes all nuts.", visibility="public")
@@ -608,10 +598,8 @@ def test_an_imported_record_goes_on_where_it_was_and_gets_another_id_where_its_o
     for _ in range(2):
         memory.import_from(io.StringIO(old), **tenant)
         found = memory.records(user_id="louis", all_versions=True, **tenant)
-        assert {one.memory_id: one.text for one in found} == {
-            "louis_mem_001": "Louis likes tea.",
-            "louis_mem_002": NUTS,
-        }
+        named = {one.memory_id: one.text for one in found}
+        assert named == {"louis_mem_001": "Louis likes tea.", "louis_mem_002": NUTS}
 
 
 def test_a_line_that_is_no_record_stops_the_import(store, memory) -> None:
@@ -625,9 +613,9 @@ def test_a_line_that_is_no_record_stops_the_import(store, memory) -> None:
         {"record": {**record, "time": {**record["time"], "created_at": "soon"}}},
         {"before": [record]},
     ):
-        with pytest.raises(ImportStoppedError, match="line 3"):
+        with pytest.raises(errors.ImportStoppedError, match="line 3"):
             memory.import_from([head, user, json.dumps({**form, **wrong}), end])
-    with pytest.raises(ImportStoppedError, match="lines are missing"):
+    with pytest.raises(errors.ImportStoppedError, match="lines are missing"):
         memory.import_from([head, end])
     assert memory.records(user_id="louis", all_versions=True) == []
 
@@ -736,7 +724,7 @@ def test_many_who_write_at_once_neither_wait_in_a_circle_nor_lose_count(open_wit
         for step in plan:
             chat.add("user", f"nuts {step}")
             record = chat.remember(f"nuts {step:.1f}", visibility="public" if step < 0.4 else "private")
-            with suppress(UnknownRecordError):  # somebody else was faster
+            with suppress(errors.UnknownRecordError):  # somebody else was faster
                 change(chat, record.memory_id, step)
 
     with ThreadPoolExecutor(len(plans)) as threads:

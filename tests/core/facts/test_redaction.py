@@ -10,8 +10,7 @@ import pytest
 from flaky import FlakyEmbedder
 from tuned import Tuned
 
-from memlayer_core import Memory, ToolCall
-from memlayer_core.errors import ConfigurationError, RedactorError
+from memlayer_core import Memory, ToolCall, errors
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import words as storage_words
 from memlayer_core.storage.terms import index_terms
@@ -101,11 +100,11 @@ def test_an_import_and_a_revision_are_redacted(tmp_path: Any, open_at: Any, reda
 
 
 def test_a_redactor_must_be_a_function_that_returns_text() -> None:
-    with pytest.raises(ConfigurationError, match="redactor"):
+    with pytest.raises(errors.ConfigurationError, match="redactor"):
         Memory.in_memory(redactor="all")
     with Memory.in_memory(redactor=lambda _: None) as memory:
         chat = memory.chat(user_id="louis")
-        with pytest.raises(RedactorError, match="NoneType"):
+        with pytest.raises(errors.RedactorError, match="NoneType"):
             chat.remember("I like tea")
 
 
@@ -114,7 +113,7 @@ def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(memory,
     chat.remember(f"{KEY} lives in the woods")
     redactor.fails = True
     chat.add("user", f"{KEY} spins straw. I live in Graz.")
-    with pytest.raises(RedactorError, match="ValueError") as problem:
+    with pytest.raises(errors.RedactorError, match="ValueError") as problem:
         chat.remember(f"{KEY} spins gold")
     assert KEY not in str(problem.value)
     assert [one.text for one in chat.history()] == [f"{KEY} spins straw. I live in Graz."]

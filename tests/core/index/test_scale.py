@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, EmbedderMismatchError
+from memlayer_core import Memory, errors
 from memlayer_core.index.flow import calibration_texts, scales_from
 from memlayer_core.models import multilingual
 from memlayer_core.models.embed import scales_of
@@ -109,14 +108,14 @@ def test_a_second_embedder_of_the_same_name_is_refused_by_its_dimension(open_at)
         remember(one)
     second = {"embedder": lambda texts: [[1.0, 2.0, 3.0]] * len(texts)}
     other = open_at(**second)
-    with pytest.raises(EmbedderMismatchError, match="2 dimensions") as refused:
+    with pytest.raises(errors.EmbedderMismatchError, match="2 dimensions") as refused:
         other.search("Where do I live?", user_id="u")
-    with pytest.raises(EmbedderMismatchError):
+    with pytest.raises(errors.EmbedderMismatchError):
         other.chat(user_id="u", session_id="t").context("Where do I live?")
     other.close()
     assert "Memory.reembed" in refused.value.hint
     with open_at(how=Memory.reembed, **second) as again:
         again.flush()
         assert again.search("Where do I live?", user_id="u")
-    with pytest.raises(ConfigurationError, match="lambda"):
+    with pytest.raises(errors.ConfigurationError, match="lambda"):
         open_at(embedder="auto")

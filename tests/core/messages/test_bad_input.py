@@ -8,18 +8,9 @@ import math
 
 import pytest
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
 from memlayer_core import MemlayerError, Memory, Message, RecallFilter, Scope, Settings, ToolCall, errors
-from memlayer_core.errors import (
-    ConfigurationError,
-    EmbedderMismatchError,
-    ImportStoppedError,
-    InvalidLimitError,
-    InvalidMessageError,
-    MessageTypeError,
-    UnknownMessageError,
-)
 from memlayer_core.events import ProblemBegan
 from memlayer_core.items.model import PutItem
 from memlayer_core.messages import writes as messages_writes
@@ -49,14 +40,14 @@ BAD_MESSAGES = [
 @pytest.mark.requirement("F18")
 def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory, chat) -> None:
     for bad in BAD_MESSAGES:
-        with pytest.raises(InvalidMessageError) as refused:
+        with pytest.raises(errors.InvalidMessageError) as refused:
             chat.add_messages([Message("user", "good", id="good"), bad])
         assert refused.value.hint
         assert not refused.value.retryable
     for content in (b"x", 5, None, {"type": "text", "text": "x"}, ["x"]):
-        with pytest.raises(InvalidMessageError):
+        with pytest.raises(errors.InvalidMessageError):
             chat.add("user", content)
-        with pytest.raises(InvalidMessageError, match="tool"):
+        with pytest.raises(errors.InvalidMessageError, match="tool"):
             chat.add("assistant", "x", tool_calls=content)
     assert chat.history() == []
     assert memory.sessions(user_id="louis") == []
@@ -66,7 +57,7 @@ def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory,
 def test_a_message_over_the_size_limit_is_refused() -> None:
     with Memory.in_memory(settings=Tuned(message_bytes_limit=1000)) as memory:
         chat = memory.chat(user_id="louis", session_id="s")
-        with pytest.raises(InvalidMessageError, match="1,000"):
+        with pytest.raises(errors.InvalidMessageError, match="1,000"):
             chat.add("user", "ü" * 600)
         assert chat.history() == []
         chat.add("user", "ü" * 400)
@@ -120,16 +111,16 @@ def test_numbers_that_nothing_can_count_are_refused_and_waits_that_are_no_time(m
             lambda of: memory.sessions(user_id="louis", limit=of),
             lambda of: memory.sessions(user_id="louis", offset=of or -1),
         ):
-            with pytest.raises(InvalidLimitError):
+            with pytest.raises(errors.InvalidLimitError):
                 refused(number)
     for place in (10**20, -(10**20), True, 1.5):
-        with pytest.raises(UnknownMessageError):
+        with pytest.raises(errors.UnknownMessageError):
             chat.edit(place, "new")
     for wait in ("60", math.nan, True, -1):
-        with pytest.raises(InvalidLimitError, match="timeout"):
+        with pytest.raises(errors.InvalidLimitError, match="timeout"):
             memory.flush(wait)
     for days in (10**6, math.inf, math.nan, 0):
-        with pytest.raises(ConfigurationError, match="session_idle_days"):
+        with pytest.raises(errors.ConfigurationError, match="session_idle_days"):
             Settings(session_idle_days=days)
 
 
@@ -140,7 +131,7 @@ def test_any_text_is_a_query_and_nothing_else(memory, chat) -> None:
         for text in ("", "   ", "???", "\0", "\ud800", "the of and", "' OR 1=1 --", '"*'):
             ask(text)
         for wrong in (5, b"x", ["x"]):
-            with pytest.raises(InvalidMessageError):
+            with pytest.raises(errors.InvalidMessageError):
                 ask(wrong)
 
 
@@ -155,22 +146,22 @@ def export_of(**line) -> list[str]:
 def test_texts_and_times_that_no_database_can_store_are_refused_and_the_store_stays_usable(resting) -> None:
     for moment in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:00:00-14:00"):
         for name in ("created_at", "updated_at"):
-            with pytest.raises(ImportStoppedError, match="line 2"):
+            with pytest.raises(errors.ImportStoppedError, match="line 2"):
                 resting.import_from(export_of(**{name: moment}))
     chat = resting.chat(user_id="louis", session_id="s")
     chat.add("user", "hello", id="m1")
     for text in ("\ud800", "a\0b", ""):
         for name in ("title", "forked_from", "ended_with"):
-            with pytest.raises(ImportStoppedError, match=name):
+            with pytest.raises(errors.ImportStoppedError, match=name):
                 resting.import_from(export_of(**{name: text}))
-        with pytest.raises(InvalidMessageError):
+        with pytest.raises(errors.InvalidMessageError):
             chat.rename(text)
         for refused in (
             lambda name: chat.edit(name, "new"),
             chat.delete_message,
             lambda name: chat.fork(until=name),
         ):
-            with pytest.raises(UnknownMessageError):
+            with pytest.raises(errors.UnknownMessageError):
                 refused(text)
     resting.flush()
     assert [message.text for message in chat.history()] == ["hello"]
@@ -192,7 +183,7 @@ def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) ->
     chat.add("user", "hello zebra")
     chat.edit(0, "hi there")
     memory.close()
-    with pytest.raises(ConfigurationError, match="one"):
+    with pytest.raises(errors.ConfigurationError, match="one"):
         open_at(embedder="auto")
     for embedder, options in ((one, {}), (other, {"how": Memory.reembed}), (other, {})):
         with open_at(embedder=embedder, **options) as again:
@@ -200,7 +191,7 @@ def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) ->
             found = again.search("zebra there", user_id="louis", limit=50)
             assert [hit.text for hit in found] == ["hi there"], "no version is embedded"
             assert again.admin.status().embedder.endswith(embedder.__name__)
-    with pytest.raises(EmbedderMismatchError, match=r"one.*other|other.*one") as refused:
+    with pytest.raises(errors.EmbedderMismatchError, match=r"one.*other|other.*one") as refused:
         open_at(embedder=one)
     assert "reindex" in refused.value.hint
 
@@ -208,20 +199,20 @@ def test_another_embedder_is_refused_with_both_names_and_the_way_out(open_at) ->
 def test_what_cannot_be_opened_is_refused_and_nothing_is_made(tmp_path, monkeypatch) -> None:
     """An empty path would be whatever directory the process is in; some mistakes only later work would stumble over."""
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(errors.ConfigurationError) as refused:
         Memory.open()
     assert "in_memory" in refused.value.hint
     for nowhere in ("", 5, b"memory", ":memory:", "mem\0ory"):
-        with pytest.raises(ConfigurationError, match="directory"):
+        with pytest.raises(errors.ConfigurationError, match="directory"):
             Memory.open(nowhere)
     settings = {"settings": {}}, {"settings": {"max_tokens": 5}}
     for wrong in (*settings, {"truncate_with": 5}, {"embedder": "minlm"}, {"embedder": None}):
         (name,) = wrong
-        with pytest.raises(ConfigurationError, match=name):
+        with pytest.raises(errors.ConfigurationError, match=name):
             Memory.in_memory(**wrong)
-        with pytest.raises(ConfigurationError, match=name):
+        with pytest.raises(errors.ConfigurationError, match=name):
             Memory.open(tmp_path / "memory", **{"embedder": "hashing", **wrong})
-    with pytest.raises(ConfigurationError, match="Chroma server's URL"):
+    with pytest.raises(errors.ConfigurationError, match="Chroma server's URL"):
         Memory.open(tmp_path / "memory", embedder="hashing", chroma_url="localhost:8000")
     assert list(tmp_path.iterdir()) == []
 
@@ -232,8 +223,8 @@ def test_every_error_is_in_the_tree_that_its_module_draws() -> None:
     assert len(kinds) > 20
     for kind in kinds:
         assert kind.__name__ in tree
-    assert InvalidLimitError("what", hint="do this").__notes__ == ["Hint: do this"]
-    assert issubclass(MessageTypeError, TypeError)
+    assert errors.InvalidLimitError("what", hint="do this").__notes__ == ["Hint: do this"]
+    assert issubclass(errors.MessageTypeError, TypeError)
 
 
 # What somebody says or does at an odd moment harms nobody
@@ -251,8 +242,7 @@ def test_a_message_that_was_hidden_before_it_was_indexed_is_found_by_nobody(rest
 
 def test_a_bad_row_does_not_end_everybodys_background_work(open_at, monkeypatch) -> None:
     memory = open_at()
-    calls, problems = [], []
-    memory.listen(lambda event: problems.append(event) if isinstance(event, ProblemBegan) else None)
+    calls, problems = [], heard(memory, ProblemBegan)
 
     def broken(connection, before):
         calls.append(before)

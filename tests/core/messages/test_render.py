@@ -14,8 +14,7 @@ from hypothesis import example, given, strategies as st
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Chat, Memory, Message, Settings, ToolCall
-from memlayer_core.errors import InvalidMessageError
+from memlayer_core import Chat, Memory, Message, Settings, ToolCall, errors
 from memlayer_core.message import ROLES, Raw
 from memlayer_core.messages.preview import full_text
 from memlayer_core.messages.render import (
@@ -124,10 +123,8 @@ def test_whatever_is_said_a_prompt_holds_our_blocks_and_no_others(said, fact) ->
         ours = [context.profile is not None, bool(context.recall)]
         assert sum(len(opened(message.text)) for message in context.messages) == 2 * sum(ours)
         for message in context.messages:
-            encoded = json.dumps(
-                [message.text, [call.arguments for call in message.tool_calls]], ensure_ascii=False
-            )
-            encoded.encode()
+            told = [message.text, [call.arguments for call in message.tool_calls]]
+            json.dumps(told, ensure_ascii=False).encode()
             assert "\0" not in message.text
 
 
@@ -185,7 +182,7 @@ def test_a_tools_message_by_hand_names_its_call(memory) -> None:
     chat = memory.chat(user_id="louis")
     chat.add("user", "go")
     chat.add("assistant", tool_calls=[ToolCall("c1", "f")])
-    with pytest.raises(InvalidMessageError, match="call"):
+    with pytest.raises(errors.InvalidMessageError, match="call"):
         chat.add("tool", "x")
     assert len(chat.history()) == 2
 
@@ -313,7 +310,7 @@ def test_openais_own_dumps_are_read_and_what_is_no_message_of_openais_is_told() 
         assert Message.from_openai(dump) == Message.from_openai(dumped) == message
     no_messages = [None, "hi", {"content": "hi"}, {"role": "user", "content": 3}]
     for form in (*no_messages, {"role": "assistant", "tool_calls": [{}]}):
-        with pytest.raises(InvalidMessageError, match="OpenAI"):
+        with pytest.raises(errors.InvalidMessageError, match="OpenAI"):
             Message.from_openai(form)
 
 

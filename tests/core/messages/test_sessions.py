@@ -12,16 +12,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import inspect, select, text
-from waiting import wait_for
+from waiting import heard, wait_for
 
-from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.errors import (
-    InvalidLimitError,
-    InvalidMessageError,
-    InvalidScopeError,
-    MessageChangedError,
-    UnknownMessageError,
-)
+from memlayer_core import Chat, Memory, Message, Scope, errors
 from memlayer_core.events import SessionEnded
 from memlayer_core.message import Raw
 from memlayer_core.storage.tables import messages
@@ -78,7 +71,7 @@ def test_a_user_has_many_sessions_that_are_listed_with_labels_the_last_used_firs
     assert store.sessions(user_id="ada")[1].label == listed[1].label
     assert store.chat(user_id="ada", session_id="none").rename("x") is False
     for wrong in ("", "  ", 3, "a\0b"):
-        with pytest.raises(InvalidMessageError, match="title"):
+        with pytest.raises(errors.InvalidMessageError, match="title"):
             chat.rename(wrong)
 
 
@@ -92,7 +85,7 @@ def test_a_history_is_read_in_parts_as_copies_and_an_unknown_one_is_empty(store,
     assert chat.history(-3, 2) == everything[-3:-1]
     assert chat.history(-99) == everything
     for wrong in ({"offset": -1.5}, {"offset": True}, {"limit": 0}, {"limit": "3"}):
-        with pytest.raises(InvalidLimitError):
+        with pytest.raises(errors.InvalidLimitError):
             chat.history(**wrong)
     chat.history().clear()
     store.sessions(user_id="ada").clear()
@@ -135,14 +128,13 @@ def at(memory: Memory, moment: datetime) -> None:
 @pytest.mark.requirement("F16", "J31")
 def test_sessions_that_nobody_used_for_days_are_ended_by_the_worker_or_at_the_next_opening(open_at):
     memory, now = open_at(), datetime.now(UTC)
-    heard: list[SessionEnded] = []
-    memory.listen(lambda told: heard.append(told) if isinstance(told, SessionEnded) else None)
+    ends = heard(memory, SessionEnded)
     for name, days in (("a", 7), ("b", 7), ("c", 6)):
         at(memory, now - timedelta(days=days, minutes=1))
         memory.chat(user_id="ada", session_id=name).add("user", f"parrots {name}")
     at(memory, now)
-    wait_for(lambda: len(heard) == 2)
-    assert {(told.session_id, told.idle) for told in heard} == {("a", True), ("b", True)}
+    wait_for(lambda: len(ends) == 2)
+    assert {(told.session_id, told.idle) for told in ends} == {("a", True), ("b", True)}
     back = memory.chat(user_id="ada", session_id="a")
     assert texts(back) == [message.text for message in back.context().window] == ["parrots a"]
     assert len(memory.search("parrots", user_id="ada")) == 3
@@ -159,10 +151,10 @@ def test_an_edit_is_made_if_the_message_is_what_was_expected(store, chat):
     edited = chat.edit("u2", "question 2 about ferrets", expected=before)
     assert chat.history()[3] == edited == replace(before, content="question 2 about ferrets")
     for other in (before, "question 2 about parrots"):
-        with pytest.raises(MessageChangedError, match="u2"):
+        with pytest.raises(errors.MessageChangedError, match="u2"):
             chat.edit("u2", "mine", expected=other)
     for wrong in (3, b"bytes", [3], [{"no": "type"}]):
-        with pytest.raises(InvalidMessageError):
+        with pytest.raises(errors.InvalidMessageError):
             chat.edit("u2", wrong)
     chat.edit("u2", ({"type": "text", "text": "blocks"},), expected="question 2 about ferrets")
     assert chat.history()[3].text == "blocks"
@@ -180,7 +172,7 @@ def test_of_many_edits_with_one_expectation_one_is_made(chat):
 
     def edit(number: int) -> None:
         start.wait()
-        with suppress(MessageChangedError):
+        with suppress(errors.MessageChangedError):
             made.append(chat.edit("u1", f"by {number}", expected=seen))
 
     with ThreadPoolExecutor(8) as pool:
@@ -202,7 +194,7 @@ def test_a_message_is_deleted_by_its_id_or_its_place(store, chat):
     assert store.sessions(user_id="ada")[0].messages == 4
     for place in ("a1", "none", 4, -5, True, None, 1.5):
         for verb in (partial(chat.edit, content="x"), chat.delete_message):
-            with pytest.raises(UnknownMessageError) as refused:
+            with pytest.raises(errors.UnknownMessageError) as refused:
                 verb(place)
             assert "history" in refused.value.hint
     assert texts(chat) == left
@@ -216,10 +208,10 @@ def test_ids_of_another_scope_name_nothing_here(chat):
         other.withdraw(["u2"])
         for place in ("u3", 2):
             for verb in (partial(other.edit, content="changed"), other.delete_message, other.fork):
-                with pytest.raises(UnknownMessageError):
+                with pytest.raises(errors.UnknownMessageError):
                     verb(until=place) if verb == other.fork else verb(place)
         assert other.withdraw(["u3"]) == []
-    with pytest.raises(InvalidScopeError):
+    with pytest.raises(errors.InvalidScopeError):
         chat.fork(session_id="tuesday")
     assert chat.history() == before
     chat.edit("u1", "changed", erase=True)
@@ -251,10 +243,10 @@ def test_a_fork_has_the_same_messages_and_goes_its_own_way(store, chat):
     part = chat.fork(until="a1", session_id="other")
     assert (part.session_id, texts(part)) == ("other", texts(chat)[:3])
     assert texts(chat.fork(until=-2)) == texts(chat)[:-1]
-    with pytest.raises(InvalidScopeError, match="exists"):
+    with pytest.raises(errors.InvalidScopeError, match="exists"):
         chat.fork(session_id="other")
     for refused in (partial(chat.fork, until="none"), store.chat(user_id="ada", session_id="unknown").fork):
-        with pytest.raises(UnknownMessageError):
+        with pytest.raises(errors.UnknownMessageError):
             refused()
     part.add_messages(Message("user", str(number)) for number in range(1203))
     assert texts(part.fork(until=1100)) == texts(part)[:1101], "page by page"

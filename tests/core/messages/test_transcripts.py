@@ -15,8 +15,7 @@ from sql import LOUIS, SHARDS, texts
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Chat, MaxRounds, Memory, Message, Scope
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, InvalidScopeError, MessageTypeError
+from memlayer_core import Chat, MaxRounds, Memory, Message, Scope, errors
 from memlayer_core.messages import flow, reads, writes
 from memlayer_core.messages.model import Batch
 from memlayer_core.testing import NOON
@@ -122,9 +121,9 @@ def test_a_message_of_a_known_id_is_not_put_a_second_time_and_a_set_is_whole_or_
         lambda: lists.insert_into_list("k", known, 0),
         lambda: lists.add_to_list("k", known, part="archived"),
     ):
-        with pytest.raises(InvalidMessageError, match="already"):
+        with pytest.raises(errors.InvalidMessageError, match="already"):
             put()
-    with pytest.raises(MessageTypeError):
+    with pytest.raises(errors.MessageTypeError):
         lists.replace_list("k", [Message("user", "fine"), "no message"])
     assert said(lists.list_messages("k")) == "a b"
     assert kept_apart(store) == []
@@ -161,9 +160,8 @@ def test_a_long_archived_part_is_remembered_as_an_episode_once_and_a_short_one_i
     store = open_with(Tuned(index_delay=3600, durability="normal"), model=model)
     lists = Lists(store, user_id="ada")
     for key, archived in (("k", 5), ("short", 3)):
-        lists.add_to_list(
-            key, [Message("user", f"I visited the town number {n} in Latvia") for n in range(6)]
-        )
+        towns = [f"I visited the town number {n} in Latvia" for n in range(6)]
+        lists.add_to_list(key, [Message("user", text) for text in towns])
         lists.archive_list(key, archived)
     store.flush()
     (first,) = store.records(user_id="ada", type="episodic")
@@ -196,7 +194,7 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
         chat.resync(talk(told), replace="nothing")
     assert said(chat.history()) == f"a b c d e f between {words} x y z w"
     assert kept_apart(store) == []
-    with pytest.raises(MessageTypeError):
+    with pytest.raises(errors.MessageTypeError):
         chat.resync(["text"], replace="nothing")
 
 
@@ -228,17 +226,17 @@ def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
 def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists) -> None:
     a = talk("a")
     for key in ("a\0b", None):
-        with pytest.raises(InvalidScopeError):
+        with pytest.raises(errors.InvalidScopeError):
             lists.add_to_list(key, a)
     for wrong in (True, "0", 1.0, 2**40, -(2**40)):
         for refused in (lists.archive_list, lists.take_from_list):
-            with pytest.raises(InvalidLimitError):
+            with pytest.raises(errors.InvalidLimitError):
                 refused("k", wrong)
-        with pytest.raises(InvalidLimitError):
+        with pytest.raises(errors.InvalidLimitError):
             lists.insert_into_list("k", a, wrong)
-        with pytest.raises(InvalidLimitError):
+        with pytest.raises(errors.InvalidLimitError):
             lists.list_messages("k", limit=wrong)
-    with pytest.raises(InvalidScopeError):
+    with pytest.raises(errors.InvalidScopeError):
         Lists(store, user_id=None, agent_id="").add_to_list("k", a)
     assert lists.keys() == []
 

@@ -10,8 +10,7 @@ import pytest
 from growth import cost
 from hypothesis import example, given, strategies as st
 
-from memlayer_core import Message, ToolCall
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import Message, ToolCall, errors
 from memlayer_core.message import Raw
 from memlayer_core.messages.preview import ELLIPSIS, truncate_arguments, truncate_message, truncate_text
 from memlayer_core.models.tokens import is_document
@@ -228,7 +227,7 @@ def test_a_processor_of_the_users_own_is_asked_for_long_texts_only_and_what_it_l
     def slow(text: str, characters: int) -> str:
         raise TimeoutError("the model is slow")
 
-    with pytest.raises(ConfigurationError, match="coroutine") as caught:
+    with pytest.raises(errors.ConfigurationError, match="coroutine") as caught:
         truncate_message(message(), 50, partial(wait))
     assert "async" in caught.value.hint
     with pytest.raises(TimeoutError, match="slow"):

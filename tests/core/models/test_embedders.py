@@ -36,10 +36,9 @@ from llama_index.core.embeddings import MockEmbedding
 from pydantic import Field
 from refusals import refused
 from tuned import Tuned
-from waiting import wait_for
+from waiting import heard, wait_for
 
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError, EmbedderError
+from memlayer_core import Memory, errors
 from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models import embed, multilingual
 from memlayer_core.models.embed import query_vector, resolve_embedder
@@ -238,12 +237,12 @@ class TestTheChoice:
             ("auto", MINILM, ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing")),
             ("minilm", None, ('embedder="hashing"',)),
         ):
-            hint = refused(EmbedderError, None, resolve, choice, recorded=recorded)
+            hint = refused(errors.EmbedderError, None, resolve, choice, recorded=recorded)
             assert [way for way in ways if way not in hint] == []
         put_minilm()
         for recorded in (HASHING, MINILM):
             assert resolve("auto", recorded=recorded).identity == recorded
-        hint = refused(ConfigurationError, "langchain:a", resolve, "auto", recorded="langchain:a.B:c")
+        hint = refused(errors.ConfigurationError, "langchain:a", resolve, "auto", recorded="langchain:a.B:c")
         assert "memlayer reindex" in hint
         assert caplog.records == []
 
@@ -252,7 +251,7 @@ class TestTheChoice:
             return [[1.0]] * len(texts)
 
         for wrong in ("openai:ada", None, HashingEmbedder, embed_later):
-            refused(ConfigurationError, None, resolve, wrong)
+            refused(errors.ConfigurationError, None, resolve, wrong)
 
     def test_choosing_imports_neither_a_model_nor_a_framework(self):
         code = (
@@ -328,7 +327,7 @@ class TestMiniLM:
 
     def test_damaged_files_are_an_error_that_names_the_folder_of_the_moments_home(self, home):
         put_minilm()
-        with pytest.raises(EmbedderError, match="cannot be run") as caught:
+        with pytest.raises(errors.EmbedderError, match="cannot be run") as caught:
             resolve("minilm").embed(["a"])
         assert str(folder()) in str(caught.value)
         assert "Delete that folder" in caught.value.hint
@@ -462,7 +461,7 @@ class TestOthers:
         assert np.allclose(both_vectors(embedder, "abc", "abc"), [np.array([3, 1]) / math.sqrt(10)] * 2)
         broken = resolve(lambda texts: 1 / 0)
         assert broken.embed([]) == [], "no text calls nothing"
-        with pytest.raises(EmbedderError, match="raised ZeroDivisionError") as caught:
+        with pytest.raises(errors.EmbedderError, match="raised ZeroDivisionError") as caught:
             broken.embed(["a"])
         assert caught.value.retryable
 
@@ -481,7 +480,7 @@ class TestOthers:
             (None, "not a list of vectors"),
         ):
             wrong = SimpleNamespace(identity="wrong-v1", embed=lambda _, given=answer: given, embed_query=len)
-            refused(EmbedderError, f"wrong-v1.*{said}", resolve(wrong).embed, ["a", "b"])
+            refused(errors.EmbedderError, f"wrong-v1.*{said}", resolve(wrong).embed, ["a", "b"])
 
     def test_zeros_for_an_empty_text_become_a_unit_vector_and_large_numbers_are_scaled(self):
         embedder = resolve(lambda texts: [[0.0, 0.0], [3e300, 4e300], [3e-300, 4e-300]])
@@ -503,9 +502,8 @@ class TestMultilingual:
         assert abs(np.linalg.norm(vector) - 1) < 1e-4
 
     def test_a_lone_surrogate_is_mended_and_a_text_without_a_letter_or_digit_is_near_nothing(self):
-        *nothing, text, broken = self.embedder.embed(
-            ["", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
-        )
+        texts = ["", "?!", "👍", "I live in Rome", "I live in Rome \ud800"]
+        *nothing, text, broken = self.embedder.embed(texts)
         assert broken @ text > 0.7
         assert all(np.array_equal(one, nothing[0]) for one in nothing)
         assert abs(nothing[0] @ text) < 0.15
@@ -543,9 +541,9 @@ class TestMultilingual:
             assert resolve("auto").identity == multilingual.IDENTITY == "use-multilingual-v3-0.2.1"
             assert resolve("auto", recorded=made_with).identity == made_with
             put_minilm()
-        refused(ConfigurationError, r"0\.1\.0", resolve, "auto", recorded="use-multilingual-v3-0.1.0")
+        refused(errors.ConfigurationError, r"0\.1\.0", resolve, "auto", recorded="use-multilingual-v3-0.1.0")
         monkeypatch.setattr(multilingual, "is_present", lambda: False)
-        hint = refused(EmbedderError, None, resolve, "auto", recorded=multilingual.IDENTITY)
+        hint = refused(errors.EmbedderError, None, resolve, "auto", recorded=multilingual.IDENTITY)
         assert "memlayer-core[multilingual]" in hint
 
 
@@ -577,13 +575,12 @@ def test_a_question_that_comes_again_is_not_asked_again_as_long_as_it_works(do, 
     with pytest.raises(ValueError, match="read-only"):
         vector[0] = 1
     embedder.failing = lambda _: True
-    heard = []
-    memory.listen(heard.append)
+    events = heard(memory)
     ask("when?", "my parrot")  # a failure is not kept, and what was known is no sign that it works again
-    assert [type(event) for event in heard] == [ProblemBegan]
+    assert [type(event) for event in events] == [ProblemBegan]
     embedder.failing = lambda _: False
     assert ask("my parrot", "my parrot") == ["my parrot", "when?", "my parrot", "my parrot"]
-    assert [type(event) for event in heard] == [ProblemBegan, ProblemEnded]
+    assert [type(event) for event in events] == [ProblemBegan, ProblemEnded]
     embedder.failing = "a text".__eq__
     memory.chat(user_id="ada").add("user", "a text")  # in the background
     wait_for(lambda: memory.admin.status().problems)

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter
-from memlayer_core.errors import InvalidFilterError
+from memlayer_core import Memory, Message, RecallFilter, errors
 
 pytestmark = pytest.mark.each_database
 
@@ -192,7 +191,7 @@ def test_a_filter_that_cannot_be_used_is_refused_with_what_to_do(memory) -> None
         (RecallFilter(metadata=["apollo"]), "`metadata` must be a mapping"),
     ):
         for verb in (partial(memory.search, user_id="ada"), chat.recall, chat.context):
-            with pytest.raises(InvalidFilterError) as refused:
+            with pytest.raises(errors.InvalidFilterError) as refused:
                 verb("kayak?", filter=wrong)
             assert named in str(refused.value)
             assert refused.value.hint

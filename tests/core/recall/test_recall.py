@@ -15,8 +15,7 @@ from hypothesis import given, strategies as st
 from refusals import refused
 from tuned import Tuned
 
-from memlayer_core import Chat, Context, Memory, Message, ToolCall
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
+from memlayer_core import Chat, Context, Memory, Message, ToolCall, errors
 from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import pack
@@ -185,13 +184,9 @@ def test_what_this_store_told_stays_in_the_history_and_is_not_indexed_again(memo
 
 def test_a_model_that_repeats_its_memory_is_told_no_more_in_the_fifth_session(memory) -> None:
     asked = "Where is my boat, and what is it called?"
+    boat = ("My boat lies in Bergen since May.", "It is called Albatross, after my aunt's.")
     for way in ("whole blocks", "lines", "words"):
-        said(
-            memory,
-            "My boat lies in Bergen since May.",
-            "It is called Albatross, after my aunt's.",
-            user_id=way,
-        )
+        said(memory, *boat, user_id=way)
         facts: list[list[str]] = []
         for number in range(5):
             chat = said(memory, asked, session_id=f"s{number}", user_id=way)
@@ -199,9 +194,8 @@ def test_a_model_that_repeats_its_memory_is_told_no_more_in_the_fifth_session(me
             some = [one for one in recall.splitlines() if one.startswith("- ")]
             facts.append([one for one in some if asked not in one])
             words = " ".join(one.partition("] ")[2] for one in some)
-            chat.add(
-                "assistant", {"whole blocks": recall, "lines": "\n".join(some), "words": words}[way] or "?"
-            )
+            ways = {"whole blocks": recall, "lines": "\n".join(some), "words": words}
+            chat.add("assistant", ways[way] or "?")
             memory.flush()
         assert len(facts[0]) == 2
         assert facts == facts[:1] * 5
@@ -431,10 +425,10 @@ def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
     assert len(chat.recall(WALK, limit=1)) == 1
     assert chat.recall(WALK, token_limit=1) == ()
     for asked, more, problem in (
-        (WALK, {"limit": 0}, InvalidLimitError),
-        (WALK, {"token_limit": 0}, InvalidLimitError),
-        (WALK, {"exclude": ["text"]}, MessageTypeError),
-        (None, {}, InvalidMessageError),
+        (WALK, {"limit": 0}, errors.InvalidLimitError),
+        (WALK, {"token_limit": 0}, errors.InvalidLimitError),
+        (WALK, {"exclude": ["text"]}, errors.MessageTypeError),
+        (None, {}, errors.InvalidMessageError),
     ):
         refused(problem, None, chat.recall, asked, **more)
 

@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 from refusals import refused
 from tuned import Tuned
 
-from memlayer_core import Memory, Message, RecallFilter
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import Memory, Message, RecallFilter, errors
 from memlayer_core.recall.search import RERANKED
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
@@ -204,7 +203,7 @@ def test_whether_anything_is_told_the_ranking_decides_and_what_is_told_the_reran
 
 def test_what_is_no_reranker_is_refused_with_what_to_pass() -> None:
     for wrong in ("cohere", Judge, object()):
-        hint = refused(ConfigurationError, "is not a reranker", Memory.in_memory, reranker=wrong)
+        hint = refused(errors.ConfigurationError, "is not a reranker", Memory.in_memory, reranker=wrong)
         assert "docs/search.md" in hint
 
 

@@ -25,14 +25,8 @@ from memlayer_core.messages import writes as messages_writes
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs, outbox, postgres, vectors
 
-SETTINGS = Tuned(
-    index_delay=0,
-    index_batch=4,
-    exact_scan_limit=0,
-    lease_seconds=1,
-    durability="normal",
-    chroma_collections=1,
-)
+AT_ONCE = Tuned(index_delay=0, exact_scan_limit=0, durability="normal")
+SETTINGS = AT_ONCE.replace(index_batch=4, lease_seconds=1, chroma_collections=1)
 
 
 def die() -> None:

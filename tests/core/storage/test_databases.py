@@ -15,8 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import event, text
 from waiting import wait_for
 
-from memlayer_core import Memory, Settings
-from memlayer_core.errors import ConfigurationError, StoreClosedError, StoreError, StoreUnavailableError
+from memlayer_core import Memory, Settings, errors
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.messages.model import Batch
 from memlayer_core.scope import Scope
@@ -84,15 +83,15 @@ URLS = {
 
 def test_what_cannot_be_opened_says_what_would_and_no_password(tmp_path: Path) -> None:
     for url, problem in URLS.items():
-        with pytest.raises(ConfigurationError, match=problem) as refused:
+        with pytest.raises(errors.ConfigurationError, match=problem) as refused:
             Memory.open(database_url=url)
         assert "postgresql+psycopg://" in refused.value.hint
-    with pytest.raises(StoreUnavailableError) as away:
+    with pytest.raises(errors.StoreUnavailableError) as away:
         Memory.open(database_url="postgresql+psycopg://me:hunter2@127.0.0.1:1/none", embedder="hashing")
     assert away.value.retryable
     assert "hunter2" not in str(away.value)
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ConfigurationError, match="cannot be written"):
+    with pytest.raises(errors.ConfigurationError, match="cannot be written"):
         Memory.open(tmp_path / "file" / "memory", embedder="hashing")
 
 
@@ -153,7 +152,7 @@ def test_whatever_ends_a_shared_commit_is_raised_to_everybody_and_later_writes_w
 
     say("before")
     lost, ended = written_together(database, lambda: say("lost"), lambda: database.write(end))
-    with pytest.raises(StoreUnavailableError, match="try again"):
+    with pytest.raises(errors.StoreUnavailableError, match="try again"):
         lost.result()
     with pytest.raises(Ended):
         ended.result()
@@ -185,11 +184,11 @@ def test_a_memory_that_nobody_closed_is_let_go_of_by_the_thread_that_writes(open
     database, thread = memory.runtime.db, memory.runtime.db._writer._thread
     memory.itself = memory  # garbage that only the collector finds
     del memory
-    with suppress(StoreError):
+    with suppress(errors.StoreError):
         database.write(lambda _: gc.collect())
     thread.join(20)
     assert not thread.is_alive()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         database.write(lambda _: None)
     (message,) = open_at().chat(user_id="louis", session_id="s").history()
     assert message.text == "kept"

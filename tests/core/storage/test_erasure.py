@@ -20,8 +20,7 @@ from sqlalchemy import Connection, inspect, text
 from tuned import Tuned
 from waiting import heard, wait_for
 
-from memlayer_core import Memory, Message
-from memlayer_core.errors import FlushTimeoutError
+from memlayer_core import Memory, Message, errors
 from memlayer_core.events import ProblemBegan, WordsRepaired
 from memlayer_core.items.model import DropItem, PutItem
 from memlayer_core.scope import Scope
@@ -280,9 +279,8 @@ def test_what_one_process_deleted_the_next_one_erases_and_it_comes_by_itself(
 ) -> None:
     memory = open_at("store", settings=NEVER)
     with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as other:
-        other.execute(
-            "SELECT count(*) FROM memlayer_messages"
-        ).fetchall()  # the log stays when a memory is closed
+        # Now the log stays when a memory is closed.
+        other.execute("SELECT count(*) FROM memlayer_messages").fetchall()
         forget_secret(memory)
         memory.close()
         assert traces(tmp_path, *words(GONE))
@@ -303,7 +301,7 @@ def test_a_reader_that_holds_the_log_is_a_complaint_until_it_lets_go(open_at, tm
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM memlayer_messages").fetchall()
         memory.forget("ada")
-        with pytest.raises(FlushTimeoutError, match="a reader holds it"):
+        with pytest.raises(errors.FlushTimeoutError, match="a reader holds it"):
             memory.flush(1.0)
         assert "log" in memory.admin.status().problems["erasure"]
         assert [one.source for one in problems] == ["erasure"]

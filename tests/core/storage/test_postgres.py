@@ -17,8 +17,7 @@ from sqlalchemy.pool import NullPool, Pool
 from tuned import Tuned
 from waiting import wait_for
 
-from memlayer_core import Context, Memory, Message
-from memlayer_core.errors import StoreError, StoreUnavailableError
+from memlayer_core import Context, Memory, Message, errors
 from memlayer_core.storage.database import Database, ensure_tables, open_database
 from memlayer_core.storage.statements import Statement
 from memlayer_core.storage.tables import meta
@@ -165,10 +164,10 @@ def test_what_breaks_before_its_commit_is_done_again_and_what_breaks_in_it_is_to
     run(lambda: database.write(broken, "note 2", look=True))
     assert runs == ["note 2"] * 2
     runs.clear()
-    with pytest.raises(StoreUnavailableError, match="could not be reached"):
+    with pytest.raises(errors.StoreUnavailableError, match="could not be reached"):
         run(lambda: database.write(broken, "note 3", look=False))
     assert runs == ["note 3"]
-    with pytest.raises(StoreError, match="UniqueViolation"):  # which shows at the commit
+    with pytest.raises(errors.StoreError, match="UniqueViolation"):  # which shows at the commit
         run(lambda: database.write(twice))
     assert run(lambda: names(database)) == {"note 1", "note 2"}
 
@@ -193,7 +192,7 @@ def test_a_connection_is_not_tested_a_snapshot_ends_with_its_read_and_an_error_s
     def wrong(connection: Connection) -> None:
         Statement(text("SELECT 1 / 0")).all(connection, {})
 
-    for work, error in ((fails, LookupError), (wrong, StoreError), (fails, LookupError)):
+    for work, error in ((fails, LookupError), (wrong, errors.StoreError), (fails, LookupError)):
         with pytest.raises(error):
             database.read(work)
     assert names(database) == {"note 1"}
@@ -236,4 +235,4 @@ def test_connections_that_are_cut_at_any_moment_raise_our_errors_alone(postgres_
     finally:
         event.remove(Pool, "checkout", close_some)
     assert raised, "the connections were not cut"
-    assert {type(problem) for problem in raised} == {StoreUnavailableError}
+    assert {type(problem) for problem in raised} == {errors.StoreUnavailableError}

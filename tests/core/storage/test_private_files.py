@@ -10,8 +10,7 @@ import pytest
 from command_line import run
 from tuned import Tuned
 
-from memlayer_core import Memory
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import Memory, errors
 
 SETTINGS = Tuned(index_delay=0.0, durability="normal", exact_scan_limit=0)
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="other systems have no such modes")
@@ -70,7 +69,7 @@ def test_a_url_is_no_directory_and_its_password_is_not_repeated(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     for url, hint in URLS.items():
         for place in (url, Path(url)):
-            with pytest.raises(ConfigurationError) as refused:
+            with pytest.raises(errors.ConfigurationError) as refused:
                 Memory.open(place)
             assert hint in refused.value.hint
             assert "p4ssw0rd" not in f"{refused.value} {refused.value.hint}"

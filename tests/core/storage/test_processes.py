@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Memory
-from memlayer_core.errors import FlushTimeoutError, StoreClosedError
+from memlayer_core import Memory, errors
 from memlayer_core.storage import sqlite
 
 SETTINGS = Tuned(index_delay=0, exact_scan_limit=0, lease_seconds=1, durability="normal")
@@ -113,7 +112,7 @@ def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at) -> N
 @warns
 def test_a_memory_in_memory_says_that_it_does_not_survive_a_fork(memory) -> None:
     def is_refused() -> bool:
-        with pytest.raises(StoreClosedError):
+        with pytest.raises(errors.StoreClosedError):
             memory.chat(user_id="u", session_id="s").add("user", "from the child")
         return True
 
@@ -149,7 +148,7 @@ def test_what_a_killed_process_had_in_hand_is_taken_over_at_once(place) -> None:
             return "They spoke of pears, again and again, six times in all."
 
         with Memory.open(**place, embedder="hashing", summarizer=write) as memory:
-            with pytest.raises(FlushTimeoutError):
+            with pytest.raises(errors.FlushTimeoutError):
                 memory.flush(2)
             assert not asked
             child.send_signal(signal.SIGKILL)  # it is not waited for: nobody has buried it

@@ -8,15 +8,7 @@ from io import StringIO
 import pytest
 from scripted_summarizer import Scripted
 
-from memlayer_core import Message, Settings
-from memlayer_core.errors import (
-    ConfigurationError,
-    InvalidLimitError,
-    InvalidMessageError,
-    MessageTypeError,
-    ModelError,
-    StoreClosedError,
-)
+from memlayer_core import Message, Settings, errors
 
 TALK = [
     Message("system", "Be brief, says the operator of Fanø."),
@@ -35,20 +27,20 @@ QUIET = Settings(durability="normal")
 def test_without_a_model_by_a_closed_memory_and_with_bad_input_it_is_refused(opened) -> None:
     memory, model = opened(None), Model()
     for given, more, problem in (
-        (["text"], {}, MessageTypeError),
-        (Message("user", "alone"), {}, MessageTypeError),
-        (TALK, {"token_limit": 0}, InvalidLimitError),
-        (TALK, {"previous": None}, InvalidMessageError),
+        (["text"], {}, errors.MessageTypeError),
+        (Message("user", "alone"), {}, errors.MessageTypeError),
+        (TALK, {"token_limit": 0}, errors.InvalidLimitError),
+        (TALK, {"previous": None}, errors.InvalidMessageError),
     ):
         with pytest.raises(problem) as raised:
             opened(model).summarize(given, **more)
         assert raised.value.hint
     assert model.prompts == []
-    with pytest.raises(ConfigurationError) as refused:
+    with pytest.raises(errors.ConfigurationError) as refused:
         memory.summarize(TALK)
     assert "model=" in refused.value.hint
     memory.close()
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(errors.StoreClosedError):
         memory.summarize(TALK)
 
 
@@ -69,7 +61,7 @@ def test_what_is_no_summary_is_asked_for_again_and_then_an_error_and_what_was_pa
     assert [cost.calls for cost in memory.admin.costs()] == [2]
     for answers, calls in ((("", TimeoutError()), 2), (["They talked. " * 400] * 2, 2)):
         memory = opened(Model(*answers))
-        with pytest.raises(ModelError) as failed:
+        with pytest.raises(errors.ModelError) as failed:
             memory.summarize(TALK, token_limit=100)
         assert failed.value.hint
         assert [cost.calls for cost in memory.admin.costs()] == [calls]

@@ -11,11 +11,11 @@ import scripted_summarizer
 from clock import set_ahead
 from scripted_summarizer import MORE, NAMES, honest, rounds, talk
 from sqlalchemy import text
+from waiting import heard
 
 from langchain_memlayer import MemlayerChatMessageHistory
 from llamaindex_memlayer import MemlayerMemory
-from memlayer_core import Chat, Memory, Message, ToolCall
-from memlayer_core.errors import ConfigurationError, FlushTimeoutError, StoreUnavailableError
+from memlayer_core import Chat, Memory, Message, ToolCall, errors
 from memlayer_core.events import ProblemBegan, SummaryRefused, SummaryWritten
 from memlayer_core.facts import writes as records_writes
 from memlayer_core.messages import reads as messages_reads
@@ -200,8 +200,7 @@ def move(memory: Memory, chat: Chat, first: int) -> int:
 def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at_most(opened) -> None:
     model = Scripted()
     memory = opened(model, episodes=False)
-    refused: list[SummaryRefused] = []
-    memory.listen(lambda event: refused.append(event) if isinstance(event, SummaryRefused) else None)
+    refused = heard(memory, SummaryRefused)
     chat = talk(memory, ENOUGH)
     (old,), calls = chat.summary(), len(model.prompts)
     model.then = copied
@@ -251,14 +250,14 @@ def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice
         if crashes:
             return real(*args)
         crashes.append(name)
-        raise StoreUnavailableError("the power went out", hint="Wait.")
+        raise errors.StoreUnavailableError("the power went out", hint="Wait.")
 
     model = Scripted()
     memory = opened(model)
     chat = owed(memory, name)
     monkeypatch.setattr(owner, name, crashing)
     monkeypatch.setattr("memlayer_core.worker._IDLE", 0.01)
-    with pytest.raises(FlushTimeoutError):
+    with pytest.raises(errors.FlushTimeoutError):
         memory.flush(1)
     assert memory.admin.costs() == []
     worker = memory._resources.worker._owner
@@ -323,10 +322,8 @@ def test_words_that_were_taken_back_are_gone_at_once_and_their_summary_and_episo
         known = [*chat.summary(all_versions=True), *records, *memory.search("Bela555", user_id="louis")]
         return [one.text for one in known if "Bela555" in one.text]
 
-    assert {one.session_id for one in memory.records(user_id="louis") if "Bela555" in one.text} == {
-        "s",
-        "past",
-    }
+    with_it = {one.session_id for one in memory.records(user_id="louis") if "Bela555" in one.text}
+    assert with_it == {"s", "past"}
     assert any("Bela555" in one.text for one in chat.summary(all_versions=True))
     for one in (chat, past):
         take_back(one, "m0", "m1")
@@ -399,8 +396,7 @@ def test_nothing_is_left_of_a_session_that_is_cleared_or_forgotten(opened) -> No
 def test_a_model_that_does_not_answer_is_tried_again_and_one_that_stays_away_when_more_is_due(opened) -> None:
     model = Scripted(TimeoutError("no answer in 60 s"), RuntimeError("429: rate limit reached"))
     memory = opened(model, job_attempts=3, episodes=False)
-    events: list = []
-    memory.listen(events.append)
+    events = heard(memory)
     chat = talk(memory, ENOUGH)
     (first,) = chat.summary()
     assert memory.admin.costs()[0].calls == len(model.prompts)
@@ -496,7 +492,7 @@ def test_summarizer_and_extractor_win_over_the_one_model_and_what_is_no_model_is
         assert memory.runtime.summarizer is None
         assert memory.admin.status().without_model.startswith("No model: no summaries, no episodes. ")
     for name, value in (("model", "off"), ("summarizer", 3), ("extractor", "off")):
-        with pytest.raises(ConfigurationError) as refused:
+        with pytest.raises(errors.ConfigurationError) as refused:
             Memory.in_memory(**{name: value})
         assert refused.value.hint
 

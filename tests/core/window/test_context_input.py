@@ -8,8 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from memlayer_core import MemlayerError, Message, ToolCall
-from memlayer_core.errors import InvalidLimitError, InvalidMessageError, MessageTypeError
+from memlayer_core import MemlayerError, Message, ToolCall, errors
 from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
 from tests.conftest import offload_id
 
@@ -54,7 +53,7 @@ def test_a_limit_below_one_or_of_another_kind_and_an_unknown_policy_are_refused(
             policies = kind(wrong), [MaxRounds(2), kind(wrong)], {name: wrong}
             limited += [(name, {"policy": policy}, wrong) for policy in policies]
     for name, given_as, wrong in limited:
-        with pytest.raises(InvalidLimitError) as caught:
+        with pytest.raises(errors.InvalidLimitError) as caught:
             chat.context(**given_as)
         refused(caught, f"`{name}` must be a whole number of at least 1", repr(wrong))
     for wrong, named in (
@@ -62,7 +61,7 @@ def test_a_limit_below_one_or_of_another_kind_and_an_unknown_policy_are_refused(
         ({"rounds": 4}, "'rounds'"),
         (MaxRounds, "Max"),
     ):
-        with pytest.raises(InvalidLimitError) as caught:
+        with pytest.raises(errors.InvalidLimitError) as caught:
             chat.context(policy=wrong)
         refused(caught, "unknown policy", named)
         assert all(name in caught.value.hint for name in ("max_tokens", "max_messages", "max_rounds"))
@@ -89,7 +88,7 @@ NOT_STORED = (
 @pytest.mark.requirement("F13", "F18")
 def test_temporary_messages_that_could_not_be_stored_are_refused_all_together(chat, refused) -> None:
     for wrong in NOT_STORED:
-        with pytest.raises((InvalidMessageError, MessageTypeError)) as caught:
+        with pytest.raises((errors.InvalidMessageError, errors.MessageTypeError)) as caught:
             chat.add_temporary(wrong)
         refused(caught)
 
@@ -119,17 +118,17 @@ def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory)
 def test_what_is_no_id_of_the_session_or_no_part_of_its_text_is_refused(store, chat, refused) -> None:
     for wrong in ("msg-x", "17", " msg-0", "msg--1", "msg-" + "1" * 19, None):
         for verb in (chat.reload, chat.reload_text):
-            with pytest.raises(InvalidMessageError) as caught:
+            with pytest.raises(errors.InvalidMessageError) as caught:
                 verb(wrong)
             refused(caught, "is not an id of an offloaded message")
             assert "msg-17" in caught.value.hint
     own = offload_id(chat, 1)
     for offset in (-1, 5, True, "0", None):
-        with pytest.raises(InvalidMessageError) as caught:
+        with pytest.raises(errors.InvalidMessageError) as caught:
             chat.reload_text(own, offset=offset)
         refused(caught, "`offset` must be a whole number from 0 to 4")
     for limit in NO_LIMITS:
-        with pytest.raises(InvalidLimitError) as caught:
+        with pytest.raises(errors.InvalidLimitError) as caught:
             chat.reload_text(own, token_limit=limit)
         refused(caught, "token_limit")
     assert (chat.reload(own).content, chat.reload_text(own, offset=4)) == ("hello", "o")
@@ -142,9 +141,8 @@ def test_what_is_no_id_of_the_session_or_no_part_of_its_text_is_refused(store, c
     chat.add("user", "for people's eyes", model_visible=False)
     for unknown in (offload_id(chat, -1), *foreign):
         for verb in (chat.reload, chat.reload_text):
-            with pytest.raises(
-                InvalidMessageError, match=f"this session has no message '{unknown}'"
-            ) as caught:
+            told = f"this session has no message '{unknown}'"
+            with pytest.raises(errors.InvalidMessageError, match=told) as caught:
                 verb(unknown)
             assert "its own session" in caught.value.hint
 

@@ -22,8 +22,7 @@ from promises import (
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.errors import InvalidLimitError
+from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.seams import Limits
 from memlayer_core.window.fit import limits
 from memlayer_core.window.model import Context
@@ -52,7 +51,7 @@ def a_session(memory: Memory, messages: list[Message], user_id: str = "", sessio
 def context_of(chat, limit, policy):
     try:
         return chat.context(token_limit=limit, policy=policy)
-    except InvalidLimitError as problem:
+    except errors.InvalidLimitError as problem:
         if "system message" not in str(problem):
             raise
         assume(False)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Chat, Memory, Message, RecallFilter, Scope, ToolCall
+from memlayer_core import Chat, Memory, Message, RecallFilter, Scope, ToolCall, errors
 from memlayer_core.chat import UserMemory
-from memlayer_core.errors import ConfigurationError, MessageTypeError
 from memlayer_core.message import TASK
 
 NOW = Tuned(index_delay=0, durability="normal", job_attempts=2, job_backoff=0.01, long_term_timeout=0.5)
@@ -98,7 +97,7 @@ def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(
     assert [one.role for one in ours.chat.history()] == ["user", "assistant"]
     assert coco in later.retrieve(Message("user", ASKED)) == later.retrieve(ASKED)
     assert other.retrieve(ASKED) == ""
-    with pytest.raises(MessageTypeError):
+    with pytest.raises(errors.MessageTypeError):
         later.record(["hello"])
 
 
@@ -171,7 +170,7 @@ def test_without_a_question_from_outside_it_is_not_asked(chat, service) -> None:
     filtered = chat.context(filter=RecallFilter(kinds=["record"]))
     assert service.asked == []
     assert "long_term_filtered" in {one.code for one in filtered.reasons}
-    with pytest.raises(ConfigurationError, match="long_term_memory"):
+    with pytest.raises(errors.ConfigurationError, match="long_term_memory"):
         Memory.in_memory(long_term_memory=service)
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, strategies as st
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Memory, Message, ToolCall
-from memlayer_core.errors import InvalidLimitError, MessageTypeError
+from memlayer_core import Memory, Message, ToolCall, errors
 
 PARROT = "My parrot is called Grillparzer"
 ASKED = Message("user", "How is my parrot called?")
@@ -187,11 +186,10 @@ def test_what_somebody_else_says_while_the_question_is_embedded_is_no_part_of_it
 
 @pytest.mark.requirement("L13", "L14")
 def test_what_cannot_be_stored_cannot_be_said(chat) -> None:
-    with pytest.raises(MessageTypeError):
+    with pytest.raises(errors.MessageTypeError):
         chat.context(pending=["hello"])
-    with pytest.raises(
-        InvalidLimitError, match=r"the system message alone needs \d+ tokens, of 20"
-    ) as caught:
+    told = r"the system message alone needs \d+ tokens, of 20"
+    with pytest.raises(errors.InvalidLimitError, match=told) as caught:
         chat.context(pending=[Message("system", "Be brief. " * 100)], token_limit=20)
     assert "Shorten the system message" in caught.value.hint
     assert chat.history() == []

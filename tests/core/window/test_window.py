@@ -150,10 +150,8 @@ def test_a_window_shrinks_step_by_step_and_each_step_is_told() -> None:
         assert picked.tokens <= limit or codes[-1] == "newest_turn_over_limit"
         assert window(entries, Limits(sum(entry.tokens for entry in entries)), shape=SHAPE).reasons == ()
     large = talked(*LARGE, *ROUND * 5, ("user", SMALL), ("assistant", 901), *ROUND)
-    for limit, offloaded in (
-        (1400, {900}),
-        (700, {900, 901}),
-    ):  # the new one only when the old was not enough
+    # The new one goes only when the old one was not enough.
+    for limit, offloaded in ((1400, {900}), (700, {900, 901})):
         picked = window(large, Limits(limit), shape=SHAPE)
         assert {one.tokens for one in picked.entries if one.position in picked.reductions} == offloaded
         assert picked.entries == tuple(large)
@@ -180,9 +178,8 @@ def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops
     shown = [entry for entry in entries if entry.position >= first]
     again = chosen(shown, limit, reserve=reserved, shape=shape)
     assert (again.entries, again.moves) == (shrinking.entries, False)
-    assert set(again.reductions) <= set(shrinking.reductions), (
-        "fewer, if a result without its call stood before"
-    )
+    # Fewer, if a result without its call stood before.
+    assert set(again.reductions) <= set(shrinking.reductions)
 
 
 def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> None:
@@ -267,10 +264,8 @@ def test_a_message_that_says_nothing_is_in_the_history_and_in_no_prompt(memory: 
 
 
 def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: Memory) -> None:
-    chat, image = (
-        memory.chat(user_id="u", session_id="s"),
-        {"type": "image", "url": "https://example.org/cat"},
-    )
+    chat = memory.chat(user_id="u", session_id="s")
+    image = {"type": "image", "url": "https://example.org/cat"}
     refusal, call = {"type": "refusal", "refusal": "No."}, ToolCall("c1", "look")
     said = (
         Message("user", (image,)),

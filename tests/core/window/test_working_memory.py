@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, runtime
-from memlayer_core.errors import ConfigurationError
+from memlayer_core import MaxMessages, MaxRounds, MaxTokens, Message, Settings, ToolCall, errors, runtime
 from memlayer_core.events import TemporaryDropped
 from memlayer_core.models.tokens import token_counter
 from memlayer_core.seams import Portion
@@ -186,20 +185,16 @@ def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None
 
     document = {"type": "file", "mime_type": "text/plain", "base64": CODE}
     long, question = "It rains in Tokyo. " * 100, Message("user", "and now?")
-    said = [
-        Message("user", long),
-        Message("assistant", "I see. " * 400),
-        Message("user", (document,)),
-        question,
-    ]
+    asked, answer = Message("user", long), Message("assistant", "I see. " * 400)
+    said = [asked, answer, Message("user", (document,)), question]
     assert told_with("plain", said)[0] == long
-    first, *others, asked = told_with("cutting", said, truncate_messages=True)
+    first, *others, last = told_with("cutting", said, truncate_messages=True)
     assert first == long[: 52 * 19].strip() + "…"
     assert all(len(one) <= 1000 for one in others)
-    assert asked == "and now?"
-    said, short = [Message("user", long), question], {"truncate_messages": True, "truncate_characters": 50}
+    assert last == "and now?"
+    said, short = [asked, question], {"truncate_messages": True, "truncate_characters": 50}
     assert told_with("own", said, lambda text, limit: "rain, Tokyo", **short) == ["rain, Tokyo", "and now?"]
-    with pytest.raises(ConfigurationError, match="returned"):
+    with pytest.raises(errors.ConfigurationError, match="returned"):
         told_with("number", said, lambda text, limit: 5, **short)
 
 

@@ -16,8 +16,7 @@ from tuned import Tuned
 from waiting import heard
 
 from examples import examples
-from memlayer_core import Memory
-from memlayer_core.errors import InputError
+from memlayer_core import Memory, errors
 from memlayer_core.events import StoreMaintained
 from memlayer_core.storage import jobs
 from memlayer_core.worker import enqueue_daily
@@ -154,7 +153,7 @@ def test_a_deleted_record_does_not_come_back_from_an_earlier_export(open_with) -
 
 
 def test_a_moment_must_be_one(memory) -> None:
-    with pytest.raises(InputError):
+    with pytest.raises(errors.InputError):
         memory.admin.maintain("tomorrow")
     day = datetime(2026, 5, 4, tzinfo=UTC)
     assert memory.admin.maintain(day.replace(tzinfo=None)).at == day
