@@ -67,12 +67,9 @@ _MANY = float("inf")
 
 def _doers(rt: Runtime) -> dict[JobKind, object]:
     """Return what does the kinds of jobs that not every process can do; None: another process does them."""
-    models: dict[JobKind, object] = {
-        "summarize": rt.summarizer,
-        "episode": rt.summarizer,
-        "learn": rt.extractor,
-    }
-    return models | {"record": rt.long_term} | dict.fromkeys(_OF_INDEX, rt.index)
+    doers: dict[JobKind, object] = {"summarize": rt.summarizer, "episode": rt.summarizer}
+    doers |= {"learn": rt.extractor, "record": rt.long_term}
+    return doers | dict.fromkeys(_OF_INDEX, rt.index)
 
 
 def _of_others(rt: Runtime) -> list[JobKind]:
@@ -253,7 +250,7 @@ class Worker:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._rt: Runtime | None = None
+        self._rt: Runtime  # `employ` gives it, before there is any work
         self._thread: threading.Thread | None = None
         self._model_threads: set[threading.Thread] = set()
         self._starting = threading.Lock()
@@ -279,9 +276,7 @@ class Worker:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the worker, since there is a job. A worker without a runtime, of a store that is only read, does nothing."""
-        if self._rt is None:
-            return
+        """Wake the worker, since there is a job."""
         self._wake.ring()
         if not self._started:
             with self._starting:
@@ -305,7 +300,6 @@ class Worker:
             FlushTimeoutError: Jobs are left after that time, or there was no progress for a minute.
             StoreUnavailableError: The store was removed while it was open.
         """
-        assert self._rt is not None
         pause = Bell()
         self._flushing.add(pause)
         try:
@@ -353,7 +347,6 @@ class Worker:
         If another process holds the index, nothing is done. Another process on the same server may do it for this one.
         """
         rt = self._rt
-        assert rt is not None
         if rt.index is None or not rt.index.acquire():
             return []
         self._rebuilt = []
@@ -372,7 +365,7 @@ class Worker:
         for thread in (*threads, *self._model_threads.copy()):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
-        if self._rt is not None and threads:
+        if threads:
             with suppress(errors.StoreUnavailableError):  # then the leases expire
                 self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), discount=1)
 
@@ -381,7 +374,6 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping.is_set():
             asked = self._wake.wait(_IDLE)
-            assert self._rt is not None
             rt = self._rt
             if asked:
                 self._hurry.wait(rt.settings.index_delay)  # more messages may come, for one batch
@@ -449,7 +441,7 @@ class Worker:
     @property
     def _owes_summaries(self) -> bool:
         rt = self._rt
-        return rt is not None and rt.summarizer is not None and rt.db.read(summaries.is_owed)
+        return rt.summarizer is not None and rt.db.read(summaries.is_owed)
 
     def _work_off(self, rt: Runtime) -> None:
         """Do jobs until none is ready.
