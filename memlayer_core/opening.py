@@ -203,9 +203,7 @@ class Resources:
             new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
         )
-        self._finalizer = weakref.finalize(
-            self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
-        )
+        self._finalizer = weakref.finalize(self, _close_all, self.worker, self.runtime, self.pid)
         self.worker.employ(self.runtime)
 
     def use_model(self, model: foreign.LanguageModelLike) -> None:
@@ -298,18 +296,18 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
+def _close_all(worker: Worker, rt: Runtime, pid: int) -> None:
     if os.getpid() != pid:
         return
     if threading.current_thread().name.startswith("memlayer-"):
         # The garbage collector may close a forgotten memory in one of its own threads, which would wait for itself.
-        threading.Thread(target=_close_all, args=(worker, threads, index, db, pid)).start()
+        threading.Thread(target=_close_all, args=(worker, rt, pid)).start()
         return
-    threads.close()
+    rt.threads.close()
     worker.close()
-    if index is not None:
-        index.close()
-    db.close()
+    if rt.index is not None:
+        rt.index.close()
+    rt.db.close()
 
 
 def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> VectorIndex | None:
