@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -570,15 +569,15 @@ class Worker:
         return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
 
     def _do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
-        """Do jobs, those of one kind together. If they fail together, each is tried alone."""
+        """Do jobs of one kind. If they fail together, each is tried alone."""
         lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
         for job in lost:
             self._fail(rt, job, "every attempt ended with its process")
-        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
-        for kind, some in groupby(left, key=lambda job: job.kind):
-            self._attempt(rt, kind, list(some))
+        if left := [job for job in jobs if job not in lost]:
+            self._attempt(rt, left)
 
-    def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+    def _attempt(self, rt: Runtime, jobs: list[Job]) -> None:
+        kind = jobs[0].kind
         try:
             with rt.telemetry.job(kind, len(jobs)):
                 self._step(rt, kind, jobs)
@@ -590,7 +589,7 @@ class Worker:
                 raise
             if len(jobs) > 1 and not isinstance(problem, errors.ModelError):
                 for job in jobs:  # one of them may be the cause: try each alone
-                    self._attempt(rt, kind, [job])
+                    self._attempt(rt, [job])
                 return
             reason = self._remember(problem)
             if isinstance(problem, errors.EmbedderError):
