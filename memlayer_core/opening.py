@@ -161,12 +161,13 @@ class Resources:
     ) -> None:
         settings = options.get("settings") or Settings()
         redactor, judge = options.get("redactor"), options.get("reranker")
-        service = options.get("long_term_memory")
+        service, patience = options.get("long_term_memory"), settings.long_term_timeout
 
         self.pid, self.directory = os.getpid(), place.directory
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
+        long_term = None if service is None else foreign.ForeignLongTermMemory(service, patience)
         reorders = None if judge is None else foreign.ForeignReranker(judge, settings.reranker_timeout)
         db, chosen, layout, index = _store(place, options, settings, reembed)
         self.store_id = layout.store_id
@@ -191,9 +192,7 @@ class Resources:
             summarizer=writer,
             extractor=reader,
             reranker=reorders,
-            long_term=None
-            if service is None
-            else foreign.ForeignLongTermMemory(service, settings.long_term_timeout),
+            long_term=long_term,
             temporaries=runtime.Temporaries(),
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,

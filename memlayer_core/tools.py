@@ -47,9 +47,8 @@ def check_mode(mode: object) -> None:
         ConfigurationError: It is not a `Mode`.
     """
     if mode not in get_args(Mode):
-        raise ConfigurationError(
-            f"unknown mode {repr_of(mode)}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
-        )
+        modes = ", ".join(map(repr, get_args(Mode)))
+        raise ConfigurationError(f"unknown mode {repr_of(mode)}", hint=f"Use one of {modes}.")
 
 
 class _Arguments(BaseModel):
