@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from memlayer_core import runtime
 from memlayer_core.errors import ConfigurationError, repr_of, require
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
@@ -193,7 +192,6 @@ class Resources:
             extractor=reader,
             reranker=reorders,
             long_term=long_term,
-            temporaries=runtime.Temporaries(),
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),

@@ -458,13 +458,13 @@ class Runtime(Journal):
         extractor: Reads facts in messages; None: another process may.
         reranker: Puts the best hits in its order; None: the ranking's stays.
         long_term: Another service that remembers users; None: memlayer itself does.
-        temporaries: The temporary messages.
         redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         new_id: Returns an id for a message that has none.
         secret: The store's own: it signs the blocks that a model sees.
         telemetry: What OpenTelemetry gets.
+        temporaries: The temporary messages.
         questions: The vectors of the last questions by digests of their texts. A vector is made of a text alone: whose question
             it was does not matter.
         warmup: Set while `warm` loads the embedder's model: questions do not wait for that.
@@ -486,13 +486,13 @@ class Runtime(Journal):
     extractor: LanguageModel | None
     reranker: Callable[[str, list[str]], Asking[list[float]]] | None
     long_term: LongTermService | None
-    temporaries: Temporaries
     redact: Callable[[str], str]
     truncate_with: Callable[[str, int], str]
     threads: Threads
     new_id: Callable[[], str]
     secret: str
     telemetry: Telemetry
+    temporaries: Temporaries = field(default_factory=Temporaries)
     questions: Newest[bytes, FloatVector] = field(default_factory=Newest)
     warmup: threading.Event = field(default_factory=threading.Event)
     at_work: threading.Event = field(default_factory=threading.Event)
