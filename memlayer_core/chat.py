@@ -627,13 +627,12 @@ class UserMemory:
 
 def _spoken(messages: Iterable[Message]) -> list[Message]:
     checked = check_messages(messages)
-    return [
-        one
-        if not one.tool_calls
-        else Message(one.role, one.content, name=one.name, created_at=one.created_at)
-        for one in checked
-        if one.role in {"user", "assistant"} and one.text.strip()
-    ]
+    said = [one for one in checked if one.role in {"user", "assistant"} and one.text.strip()]
+    return [_without_calls(one) if one.tool_calls else one for one in said]
+
+
+def _without_calls(message: Message) -> Message:
+    return Message(message.role, message.content, name=message.name, created_at=message.created_at)
 
 
 def recall_text(chat: Chat, hits: Hits, change: Callable[[str], str] = str) -> str:

@@ -592,15 +592,14 @@ def _of(*kinds: type) -> Callable[[Any], Any]:
 
 _listed = _of(list, tuple)
 _number = _of(int, float)
+_TIME = "a time in ISO 8601, such as `2026-05-04T09:30:00Z`"
 _CODECS: Mapping[object, Codec] = {
     str: Codec(_same, _of(str), "a string"),
     bool: Codec(_same, _of(bool), "true or false"),
     int: Codec(_same, _of(int), "a whole number"),
     float: Codec(_same, _number, "a number"),
     Mapping: Codec(_same, _of(Mapping), "a JSON object"),
-    datetime: Codec(
-        moment_to_json, datetime.fromisoformat, "a time in ISO 8601, such as `2026-05-04T09:30:00Z`"
-    ),
+    datetime: Codec(moment_to_json, datetime.fromisoformat, _TIME),
     timedelta: Codec(
         timedelta.total_seconds, lambda value: timedelta(seconds=_number(value)), "a number of seconds"
     ),

@@ -494,9 +494,8 @@ class Memory(Viewable):
             InvalidFilterError: The filter cannot be used.
         """
         scope = Scope(user_id, session_id, agent_id, tenant_id)
-        return self._drive(
-            recall_search.search(self.runtime, scope, query, limit, token_limit, roles, filter)
-        )
+        flow = recall_search.search(self.runtime, scope, query, limit, token_limit, roles, filter)
+        return self._drive(flow)
 
     asearch = async_drive(search)
     """Do `search` without blocking the event loop."""
@@ -1030,9 +1029,8 @@ def find_memory(store_id: str | None, path: str | None) -> Memory:
     """
     place = None if path is None else directory_at(path)
     with _lock:
-        places = {
-            memory.path: memory for memory in _memories if not memory.closed and memory.store_id == store_id
-        }
+        same = [memory for memory in _memories if not memory.closed and memory.store_id == store_id]
+    places = {memory.path: memory for memory in same}
     if place is not None and place in places:
         return places[place]
     if place is not None and (store_id is None or Memory.is_at(place)):

@@ -446,11 +446,8 @@ def check_message(message: object) -> Message:
             _require(False, name, what, value, hint)
     if message.metadata:
         json_value("metadata", message.metadata)
-    return (
-        message
-        if message.created_at is None
-        else replace(message, created_at=with_offset(message.created_at))
-    )
+    moment = message.created_at
+    return message if moment is None else replace(message, created_at=with_offset(moment))
 
 
 _require = partial(require, error=InvalidMessageError)

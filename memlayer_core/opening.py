@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from memlayer_core import runtime
 from memlayer_core.errors import ConfigurationError, repr_of, require
 from memlayer_core.events import EventBus, Health
 from memlayer_core.index import flow as index_flow
@@ -161,12 +160,13 @@ class Resources:
     ) -> None:
         settings = options.get("settings") or Settings()
         redactor, judge = options.get("redactor"), options.get("reranker")
-        service = options.get("long_term_memory")
+        service, patience = options.get("long_term_memory"), settings.long_term_timeout
 
         self.pid, self.directory = os.getpid(), place.directory
         health = Health(bus.emit)
         counter = token_counter(options.get("tokenizer", "auto"), health)
         writer, reader = _models(options, settings)
+        long_term = None if service is None else foreign.ForeignLongTermMemory(service, patience)
         reorders = None if judge is None else foreign.ForeignReranker(judge, settings.reranker_timeout)
         db, chosen, layout, index = _store(place, options, settings, reembed)
         self.store_id = layout.store_id
@@ -191,10 +191,7 @@ class Resources:
             summarizer=writer,
             extractor=reader,
             reranker=reorders,
-            long_term=None
-            if service is None
-            else foreign.ForeignLongTermMemory(service, settings.long_term_timeout),
-            temporaries=runtime.Temporaries(),
+            long_term=long_term,
             redact=redact,
             truncate_with=options.get("truncate_with") or truncate_text,
             threads=Threads(settings.async_threads),
@@ -203,9 +200,7 @@ class Resources:
             new_id=lambda: str(uuid.uuid4()),
             secret=layout.secret,
         )
-        self._finalizer = weakref.finalize(
-            self, _close_all, self.worker, self.runtime.threads, index, db, self.pid
-        )
+        self._finalizer = weakref.finalize(self, _close_all, self.worker, self.runtime, self.pid)
         self.worker.employ(self.runtime)
 
     def use_model(self, model: foreign.LanguageModelLike) -> None:
@@ -298,18 +293,18 @@ def directory_at(path: str | os.PathLike[str]) -> Path:
     return Path(path).expanduser().resolve()
 
 
-def _close_all(worker: Worker, threads: Threads, index: VectorIndex | None, db: Database, pid: int) -> None:
+def _close_all(worker: Worker, rt: Runtime, pid: int) -> None:
     if os.getpid() != pid:
         return
     if threading.current_thread().name.startswith("memlayer-"):
         # The garbage collector may close a forgotten memory in one of its own threads, which would wait for itself.
-        threading.Thread(target=_close_all, args=(worker, threads, index, db, pid)).start()
+        threading.Thread(target=_close_all, args=(worker, rt, pid)).start()
         return
-    threads.close()
+    rt.threads.close()
     worker.close()
-    if index is not None:
-        index.close()
-    db.close()
+    if rt.index is not None:
+        rt.index.close()
+    rt.db.close()
 
 
 def _index(db: Database, store_id: str, place: Place, *, is_asked: bool) -> VectorIndex | None:

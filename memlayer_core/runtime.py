@@ -66,9 +66,8 @@ Asking: TypeAlias = Generator[Ask[Any], Any, T]
 
 def drive(flow: Asking[T]) -> T:
     """Run a flow that asks services to its end, in this thread."""
-    step = _advance(flow, partial(next, flow), awaits=False)
-    assert isinstance(step, _End)
-    return step.value  # type: ignore[no-any-return]
+    _, result = _advance(flow, partial(next, flow), awaits=False)
+    return result  # type: ignore[no-any-return]
 
 
 async def adrive(flow: Asking[T], executor: Executor | None = None) -> T:
@@ -80,35 +79,29 @@ async def adrive(flow: Asking[T], executor: Executor | None = None) -> T:
     """
     context, resume = contextvars.copy_context(), partial(next, flow)
     while True:
-        step = await _hop(executor, context, partial(_advance, flow, resume, awaits=True), flow)
-        if isinstance(step, _End):
-            return step.value  # type: ignore[no-any-return]
-        assert step.acall is not None
+        acall, result = await _hop(executor, context, partial(_advance, flow, resume, awaits=True), flow)
+        if acall is None:
+            return result  # type: ignore[no-any-return]
         try:
             # A task sees what the flow has set in its context.
-            answer = await asyncio.create_task(_await(step.acall), context=context)
+            answer = await asyncio.create_task(_await(acall), context=context)
         except BaseException as problem:  # noqa: BLE001  (the flow raises it, a cancellation, too)
             resume = partial(flow.throw, problem)
         else:
             resume = partial(flow.send, answer)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The end of a flow, and what it returned."""
-
-    value: Any
-
-
-def _advance(flow: Asking[Any], resume: Callable[[], Ask[Any]], *, awaits: bool) -> Ask[Any] | _End:
-    """Go on to the flow's end, or to what is awaited in the event loop."""
+def _advance(
+    flow: Asking[Any], resume: Callable[[], Ask[Any]], *, awaits: bool
+) -> tuple[Callable[[], Awaitable[Any]] | None, Any]:
+    """Go on to what is awaited in the event loop, or to the flow's end: returns that call, or None and the flow's result."""
     while True:
         try:
             asked = resume()
         except StopIteration as done:
-            return _End(done.value)
+            return None, done.value
         if awaits and asked.acall is not None:
-            return asked
+            return asked.acall, None
         try:
             resume = partial(flow.send, asked.call())
         except BaseException as problem:  # noqa: BLE001  (the flow raises it)
@@ -342,9 +335,8 @@ class Temporaries:
 
         def is_within(scope: Scope) -> bool:
             is_below = reach.session_id is None or f"{scope.session_id}/".startswith(f"{reach.session_id}/")
-            return (
-                is_below and reach.agent_id in {None, scope.agent_id} and scope.namespace == reach.namespace
-            )
+            is_own = scope.namespace == reach.namespace and reach.agent_id in {None, scope.agent_id}
+            return is_below and is_own
 
         with self._lock:
             self._drop_recalls(is_within)
@@ -466,13 +458,13 @@ class Runtime(Journal):
         extractor: Reads facts in messages; None: another process may.
         reranker: Puts the best hits in its order; None: the ranking's stays.
         long_term: Another service that remembers users; None: memlayer itself does.
-        temporaries: The temporary messages.
         redact: Returns a text as it may be remembered. Raises a `RedactorError` if the user's redactor fails.
         truncate_with: Shortens a text to a number of characters, if messages are truncated.
         threads: The threads of async verbs.
         new_id: Returns an id for a message that has none.
         secret: The store's own: it signs the blocks that a model sees.
         telemetry: What OpenTelemetry gets.
+        temporaries: The temporary messages.
         questions: The vectors of the last questions by digests of their texts. A vector is made of a text alone: whose question
             it was does not matter.
         warmup: Set while `warm` loads the embedder's model: questions do not wait for that.
@@ -494,13 +486,13 @@ class Runtime(Journal):
     extractor: LanguageModel | None
     reranker: Callable[[str, list[str]], Asking[list[float]]] | None
     long_term: LongTermService | None
-    temporaries: Temporaries
     redact: Callable[[str], str]
     truncate_with: Callable[[str, int], str]
     threads: Threads
     new_id: Callable[[], str]
     secret: str = field(repr=False)
-    telemetry: Telemetry = field(default_factory=Telemetry)
+    telemetry: Telemetry
+    temporaries: Temporaries = field(default_factory=Temporaries)
     questions: Newest[bytes, FloatVector] = field(default_factory=Newest)
     warmup: threading.Event = field(default_factory=threading.Event)
     at_work: threading.Event = field(default_factory=threading.Event)

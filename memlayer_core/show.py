@@ -193,11 +193,9 @@ def line_of(value: Any) -> str:
     """Return a dataclass as one line for people: fields with their default are left out, long ones are cut."""
     shown = []
     for field in fields(value):
-        if not field.repr:
-            continue
         found = getattr(value, field.name)
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        if found != default:
+        if field.repr and found != default:
             short = format(found, _FORMATS[datetime]) if isinstance(found, datetime) else _LINE.repr(found)
             shown.append(f"{field.name}={short}")
     return visible(f"{type(value).__name__}({', '.join(shown)})")

@@ -107,17 +107,14 @@ class Telemetry:
     """What a memory sends to OpenTelemetry.
 
     Args:
-        settings: `telemetry` says what is sent; None: nothing is.
+        settings: `telemetry` says what is sent.
         store_id: The store's id.
         redact: Returns a text as it may be sent.
     """
 
-    def __init__(
-        self, settings: Settings | None = None, store_id: str = "", redact: Callable[[str], str] = str
-    ) -> None:
-        parts = settings.telemetry if settings is not None else ()
-        self.parts = frozenset(parts)
-        self.ids, self.text = "ids" in parts, "text" in parts
+    def __init__(self, settings: Settings, store_id: str, redact: Callable[[str], str]) -> None:
+        self.parts = frozenset(settings.telemetry)
+        self.ids, self.text = "ids" in self.parts, "text" in self.parts
         self.store_id, self._redact = store_id, redact
 
     @property

@@ -47,9 +47,8 @@ def check_mode(mode: object) -> None:
         ConfigurationError: It is not a `Mode`.
     """
     if mode not in get_args(Mode):
-        raise ConfigurationError(
-            f"unknown mode {repr_of(mode)}", hint=f"Use one of {', '.join(map(repr, get_args(Mode)))}."
-        )
+        modes = ", ".join(map(repr, get_args(Mode)))
+        raise ConfigurationError(f"unknown mode {repr_of(mode)}", hint=f"Use one of {modes}.")
 
 
 class _Arguments(BaseModel):
@@ -225,9 +224,8 @@ def _forget(call: Call, arguments: ForgetArguments) -> str:
     """Delete records: the only tool that does."""
     if not arguments.memory_ids:
         return "Nothing was forgotten: `memory_ids` is empty."
-    assertions.forget(
-        call.chat.memory.runtime, call.chat.scope, arguments.memory_ids, arguments.quote or None
-    )
+    rt, scope = call.chat.memory.runtime, call.chat.scope
+    assertions.forget(rt, scope, arguments.memory_ids, arguments.quote or None)
     return f"Forgotten for good: {', '.join(dict.fromkeys(arguments.memory_ids))}"
 
 
@@ -288,18 +286,15 @@ def _note(assertion: assertions.Assertion, report: assertions.AssertionReport) -
     return None
 
 
-AGENT_TOOLS: dict[str, AgentTool[Any]] = {
-    one.name: one
-    for one in (
-        AgentTool(
-            "record_to_memory", "Facts, or JSON {text,key,value,quote,valid_from}", RecordArguments, _record
-        ),
-        AgentTool("retrieve_from_memory", "Search memory", RetrieveArguments, _retrieve, writes=False),
-        AgentTool("correct_memory", "Fix; quote the user", CorrectArguments, _correct),
-        AgentTool("forget_memory", "Delete; quote the user", ForgetArguments, _forget),
-        AgentTool(RELOAD_TOOL, RELOAD, ReloadArguments, _reload, writes=False),
-    )
-}
+_HOW_TO_RECORD = "Facts, or JSON {text,key,value,quote,valid_from}"
+_TOOLS: tuple[AgentTool[Any], ...] = (
+    AgentTool("record_to_memory", _HOW_TO_RECORD, RecordArguments, _record),
+    AgentTool("retrieve_from_memory", "Search memory", RetrieveArguments, _retrieve, writes=False),
+    AgentTool("correct_memory", "Fix; quote the user", CorrectArguments, _correct),
+    AgentTool("forget_memory", "Delete; quote the user", ForgetArguments, _forget),
+    AgentTool(RELOAD_TOOL, RELOAD, ReloadArguments, _reload, writes=False),
+)
+AGENT_TOOLS = {one.name: one for one in _TOOLS}
 """The tools by their names."""
 
 
@@ -343,11 +338,6 @@ def _facts_about(records: Sequence[Record], query: str, hits: Hits) -> list[Reco
     """Return facts that are not hits, but have something of the query in their key or their words."""
     asked = set(index_terms(query))
     seen = {hit.record.memory_id for hit in hits if hit.record is not None}
-    about = (
-        record
-        for record in records
-        if record.key is not None
-        and record.memory_id not in seen
-        and not asked.isdisjoint(index_terms(f"{record.key} {record.value} {record.text}"))
-    )
-    return list(about)[:_FACTS]
+    others = [one for one in records if one.key is not None and one.memory_id not in seen]
+    about = [one for one in others if not asked.isdisjoint(index_terms(f"{one.key} {one.value} {one.text}"))]
+    return about[:_FACTS]

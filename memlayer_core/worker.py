@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from itertools import groupby
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -67,12 +66,9 @@ _MANY = float("inf")
 
 def _doers(rt: Runtime) -> dict[JobKind, object]:
     """Return what does the kinds of jobs that not every process can do; None: another process does them."""
-    models: dict[JobKind, object] = {
-        "summarize": rt.summarizer,
-        "episode": rt.summarizer,
-        "learn": rt.extractor,
-    }
-    return models | {"record": rt.long_term} | dict.fromkeys(_OF_INDEX, rt.index)
+    doers: dict[JobKind, object] = {"summarize": rt.summarizer, "episode": rt.summarizer}
+    doers |= {"learn": rt.extractor, "record": rt.long_term}
+    return doers | dict.fromkeys(_OF_INDEX, rt.index)
 
 
 def _of_others(rt: Runtime) -> list[JobKind]:
@@ -253,7 +249,7 @@ class Worker:
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
-        self._rt: Runtime | None = None
+        self._rt: Runtime  # `employ` gives it, before there is any work
         self._thread: threading.Thread | None = None
         self._model_threads: set[threading.Thread] = set()
         self._starting = threading.Lock()
@@ -279,9 +275,7 @@ class Worker:
             self.wake()
 
     def wake(self) -> None:
-        """Wake the worker, since there is a job. A worker without a runtime, of a store that is only read, does nothing."""
-        if self._rt is None:
-            return
+        """Wake the worker, since there is a job."""
         self._wake.ring()
         if not self._started:
             with self._starting:
@@ -305,7 +299,6 @@ class Worker:
             FlushTimeoutError: Jobs are left after that time, or there was no progress for a minute.
             StoreUnavailableError: The store was removed while it was open.
         """
-        assert self._rt is not None
         pause = Bell()
         self._flushing.add(pause)
         try:
@@ -353,7 +346,6 @@ class Worker:
         If another process holds the index, nothing is done. Another process on the same server may do it for this one.
         """
         rt = self._rt
-        assert rt is not None
         if rt.index is None or not rt.index.acquire():
             return []
         self._rebuilt = []
@@ -372,7 +364,7 @@ class Worker:
         for thread in (*threads, *self._model_threads.copy()):
             if thread is not threading.current_thread():
                 thread.join(max(0.0, until - time.monotonic()))
-        if self._rt is not None and threads:
+        if threads:
             with suppress(errors.StoreUnavailableError):  # then the leases expire
                 self._rt.db.write(storage_jobs.release, [self._owner], self._rt.now(), discount=1)
 
@@ -381,7 +373,6 @@ class Worker:
     def _run(self) -> None:
         while not self._stopping.is_set():
             asked = self._wake.wait(_IDLE)
-            assert self._rt is not None
             rt = self._rt
             if asked:
                 self._hurry.wait(rt.settings.index_delay)  # more messages may come, for one batch
@@ -449,7 +440,7 @@ class Worker:
     @property
     def _owes_summaries(self) -> bool:
         rt = self._rt
-        return rt is not None and rt.summarizer is not None and rt.db.read(summaries.is_owed)
+        return rt.summarizer is not None and rt.db.read(summaries.is_owed)
 
     def _work_off(self, rt: Runtime) -> None:
         """Do jobs until none is ready.
@@ -578,15 +569,15 @@ class Worker:
         return rt.db.write(storage_jobs.lease, kinds, limit, self._owner, now, until, stretch)
 
     def _do(self, rt: Runtime, jobs: Sequence[Job]) -> None:
-        """Do jobs, those of one kind together. If they fail together, each is tried alone."""
+        """Do jobs of one kind. If they fail together, each is tried alone."""
         lost = [job for job in jobs if job.attempts > rt.settings.job_attempts]
         for job in lost:
             self._fail(rt, job, "every attempt ended with its process")
-        left = sorted((job for job in jobs if job not in lost), key=lambda job: job.kind)
-        for kind, some in groupby(left, key=lambda job: job.kind):
-            self._attempt(rt, kind, list(some))
+        if left := [job for job in jobs if job not in lost]:
+            self._attempt(rt, left)
 
-    def _attempt(self, rt: Runtime, kind: JobKind, jobs: list[Job]) -> None:
+    def _attempt(self, rt: Runtime, jobs: list[Job]) -> None:
+        kind = jobs[0].kind
         try:
             with rt.telemetry.job(kind, len(jobs)):
                 self._step(rt, kind, jobs)
@@ -598,7 +589,7 @@ class Worker:
                 raise
             if len(jobs) > 1 and not isinstance(problem, errors.ModelError):
                 for job in jobs:  # one of them may be the cause: try each alone
-                    self._attempt(rt, kind, [job])
+                    self._attempt(rt, [job])
                 return
             reason = self._remember(problem)
             if isinstance(problem, errors.EmbedderError):

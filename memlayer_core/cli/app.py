@@ -378,11 +378,9 @@ def _show_version(flag: bool) -> None:
         raise typer.Exit
 
 
-_Version = Annotated[
-    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-]
+_VERSION = typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
 
 
 @app.callback()
-def _main(_: _Version = False) -> None:
+def _main(_: Annotated[bool, _VERSION] = False) -> None:
     pass

@@ -91,9 +91,8 @@ def _play_first(console: Console, directory: Path) -> None:
     command = [sys.executable, "-m", __name__, str(directory)]
     stored = 0
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as first:  # noqa: S603  (our own)
-        console.rule(
-            f"[bold]First process, pid {first.pid}[/] · {datetime.now(UTC) - _THEN:%Y-%m-%d}", align="left"
-        )
+        day = datetime.now(UTC) - _THEN
+        console.rule(f"[bold]First process, pid {first.pid}[/] · {day:%Y-%m-%d}", align="left")
         try:
             for turn, _ in zip(_FIRST, first.stdout or (), strict=False):
                 _show_line(console, *turn)
