@@ -109,9 +109,7 @@ class MessageStoreConformance:
         assert message_store.get_messages("nobody:0") == MessageList((), None)
         message_store.delete_messages("nobody:0")
 
-    def test_what_is_stored_comes_back_equal_and_only_in_its_session(
-        self, message_store: MessageStore
-    ) -> None:
+    def test_what_is_stored_comes_back_equal_in_its_session_alone(self, message_store: MessageStore) -> None:
         assert message_store.update_messages("ada:1", self.LIST, None) is True
         messages, version = message_store.get_messages("ada:1")
         assert tuple(messages) == self.LIST
@@ -138,9 +136,7 @@ class MessageStoreConformance:
         assert message_store.update_messages("ada:1", self.LIST, before) is False
         assert tuple(message_store.get_messages("ada:2").messages) == self.LIST[:1]
 
-    def test_of_writers_at_the_same_time_each_message_is_stored_once(
-        self, message_store: MessageStore
-    ) -> None:
+    def test_of_several_writers_each_message_is_stored_once(self, message_store: MessageStore) -> None:
         def write(number: int) -> None:
             new, done = Message("user", str(number), id=str(number)), False
             while not done:

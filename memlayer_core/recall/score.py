@@ -27,15 +27,8 @@ Column = NDArray[np.float64]
 Rows = NDArray[np.int64]
 
 # chosen on: half of LoCoMo's and BEAM's conversations and six talks of `benchmarks/data/talks`, kept on three others of these
-_WEIGHTS = {
-    "meaning": 0.6,
-    "words": 0.4,
-    "named": 2.0,
-    "user": 1.7,
-    "long": -0.5,
-    "session": 0.5,
-    "topic": 0.3,
-}
+_WEIGHTS = {"meaning": 0.6, "words": 0.4, "named": 2.0, "user": 1.7, "long": -0.5}
+_TALK = {"session": 0.5, "topic": 0.3}
 # How far away; the share of its score that a text gives to the ones behind it, and to those before.
 _NEIGHBOURS = ((1, 0.2, 0.1), (2, 0.1, 0.05))
 _SATURATION = 0.5  # how soon saying a word again adds nothing: twice counts a quarter more than once
@@ -297,10 +290,10 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     own: Column = sum(parts.values(), np.zeros(len(keys)))
     parts["neighbours"] = np.zeros(len(keys))
     parts["neighbours"][texts.as_said] = _of_neighbours(own[texts.as_said], session[texts.as_said])
-    parts["session"] = _WEIGHTS["session"] * _standard(of_session[session], size)
+    parts["session"] = _TALK["session"] * _standard(of_session[session], size)
     best = np.full(sessions, -np.inf)
     np.maximum.at(best, session, near)
-    parts["topic"] = _WEIGHTS["topic"] * _standard(best[session], size)
+    parts["topic"] = _TALK["topic"] * _standard(best[session], size)
     total: Column = sum(parts.values(), np.zeros(len(keys)))
     return Scores(total, support, parts, cosines, found, bool(words))
 
