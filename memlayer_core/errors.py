@@ -232,9 +232,7 @@ def is_utf8(text: str) -> bool:
     return True
 
 
-def require(
-    holds: object, name: str, what: str, value: object, hint: str, error: type[MemlayerError]
-) -> None:
+def require(holds: bool, name: str, what: str, value: object, hint: str, error: type[MemlayerError]) -> None:
     """Raise an error of a type, unless an argument is what it must be.
 
     Args:

@@ -148,11 +148,8 @@ class Telemetry:
             work: The kind of work that it is asked for.
         """
         provider, _, model = name.partition(":") if ":" in name else ("function", "", name)
-        labels = {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.provider.name": provider,
-            "gen_ai.request.model": model,
-        }
+        labels = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider}
+        labels["gen_ai.request.model"] = model
         start = {"memlayer.job.kind": work}
         return self._span(f"chat {model}", labels, start, "gen_ai.client.operation.duration", "CLIENT")
 

@@ -189,7 +189,7 @@ class WindowMemory:
         # The ids are made once: an update that was stored, although its answer was lost, adds nothing twice.
         now, limit = datetime.now(UTC), self._settings.message_bytes_limit
         checked = check_messages(messages)
-        new = [prepare(one, now, lambda: str(uuid.uuid4()), bytes_limit=limit) for one in checked]
+        new = [prepare(one, now, lambda: str(uuid.uuid4()), limit=limit) for one in checked]
         for _ in range(_ATTEMPTS):
             found = yield from self._read()
             every, receipt = fit.add_to_list(self._scope, found.messages, new)

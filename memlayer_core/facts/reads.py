@@ -451,9 +451,7 @@ def matching_keys(
     if since is None and until is None:
         return set(rows.scalars())
     dates = ((row.number, record_of(row).date) for row in rows)  # when it happened is in no column
-    return {
-        key for key, date in dates if (since is None or date >= since) and (until is None or date < until)
-    }
+    return {key for key, at in dates if (since is None or at >= since) and (until is None or at < until)}
 
 
 def _is_asserted(about: str) -> Any:

@@ -301,23 +301,21 @@ def ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
 # the rest.
 
 
-def begin(
-    connection: sa.Connection, session: Any, min_messages: int | None, until: int | None = None
-) -> None:
+def begin(connection: sa.Connection, session: Any, least: int | None, until: int | None = None) -> None:
     """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
 
     Args:
         connection: In the transaction that ends the session.
         session: Its row, as it was before the end.
-        min_messages: Messages that an episode needs, without hidden and system messages; None: no episode is written.
+        least: Messages that an episode needs, without hidden and system messages; None: no episode is written.
         until: The position before which the episode ends; None: it ends with the last message.
     """
-    if min_messages is None:
+    if least is None:
         return
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
-    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(min_messages)
-    if len(connection.scalars(told).all()) >= min_messages:
+    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(least)
+    if len(connection.scalars(told).all()) >= least:
         _add_part(connection, session.number, first, last)
 
 
@@ -419,9 +417,8 @@ def _remember_episode(
     newest = sa.select(summaries.c.ordinal).where(before).order_by(summaries.c.until.desc()).limit(1)
     ordinal = connection.scalar(newest)
     if ordinal is not None:
-        record = replace(
-            record, relations=(model.Relation("related_to", memory_id(record.user_id, ordinal)),)
-        )
+        tie = model.Relation("related_to", memory_id(record.user_id, ordinal))
+        record = replace(record, relations=(tie,))
     _, stored = remember(connection, Claim(record=record), now, shards)
     assert stored is not None  # only facts are refused
     return stored, ordinal_of(stored.memory_id)[1]
@@ -434,10 +431,8 @@ def _of(session: int) -> sa.ColumnElement[bool]:
 def _drop(connection: sa.Connection, condition: Any) -> None:
     """Delete episodes, and the jobs for them."""
     these = sa.select(summaries.c.number).where(condition)
-    jobs_of_it = sa.delete(tables.jobs).where(
-        tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(these)
-    )
-    connection.execute(jobs_of_it)
+    owed = sa.delete(tables.jobs).where(tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(these))
+    connection.execute(owed)
     connection.execute(sa.delete(summaries).where(condition))
 
 
@@ -711,12 +706,10 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
     return len({one.ordinal for one in rows if one.about is not None} | {ordinal})
 
 
-def _erase(
-    connection: sa.Connection, owner: Scope, ordinals: Collection[int], now: datetime
-) -> Sequence[Any]:
+def _erase(connection: sa.Connection, owner: Scope, ordinals: Collection[int], now: datetime) -> list[Any]:
     """Delete records for good: they are not learned again, and no import brings them back. Returns the rows of their versions."""
     these = records.c.namespace == owner.namespace, records.c.ordinal.in_(ordinals)
-    rows = connection.execute(sa.select(records).where(*these)).all()
+    rows = list(connection.execute(sa.select(records).where(*these)))
     delete_records(connection, rows, now)
     reads.note_forgotten(connection, owner, {(one.ordinal, one.created_at) for one in rows})
     return rows

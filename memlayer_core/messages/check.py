@@ -146,9 +146,7 @@ def digest(message: Message, *, bytes_limit: float = math.inf) -> bytes:
     return hashlib.blake2b(written, digest_size=16).digest()
 
 
-def prepare(
-    message: Message, now: datetime, new_id: Callable[[], str], *, bytes_limit: int
-) -> PreparedMessage:
+def prepare(message: Message, now: datetime, new_id: Callable[[], str], *, limit: int) -> PreparedMessage:
     """Return a checked message with an id, and with the present as its time, if it has none. It is not counted yet.
 
     Raises:
@@ -158,7 +156,7 @@ def prepare(
         replace(message, id=message.id or new_id(), created_at=message.created_at or now),
         has_own_id=message.id is not None,
         has_own_time=message.created_at is not None,
-        digest=digest(message, bytes_limit=bytes_limit),
+        digest=digest(message, bytes_limit=limit),
     )
 
 

@@ -148,10 +148,7 @@ def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_l
 
 def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: object) -> Outcome:
     listed = messages if isinstance(messages, Sequence) else ()  # another iterable is read by now
-    counts = {
-        "memlayer.messages.unchanged": receipt.unchanged,
-        "memlayer.messages.replaced": receipt.replaced,
-    }
+    counts = {f"memlayer.messages.{name}": getattr(receipt, name) for name in ("unchanged", "replaced")}
     return Outcome(receipt.stored, counts, contents=lambda: [message.text for message in listed])
 
 
@@ -277,7 +274,7 @@ def draft_of(
     whole = searchable(message.text) if spoken else ""
     searched = whole[: rt.settings.indexed_characters]
     limit = rt.settings.message_bytes_limit
-    draft = check.prepare(message, at or rt.now(), rt.new_id, bytes_limit=limit)
+    draft = check.prepare(message, at or rt.now(), rt.new_id, limit=limit)
     is_known = bool(digests and digests[draft.digest] > 0)
     if digests and is_known:
         digests[draft.digest] -= 1

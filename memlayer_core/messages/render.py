@@ -324,9 +324,7 @@ def _drop_marks(value: JSON, drops: list[None]) -> JSON:
 
 
 def _is_said(block: JSON) -> bool:
-    return not isinstance(block, Mapping) or any(
-        block[name] for name in block.keys() - {"type", "block_type"}
-    )
+    return not isinstance(block, Mapping) or any(block[key] for key in block.keys() - {"type", "block_type"})
 
 
 # Writes messages as OpenAI's Chat Completions API takes them, which many other providers and servers take, too.

@@ -157,9 +157,8 @@ def follow(past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], ali
     """Do what an alignment of stored messages with a list says."""
     edits = [(past[to], with_identity_of(past[to], drafts[at])) for at, to in alignment.edits]
     superseded = [past[to].key for to in alignment.superseded]
-    ids = [
-        _id(draft if to is None else past[to]) for to, draft in zip(alignment.matches, drafts, strict=True)
-    ]
+    pairs = zip(alignment.matches, drafts, strict=True)
+    ids = [_id(draft if to is None else past[to]) for to, draft in pairs]
     for (at, _), (_, draft) in zip(alignment.edits, edits, strict=True):
         ids[at] = _id(draft)
     return Splice(

@@ -776,9 +776,7 @@ def is_idle(connection: sa.Connection, before: datetime) -> bool:
     return bool(_IDLE.all(connection, {"before": statements.to_micros(before)}))
 
 
-def end_idle(
-    connection: sa.Connection, before: datetime, limit: int, min_messages: int | None
-) -> list[Session]:
+def end_idle(connection: sa.Connection, before: datetime, limit: int, least: int | None) -> list[Session]:
     """End sessions without messages since `before`, the longest idle ones first. Returns them as they were.
 
     Their working memory stays, so that a user can continue.
@@ -792,7 +790,7 @@ def end_idle(
     ).all()
     for row in rows:
         connection.execute(sa.update(sessions).where(sessions.c.number == row.number).values(idle_since=None))
-        session_ended(connection, row, min_messages)
+        session_ended(connection, row, least)
     return [reads.session_from(row) for row in rows]
 
 

@@ -179,9 +179,7 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
         if not least:
             break
         # Images cannot be shortened, and only the whole message shows that it has some.
-        entries = [
-            entry._replace(min_tokens=least.get(entry.position, entry.min_tokens)) for entry in entries
-        ]
+        entries = [one._replace(min_tokens=least.get(one.position, one.min_tokens)) for one in entries]
     parts, reasons = _join_parts(rt, chosen, shown, question), chosen.reasons
     if once:
         parts, once, orphans = _without_orphans(rt, parts, once)
@@ -285,9 +283,8 @@ def _without_orphans(
 
 def _as_user(rt: Runtime, part: Part) -> Part:
     message = fit.as_user_line(part.message)
-    return part._replace(
-        message=message, tokens=rt.tokens.message(message), reasons=(*part.reasons, _AS_USER)
-    )
+    tokens, reasons = rt.tokens.message(message), (*part.reasons, _AS_USER)
+    return part._replace(message=message, tokens=tokens, reasons=reasons)
 
 
 def _most_window_view(rt: Runtime, part: Part) -> int:
@@ -486,7 +483,5 @@ def _conflicts(records: Sequence[Record]) -> tuple[Reason, ...]:
     """Return the reason for facts that are shown with their days, since they cannot all be true."""
     facts = [record for record in records if is_line(record)]
     disputed = disputes(facts)
-    named = ", ".join(
-        f"{one.key} {one.value} ({one.memory_id})" for one in facts if one.memory_id in disputed
-    )
-    return (Reason("conflict", f"facts of the profile that cannot all be true: {named}"),) if named else ()
+    both = ", ".join(f"{one.key} {one.value} ({one.memory_id})" for one in facts if one.memory_id in disputed)
+    return (Reason("conflict", f"facts of the profile that cannot all be true: {both}"),) if both else ()
