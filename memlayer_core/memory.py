@@ -425,10 +425,14 @@ class Memory(Viewable):
 
     @staticmethod
     def is_at(path: str | os.PathLike[str]) -> bool:
-        """Return whether a directory contains a memory's journal. Nothing is opened or created."""
-        from memlayer_core.storage.sqlite import journal_file
+        """Return whether a directory contains a memory's journal. Nothing is opened or created.
 
-        return journal_file(Path(path).expanduser()).is_file()
+        Raises:
+            StoreUnavailableError: This process may not look.
+        """
+        from memlayer_core.storage.sqlite import has_journal
+
+        return has_journal(Path(path).expanduser())
 
     def chat(
         self,

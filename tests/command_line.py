@@ -102,10 +102,11 @@ def words(shown: str) -> str:
 
 
 def unprivileged(*command: str | Path) -> list[str]:
-    """Return a command that cannot write where its user may not: root gives that power up. Skips where it cannot."""
+    """Return a command that cannot read or write where its user may not: root gives that power up. Skips where it cannot."""
     given = [str(part) for part in command]
     if os.geteuid() != 0:
         return given
     if not shutil.which("setpriv"):
         pytest.skip("root cannot give up its power to write everywhere")
-    return ["setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override", *given]
+    power = "-dac_override,-dac_read_search"
+    return ["setpriv", "--bounding-set", power, "--inh-caps", power, *given]

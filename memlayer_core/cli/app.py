@@ -192,6 +192,7 @@ class JournalPlace:
 
         Raises:
             InputError: There is no memory, and none is made.
+            StoreUnavailableError: It cannot be read.
             ConfigurationError: It is to be written to, and this process may not.
         """
         from sqlalchemy import inspect
@@ -205,7 +206,7 @@ class JournalPlace:
             hint="Name the directory that the application gives to `Memory.open`, or `--database-url` for PostgreSQL, as a user "
             "whose schema has tables that begin with `memlayer_`.",
         )
-        if isinstance(target, Path) and not sqlite.journal_file(target).is_file():
+        if isinstance(target, Path) and not sqlite.has_journal(target):
             raise missing
         is_writable = sqlite.may_write(target)
         if writes and not is_writable:

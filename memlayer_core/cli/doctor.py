@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from memlayer_core.chroma.index import ChromaServer
 from memlayer_core.cli.app import StorePlace, state
-from memlayer_core.errors import MemlayerError, StoreUnavailableError
+from memlayer_core.errors import InputError, MemlayerError, StoreUnavailableError
 from memlayer_core.messages.reads import list_users
 from memlayer_core.models import embed, hashing, minilm, multilingual, tokens
 from memlayer_core.settings import Settings
@@ -71,25 +71,24 @@ def examine(store: StorePlace) -> Iterator[Check]:
     yield _check("settings", _settings)
     yield _check("tokenizer", _tokenizer)
     directory = store.directory
-    folder = directory if directory is not None and directory.is_dir() else None
+    folder = None
+    with suppress(OSError):  # the journal's check says it
+        folder = directory if directory is not None and directory.is_dir() else None
     if folder is not None:
         yield _check("permissions", _permissions, folder)
         yield _check("disk", _disk, folder)
     embedder: str | None = None
-    if store.path is None and directory is not None and not journal_file(directory).is_file():
-        mend = "Name its directory if it is elsewhere: `memlayer doctor DIRECTORY`."
-        yield Check("journal", "note", f"there is no memory in {directory} yet", mend)
-    else:
-        try:
-            with store.journal() as journal:
-                yield _check("journal", _journal, journal.db)
-                yield _check("lock", _lock, store.target)
-                place = f"'{directory}'" if store.database_url is None else "--database-url …"
-                found = journal.db.read(lambda connection: list(_queue(connection, place)))
-                yield from (Check("queue", *one) for one in found)
-                embedder = journal.db.read(vectors.layout).embedder
-        except MemlayerError as problem:
-            yield Check("journal", "wrong", str(problem), problem.hint)
+    try:
+        with store.journal() as journal:
+            yield _check("journal", _journal, journal.db)
+            yield _check("lock", _lock, store.target)
+            place = f"'{directory}'" if store.database_url is None else "--database-url …"
+            found = journal.db.read(lambda connection: list(_queue(connection, place)))
+            yield from (Check("queue", *one) for one in found)
+            embedder = journal.db.read(vectors.layout).embedder
+    except MemlayerError as problem:
+        is_first = isinstance(problem, InputError) and store.path is None and store.database_url is None
+        yield Check("journal", "note" if is_first else "wrong", str(problem), problem.hint)
     yield _check("embedder", _embedder, embedder)
     if store.chroma_url is not None:
         yield _check("chroma", _server, store.chroma_url)
@@ -148,7 +147,8 @@ def _embedder(identity: str | None) -> Finding:
 
 def _permissions(directory: Path) -> Finding:
     files = list(directory.glob(f"{journal_file(directory).name}*"))
-    if locked := [path for path in (directory, *files) if not os.access(path, os.R_OK | os.W_OK)]:
+    every = (directory, *files, *directory.glob("chroma"))
+    if locked := [path for path in every if not os.access(path, os.R_OK | os.W_OK)]:
         mend = "Run as the user whose process has the memory, or give the files to this one: chown -R."
         return "wrong", f"this user may not write to {', '.join(map(str, locked))}", mend
     is_open = directory.stat().st_mode & 0o077
@@ -262,9 +262,12 @@ def sentence(counts: dict[str, int]) -> str:
 
 def index_at(path: Path | None) -> str:
     """Describe the directory of Chroma, without opening it."""
-    if path is None or not (path / "chroma").is_dir():
-        return "no Chroma directory here"
-    size = sum(file.stat().st_size for file in (path / "chroma").rglob("*") if file.is_file())
-    is_closed = (path / "chroma.closed").exists()
+    try:
+        if path is None or not (path / "chroma").is_dir():
+            return "no Chroma directory here"
+        size = sum(file.stat().st_size for file in (path / "chroma").rglob("*") if file.is_file())
+        is_closed = (path / "chroma.closed").exists()
+    except OSError as problem:
+        return f"Chroma's directory cannot be read: {problem.strerror}"
     owner = "not in use" if is_closed else "in use, or the process that used it was killed"
     return f"Chroma in {path / 'chroma'}, {size / 1e6:.1f} MB, {owner}"

@@ -72,9 +72,15 @@ def identity_of(file: Path) -> tuple[int, int] | None:
     """
     try:
         found = file.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # NUL is in no path
         return None
     return found.st_dev, found.st_ino
+
+
+def reading(what: object) -> AbstractContextManager[None]:
+    """Raise an `OSError` of the block as a StoreUnavailableError."""
+    hint = "Run this as a user who may read it, or name another place."
+    return os_errors_as(StoreUnavailableError, f"{str(what)!r} cannot be read", hint)
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -184,8 +190,8 @@ class LineReader:
             ImportStoppedError: It was opened with another encoding than it is written in.
             StoreUnavailableError: It cannot be read.
         """
-        name, hint = str(self._path or "the file"), "Give a file that this process may read."
-        with os_errors_as(StoreUnavailableError, f"{name!r} cannot be read", hint):
+        name = str(self._path or "the file")
+        with reading(name):
             try:
                 if self._start is not None:
                     self._source.seek(self._start)

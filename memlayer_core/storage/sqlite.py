@@ -304,6 +304,16 @@ def journal_file(directory: Path) -> Path:
     return directory / "journal.sqlite3"
 
 
+def has_journal(directory: Path) -> bool:
+    """Return whether a directory has a journal.
+
+    Raises:
+        StoreUnavailableError: This process may not look.
+    """
+    with files.reading(directory):
+        return files.identity_of(journal_file(directory)) is not None
+
+
 def may_write(target: Path | str | None) -> bool:
     """Return whether this process may write to a memory's directory; true for a server, which is not asked."""
     files = (target, journal_file(target)) if isinstance(target, Path) else ()
@@ -418,7 +428,7 @@ def copy_journal(source: Path, target: Path, progress: Callable[[int, int], None
         StoreUnavailableError: The disk is full, or the journal cannot be read.
         JournalCorruptError: The journal is damaged.
     """
-    if journal_file(target).exists():
+    if has_journal(target):
         raise errors.InputError(
             f"there is a memory in {str(target)!r} already, and a backup replaces none",
             hint="Name a new directory for each backup, such as one with the day in its name.",

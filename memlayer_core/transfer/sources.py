@@ -23,6 +23,7 @@ import ijson
 
 from memlayer_core.errors import ConfigurationError, ImportStoppedError, InputError, repr_of
 from memlayer_core.message import with_offset
+from memlayer_core.storage.files import reading
 from memlayer_core.transfer.formats import chats, frameworks, lists
 from memlayer_core.transfer.lines import is_export
 from memlayer_core.transfer.model import Conversation
@@ -105,6 +106,7 @@ def source_of(source: Any, name: str | None) -> Any:
         ConfigurationError: There is no such format.
         ImportStoppedError: The format is not recognized, or the source is damaged.
         InputError: There is no such file.
+        StoreUnavailableError: It cannot be read.
     """
     if name not in (None, "memlayer", *FORMATS):
         raise ConfigurationError(
@@ -113,13 +115,15 @@ def source_of(source: Any, name: str | None) -> Any:
     path = Path(source).expanduser() if isinstance(source, str | os.PathLike) else None
     if isinstance(source, str) and "://" in source:  # it may have a password
         raise InputError("a URL cannot be imported", hint=f"Give a file, or conversations: {_PAGE}")
-    if path is not None and not path.exists():
-        raise InputError(f"there is no file {str(path)!r}", hint="Give the path of what is to be imported.")
-    if name == "memlayer":
-        return source
     found = None
     if path is not None:
-        found = _of_path(path, name)
+        with reading(path):
+            if not path.exists():
+                hint = "Give the path of what is to be imported."
+                raise InputError(f"there is no file {str(path)!r}", hint=hint)
+            found = None if name == "memlayer" else _of_path(path, name)
+    elif name == "memlayer":
+        return source
     elif hasattr(source, "read"):
         if not isinstance(source, io.TextIOBase) and getattr(source, "seekable", bool)():
             start = source.tell()
@@ -211,7 +215,7 @@ def _of_archive(path: Path, name: str | None) -> Source | None:
 
 def _of_files(files: _Files, name: str | None) -> Source | None:
     """Return a source of files of one format; None for an export of memlayer."""
-    with _opened(files[0][1]) as file:
+    with _explained(files[0][0]), _opened(files[0][1]) as file:
         head = file.peek(_HEAD)
     if len(files) == 1 and (not head.strip() or is_export(head)):
         return None
@@ -308,7 +312,8 @@ def _in_text(one: Conversation) -> Conversation:
 @contextmanager
 def _explained(stem: str) -> Iterator[None]:
     try:
-        yield
+        with reading(stem or "the file"):
+            yield
     except (ijson.JSONError, ValueError, RecursionError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
         what = str(problem).partition("\n")[0]
         is_cut = "premature EOF" in what or isinstance(problem, EOFError | zipfile.BadZipFile)

@@ -270,6 +270,29 @@ def test_a_directory_that_cannot_be_written_is_inspected_and_exported(kept: Path
         assert after["journal.sqlite3"] == before["journal.sqlite3"]
 
 
+EACH = """
+import sys
+from command_line import run
+for line in sys.argv[1:]:
+    shown = run(*line.split())
+    print(shown.exit_code, "cannot be read" in shown.output)
+"""
+
+
+@posix
+def test_what_this_user_may_not_read_is_told_in_words(kept: Path, tmp_path: Path):
+    talk, talks = tmp_path / "talk.json", tmp_path / "talks"
+    talks.mkdir()
+    for path in (talks / "a.json", talks / "b.json", talk):
+        path.write_text('[{"role": "user", "content": "hi"}]')
+    for path, mode in ((talk, 0), (talks / "b.json", 0), (kept, 0o400)):
+        path.chmod(mode)
+    imports = [f"import {source} {tmp_path / 'new'} --user ada" for source in (talk, talks)]
+    command = unprivileged(sys.executable, "-c", EACH, f"inspect {kept}", f"doctor {kept}", *imports)
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert shown.stdout == "1 True\n" * 4, shown.stderr
+
+
 @posix
 @pytest.mark.slow
 def test_a_reader_that_leaves_ends_it_quietly(kept: Path, open_at):
