@@ -301,21 +301,21 @@ def ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
 # the rest.
 
 
-def begin(connection: sa.Connection, session: Any, least: int | None, until: int | None = None) -> None:
+def begin(connection: sa.Connection, session: Any, minimum: int | None, until: int | None = None) -> None:
     """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
 
     Args:
         connection: In the transaction that ends the session.
         session: Its row, as it was before the end.
-        least: Messages that an episode needs, without hidden and system messages; None: no episode is written.
+        minimum: Messages that an episode needs, without hidden and system messages; None: no episode is written.
         until: The position before which the episode ends; None: it ends with the last message.
     """
-    if least is None:
+    if minimum is None:
         return
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
-    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(least)
-    if len(connection.scalars(told).all()) >= least:
+    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(minimum)
+    if len(connection.scalars(told).all()) >= minimum:
         _add_part(connection, session.number, first, last)
 
 

@@ -72,12 +72,12 @@ def find_by_key(
     return found
 
 
-def find_by_number(connection: sa.Connection, wanted: ItemQuery, numbers: Sequence[int]) -> dict[int, Item]:
+def find_by_number(connection: sa.Connection, which: ItemQuery, numbers: Sequence[int]) -> dict[int, Item]:
     """Return the items of a query that have one of these numbers, by their numbers."""
     found: dict[int, Item] = {}
     for some in statements.chunks(numbers):
         query = sa.select(tables.items).where(tables.items.c.number.in_(some))
-        found |= {row.number: _item(row) for row in _matching(connection, query, wanted)}
+        found |= {row.number: _item(row) for row in _matching(connection, query, which)}
     return found
 
 

@@ -776,7 +776,7 @@ def is_idle(connection: sa.Connection, before: datetime) -> bool:
     return bool(_IDLE.all(connection, {"before": statements.to_micros(before)}))
 
 
-def end_idle(connection: sa.Connection, before: datetime, limit: int, least: int | None) -> list[Session]:
+def end_idle(connection: sa.Connection, before: datetime, limit: int, minimum: int | None) -> list[Session]:
     """End sessions without messages since `before`, the longest idle ones first. Returns them as they were.
 
     Their working memory stays, so that a user can continue.
@@ -790,7 +790,7 @@ def end_idle(connection: sa.Connection, before: datetime, limit: int, least: int
     ).all()
     for row in rows:
         connection.execute(sa.update(sessions).where(sessions.c.number == row.number).values(idle_since=None))
-        session_ended(connection, row, least)
+        session_ended(connection, row, minimum)
     return [reads.session_from(row) for row in rows]
 
 
