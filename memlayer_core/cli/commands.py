@@ -335,9 +335,8 @@ def work(store: OpenPlace, *, model: str | None = None, revive: bool = False, on
         revived = memory.admin.retry_dead() if revive else 0
         if not once:
             queued = memory.admin.status().backlog.queued
-            note(
-                f"Doing {queued:,} job(s), and those that come; Ctrl-C ends it. `--once` ends when none is left."
-            )
+            how = "Ctrl-C ends it. `--once` ends when none is left."
+            note(f"Doing {queued:,} job(s), and those that come; {how}")
         memory.flush()
         backlog = memory.admin.status().backlog
         rows = [("Revived", f"{revived} job(s)")] if revive else []

@@ -105,9 +105,8 @@ def _play_first(console: Console, directory: Path) -> None:
             hint="Its error is printed above. This should not happen: please report it.",
         )
     killed = "SIGKILL" if first.returncode < 0 else "TerminateProcess"
-    console.print(
-        f"\n[bold red]Process {first.pid} was killed ({killed})[/] after it stored the last message.\n"
-    )
+    end = f"[bold red]Process {first.pid} was killed ({killed})[/] after it stored the last message."
+    console.print(f"\n{end}\n")
 
 
 def _play_second(console: Console, directory: Path, *, why: bool) -> None:

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -71,9 +71,8 @@ def examine(store: StorePlace) -> Iterator[Check]:
     yield _check("settings", _settings)
     yield _check("tokenizer", _tokenizer)
     directory = store.directory
-    folder = None
-    with suppress(OSError):  # the journal's check says it
-        folder = directory if directory is not None and directory.is_dir() else None
+    # False also where this process may not look: the journal's check says it.
+    folder = directory if directory is not None and os.path.isdir(directory) else None  # noqa: PTH112
     if folder is not None:
         yield _check("permissions", _permissions, folder)
         yield _check("disk", _disk, folder)

@@ -124,14 +124,12 @@ def _details(connection: Connection, session: Session) -> SessionDetails:
     """Return the details that an export has of a session."""
     begins = session.memory_start
     ended = messages_reads.tail_messages(connection, session, begins, 1) if begins else []
-    return SessionDetails(
-        title=session.title,
-        last_ended_id=ended[0][1].message.id if ended else None,
-        created_at=session.created_at,
-        updated_at=session.updated_at,
-        forked_from=session.forked_from,
-        ended=session.ended,
-    )
+    last = ended[0][1].message.id if ended else None
+    same: Any = {name: getattr(session, name) for name in _SAME}
+    return SessionDetails(last_ended_id=last, **same)
+
+
+_SAME = ("title", "created_at", "updated_at", "forked_from", "ended")
 
 
 def _paged(
