@@ -796,7 +796,9 @@ class Memory(Viewable):
         **An export** is read page by page. Sessions keep their ids and times. If a session exists already, its messages
         stay; new messages are added at its end, and a message of an existing id is replaced by the imported one.
         Imported items replace older ones. Records keep their ids where these are free. If a user ever had a record, the
-        messages are not learned again. What was forgotten there or here does not come back.
+        messages are not learned again. A record that was forgotten by its id, there or here, does not come back as long as
+        its user is not forgotten. Deleted messages, and everything of a forgotten user, do come back with an export that
+        has them: delete older exports, too.
 
         **What another program wrote** is read as a whole first; if it is refused, nothing is written. Then each conversation is
         stored whole or not at all, with its own times. docs/migration.md lists the formats.
@@ -821,6 +823,7 @@ class Memory(Viewable):
                 format is not known, the file is damaged, or nobody says whose it is.
             InvalidScopeError: An id is empty or cannot be stored.
             InputError: There is no such file, or it is a URL.
+            StoreUnavailableError: This process may not read it.
             ConfigurationError: There is no such format.
         """
         whose = transfer_flow.Ownership(user_id, tenant_id, me)

@@ -100,6 +100,9 @@ def test_an_export_revives_nothing_that_was_forgotten(memory: Memory) -> None:
     memory.import_from(older)
     memory.flush()
     assert memory.records(user_id="louis") == left
+    memory.forget("louis")
+    memory.import_from(older)  # of a forgotten user, an older export has everything
+    assert "nuts" in {one.value for one in memory.records(user_id="louis")}
 
 
 def test_the_messages_of_an_export_without_records_are_learned(memory: Memory, open_at: Any) -> None:
