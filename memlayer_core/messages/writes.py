@@ -325,6 +325,7 @@ def append(
     verbatim: bool = False,
     answers: Collection[str] = (),
     new_id: Callable[[], str] | None = None,
+    repeats: Sequence[str] = (),
     without: Sequence[str] = (),
 ) -> Receipt:
     """Store messages at a session's end. A message of a stored id replaces the stored message if it differs.
@@ -335,6 +336,7 @@ def append(
         verbatim: Whether a system message without an id of its own is stored even if it is equal to the one in force.
         answers: Ids of a model's messages that are new: one that is stored already gets another.
         new_id: Returns an id for such a message; None: ids stay, and replace what is stored.
+        repeats: Ids of stored messages that the list has in front of the drafts.
         without: Ids of stored messages that are withdrawn.
     """
     if without:
@@ -348,6 +350,7 @@ def append(
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
     splice = messages_splice.append(existing, drafts, in_force, begins=begins, answers=answers, new_id=new_id)
+    splice = replace(splice, ids=(*repeats, *splice.ids), unchanged=splice.unchanged + len(repeats))
     apply(connection, scope, row, splice, batch.now, keys)
     return splice.receipt
 
@@ -605,9 +608,9 @@ def take_from_list(
         return []
     if first < 0:
         first += count_list(connection, scope, part)
-    if first < 0:
-        return []
-    found = reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
+    found: list[StoredMessage] = []
+    if first >= 0:
+        found = reads.list_where(connection, scope, reads.within(scope, part), limit=count, offset=first)
     apply(connection, scope, row, messages_splice.remove(found, erase=True), now)
     return found
 
@@ -672,9 +675,7 @@ def hear(connection: sa.Connection, batch: Batch) -> Receipt:
         past = _among(connection, row.number, told, 0)
     known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
     fresh = replace(batch, drafts=batch.drafts[len(known) :])
-    receipt = append(connection, fresh, verbatim=True)
-    ids, unchanged = (*known, *receipt.ids), len(known) + receipt.unchanged
-    return replace(receipt, ids=ids, unchanged=unchanged)
+    return append(connection, fresh, verbatim=True, repeats=known)
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:
