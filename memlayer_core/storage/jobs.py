@@ -328,7 +328,9 @@ def lease(
 ) -> list[Job]:
     """Lease the oldest jobs that are due. When a lease ends, its job is due again.
 
-    Of each user, a model does one job at a time: a slow call holds up nobody else. Jobs whose time is too far in the future are due, too: the clock was wrong when they were queued.
+    A model does one job of a user at a time, so a slow call holds up nobody else.
+    A job whose time is too far in the future is due, too: the clock was wrong when
+    it was queued.
 
     Args:
         connection: In a transaction that writes.
