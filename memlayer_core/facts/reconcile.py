@@ -5,8 +5,8 @@ A model decides about values that are only similar: it names the facts that its 
 
 1. A statement that ends a fact ends it. The same value again confirms it.
 2. A conclusion of an agent never replaces or ends what the user said, nor an unsure statement a sure one.
-3. A correction replaces what was never true. Otherwise the later statement counts, or the surer one if the category
-   does not change.
+3. A correction replaces what was never true. A fact that began earlier than what is in force, if both say since when, is of
+   the past. Otherwise the later statement counts, or the surer one if the category does not change.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Dec
         reason = "the user says otherwise than an agent concluded"
     elif new.category == IDENTITY and not is_named:
         return _by_confidence(old, new)
-    elif any(new.first_observed < one.first_observed for one in old):
+    elif any(new.first_observed < one.first_observed for one in old) or not (
+        is_named
+        or any(one.valid_from in {None, one.first_observed} or one.valid_from <= since for one in old)
+    ):
         return _earlier(old, since)
     elif not is_named and statement.quote is not None and any(_is_said_with(new, one) for one in old):
         return Decision("conflict", "the same words say both", old)
@@ -114,10 +117,11 @@ def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
 
 
 def _earlier(old: tuple[Record, ...], since: datetime) -> Decision:
-    began = min(one.valid_from or one.first_observed for one in old)
+    first = min(old, key=lambda one: one.valid_from or one.first_observed)
+    began = first.valid_from or first.first_observed
     if since >= began:
         return Decision("conflict", "it was said earlier, of the same time", old)
-    return Decision("add", "it was so before what is in force", until=began)
+    return Decision("add", "it was so before what is in force", (first,), began)
 
 
 def _weakness(new: Record, old: Sequence[Record]) -> str:

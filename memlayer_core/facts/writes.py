@@ -518,8 +518,13 @@ def remember(
     ordinal, until = count(connection, owner), decision.until
     if decision.kind == "replace":
         _close(connection, old, ordinal, until, now)
+        _end_earlier(connection, record, ordinal)
     elif until is not None:  # it is new, and of the past
-        record = _of_the_past(record, ordinal, until) if until <= now else replace(record, valid_until=until)
+        after = ordinal
+        if old:
+            after, until = _next_of(connection, record, old[0].ordinal, until)
+            _end_earlier(connection, record, ordinal, until)
+        record = _of_the_past(record, after, until) if until <= now else replace(record, valid_until=until)
     made = add_version(connection, record, ordinal, now, shards, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
@@ -540,11 +545,49 @@ def _decide(rows: Sequence[Any], statement: Claim, now: datetime) -> tuple[Decis
     return decision, [rows[facts.index(one)] for one in decision.old]
 
 
-def _of_the_past(record: Record, ordinal: int, until: datetime) -> Record:
-    """Return a fact that had ended before it was said. If nobody said when it began, it has no beginning."""
+def _of_the_past(record: Record, after: int, until: datetime) -> Record:
+    """Return a fact that had ended before it was said. If nobody said when it began, it has no beginning.
+
+    Args:
+        record: The fact.
+        after: The number of the fact that came after it; its own: none is known.
+        until: When it ended.
+    """
     began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
-    itself = memory_id(record.user_id, ordinal)
-    return replace(record, valid_from=began, valid_until=until, replaced_by=itself, always=False)
+    successor = memory_id(record.user_id, after)
+    return replace(record, valid_from=began, valid_until=until, replaced_by=successor, always=False)
+
+
+def _gave_way_to_later(record: Record) -> Any:
+    """Return the condition that facts of the past say another value, and ended for another one after a fact begins."""
+    return sa.and_(
+        records.c.namespace == record.owner.namespace,
+        records.c.about == check.about(record),
+        records.c.modality == record.modality,
+        records.c.replaced_by != records.c.ordinal,
+        records.c.valid_until > to_micros(record.valid_from or record.first_observed),
+    )
+
+
+def _next_of(connection: sa.Connection, record: Record, after: int, until: datetime) -> tuple[int, datetime]:
+    """Return the number of the fact that begins next after one of the past, and when: `after` and `until`, or sooner."""
+    begins = records.c.valid_from
+    between = begins > to_micros(record.valid_from or record.first_observed), begins < to_micros(until)
+    sooner = sa.select(records.c.ordinal, begins).where(_gave_way_to_later(record), *between)
+    row = connection.execute(sooner.order_by(begins).limit(1)).first()
+    return (after, until) if row is None else (row.ordinal, statements.from_micros(row.valid_from))
+
+
+def _end_earlier(
+    connection: sa.Connection, record: Record, ordinal: int, until: datetime | None = None
+) -> None:
+    """End facts of the past when another one begins. Those that begin later stay if it has ended by then, or have no time."""
+    since, begins = to_micros(record.valid_from or record.first_observed), records.c.valid_from
+    earlier = begins < (LAST if until is None else to_micros(until))
+    ends = sa.case((begins > since, begins), else_=since)
+    held = _gave_way_to_later(record), records.c.replaced_by != ordinal, earlier
+    after = {} if until is None else {"replaced_by": ordinal}
+    _set(connection, records, *held, valid_until=ends, **after)
 
 
 def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime, shards: int) -> Record:

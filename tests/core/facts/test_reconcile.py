@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -92,6 +93,19 @@ def test_a_statement_replaces_conclusions_a_denial_what_it_denies_and_a_plan_not
     found = {(one.value, one.modality) for one in memory.records(user_id="louis", about=None)}
     assert {("fish", "states"), ("meat", "denies")} < found
     assert ("meat", "states") not in found
+
+
+@pytest.mark.requirement("J21")
+@pytest.mark.parametrize("order", list(permutations([2021, 2023, 2024, 2025])))
+def test_whatever_the_order_in_which_beginnings_are_told_one_value_holds_at_a_time(chat: Any, order) -> None:
+    for year in order:
+        remember(chat, f"place of {year}", valid_from=datetime(year, 1, 1, tzinfo=UTC))
+    held = []
+    for year in range(2020, 2027):
+        found = chat.memory.records(user_id="louis", as_of=datetime(year, 6, 1, tzinfo=UTC))
+        held.append([int((one.value or "")[-4:]) for one in found])
+    assert held == [[], [2021], [2021], [2023], [2024], [2025], [2025]]
+    assert in_force(chat.memory) == ["place of 2025"]
 
 
 # The rules alone
