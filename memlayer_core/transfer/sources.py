@@ -9,6 +9,7 @@ import json
 import os
 import sqlite3
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -78,6 +79,7 @@ _LONGEST = 2**27  # maximum number of bytes of a cell, as of a line of an export
 _DELIMITERS = ",;\t|"
 _START = datetime.min.replace(tzinfo=UTC)
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
+_DAMAGED = (ijson.JSONError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,10 @@ def _of_archive(path: Path, name: str | None) -> Source | None:
         sizes = {one.filename: one for one in archive.infolist() if not one.is_dir()}
     chosen = _chosen(sizes)
     for one in chosen:
+        if sizes[one].flag_bits & 1:
+            raise ImportStoppedError(
+                f"{one!r:.80} is encrypted", hint="Unpack the archive yourself, and import the file."
+            )
         if sizes[one].file_size > _RATIO * max(sizes[one].compress_size, 1):
             raise ImportStoppedError(
                 f"{one!r:.80} is packed to less than a hundredth of its size, unlike any conversation",
@@ -314,7 +320,7 @@ def _explained(stem: str) -> Iterator[None]:
     try:
         with reading(stem or "the file"):
             yield
-    except (ijson.JSONError, ValueError, RecursionError, csv.Error, zipfile.BadZipFile, EOFError) as problem:
+    except (*_DAMAGED, EOFError, zipfile.BadZipFile) as problem:
         what = str(problem).partition("\n")[0]
         is_cut = "premature EOF" in what or isinstance(problem, EOFError | zipfile.BadZipFile)
         raise ImportStoppedError(

@@ -395,10 +395,23 @@ BAD: list[tuple[bytes, str]] = [
 
 
 def test_what_cannot_be_read_is_named_and_nothing_is_written(store, tmp_path) -> None:
-    path, packed = tmp_path / "conversations.json", io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("conversations.json", " " * 10_000_000)
-    for content, problem in (*BAD, (packed.getvalue(), "less than a hundredth")):
+    path = tmp_path / "conversations.json"
+
+    def packed(text: str, at: int = 0, by: bytes = b"") -> bytes:
+        """Return an archive of a file, with some bytes changed behind the beginning of its list of files."""
+        with zipfile.ZipFile(file := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("conversations.json", text)
+        whole = file.getvalue()
+        place = at + (whole.index(b"PK\x01\x02") if at > 0 else whole.index(b".json") + 5 - at)
+        return whole[:place] + by + whole[place + len(by) :]
+
+    bad = (
+        (packed(" " * 10_000_000), "less than a hundredth"),
+        (packed(json.dumps([TALK]), 8, b"\1"), "is encrypted"),
+        (packed(json.dumps([TALK]), 10, b"\x63"), "compression"),
+        (packed(json.dumps([TALK]), -1, b"\xff\xff\xff"), "is damaged"),
+    )
+    for content, problem in (*BAD, *bad):
         path.write_bytes(content)
         refused(ImportStoppedError, problem, store.import_from, path, user_id="ada")
         assert store.sessions(user_id="ada") == []
