@@ -604,7 +604,7 @@ def choose(
     if rt.reranker is not None:
         return explain(connection, result, lines), len(worth)
     rows = set(worth.tolist())
-    chosen = explain(connection, result, _without_many_episodes([one for one in lines if one.row in rows]))
+    chosen = explain(connection, result, without_many_episodes([one for one in lines if one.row in rows]))
     chosen = _with_current_facts(connection, rt, result, chosen, visible.messages)
     return chosen, len(chosen[:line_limit])
 
@@ -631,7 +631,7 @@ def _with_current_facts(
 _CURRENT = Reason("current", "it replaced what a recalled message says")
 
 
-def _without_many_episodes(lines: Sequence[Line]) -> list[Line]:
+def without_many_episodes(lines: Sequence[Line]) -> list[Line]:
     """Leave out episodes of sessions whose own turns are shown, since they say the same, and those beyond three."""
     talks = {(one.turn.scope.namespace, one.turn.scope.session_id) for one in lines if one.record is None}
     episodes = [
@@ -822,7 +822,7 @@ def recall(
 
     lines, notes = yield from _found(rt, scope.reach(), asked, roles, wanted, worth)
     room = recall_budget(rt.settings.max_tokens, rt.settings.recall_tokens)
-    return _hits(rt, _without_many_episodes(lines), room if token_limit is None else token_limit, notes)
+    return _hits(rt, without_many_episodes(lines), room if token_limit is None else token_limit, notes)
 
 
 def _check_limits(limit: int, token_limit: int | None) -> None:

@@ -175,7 +175,8 @@ def _reranked(rt: Runtime, scope: Scope, selection: _Selection, query: str) -> A
     """Return what a reranker chooses of what was found."""
     who, earlier = selection.seen.search_scope, selection.recall
     every, notes = yield from recall_search.rerank(rt, who, query, list(selection.lines))
-    chosen = _recalled(rt, scope, every[: selection.line_limit], selection.budget)
+    shown = recall_search.without_many_episodes(every)[: selection.line_limit]
+    chosen = _recalled(rt, scope, shown, selection.budget)
     return replace(chosen, notes=(*earlier.notes, *notes), reserve=earlier.reserve)
 
 

@@ -102,6 +102,15 @@ def test_what_passes_a_filter_is_judged_a_long_text_by_the_part_that_bears_on_th
     assert set(judge.asked[1][1]) == records
 
 
+def test_a_context_shows_three_episodes_whichever_the_reranker_likes() -> None:
+    with opened(Judge("kayak"), []) as memory:
+        for number in range(6):
+            ends = {"structured": {"first": "a", "last": "b"}, "source": "system_generated"}
+            chat = memory.chat(user_id="ada", session_id=f"trip {number}")
+            chat.remember(f"The kayak with number {number} is red.", type="episodic", importance=0.9, **ends)
+        assert len([text for text in told(memory, "context") if "kayak with number" in text]) == 3
+
+
 def fails(*_: Any) -> list[float]:
     raise ValueError("no answer, sk-secret")
 
