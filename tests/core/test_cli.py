@@ -133,7 +133,10 @@ def test_the_directory_stands_first_or_last_and_has_one_default(kept: Path, tmp_
 
 def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
     stand = Offline(tmp_path)
-    stand.module("typer", "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)")
+    heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job in the background ignores it
+    stand.module(
+        "typer", f"import os, signal, time; {heard}; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    )
     command = [sys.executable, "-m", "memlayer_core", "inspect"]
     ended = subprocess.run(command, env=stand.environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
