@@ -628,11 +628,10 @@ class UserMemory:
 def _spoken(messages: Iterable[Message]) -> list[Message]:
     checked = check_messages(messages)
     said = [one for one in checked if one.role in {"user", "assistant"} and one.text.strip()]
-    return [_without_calls(one) if one.tool_calls else one for one in said]
-
-
-def _without_calls(message: Message) -> Message:
-    return Message(message.role, message.content, name=message.name, created_at=message.created_at)
+    return [
+        Message(one.role, one.content, name=one.name, created_at=one.created_at) if one.tool_calls else one
+        for one in said
+    ]
 
 
 def recall_text(chat: Chat, hits: Hits, change: Callable[[str], str] = str) -> str:

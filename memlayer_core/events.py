@@ -179,11 +179,6 @@ class ProblemEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class WordsRepaired(Event):
-    """The journal's word index lacked texts or had too many, and was repaired."""
-
-
-@dataclass(frozen=True, slots=True)
 class IndexRebuilt(Event):
     """Collections of the index were built again from the journal's vectors."""
 

@@ -17,7 +17,7 @@ from pydantic import InstanceOf
 from memlayer_core import worker
 from memlayer_core.chat import Chat
 from memlayer_core.errors import ConfigurationError, StoreClosedError, repr_of
-from memlayer_core.events import EventBus, Listener, StoreMaintained, WordsRepaired
+from memlayer_core.events import EventBus, Listener, StoreMaintained
 from memlayer_core.facts import flow as records_flow
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.model import USER, LedgerEntry, Record, RecordFilter, RecordType, Why
@@ -214,8 +214,6 @@ class Admin:
         rt.db.check_file()
         repaired = ["words"] if rt.db.write(texts.repair_words, rt.own_words) else []
         rt.db.check()
-        if repaired:
-            rt.emit(WordsRepaired())
         rebuilt = self._memory._resources.worker.audit(anew=False)  # noqa: SLF001  (of this file)
         return repaired + [f"collection {shard}" for event in rebuilt for shard in event.shards]
 
@@ -664,14 +662,7 @@ class Memory(Viewable):
             InvalidScopeError: No user, session or record is named.
             UnknownRecordError: There is no such record, or it belongs to another user.
         """
-        what = transfer_flow.Erasure(
-            user_id=user_id,
-            session_id=session_id,
-            record_id=record_id,
-            speaker=speaker,
-            tenant_id=tenant_id,
-            agent_id=agent_id,
-        )
+        what = transfer_flow.Erasure(user_id, session_id, record_id, speaker, tenant_id, agent_id)
         return transfer_flow.forget(self.runtime, what)
 
     aforget = async_write(forget)

@@ -76,11 +76,6 @@ def _of_others(rt: Runtime) -> list[JobKind]:
     return [kind for kind, doer in _doers(rt).items() if doer is None]
 
 
-def _owes_index(rt: Runtime) -> bool:
-    """Queue the changes that are not in the index yet. Returns whether there are any."""
-    return rt.index is not None and rt.db.write(outbox.owe, rt.now(), at_once=True)
-
-
 def _timeout_error(
     rt: Runtime, backlog: Backlog, seconds: float, last_error: str | None, *, in_all: bool
 ) -> errors.FlushTimeoutError:
@@ -322,7 +317,8 @@ class Worker:
             is_noted = rt.accesses or self._owes_summaries or (self._started and not rt.at_work.is_set())
             now = rt.now()
             backlog = rt.db.read(storage_jobs.backlog, others, now)
-            if not is_noted and not backlog.queued and not _owes_index(rt):
+            is_done = not (is_noted or backlog.queued)
+            if is_done and (rt.index is None or not rt.db.write(outbox.owe, now, at_once=True)):
                 return backlog
             left = rt.db.read(outbox.count)  # one job copies all texts that the index lacks
             if timeout is None and (backlog.queued < fewest or left < lacks):

@@ -320,8 +320,6 @@ class _App(typer.Typer):
         helps["as_json"] = "Print JSON, with the names that Python has."
 
         def call(*, as_json: bool = False, **values: Any) -> None:
-            if values.get("path") is not None and (first := _FIRST & values.keys()):
-                _put_in_order(values, *first)
             for name, kind in groups.items():
                 values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
             if (answers := run(**values)) is not None:
@@ -335,24 +333,6 @@ class _App(typer.Typer):
         text = "\n\n".join(" ".join(one.split()) for one in about)  # as wide as the terminal
         self.command(run.__name__.rstrip("_"), help=text, epilog=EXIT_CODES)(call)
         return run
-
-
-_FIRST = {"query", "source", "target"}
-"""Arguments that stand before a memory's directory, or behind it, as with most tools."""
-
-
-def _put_in_order(values: dict[str, Any], first: str) -> None:
-    """Exchange an argument and the directory behind it, if they are the other way round beyond doubt."""
-    given, path = (Path(values[name]) for name in (first, "path"))
-    memories, files = ([_is_file(one / name) for one in (given, path)] for name in ("journal.sqlite3", ""))
-    if [True, False] in (memories, files[::-1]):
-        values |= {first: type(values[first])(path), "path": given}
-
-
-def _is_file(path: Path) -> bool:
-    with suppress(OSError, ValueError):  # it is a question, not a path
-        return path.is_file()
-    return False
 
 
 def _parameter(one: Parameter, text: str) -> Parameter:

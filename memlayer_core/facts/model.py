@@ -292,6 +292,8 @@ def _state(record: Record) -> Mark:
 
 # The JSON of records.
 
+_FACT = ("subject", "category", "key", "value", "modality")
+_TIMES_AND_USE = ("valid_from", "valid_until", "always", "mentions", "first_observed", "expires_at")
 _FORM = Form(
     Record,
     "record",
@@ -299,19 +301,7 @@ _FORM = Form(
     hint="`Record.to_json` writes records.",
     parts={
         "content": ("raw", "summary", "structured"),
-        "fact": (
-            "subject",
-            "category",
-            "key",
-            "value",
-            "modality",
-            "valid_from",
-            "valid_until",
-            "always",
-            "mentions",
-            "first_observed",
-            "expires_at",
-        ),
+        "fact": (*_FACT, *_TIMES_AND_USE),
         "episode": ("key_topics", "actions_taken", "outcomes", "occurred_at"),
         "metadata": ("importance", "confidence", "tags", "source", "version", "archived_because"),
         "time": ("created_at", "updated_at", "last_accessed", "decay_score"),

@@ -20,17 +20,15 @@ import sqlalchemy as sa
 
 from memlayer_core.errors import InvalidRecordError
 from memlayer_core.facts import check, model, reads
-from memlayer_core.facts.model import Claim, Decision, Record, memory_id, no_record, ordinal_of, session_of
+from memlayer_core.facts.model import Claim, Decision, Record, memory_id, no_record, ordinal_of
 from memlayer_core.facts.reconcile import reconcile
-from memlayer_core.messages.reads import ever_inside, inside, lock_messages
-from memlayer_core.messages.writes import Change, Follower, behind_all, register
+from memlayer_core.messages.reads import ever_inside, lock_messages
+from memlayer_core.messages.writes import Change, Follower, register
 from memlayer_core.scope import Scope
 from memlayer_core.settings import Settings
 from memlayer_core.storage import jobs as storage_jobs, statements, tables, texts, vectors
 from memlayer_core.storage.statements import LAST, to_micros
-from memlayer_core.storage.tables import IN_FORCE, evidence, messages, records, sessions, summaries
-
-# Writes records in SQL: remember, revise, forget. Each function runs in its caller's transaction.
+from memlayer_core.storage.tables import IN_FORCE, evidence, messages, records, sessions
 
 _DAY = 86_400_000_000  # microseconds
 _IN_FORCE = records.c.replaced_by.is_(None)
@@ -294,187 +292,7 @@ def ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
     return connection.scalar(sa.select(said)) is True
 
 
-# Episodes of ended sessions, in SQL. Each function runs in its caller's transaction.
-#
-# When a session ends, an episode is queued: a row names the part of the session, and a process with a model writes the
-# record. If a message of that part is changed or withdrawn, the record is deleted at once, and a new one is queued for
-# the rest.
-
-
-def begin(connection: sa.Connection, session: Any, minimum: int | None, until: int | None = None) -> None:
-    """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
-
-    Args:
-        connection: In the transaction that ends the session.
-        session: Its row, as it was before the end.
-        minimum: Messages that an episode needs, without hidden and system messages; None: no episode is written.
-        until: The position before which the episode ends; None: it ends with the last message.
-    """
-    if minimum is None:
-        return
-    first = _behind(connection, session)
-    last = (behind_all(session.next_position) if until is None else until) - 1
-    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(minimum)
-    if len(connection.scalars(told).all()) >= minimum:
-        _add_part(connection, session.number, first, last)
-
-
-def append_episode(
-    connection: sa.Connection,
-    session: int,
-    first: int,
-    until: int,
-    record: Record | None,
-    min_messages: int | None,
-    now: datetime,
-    shards: int,
-) -> Record | None:
-    """Store the episode of turns that were just summarized. Returns its record.
-
-    Without a record, or if earlier turns are in no episode, an episode about all of them is queued instead, as `begin`
-    does. If these turns are in an episode already, nothing is done. In all these cases None is returned.
-
-    Args:
-        connection: In the transaction that puts the summary in force.
-        session: Number of the session.
-        first: Position of the first message.
-        until: Position of the last message.
-        record: The record to store; None: the model gave none that is good.
-        min_messages: As for `begin`.
-        now: The present.
-        shards: Number of shards of the index.
-    """
-    row = connection.execute(sa.select(sessions).where(sessions.c.number == session)).one()
-    behind = _behind(connection, row)
-    if record is None or behind > first or _tells(connection, session, behind, first - 1):
-        begin(connection, row, min_messages, until + 1)
-        return None
-    stored, ordinal = _remember_episode(connection, session, first, record, now, shards)
-    _add_part(connection, session, first, until, ordinal)
-    return stored
-
-
-def find_episode(connection: sa.Connection, number: int) -> Any | None:
-    """Return the row of the episode with a number."""
-    return connection.execute(sa.select(summaries).where(summaries.c.number == number)).first()
-
-
-def store_episode(
-    connection: sa.Connection,
-    episode: Any,
-    record: Record | None,
-    model_costs: Sequence[storage_jobs.Cost],
-    job: storage_jobs.Job,
-    now: datetime,
-    shards: int,
-) -> Record | None:
-    """Store the record of an episode and delete its job, unless its messages were changed since they were read.
-
-    Without a record, the part has nothing worth a record, and gets no episode. What models cost is noted in any case.
-    Returns the record if it was stored.
-    """
-    this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
-    namespace = connection.scalar(this_one.with_for_update())
-    storage_jobs.spend(connection, model_costs, namespace or "")
-    storage_jobs.finish(connection, [job])
-    row = find_episode(connection, episode.number)
-    if row is None or row.ordinal is not None:  # its messages were changed, or another process was faster
-        return None
-    ordinal = 0
-    if record is not None:
-        record, ordinal = _remember_episode(connection, row.session, row.first, record, now, shards)
-    _set(connection, summaries, summaries.c.number == row.number, ordinal=ordinal)
-    return record
-
-
-def _tie(connection: sa.Connection, session: int, ends: Sequence[str], ordinal: int) -> None:
-    """Note the part of its session that an episode in force is about, if that is not known yet."""
-    known = sa.exists().where(_of(session), summaries.c.ordinal == ordinal)
-    named = messages.c.id_digest.in_([statements.id_digest(session, one) for one in ends])
-    at = connection.scalars(sa.select(messages.c.position).where(named, IN_FORCE)).all()
-    if at and not connection.scalar(sa.select(known)):
-        _add_part(connection, session, min(at), max(at), ordinal)
-
-
-def _add_part(
-    connection: sa.Connection, session: int, first: int, until: int, ordinal: int | None = None
-) -> None:
-    part = {"kind": "episode", "session": session, "first": first, "until": until, "ordinal": ordinal}
-    connection.execute(sa.insert(summaries).values(part))
-
-
-def _behind(connection: sa.Connection, session: Any) -> int:
-    """Return the position after the session's episodes, in its active part."""
-    newest = sa.select(sa.func.coalesce(sa.func.max(summaries.c.until), -1)).where(_of(session.number))
-    return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
-
-
-def _remember_episode(
-    connection: sa.Connection, session: int, first: int, record: Record, now: datetime, shards: int
-) -> tuple[Record, int]:
-    """Store the record of an episode with its relation to the episode before it. Returns it, and its number."""
-    before = sa.and_(_of(session), summaries.c.until < first, summaries.c.ordinal > 0)
-    newest = sa.select(summaries.c.ordinal).where(before).order_by(summaries.c.until.desc()).limit(1)
-    ordinal = connection.scalar(newest)
-    if ordinal is not None:
-        tie = model.Relation("related_to", memory_id(record.user_id, ordinal))
-        record = replace(record, relations=(tie,))
-    _, stored = remember(connection, Claim(record=record), now, shards)
-    assert stored is not None  # only facts are refused
-    return stored, ordinal_of(stored.memory_id)[1]
-
-
-def _of(session: int) -> sa.ColumnElement[bool]:
-    return sa.and_(summaries.c.session == session, tables.IS_EPISODE)
-
-
-def _drop(connection: sa.Connection, condition: Any) -> None:
-    """Delete episodes, and the jobs for them."""
-    these = sa.select(summaries.c.number).where(condition)
-    owed = sa.delete(tables.jobs).where(tables.jobs.c.kind == "episode", tables.jobs.c.subject.in_(these))
-    connection.execute(owed)
-    connection.execute(sa.delete(summaries).where(condition))
-
-
-_TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
-
-
-def _inside(session: int, first: int, until: int) -> Any:
-    return sa.and_(inside(session), messages.c.position.between(first, until))
-
-
-def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
-    """Return whether models may see any message of a part."""
-    return connection.scalar(sa.select(sa.exists().where(_inside(session, first, until), _TOLD))) is True
-
-
-@contextmanager
-def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
-    """Delete the records of episodes whose messages change, and queue new ones about what is left."""
-    parts = (
-        connection.execute(sa.select(summaries).where(_of(change.session))).all() if change.positions else ()
-    )
-    hit = [row for row in parts if any(row.first <= one <= row.until for one in change.positions)]
-    yield  # messages are locked before records, as in every write
-    if not hit:
-        return
-    ordinals = {row.ordinal for row in hit} - {None}
-    gone = forget_all(connection, change.scope.reach(), records.c.ordinal.in_(ordinals), change.now)
-    there = {row.ordinal for row in gone}
-    # Equal words of one session are one record, so several of its episodes may have the same record.
-    for row in (one for one in parts if one in hit or one.ordinal in ordinals):
-        if row.ordinal is None or row.ordinal in there:  # one that somebody deleted is not written again
-            _drop(connection, summaries.c.number == row.number)
-            if _tells(connection, row.session, row.first, row.until):
-                _add_part(connection, row.session, row.first, row.until)
-
-
-register(Follower(_follow, lambda connection, session, _: _drop(connection, _of(session)), begin))
-
-
-# Facts in SQL: carries out the decision about a statement. Each function runs in its caller's transaction.
-#
-# It locks in the order of `writes`: messages, owners, records.
+# Facts: carries out the decision about a statement.
 
 
 def remember(
@@ -508,26 +326,31 @@ def remember(
             return decision, _confirm(connection, old[0], statement, now, shards)
         case "end":
             for row in old:
-                until, said = decision.until, to_micros(record.first_observed)
-                if until is not None and said < (row.valid_from or 0) == to_micros(until):
-                    until = None  # it never begins: what it was to end goes on
-                    reopen_facts(connection, [row], now)
-                _close(connection, [row], row.ordinal, until, now)
-                reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
+                _end(connection, row, statement, decision.until, now)
             return decision, decision.old[0]
     ordinal, until = count(connection, owner), decision.until
+    after = ordinal
+    if decision.kind in {"add", "replace"} and old:
+        after, until = _make_room(connection, record, ordinal, decision, old[0].ordinal)
     if decision.kind == "replace":
         _close(connection, old, ordinal, until, now)
-        _end_earlier(connection, record, ordinal)
     elif until is not None:  # it is new, and of the past
-        after = ordinal
-        if old:
-            after, until = _next_of(connection, record, old[0].ordinal, until)
-            _end_earlier(connection, record, ordinal, until)
         record = _of_the_past(record, after, until) if until <= now else replace(record, valid_until=until)
     made = add_version(connection, record, ordinal, now, shards, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
+
+
+def _end(
+    connection: sa.Connection, row: Any, statement: Claim, until: datetime | None, now: datetime
+) -> None:
+    """End a fact. If it has not begun by then, it never begins, and what it was to end goes on."""
+    said = to_micros(statement.record.first_observed)
+    if until is not None and said < (row.valid_from or 0) == to_micros(until):
+        until = None
+        reopen_facts(connection, [row], now)
+    _close(connection, [row], row.ordinal, until, now)
+    reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "ended")
 
 
 def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
@@ -558,36 +381,29 @@ def _of_the_past(record: Record, after: int, until: datetime) -> Record:
     return replace(record, valid_from=began, valid_until=until, replaced_by=successor, always=False)
 
 
-def _gave_way_to_later(record: Record) -> Any:
-    """Return the condition that facts of the past say another value, and ended for another one after a fact begins."""
-    return sa.and_(
-        records.c.namespace == record.owner.namespace,
-        records.c.about == check.about(record),
-        records.c.modality == record.modality,
-        records.c.replaced_by != records.c.ordinal,
-        records.c.valid_until > to_micros(record.valid_from or record.first_observed),
-    )
+def _make_room(
+    connection: sa.Connection, record: Record, ordinal: int, decision: Decision, after: int
+) -> tuple[int, datetime | None]:
+    """End facts of the past when a new one begins, if they gave way to a later one.
 
-
-def _next_of(connection: sa.Connection, record: Record, after: int, until: datetime) -> tuple[int, datetime]:
-    """Return the number of the fact that begins next after one of the past, and when: `after` and `until`, or sooner."""
-    begins = records.c.valid_from
-    between = begins > to_micros(record.valid_from or record.first_observed), begins < to_micros(until)
-    sooner = sa.select(records.c.ordinal, begins).where(_gave_way_to_later(record), *between)
-    row = connection.execute(sooner.order_by(begins).limit(1)).first()
-    return (after, until) if row is None else (row.ordinal, statements.from_micros(row.valid_from))
-
-
-def _end_earlier(
-    connection: sa.Connection, record: Record, ordinal: int, until: datetime | None = None
-) -> None:
-    """End facts of the past when another one begins. Those that begin later stay if it has ended by then, or have no time."""
-    since, begins = to_micros(record.valid_from or record.first_observed), records.c.valid_from
-    earlier = begins < (LAST if until is None else to_micros(until))
-    ends = sa.case((begins > since, begins), else_=since)
-    held = _gave_way_to_later(record), records.c.replaced_by != ordinal, earlier
-    after = {} if until is None else {"replaced_by": ordinal}
-    _set(connection, records, *held, valid_until=ends, **after)
+    Returns the number of the fact that comes after the new one, and the decision's `until`; both of another one if that
+    begins sooner. If the new one is in force, those that began later have no time.
+    """
+    until, begins = decision.until, record.valid_from or record.first_observed
+    same = records.c.about == check.about(record), records.c.modality == record.modality
+    gave_way = records.c.namespace == record.owner.namespace, records.c.replaced_by != records.c.ordinal
+    held = records.c.valid_from.is_not(None), records.c.valid_until > to_micros(begins)
+    every = sa.select(records).where(*same, *gave_way, *held).order_by(records.c.valid_from.desc())
+    for row in connection.execute(every):
+        began, successor = statements.from_micros(row.valid_from), row.replaced_by
+        if decision.kind == "add":
+            if began > begins:
+                after, until = (row.ordinal, began) if until is None or began < until else (after, until)
+                continue
+            successor = ordinal
+        ends = {"valid_until": to_micros(max(began, begins)), "replaced_by": successor}
+        _set(connection, records, records.c.number == row.number, **ends)
+    return after, until
 
 
 def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime, shards: int) -> Record:
@@ -689,29 +505,19 @@ def restore(
     quotes: Sequence[model.Evidence],
     now: datetime,
     shards: int,
-) -> bool:
+) -> tuple[bool, int | None]:
     """Store a record that comes from elsewhere next to the facts in force here, with its evidence.
 
-    If the messages of an episode came before it, it is tied to them again: it is deleted when one of them is withdrawn.
-    Returns whether anything was stored.
+    Returns whether anything was stored, and the number of the record with these words; None: there is none.
     """
     newest = versions[-1]
-    ends, session = model.part_of(newest), None
-    if ends is not None:
-        bucket = session_of(newest).session_bucket
-        held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
-        session = connection.scalar(held)  # sessions are locked before records, as in every write
     stored = _restore(connection, versions, now, shards)
     row = same_words(connection, check.digest(newest))
-    if row is None:
-        return stored
-    if ends is not None and session is not None:
-        _tie(connection, session, ends, row.ordinal)
-    if not stored:
-        return False
+    if row is None or not stored:
+        return stored, getattr(row, "ordinal", None)
     reads.restore_evidence(connection, newest.owner, row.ordinal, quotes)
     if None in (newest.subject, newest.key) or newest.archived_because is not None:
-        return True
+        return True, row.ordinal
     statement = Claim(record=newest)
     peers = [one for one in _known(connection, statement) if one.number != row.number]
     decision, old = _decide(peers, statement, now)
@@ -721,7 +527,7 @@ def restore(
         _close(connection, [row], old[0].ordinal, None, now)
     elif decision.until is not None:
         _close(connection, [row], row.ordinal, decision.until, now)
-    return True
+    return True, row.ordinal
 
 
 def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: datetime) -> int:

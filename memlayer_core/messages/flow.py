@@ -148,12 +148,11 @@ def reload_text(rt: Runtime, scope: Scope, preview_id: str, offset: int, token_l
 
 def _added(receipt: Receipt, scope: Scope, messages: object, *_: object, **__: object) -> Outcome:
     listed = messages if isinstance(messages, Sequence) else ()  # another iterable is read by now
-    counts = {f"memlayer.messages.{name}": getattr(receipt, name) for name in ("unchanged", "replaced")}
-    return Outcome(receipt.stored, counts, contents=lambda: [message.text for message in listed])
+    return Outcome(receipt.stored, _counts(receipt), contents=lambda: [message.text for message in listed])
 
 
-def _resynced(receipt: Receipt, scope: Scope, *_: object, **__: object) -> Outcome:
-    return replace(_added(receipt, scope, ()), count=receipt.stored + receipt.replaced)
+def _counts(receipt: Receipt) -> dict[str, int]:
+    return {f"memlayer.messages.{name}": getattr(receipt, name) for name in ("unchanged", "replaced")}
 
 
 @traced("create_memory", "add", _added)
@@ -515,7 +514,7 @@ def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | N
     return target
 
 
-@traced("upsert_memory", "resync", _resynced)
+@traced("upsert_memory", "resync", lambda one, *_, **__: Outcome(one.stored + one.replaced, _counts(one)))
 def resync(
     rt: Runtime,
     scope: Scope,

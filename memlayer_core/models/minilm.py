@@ -24,14 +24,8 @@ IDENTITY = "minilm-l6-v2"
 URL = "https://chroma-onnx-models.s3.amazonaws.com/all-MiniLM-L6-v2/onnx.tar.gz"
 WAY = f"go online once, or put `onnx.tar.gz` from {URL} into `~/.cache/chroma/onnx_models/all-MiniLM-L6-v2`"
 """How it gets onto a machine."""
-_FILES = (
-    "model.onnx",
-    "tokenizer.json",
-    "config.json",
-    "special_tokens_map.json",
-    "tokenizer_config.json",
-    "vocab.txt",
-)
+_OF_TOKENIZER = ("tokenizer.json", "special_tokens_map.json", "tokenizer_config.json", "vocab.txt")
+_FILES = ("model.onnx", "config.json", *_OF_TOKENIZER)
 
 _TOKENS = 256  # what the model was trained with, and what Chroma cuts at
 # A text is cut to this length before it is split into tokens. 256 English tokens are about 1,200 characters, and the

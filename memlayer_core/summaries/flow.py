@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from memlayer_core.errors import ConfigurationError, ModelContextError, ModelError, in_short
-from memlayer_core.events import RecordStored, SummaryRefused, SummaryWritten
-from memlayer_core.facts import writes as records_writes
+from memlayer_core.events import SummaryRefused, SummaryWritten
 from memlayer_core.facts.check import new_record
-from memlayer_core.facts.flow import note, prepare_record
+from memlayer_core.facts.flow import announce, note, prepare_record
 from memlayer_core.facts.model import Record, SideTask
 from memlayer_core.message import Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
@@ -197,7 +196,7 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
-        record = records_writes.append_episode(
+        record = summaries_sql.append_episode(
             connection, session.number, first, task.until, draft, rt.episode_minimum, now, rt.shards
         )
         stored.append(record)
@@ -212,7 +211,7 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
     version, score = session.summary_version + 1, check.score_of(result.faults)
     rt.emit(SummaryWritten(scope.namespace, scope.session_id or "", version, usage.model.name, score))
     for record in filter(None, stored[-1:]):  # a commit that is tried again stores once more
-        rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
+        announce(rt, record)
 
 
 def _refused(rt: Runtime, scope: Scope, faults: tuple[str, ...], what: str, *, gives_up: bool) -> None:
@@ -342,14 +341,14 @@ def write_episode(rt: Runtime, job: jobs.Job) -> None:
         raise
     if bill.costs:
         rt.health.up("summarizer")
-    record = rt.db.write(records_writes.store_episode, episode, made, bill.costs, job, rt.now(), rt.shards)
+    record = rt.db.write(summaries_sql.store_episode, episode, made, bill.costs, job, rt.now(), rt.shards)
     if record is not None:
-        rt.emit(RecordStored(record.owner.namespace, record.memory_id, record.version, record.mentions))
+        announce(rt, record)
 
 
 def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, list[Message]] | None:
     """Return an episode, its session, and its messages that models may see, without tasks of agents."""
-    episode = records_writes.find_episode(connection, number)
+    episode = summaries_sql.find_episode(connection, number)
     session = messages_reads.find_by_number(connection, episode.session) if episode is not None else None
     if episode is None or session is None:
         return None

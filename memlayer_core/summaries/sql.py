@@ -1,4 +1,4 @@
-"""Summaries and what they cost, in SQL. Each function runs in its caller's transaction.
+"""Summaries and episodes, and what they cost, in SQL. Each function runs in its caller's transaction.
 
 What is due follows from the session: the messages before `summary_due` are to be summed up; `summary_asked` is the position
 up to which a model was asked, and `summary_tries` how often all its answers were refused. `summary_version` goes up with
@@ -15,12 +15,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from memlayer_core.facts import model as records_model, writes as records_writes
+from memlayer_core.facts.model import Record
 from memlayer_core.messages.model import Session
-from memlayer_core.messages.writes import Change, Follower, register
+from memlayer_core.messages.reads import inside
+from memlayer_core.messages.writes import Change, Follower, behind_all, register
 from memlayer_core.storage import tables
 from memlayer_core.storage.jobs import Cost, Job, finish, spend
-from memlayer_core.storage.statements import Statement, from_micros, to_micros
-from memlayer_core.storage.tables import jobs, sessions, summaries
+from memlayer_core.storage.statements import Statement, from_micros, id_digest, to_micros
+from memlayer_core.storage.tables import IN_FORCE, jobs, messages, sessions, summaries
 from memlayer_core.summaries.model import Summary
 
 _KIND = "summarize"
@@ -46,10 +49,13 @@ _OWED = (
     _owed(_KIND, sessions.c.number, sessions, tables.SUMMARY_IS_DUE, sessions.c.idle_since.is_not(None)),
     _owed("episode", summaries.c.number, _OF_SESSIONS, tables.EPISODE_IS_OWED),
 )
-_HERE = sa.and_(summaries.c.session == sa.bindparam("of"), tables.IS_ROLLING)
+_WITHIN = summaries.c.session == sa.bindparam("of")
+_HERE = sa.and_(_WITHIN, tables.IS_ROLLING)
 _IN_FORCE = Statement(sa.select(summaries).where(_HERE, summaries.c.replaced_by.is_(None)))
-_DROP = Statement(sa.delete(summaries).where(_HERE))
-_DROP_JOBS = Statement(sa.delete(jobs).where(_jobs_of(sa.bindparam("of"))))
+_EPISODES = sa.select(summaries.c.number).where(_WITHIN, tables.IS_EPISODE)
+_OF_EPISODES = sa.and_(jobs.c.kind == "episode", jobs.c.subject.in_(_EPISODES))
+_DROP_JOBS = Statement(sa.delete(jobs).where(sa.or_(_jobs_of(sa.bindparam("of")), _OF_EPISODES)))
+_DROP = Statement(sa.delete(summaries).where(_WITHIN))
 _UP_TO = Statement(
     sa.select(summaries)
     .where(_HERE, summaries.c.until >= sa.bindparam("last"))
@@ -164,10 +170,10 @@ def invalidate(connection: sa.Connection, session: int, position: int) -> None:
     connection.execute(sa.update(sessions).where(sessions.c.number == session).values(anew))
 
 
-def drop(connection: sa.Connection, session: int) -> None:
-    """Delete all summaries of a session and their jobs, since the session is deleted."""
-    _DROP.run(connection, {"of": session})
+def drop(connection: sa.Connection, session: int, _: datetime) -> None:
+    """Delete all summaries and episodes of a session and their jobs, since the session is deleted."""
     _DROP_JOBS.run(connection, {"of": session})
+    _DROP.run(connection, {"of": session})
 
 
 _SAME = ("first", "until", "rounds", "text", "tokens", "counter", "model", "score", "version", "replaced_by")
@@ -190,14 +196,210 @@ def _from(row: Any) -> Summary:
     return Summary(**same, faults=faults, created_at=from_micros(row.created_at))
 
 
+# Episodes: records about a part of a session, each with a row that says which part.
+#
+# When a session ends, an episode is queued: a row names the part of the session, and a process with a model writes the
+# record. If a message of that part is changed or withdrawn, the record is deleted at once, and a new one is queued for
+# the rest.
+
+
+def queue_episode(
+    connection: sa.Connection, session: Any, minimum: int | None, until: int | None = None
+) -> None:
+    """Queue an episode about the messages since the session began, or since its last episode, if they are enough.
+
+    Args:
+        connection: In the transaction that ends the session.
+        session: Its row, as it was before the end.
+        minimum: Messages that an episode needs, without hidden and system messages; None: no episode is written.
+        until: The position before which the episode ends; None: it ends with the last message.
+    """
+    if minimum is None:
+        return
+    first = _behind(connection, session)
+    last = (behind_all(session.next_position) if until is None else until) - 1
+    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(minimum)
+    if len(connection.scalars(told).all()) >= minimum:
+        _add_part(connection, session.number, first, last)
+
+
+def append_episode(
+    connection: sa.Connection,
+    session: int,
+    first: int,
+    until: int,
+    record: Record | None,
+    min_messages: int | None,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    """Store the episode of turns that were just summarized. Returns its record.
+
+    Without a record, or if earlier turns are in no episode, an episode about all of them is queued instead, as `queue_episode`
+    does. If these turns are in an episode already, nothing is done. In all these cases None is returned.
+
+    Args:
+        connection: In the transaction that puts the summary in force.
+        session: Number of the session.
+        first: Position of the first message.
+        until: Position of the last message.
+        record: The record to store; None: the model gave none that is good.
+        min_messages: As for `queue_episode`.
+        now: The present.
+        shards: Number of shards of the index.
+    """
+    row = connection.execute(sa.select(sessions).where(sessions.c.number == session)).one()
+    behind = _behind(connection, row)
+    if record is None or behind > first or _tells(connection, session, behind, first - 1):
+        queue_episode(connection, row, min_messages, until + 1)
+        return None
+    stored, ordinal = _remember_episode(connection, session, first, record, now, shards)
+    _add_part(connection, session, first, until, ordinal)
+    return stored
+
+
+def find_episode(connection: sa.Connection, number: int) -> Any | None:
+    """Return the row of the episode with a number."""
+    return connection.execute(sa.select(summaries).where(summaries.c.number == number)).first()
+
+
+def store_episode(
+    connection: sa.Connection,
+    episode: Any,
+    record: Record | None,
+    model_costs: Sequence[Cost],
+    job: Job,
+    now: datetime,
+    shards: int,
+) -> Record | None:
+    """Store the record of an episode and delete its job, unless its messages were changed since they were read.
+
+    Without a record, the part has nothing worth a record, and gets no episode. What models cost is noted in any case.
+    Returns the record if it was stored.
+    """
+    this_one = sa.select(sessions.c.namespace).where(sessions.c.number == episode.session)
+    namespace = connection.scalar(this_one.with_for_update())
+    spend(connection, model_costs, namespace or "")
+    finish(connection, [job])
+    row = find_episode(connection, episode.number)
+    if row is None or row.ordinal is not None:  # its messages were changed, or another process was faster
+        return None
+    ordinal = 0
+    if record is not None:
+        record, ordinal = _remember_episode(connection, row.session, row.first, record, now, shards)
+    stored = sa.update(summaries).where(summaries.c.number == row.number)
+    connection.execute(stored.values(ordinal=ordinal))
+    return record
+
+
+def restore(
+    connection: sa.Connection,
+    versions: Sequence[Record],
+    quotes: Sequence[records_model.Evidence],
+    now: datetime,
+    shards: int,
+) -> bool:
+    """Store a record that comes from elsewhere, with its evidence.
+
+    If the messages of an episode came before it, it is tied to them again: it is deleted when one of them is withdrawn.
+    Returns whether anything was stored.
+    """
+    ends, session = records_model.part_of(versions[-1]), None
+    if ends is not None:
+        bucket = records_model.session_of(versions[-1]).session_bucket
+        held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
+        session = connection.scalar(held)  # sessions are locked before records, as in every write
+    stored, ordinal = records_writes.restore(connection, versions, quotes, now, shards)
+    if ends is not None and session is not None and ordinal is not None:
+        _tie(connection, session, ends, ordinal)
+    return stored
+
+
+def _tie(connection: sa.Connection, session: int, ends: Sequence[str], ordinal: int) -> None:
+    """Note the part of its session that an episode in force is about, if that is not known yet."""
+    known = sa.exists().where(_episodes_of(session), summaries.c.ordinal == ordinal)
+    named = messages.c.id_digest.in_([id_digest(session, one) for one in ends])
+    at = connection.scalars(sa.select(messages.c.position).where(named, IN_FORCE)).all()
+    if at and not connection.scalar(sa.select(known)):
+        _add_part(connection, session, min(at), max(at), ordinal)
+
+
+def _add_part(
+    connection: sa.Connection, session: int, first: int, until: int, ordinal: int | None = None
+) -> None:
+    part = {"kind": "episode", "session": session, "first": first, "until": until, "ordinal": ordinal}
+    connection.execute(sa.insert(summaries).values(part))
+
+
+def _behind(connection: sa.Connection, session: Any) -> int:
+    """Return the position after the session's episodes, in its active part."""
+    newest = sa.select(sa.func.coalesce(sa.func.max(summaries.c.until), -1)).where(
+        _episodes_of(session.number)
+    )
+    return max(int(session.memory_start), int(connection.execute(newest).scalar_one()) + 1)
+
+
+def _remember_episode(
+    connection: sa.Connection, session: int, first: int, record: Record, now: datetime, shards: int
+) -> tuple[Record, int]:
+    """Store the record of an episode with its relation to the episode before it. Returns it, and its number."""
+    before = sa.and_(_episodes_of(session), summaries.c.until < first, summaries.c.ordinal > 0)
+    newest = sa.select(summaries.c.ordinal).where(before).order_by(summaries.c.until.desc()).limit(1)
+    ordinal = connection.scalar(newest)
+    if ordinal is not None:
+        tie = records_model.Relation("related_to", records_model.memory_id(record.user_id, ordinal))
+        record = replace(record, relations=(tie,))
+    _, stored = records_writes.remember(connection, records_model.Claim(record=record), now, shards)
+    assert stored is not None  # only facts are refused
+    return stored, records_model.ordinal_of(stored.memory_id)[1]
+
+
+def _episodes_of(session: int) -> sa.ColumnElement[bool]:
+    return sa.and_(summaries.c.session == session, tables.IS_EPISODE)
+
+
+_TOLD = sa.and_(messages.c.role != "system", messages.c.tokens > 0)  # hidden ones cost nothing
+
+
+def _inside(session: int, first: int, until: int) -> Any:
+    return sa.and_(inside(session), messages.c.position.between(first, until))
+
+
+def _tells(connection: sa.Connection, session: int, first: int, until: int) -> bool:
+    """Return whether models may see any message of a part."""
+    return connection.scalar(sa.select(sa.exists().where(_inside(session, first, until), _TOLD))) is True
+
+
+# What follows from a change of messages.
+
+
 @contextmanager
 def _follow(connection: sa.Connection, change: Change) -> Iterator[None]:
-    """Delete the summaries of the first message that changes and of later ones, and errors that may quote messages."""
+    """Delete what was made of messages that change: summaries, also of later ones, episodes, and errors that may quote them.
+
+    New episodes about what is left are queued.
+    """
     if change.positions:
         invalidate(connection, change.session, min(change.positions))
     failed = _jobs_of(change.session), jobs.c.error.is_not(None)
     connection.execute(sa.update(jobs).where(*failed).values(error=None))
-    yield
+    every = sa.select(summaries).where(_episodes_of(change.session))
+    parts = connection.execute(every).all() if change.positions else ()
+    hit = [row for row in parts if any(row.first <= one <= row.until for one in change.positions)]
+    yield  # messages are locked before records, as in every write
+    if not hit:
+        return
+    ordinals = {row.ordinal for row in hit} - {None}
+    these = tables.records.c.ordinal.in_(ordinals)
+    gone = records_writes.forget_all(connection, change.scope.reach(), these, change.now)
+    there = {row.ordinal for row in gone}
+    # Equal words of one session are one record, so several of its episodes may have the same record.
+    for row in (one for one in parts if one in hit or one.ordinal in ordinals):
+        if row.ordinal is None or row.ordinal in there:  # one that somebody deleted is not written again
+            connection.execute(sa.delete(jobs).where(jobs.c.kind == "episode", jobs.c.subject == row.number))
+            connection.execute(sa.delete(summaries).where(summaries.c.number == row.number))
+            if _tells(connection, row.session, row.first, row.until):
+                _add_part(connection, row.session, row.first, row.until)
 
 
-register(Follower(_follow, lambda connection, session, _: drop(connection, session)))
+register(Follower(_follow, drop, queue_episode))

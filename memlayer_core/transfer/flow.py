@@ -31,6 +31,7 @@ from memlayer_core.runtime import Asking, Journal, Runtime, ask
 from memlayer_core.scope import Folder, Scope
 from memlayer_core.storage.files import LineReader, Page, is_ascii_only, writing
 from memlayer_core.storage.statements import LAST
+from memlayer_core.summaries import sql as summaries_sql
 from memlayer_core.telemetry import Outcome, traced
 from memlayer_core.transfer import lines, sql
 from memlayer_core.transfer.model import Conversation, ImportReport
@@ -399,7 +400,7 @@ class _Export(_Importer):
         ready = [prepare_record(rt, replace(one, archived_because=reason)) for one in line.versions]
         evidence = line.evidence if reason is None else ()
         quotes = [replace(one, quote=rt.redact(one.quote)) for one in evidence]
-        if rt.db.write(records_writes.restore, ready, quotes, rt.now(), rt.shards):
+        if rt.db.write(summaries_sql.restore, ready, quotes, rt.now(), rt.shards):
             self._report.remembered += 1
             self._report.archived += reason is not None
             rt.wake()
@@ -584,7 +585,7 @@ def _forgotten(report: ForgetReport, what: Erasure) -> Outcome:
     return Outcome(gone, counts, session_id=what.session_id, record_id=what.record_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Erasure:
     """What is deleted: see `Memory.forget`."""
 

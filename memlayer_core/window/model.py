@@ -103,14 +103,8 @@ class Context(Viewable):
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages to send to a model, in order, with profile, summary and recall in their places."""
-        return tuple(
-            self.compose(
-                convert=lambda message: message,
-                put_before=_put,
-                put_after=partial(_put, behind=True),
-                create=Message,
-            )
-        )
+        behind = partial(_put, behind=True)
+        return tuple(self.compose(convert=_same, put_before=_put, put_after=behind, create=Message))
 
     def to_openai(self) -> list[dict[str, JSON]]:
         """Return the messages as dicts for OpenAI's chat API: `client.chat.completions.create(messages=…)`."""
@@ -439,6 +433,10 @@ def _add_mentions(entries: Sequence[Entry], links: dict[_Spot, _Spot]) -> None:
             raw = entry.message.raw
             every = ids_in((entry.message.content, raw.dump if raw is not None else {}))
             named |= {one: (at, -1) for one in every if one not in own}
+
+
+def _same(message: Message) -> Message:
+    return message
 
 
 def _put(message: Message, text: str, *, behind: bool = False) -> Message:

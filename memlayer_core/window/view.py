@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from memlayer_core.errors import RedactorError
 from memlayer_core.facts import reads as records_reads
@@ -156,16 +156,9 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
     entries, stored = last_entries(snapshot, [entry for entry, _ in new], shape)
     question = newest_question(entries[::-1])
     around, overhead = overhead, overhead + sum(_most_window_view(rt, part) for part in (*system, *once))
+    how: Any = {"compact_to": settings.compact_to, "stops": stops, "shape": shape}
     while True:
-        chosen = fit.window(
-            entries,
-            limits,
-            overhead=overhead,
-            reserve=reserve,
-            compact_to=settings.compact_to,
-            stops=stops,
-            shape=shape,
-        )
+        chosen = fit.window(entries, limits, overhead=overhead, reserve=reserve, **how)
         shown = {entry.position: part for entry, part in new}
         for entry in chosen.entries:
             if entry.position in stored:
