@@ -19,7 +19,7 @@ _SENTENCES: tuple[tuple[str, dict[str, Any]], ...] = (
     (r"I work at (\w+)", {"key": "employer"}),
 )
 _LINE = re.compile(r"\[(\d+)\] \S+ [^:]+: (.*)")
-_FACT = re.compile(r"(\d+)\. \S+: (?:(\S+) = (.*?) )?\((\w+)")
+_FACT = re.compile(r"(\d+)\. .*? \(\w+.*?\): (?:(\S+) = (.*?) )?\"")
 
 
 def reads(*more: tuple[str, dict[str, Any]]) -> Callable[[str, str], str]:
@@ -31,7 +31,7 @@ def reads(*more: tuple[str, dict[str, Any]]) -> Callable[[str, str], str]:
 
     def extract(_instructions: str, prompt: str) -> str:
         head, _, talk = prompt.rpartition("Conversation:")
-        known = [(int(number), key, value) for number, key, value, _ in _FACT.findall(head)]
+        known = [(int(number), key, value) for number, key, value in _FACT.findall(head)]
         found = [
             _operation(match, int(number), dict(operation), known)
             for number, text in _LINE.findall(talk)

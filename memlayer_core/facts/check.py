@@ -109,8 +109,8 @@ def confirm(existing: Record, repetition: Record, now: datetime) -> Record:
     is_later = existing.first_observed <= repetition.first_observed
     if repetition.subject is not None and repetition.expires_at is not None and is_later:
         ends = [repetition.expires_at]  # of a fact, the last word about its end counts
-    if begins is not None and other_begins is not None and is_later:
-        begins = other_begins if begins > now else min(begins, other_begins)
+    if begins is not None and other_begins is not None:
+        begins = other_begins if begins > now and is_later else min(begins, other_begins)
     certain = existing.confidence + AGREEMENT if existing.is_inferred or not repetition.is_inferred else 0.0
     return replace(
         existing,

@@ -661,6 +661,7 @@ class Claim:
         is_correction: Whether it says that these were never true.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
         narrows: Whether only readers that both records name may see a record that it confirms.
+        begins_by: When the period ends in which it began, such as a year; None: it is known when it began.
     """
 
     record: Record
@@ -671,6 +672,7 @@ class Claim:
     is_correction: bool = False
     model: str | None = None
     narrows: bool = False
+    begins_by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

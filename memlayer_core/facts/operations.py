@@ -68,7 +68,7 @@ def _fact(fact: Record) -> str:
     since = f", {fact.valid_from:%Y-%m-%d}" if fact.valid_from is not None else ""
     until = f" until {fact.valid_until:%Y-%m-%d}" if fact.valid_until is not None else ""
     key = f"{fact.key} = {_one_line(fact.value or '')[:_QUOTE]} " if fact.key is not None else ""
-    return f'{fact.subject}: {key}({fact.modality}{since}{until}) "{_one_line(fact.raw)[:_QUOTE]}"'
+    return f'{fact.subject} ({fact.modality}{since}{until}): {key}"{_one_line(fact.raw)[:_QUOTE]}"'
 
 
 def _line(line: Line) -> str:
@@ -140,7 +140,7 @@ def operations_in(answer: str) -> list[Operation | str]:
     read = [_operation(one) for one in found[:_MOST]]
     if read and all(isinstance(one, str) for one in read):
         raise AnswerError(f"no operation had the form that was asked for: {read[0]}")
-    return read
+    return [*read, *["its answer had more than 50 operations"] * (len(found) - _MOST)]
 
 
 def is_cut(answer: str) -> bool:
@@ -242,6 +242,7 @@ def check(
         raise RefusedError(str(problem).partition(":")[0]) from None
     said = _dated(record, operation, line)
     names = target is not None and not is_foreign
+    _, begins_by = _period(operation.since, line.said_at.tzinfo)
     return Claim(
         record=said,
         quote=(line.key, *_place(line, start, end)),
@@ -249,6 +250,7 @@ def check(
         targets=(target.memory_id,) if target is not None and names else (),
         repeats=operation.op in {"confirm", "end"},
         is_correction=operation.correction and names,
+        begins_by=begins_by,
     )
 
 

@@ -174,14 +174,14 @@ def record_of(row: Any) -> Record:
     more: Any = {name: body[name] for name in _BODY if name in body}
     more |= {name: tuple(body[name]) for name in model.LISTS if name in body}
     more |= {name: getattr(row, name) for name in _PLAIN}
-    more |= {name: _moment(micros, offsets.get(name, offset)) for name, micros in moments.items()}
+    more |= {name: in_time(micros, offsets.get(name, offset)) for name, micros in moments.items()}
     return Record(
         memory_id=memory_id(row.user_id, row.ordinal),
         raw=row.text,
         structured=restore("structured", body.get("structured")),
         created_at=statements.from_micros(row.created_at),
         updated_at=statements.from_micros(row.updated_at),
-        last_accessed=_moment(row.last_accessed),
+        last_accessed=in_time(row.last_accessed),
         accesses=row.accesses,
         relations=tuple(model.Relation(*tie) for tie in body.get("relations", ())),
         access_control=model.Access(
@@ -213,7 +213,8 @@ def in_micros(moment: datetime | None) -> int | None:
     return None if moment is None else statements.to_micros(moment)
 
 
-def _moment(micros: int | None, utc_offset: int = 0) -> datetime | None:
+def in_time(micros: int | None, utc_offset: int = 0) -> datetime | None:
+    """Return the time that a column has."""
     return None if micros is None else statements.from_micros(micros, utc_offset)
 
 
@@ -614,6 +615,16 @@ def _insert(connection: sa.Connection, owner: Scope, kind: str, rows: Sequence[M
 def _rests(places: Iterable[tuple[str, int]]) -> Any:
     """Return the condition on evidence that it is of records: their namespaces and numbers."""
     return sa.tuple_(evidence.c.namespace, evidence.c.ordinal).in_(sorted(places))
+
+
+def last_said(connection: sa.Connection, rows: Sequence[Any]) -> dict[str, datetime]:
+    """Return when some facts were last said, or last said to end, by their ids: those of them that rest on messages."""
+    these = _rests((row.namespace, row.ordinal) for row in rows)
+    latest = sa.select(*(place := evidence.c["namespace", "ordinal"]), sa.func.max(evidence.c.said_at))
+    found = connection.execute(latest.where(these).group_by(*place))
+    last = {(row[0], row[1]): statements.from_micros(row[2]) for row in found}
+    places = {model.memory_id(row.user_id, row.ordinal): (row.namespace, row.ordinal) for row in rows}
+    return {one: last[place] for one, place in places.items() if place in last}
 
 
 def rests_on(connection: sa.Connection, namespace: str, ordinal: int, key: int) -> bool:

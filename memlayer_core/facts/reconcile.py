@@ -11,23 +11,31 @@ A model decides about values that are only similar: it names the facts that its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 
 from memlayer_core.facts.check import INFERRED, TOLERANCE, fold, key_of
 from memlayer_core.facts.model import COLLECTION, IDENTITY, Claim, Decision, Record
 
+_COME_TRUE = (("plans", "states"), ("wants", "states"))
 _OPPOSITES = ({"states", "denies"}, {"wants", "denies"}, {"plans", "denies"})
 
 
-def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decision:
+def reconcile(
+    facts: Sequence[Record],
+    statement: Claim,
+    now: datetime,
+    said_again: Mapping[str, datetime] = MappingProxyType({}),
+) -> Decision:
     """Decide what to do with a statement.
 
     Args:
         facts: Facts in force of the same subject and key, and those that the statement names.
         statement: The statement.
         now: The present. Facts that expired or ended before it, and before the statement, are of the past, and are ignored.
-            Facts that begin later than the statement are ignored, too, unless it names them.
+            Facts that begin later than the statement are ignored, too, unless it names them or says the same.
+        said_again: When some of the facts were last said, by their ids.
     """
     new = statement.record
     at = max(now, new.first_observed)
@@ -36,7 +44,12 @@ def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decis
         one
         for one in facts
         if _holds(one, at)
-        and (one.memory_id in statement.targets or one.valid_from is None or one.valid_from <= since)
+        and (
+            one.memory_id in statement.targets
+            or one.valid_from is None
+            or one.valid_from <= since
+            or (_same(one, new) and _says(one, new))
+        )
     ]
     named = tuple(one for one in held if one.memory_id in statement.targets)
     same = tuple(one for one in held if _same(one, new) and fold(one.value) == fold(new.value))
@@ -44,16 +57,25 @@ def reconcile(facts: Sequence[Record], statement: Claim, now: datetime) -> Decis
     if statement.targets and statement.repeats and not named:
         return Decision("refuse", "the fact that it names has ended, or was deleted")
     if statement.ends or has_ended or new.modality == "used_to":
-        return _end(named or tuple(one for one in same if one.modality != "denies"), statement)
-    if again := next((one for one in (*named, *same) if _says(one, new)), None):
-        return Decision("confirm", "it says the same", (again,))
+        old = named or tuple(one for one in same if one.modality != "denies")
+        return _end(old, statement, said_again)
+    again = next((one for one in (*named, *same) if _says(one, new)), None)
     opposite = tuple(one for one in same if {one.modality, new.modality} in _OPPOSITES)
-    if named or opposite:
-        return _change(named or opposite, statement, is_named=True)
-    peers = tuple(one for one in held if _same(one, new) and one.modality == new.modality)
-    if not peers or COLLECTION in {new.category, *(one.category for one in peers)}:
-        return Decision("add", "it is new")
-    return _change(peers, statement, is_named=False)
+    peers = tuple(one for one in held if _same(one, new) and one.modality == new.modality and one not in same)
+    if COLLECTION in {new.category, *(one.category for one in peers)}:
+        peers = ()
+    rivals = tuple(one for one in held if one in (*named, *opposite, *peers) and one != again)
+    change = Decision("add", "it is new")
+    if rivals:
+        change = _change(rivals, statement, said_again, is_named=bool(named or opposite))
+    if again is not None:
+        beaten = change.old if change.kind == "replace" else ()
+        return Decision("confirm", "it says the same", (again, *beaten), change.until if beaten else None)
+    planned = tuple(one for one in same if (one.modality, new.modality) in _COME_TRUE and one not in rivals)
+    if not planned or change.kind not in {"add", "replace"} or change.old == () != rivals:
+        return change
+    until = change.until or new.valid_from or new.first_observed
+    return Decision("replace", "what was planned is so now", (*change.old, *planned), until)
 
 
 def _holds(record: Record, now: datetime) -> bool:
@@ -72,7 +94,7 @@ def _says(one: Record, other: Record) -> bool:
     return fold(one.value) == fold(other.value) and one.modality == other.modality
 
 
-def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
+def _end(old: tuple[Record, ...], statement: Claim, said_again: Mapping[str, datetime]) -> Decision:
     new = statement.record
     until = new.valid_until or (new.expires_at if statement.ends else None) or new.first_observed
     if not statement.targets:  # a time before it began is another time
@@ -81,13 +103,15 @@ def _end(old: tuple[Record, ...], statement: Claim) -> Decision:
         return Decision("add", "it was so in the past", until=until)
     if weakness := _weakness(new, old):
         return Decision("refuse", weakness, old)
-    if any(new.first_observed < one.first_observed for one in old):
+    if any(new.first_observed < _last_said(one, said_again) for one in old):
         return Decision("refuse", "it was said before what it ends", old)
-    at = None if statement.is_correction else _end_of(old, until)
+    at = None if statement.is_correction else until
     return Decision("end", "it holds no longer", old, at)
 
 
-def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Decision:
+def _change(
+    old: tuple[Record, ...], statement: Claim, said_again: Mapping[str, datetime], *, is_named: bool
+) -> Decision:
     """Decide between values that cannot both be true."""
     new = statement.record
     if weakness := _weakness(new, old):
@@ -95,19 +119,29 @@ def _change(old: tuple[Record, ...], statement: Claim, *, is_named: bool) -> Dec
     if statement.is_correction:
         return Decision("replace", "it corrects what was said", old)
     since = new.valid_from or new.first_observed
+    latest = min(statement.begins_by or since, new.first_observed)  # if a period was told, such as a year
+    last = max(_last_said(one, said_again) for one in old)
     reason = "it changes, and this was said later"
     if not new.is_inferred and all(one.is_inferred for one in old):
         reason = "the user says otherwise than an agent concluded"
     elif new.category == IDENTITY and not is_named:
         return _by_confidence(old, new)
-    elif any(new.first_observed < one.first_observed for one in old) or not (
-        is_named
-        or any(one.valid_from in {None, one.first_observed} or one.valid_from <= since for one in old)
+    elif new.first_observed < last or (
+        not is_named and all(_is_dated(one) and (one.valid_from or latest) > latest for one in old)
     ):
-        return _earlier(old, since)
+        return _earlier(old, since, last)
     elif not is_named and statement.quote is not None and any(_is_said_with(new, one) for one in old):
         return Decision("conflict", "the same words say both", old)
-    return Decision("replace", reason, old, _end_of(old, since))
+    return Decision("replace", reason, old, max(since, min(last, latest)))
+
+
+def _last_said(record: Record, said_again: Mapping[str, datetime]) -> datetime:
+    return max(record.first_observed, said_again.get(record.memory_id, record.first_observed))
+
+
+def _is_dated(record: Record) -> bool:
+    """Return whether it was said since when a fact is true."""
+    return record.valid_from not in {None, record.first_observed}
 
 
 def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
@@ -116,12 +150,14 @@ def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:
     return Decision("conflict", "such a thing does not change, and the new statement is not surer", old)
 
 
-def _earlier(old: tuple[Record, ...], since: datetime) -> Decision:
+def _earlier(old: tuple[Record, ...], since: datetime, last: datetime) -> Decision:
     first = min(old, key=lambda one: one.valid_from or one.first_observed)
     began = first.valid_from or first.first_observed
-    if since >= began:
-        return Decision("conflict", "it was said earlier, of the same time", old)
-    return Decision("add", "it was so before what is in force", (first,), began)
+    if since < began:
+        return Decision("add", "it was so before what is in force", (first,), began)
+    if last > max(since, first.first_observed):
+        return Decision("add", "what is in force was said again since", (first,), last)
+    return Decision("conflict", "it was said earlier, of the same time", old)
 
 
 def _weakness(new: Record, old: Sequence[Record]) -> str:
@@ -136,8 +172,3 @@ def _weakness(new: Record, old: Sequence[Record]) -> str:
 
 def _is_said_with(one: Record, other: Record) -> bool:
     return (one.first_observed, one.valid_from) == (other.first_observed, other.valid_from)
-
-
-def _end_of(old: Sequence[Record], since: datetime) -> datetime:
-    """Return when old facts ended: when the new one began, and not before they began themselves."""
-    return max([since, *(one.valid_from for one in old if one.valid_from is not None)])

@@ -118,8 +118,8 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     return len({(row.namespace, row.ordinal) for row in rows})
 
 
-def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime, shards: int) -> bool:
-    """Store a record that comes from elsewhere, the oldest version first. Returns whether anything was stored.
+def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime, shards: int) -> int | None:
+    """Store a record that comes from elsewhere, the oldest version first. Returns its number; None: nothing was stored.
 
     Nothing is stored if its words are in force here, or if it is here already, in the same or a later version.
     If another record has its id, it gets a new one.
@@ -128,21 +128,21 @@ def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetim
     owner, ordinal = newest.owner, ordinal_of(newest.memory_id)[1]
     hold(connection, owner, shards)
     if reads.was_forgotten(connection, owner, ordinal, to_micros(newest.created_at)):
-        return False
+        return None
     coming = {one.version: check.digest(one) for one in versions}
     said = coming[newest.version]
     if newest.replaced_by is None and same_words(connection, said) is not None:
-        return False
+        return None
     here = {row.version: row for row in _versions(connection, owner.namespace, ordinal)}
     known = {version: bytes(row.digest) for version, row in here.items()}
     if coming.items() <= known.items():
-        return False  # it is here already, and may have newer versions
+        return None  # it is here already, and may have newer versions
     if known.items() <= coming.items():
         count(connection, owner, ordinal)
         supersede(connection, list(here.values()), ordinal, now)
         versions = [one for one in versions if one.version not in here]
     elif newest.replaced_by is not None and ever_said(connection, owner, said):
-        return False
+        return None
     else:  # another record has its id here
         ordinal = count(connection, owner)
         former, made = newest.memory_id, memory_id(owner.user_id, ordinal)
@@ -152,7 +152,7 @@ def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetim
         ]
     for one in versions:
         add_version(connection, one, ordinal, now, shards)
-    return True
+    return ordinal
 
 
 def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -> None:
@@ -276,7 +276,8 @@ def _said_before(connection: sa.Connection, record: Record, now: datetime) -> An
     if row is not None and row.valid_until is not None:
         ended = statements.from_micros(row.valid_until)
         if ended <= now and record.valid_until != ended:
-            _close(connection, [row], row.ordinal, ended, now)
+            take_away(connection, [row], now)
+            _set(connection, records, records.c.number == row.number, replaced_by=row.ordinal)
             return None
     return row
 
@@ -313,44 +314,65 @@ def remember(
     record, owner = statement.record, statement.record.owner
     hold(connection, owner, shards)
     same = _said_before(connection, record, now)
-    if same is not None and not statement.ends:
+    decision, old = Decision("add", "it is new"), list[Any]()
+    if record.key is not None or statement.quote is not None:  # only then may others be about the same
+        decision, old = _decide(connection, _known(connection, statement), statement, now)
+    if same is not None and not statement.ends and decision.kind != "confirm":
         decision, old = Decision("confirm", "it says the same", (reads.record_of(same),)), [same]
-    elif record.key is None and statement.quote is None:  # no fact, so no other is about the same
-        decision, old = Decision("add", "it is new"), []
-    else:
-        decision, old = _decide(_known(connection, statement), statement, now)
     match decision.kind:
         case "refuse":
             return decision, None
         case "confirm":
+            _close(connection, old[1:], old[0].ordinal, decision.until, statement, now)
             return decision, _confirm(connection, old[0], statement, now, shards)
         case "end":
             for row in old:
-                _end(connection, row, statement, decision.until, now)
+                never = _close(connection, [row], row.ordinal, decision.until, statement, now)
+                reopen_facts(connection, never, now)
+                reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
             return decision, decision.old[0]
-    ordinal, until = count(connection, owner), decision.until
-    after = ordinal
-    if decision.kind in {"add", "replace"} and old:
-        after, until = _make_room(connection, record, ordinal, decision, old[0].ordinal)
-    if decision.kind == "replace":
-        _close(connection, old, ordinal, until, now)
-    elif until is not None:  # it is new, and of the past
-        record = _of_the_past(record, after, until) if until <= now else replace(record, valid_until=until)
+    ordinal = count(connection, owner)
+    if decision.kind != "conflict":
+        record = _find_time(connection, statement, decision, old, ordinal, now)
     made = add_version(connection, record, ordinal, now, shards, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
 
 
-def _end(
-    connection: sa.Connection, row: Any, statement: Claim, until: datetime | None, now: datetime
-) -> None:
-    """End a fact. If it has not begun by then, it never begins, and what it was to end goes on."""
-    said = to_micros(statement.record.first_observed)
-    if until is not None and said < (row.valid_from or 0) == to_micros(until):
-        until = None
-        reopen_facts(connection, [row], now)
-    _close(connection, [row], row.ordinal, until, now)
-    reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "ended")
+def _find_time(
+    connection: sa.Connection,
+    statement: Claim,
+    decision: Decision,
+    old: Sequence[Any],
+    ordinal: int,
+    now: datetime,
+) -> Record:
+    """Return a new fact with its number and the time that other facts leave it. What it replaces ends."""
+    record, until, after = statement.record, decision.until, ordinal
+    if decision.kind == "replace":
+        record = _begin(record, statement, old, until)
+    if old:
+        after, until = _make_room(connection, record, ordinal, decision, old[0].ordinal)
+    if decision.kind == "replace":
+        never = _close(connection, old, ordinal, until, statement, now)
+        goes_on = reopen_facts(connection, never, now)
+        if record.modality != "denies":
+            _close(connection, goes_on, ordinal, record.valid_from or record.first_observed, statement, now)
+    elif until is not None and until <= now:  # it is new, and of the past
+        return _of_the_past(record, after, until)
+    elif until is not None:
+        return replace(record, valid_until=until)
+    ends = filter(None, (record.valid_until, _next_beginning(connection, record, now)))
+    return replace(record, valid_until=min(ends, default=None))
+
+
+def _begin(record: Record, statement: Claim, old: Sequence[Any], until: datetime | None) -> Record:
+    """Return a fact with the time when it began: of a correction without a date, when what it corrects began."""
+    if until is None and record.valid_from == record.first_observed:
+        return replace(record, valid_from=reads.record_of(old[0]).valid_from)
+    if statement.begins_by is not None and until is not None and record.valid_from is not None:
+        return replace(record, valid_from=max(record.valid_from, min(until, statement.begins_by)))
+    return record
 
 
 def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
@@ -361,10 +383,12 @@ def _known(connection: sa.Connection, statement: Claim) -> list[Any]:
     return list(connection.execute(sa.select(records).where(sa.or_(by_id, by_key), _IN_FORCE)))
 
 
-def _decide(rows: Sequence[Any], statement: Claim, now: datetime) -> tuple[Decision, list[Any]]:
+def _decide(
+    connection: sa.Connection, rows: Sequence[Any], statement: Claim, now: datetime
+) -> tuple[Decision, list[Any]]:
     """Decide what a statement does to facts. Returns also the rows of those that it is about."""
     facts = [reads.record_of(row) for row in rows]
-    decision = reconcile(facts, statement, now)
+    decision = reconcile(facts, statement, now, reads.last_said(connection, rows))
     return decision, [rows[facts.index(one)] for one in decision.old]
 
 
@@ -411,13 +435,11 @@ def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetim
     known, said = reads.record_of(row), statement.quote
     if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
         return known
-    record = check.confirm(known, statement.record, now)
+    record = _confirmed(connection, row, statement, now)
     narrowed = check.narrow_access(record, statement.record.access_control) if statement.narrows else record
     if narrowed != record:
         supersede(connection, [row], row.ordinal, now)
         return add_version(connection, narrowed, row.ordinal, now, shards)
-    if record.valid_from is not None and record.valid_from != known.valid_from:
-        _set(connection, records, _gives_way(row), valid_until=to_micros(record.valid_from))
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed")
     if said is None and not texts.existing_keys(connection, [row.number]):
@@ -425,15 +447,72 @@ def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetim
     return record
 
 
+def _confirmed(connection: sa.Connection, row: Any, statement: Claim, now: datetime) -> Record:
+    """Return a fact that was said again, with its beginning and its end. What gave way to it ends when it begins."""
+    known, new = reads.record_of(row), statement.record
+    record = check.confirm(known, new, now)
+    if statement.is_correction and new.valid_from != new.first_observed:
+        record = replace(record, valid_from=new.valid_from)
+    last = reads.last_said(connection, [row]).get(known.memory_id, known.first_observed)
+    if known.valid_until is not None and new.first_observed >= last:
+        record = replace(
+            record, valid_until=_next_beginning(connection, record, now)
+        )  # it does not end after all
+    if known.valid_from is None or record.valid_from in {None, known.valid_from}:
+        return record
+    before, begins = (
+        sa.select(sa.func.max(records.c.valid_from)).where(_gave_way(row)),
+        reads.in_micros(record.valid_from),
+    )
+    if (connection.scalar(before) or 0) >= (begins or 0):
+        return replace(record, valid_from=known.valid_from)  # another one was so in between
+    _set(connection, records, _gave_way(row), valid_until=begins)
+    return record
+
+
 def _close(
-    connection: sa.Connection, rows: Sequence[Any], successor: int, until: datetime | None, now: datetime
-) -> None:
-    """Take facts out of force. If `until` is later, they end by the clock. Without `until` they were never true."""
-    closed = {"valid_until": reads.in_micros(until), "updated_at": to_micros(now)}
-    if until is None or until <= now:
-        take_away(connection, rows, now)
-        closed["replaced_by"] = successor
-    _set(connection, records, records.c.number.in_([row.number for row in rows]), **closed)
+    connection: sa.Connection,
+    rows: Sequence[Any],
+    successor: int,
+    until: datetime | None,
+    statement: Claim,
+    now: datetime,
+) -> list[Any]:
+    """Take facts out of force. If `until` is later, they end by the clock; never before they begin.
+
+    Without `until`, and if they had not begun when that was said, they were never true. Returns the rows of these.
+    """
+    said, never = to_micros(statement.record.first_observed), []
+    for row in rows:
+        end = None if until is None else max(to_micros(until), row.valid_from or 0)
+        if end is None or said < (row.valid_from or 0):
+            end = None
+            never.append(row)
+        closed = {"valid_until": end, "updated_at": to_micros(now)}
+        if end is None or end <= to_micros(now):
+            take_away(connection, [row], now)
+            closed["replaced_by"] = successor
+        _set(connection, records, records.c.number == row.number, **closed)
+    return never
+
+
+def _next_beginning(connection: sa.Connection, record: Record, now: datetime) -> datetime | None:
+    """Return when the next fact about the same begins, after the present and this one; None: none is known, or both hold."""
+    if record.key is None or record.category == model.COLLECTION:
+        return None
+    begins = max(now, record.valid_from or now)
+    same = records.c.about == check.about(record), records.c.modality == record.modality
+    later = records.c.valid_from > to_micros(begins), _IN_FORCE
+    rows = connection.execute(sa.select(records).where(*same, *later).order_by(records.c.valid_from))
+    found = (one for one in map(reads.record_of, rows) if one.category != model.COLLECTION)
+    return next((one.valid_from for one in found), None)
+
+
+def _gave_way(row: Any) -> Any:
+    """Return the condition that facts ended, or will end, when another one of the same subject and key begins."""
+    replaced = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
+    at_once = records.c.ordinal != row.ordinal, records.c.valid_until == row.valid_from
+    return sa.or_(_gives_way(row), sa.and_(*replaced, *at_once))
 
 
 def _gives_way(row: Any) -> Any:
@@ -446,14 +525,17 @@ def _gives_way(row: Any) -> Any:
     )
 
 
-def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: datetime) -> None:
-    """Put facts in force again whose successors are deleted. If a deleted one had a successor, this one succeeds now.
+def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: datetime) -> list[Any]:
+    """Put facts in force again whose successors are deleted, or were never true. Returns their rows.
+
+    If a deleted one had a successor, this one succeeds now.
 
     Args:
         connection: In a transaction that writes. The owner's records are locked.
         deleted_rows: The rows of the successors' newest versions.
         now: The present.
     """
+    opened: list[Any] = []
     for row in deleted_rows:
         gave_way = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
         closed = sa.and_(*gave_way, records.c.ordinal != row.ordinal, records.c.about.is_not(None))
@@ -464,19 +546,22 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
             _join_equal(connection, before, row.replaced_by, now)
             continue
         former = sa.select(records).where(sa.or_(closed, _gives_way(row)))
-        _reopen(connection, connection.execute(former).all(), now)
+        opened += _reopen(connection, connection.execute(former).all(), now)
+    return opened
 
 
-def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> None:
-    """Put facts in force again, without an end, unless others have their words."""
-    for one in rows:
-        if not _is_free(connection, bytes(one.digest), one.number):
-            continue
-        again = {"replaced_by": None, "valid_until": None, "updated_at": to_micros(now)}
+def _reopen(connection: sa.Connection, rows: Sequence[Any], now: datetime) -> list[Any]:
+    """Put facts in force again until the next one begins, unless others have their words. Returns their rows."""
+    free = [one for one in rows if _is_free(connection, bytes(one.digest), one.number)]
+    for one in free:
+        record = reads.record_of(one)
+        until = reads.in_micros(_next_beginning(connection, record, now))
+        again = {"replaced_by": None, "valid_until": until, "updated_at": to_micros(now)}
         _set(connection, records, records.c.number == one.number, **again)
         is_filed = texts.existing_keys(connection, [one.number])
         if not is_filed and not reads.sources_of(connection, one.namespace, [one.ordinal]):
-            _file(connection, one.number, reads.record_of(one), now)
+            _file(connection, one.number, record, now)
+    return free
 
 
 def _join_equal(connection: sa.Connection, rows: Sequence[Any], successor: int, now: datetime) -> None:
@@ -513,20 +598,21 @@ def restore(
     newest = versions[-1]
     stored = _restore(connection, versions, now, shards)
     row = same_words(connection, check.digest(newest))
-    if row is None or not stored:
-        return stored, getattr(row, "ordinal", None)
-    reads.restore_evidence(connection, newest.owner, row.ordinal, quotes)
+    if stored is not None:
+        reads.restore_evidence(connection, newest.owner, stored, quotes)
+    if row is None or stored is None:
+        return stored is not None, getattr(row, "ordinal", None)
     if None in (newest.subject, newest.key) or newest.archived_because is not None:
         return True, row.ordinal
     statement = Claim(record=newest)
     peers = [one for one in _known(connection, statement) if one.number != row.number]
-    decision, old = _decide(peers, statement, now)
+    decision, old = _decide(connection, peers, statement, now)
     if decision.kind == "replace":
-        _close(connection, old, row.ordinal, decision.until, now)
+        _close(connection, old, row.ordinal, decision.until, statement, now)
     elif decision.kind == "confirm":
-        _close(connection, [row], old[0].ordinal, None, now)
+        _close(connection, [row], old[0].ordinal, None, statement, now)
     elif decision.until is not None:
-        _close(connection, [row], row.ordinal, decision.until, now)
+        _close(connection, [row], row.ordinal, decision.until, statement, now)
     return True, row.ordinal
 
 
