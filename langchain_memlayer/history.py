@@ -415,6 +415,12 @@ def owners_of(messages: Iterable[BaseMessage]) -> set[str]:
     return {one.response_metadata[OWNER] for one in messages if OWNER in one.response_metadata}
 
 
+def stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
+    """Return how many messages an owner has stored, as the last answer of that owner says."""
+    backwards = reversed(range(len(messages)))
+    return next((at + 1 for at in backwards if messages[at].response_metadata.get(OWNER) == owner), 0)
+
+
 def check_owners(chat: Chat, thread: str | None, owners: Iterable[str]) -> None:
     """Check that a thread has nothing of other users.
 
@@ -425,7 +431,7 @@ def check_owners(chat: Chat, thread: str | None, owners: Iterable[str]) -> None:
     if any(one[:-_SESSION] != user for one in owners):
         raise InvalidScopeError(
             f"the thread {thread or chat.session_id!r} is of another user than this run",
-            hint="Give each user threads of their own. A group is one user id for all who speak in it, and agents of one "
+            hint="Give each user threads of their own, and remove from a graph's state what a refused run said. A group is one user id for all who speak in it, and agents of one "
             "user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
             "theirs.",
         )

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from operator import is_
 from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
@@ -19,10 +19,17 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, Syste
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from langchain_memlayer import needs
-from langchain_memlayer.history import OWNER, check_owners, compose_messages, owner_of, owners_of, with_owner
+from langchain_memlayer.history import (
+    check_owners,
+    compose_messages,
+    owner_of,
+    owners_of,
+    stored_before,
+    with_owner,
+)
 from langchain_memlayer.messages import fresh_answers, is_summary, to_core
 from memlayer_core import Chat, Context, Memory, Message
-from memlayer_core.errors import InvalidLimitError
+from memlayer_core.errors import InvalidLimitError, InvalidScopeError
 from memlayer_core.integration import (
     as_prompt,
     context_flow,
@@ -44,6 +51,7 @@ with needs("langchain", "MemlayerMiddleware"):
         ExtendedModelResponse,
         ModelRequest,
         ModelResponse,
+        hook_config,
     )
     from langchain.agents.middleware.types import PrivateStateAttr
     from langchain.agents.structured_output import ToolStrategy
@@ -86,10 +94,12 @@ def _id_checksum(message_id: str | None) -> str:
     return f"{crc32((message_id or '').encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _stored_before(messages: Sequence[BaseMessage], owner: str) -> int:
-    """Return how many messages an owner has stored, as the last answer of that owner says."""
-    backwards = reversed(range(len(messages)))
-    return next((at + 1 for at in backwards if messages[at].response_metadata.get(OWNER) == owner), 0)
+def _refused(state: Mapping[str, Any]) -> list[RemoveMessage]:
+    """Return what removes the messages that a run brought into a thread of somebody else."""
+    snapshot = state.get("memlayer") or {}
+    seen = {entry[:_ID] for entry in _cut(snapshot.get("seen", ""), _WIDTH)}
+    ids = [message.id for message in state["messages"] if snapshot and message.id is not None]
+    return [RemoveMessage(id=one) for one in ids if _id_checksum(one) not in seen]
 
 
 def own_snapshot(
@@ -193,7 +203,7 @@ class AgentThread(Chat):
         else keeps the list: an application without a checkpointer, or a graph around the agent.
         """
         entries, contents = [*map(_entry, messages)], {*self._seen}
-        start = 0 if self.snapshot else _stored_before(messages, owner_of(self))
+        start = 0 if self.snapshot else stored_before(messages, owner_of(self))
         news = (entry[:_ID] for entry in entries[start:] if entry[:_ID] not in self._ids)
         snapshot = self._take(entries, in_run=True, pending=self.pending + "".join(news))
         removals = self._removals(entries)
@@ -425,6 +435,18 @@ def set_id(message: BaseMessage) -> None:
         message.id = str(uuid.uuid4())
 
 
+def _identify(messages: Sequence[BaseMessage]) -> None:
+    """Give a state's messages the ids that they lack, in every run the same ones: some channels of LangGraph give none."""
+    ids = {message.id for message in messages}
+    for message in messages:
+        if message.id is None:
+            made = (
+                uuid.uuid5(uuid.NAMESPACE_OID, f"{message.type} {message.content} {at}") for at in count()
+            )
+            message.id = next(one for one in map(str, made) if one not in ids)
+            ids.add(message.id)
+
+
 class MemlayerState(AgentState[Any]):
     """An agent's state with the middleware's snapshot."""
 
@@ -535,10 +557,20 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         if model is not None:
             registry.use_model(memory, model)
 
+    @hook_config(can_jump_to=["end"])
     def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
-        """Apply to the memory what was removed or edited since the last run."""
-        return {"memlayer": self._thread(runtime, state).begin(state["messages"])}
+        """Apply to the memory what was removed or edited since the last run.
 
+        What a refused run brought leaves the state, or the owner's next run would say it. Then `after_agent` raises.
+        """
+        try:
+            return {"memlayer": self._thread(runtime, state).begin(state["messages"])}
+        except InvalidScopeError:
+            if not (refused := _refused(state)):
+                raise
+            return {"messages": refused, "jump_to": "end"}
+
+    @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
         return await asyncio.to_thread(self.before_agent, state, runtime)
@@ -586,6 +618,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
 
     def _thread(self, runtime: Any, state: Mapping[str, Any], *, in_call: bool = False) -> AgentThread:
         """Return the conversation of a run, with the snapshot in its state, if it is of this memory."""
+        _identify(state.get("messages", ()))
         chat = self._run_scope.chat(runtime)
         by_run = not isinstance(self._run_scope.user_id, str)
         snapshot = own_snapshot(chat, runtime, state, reads_answers=by_run)

@@ -35,7 +35,9 @@ from langchain_memlayer.history import (
     check_owners,
     compose_messages,
     factory_of,
+    owner_of,
     owners_of,
+    stored_before,
     translate_batch,
     with_owner,
 )
@@ -119,8 +121,12 @@ class Keys:
             InvalidMessageError: It is a dict of several values, and none is named.
         """
         if isinstance(output, Mapping):
-            return output[_key(output, list(output), "output", self.output)]
+            return output[_key(output, list(self._made(output)), "output", self.output)]
         return output
+
+    def _made(self, output: Mapping[Any, Any]) -> Mapping[Any, Any]:
+        """Return an output without the input, which some chains give back with it."""
+        return {key: one for key, one in output.items() if key not in {self.input, self.history}} or output
 
     def output_messages(
         self, output: Any, prompt: Sequence[BaseMessage]
@@ -138,9 +144,9 @@ class Keys:
         try:
             answer = self.answer(output)
         except InvalidMessageError as problem:
-            if self.output is not None:
-                logger.warning("%s; the whole output is stored", problem)
-            answer = output
+            answer = self._made(output)
+            if self.output is not None or len(answer) < len(output):
+                logger.warning("%s; it is stored as JSON. Name the answer: `output_messages_key=…`", problem)
         known = {id(one) for one in prompt} | {one.id for one in prompt if one.id is not None}
         messages = _messages_in(answer)
         if messages is None:
@@ -315,7 +321,7 @@ def _unreadable(side: str, value: object) -> MessageTypeError:
 
 
 def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[list[Message], list[str]]:
-    """Compare the whole conversation, as a client without ids sends it, with the history.
+    """Compare the whole conversation, as a client sends it, with the history.
 
     Returns:
         The list, with their ids in the messages that the history has; and the ids of the history's messages behind
@@ -324,7 +330,8 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
     """
     # The newest question is said again: it comes with its new answer.
     told = [_words(one) for one in incoming if one.role not in SYSTEM_ROLES][:-1]
-    talk = [one for one in history if one.role not in SYSTEM_ROLES and one.model_visible]
+    every = [one for one in history if one.role not in SYSTEM_ROLES and one.model_visible]
+    talk = every if any(map(_is_step, incoming)) else [one for one in every if not _is_step(one)]
     known = [_words(one) for one in talk]
 
     def alike(at: int, skip: int = 0) -> int:
@@ -334,14 +341,38 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
     length, start = max((alike(at), at) for at in range(len(known) + 1))
     if not length:  # perhaps the first message was edited: what follows it is known
         again, start = max((alike(at, 1), at) for at in range(len(known) + 1))
-        return list(incoming), [one.id or "" for one in talk[start:]] if again > 1 else []
+        return list(incoming), [
+            one.id or "" for one in every[every.index(talk[start]) :]
+        ] if again > 1 else []
     ids = iter([one.id for one in talk[start : start + length]])
     listed = [one if one.role in SYSTEM_ROLES else replace(one, id=next(ids, one.id)) for one in incoming]
-    return listed, [one.id or "" for one in talk[start + length :]]
+    behind = every[every.index(talk[start + length - 1]) + 1 :]
+    return listed, [one.id or "" for one in behind if one.id not in {one.id for one in listed}]
+
+
+def _is_step(message: Message) -> bool:
+    """Return whether a message is a call of tools or a result: clients that keep texts do not have these."""
+    return bool(message.tool_calls) or message.tool_call_id is not None
 
 
 def _words(message: Message) -> tuple[object, ...]:
     return message.role, message.text.strip(), message.tool_call_id, len(message.tool_calls)
+
+
+def _news(
+    incoming: list[Message], messages: Sequence[BaseMessage], chat: Chat, thread: str | None
+) -> list[Message]:
+    """Return the instructions among a graph's messages, and what its last answer of this memory does not stand behind.
+
+    What that answer stands behind was stored: if the history does not have it, it was deleted there.
+    """
+    stored = (
+        {one.id for one in messages[: stored_before(messages, owner_of(chat))]}
+        if thread is not None
+        else set()
+    )
+    news = [one for one in incoming if one.role in SYSTEM_ROLES or one.id not in stored]
+    return news if any(one.role not in SYSTEM_ROLES for one in news) else incoming
 
 
 def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()) -> None:
@@ -546,11 +577,17 @@ class RunnableWithMemory(Runnable[Any, Any]):
         messages, thread = self._keys.input_messages(value), config.get("configurable", {}).get("thread_id")
         if thread is not None:
             check_owners(chat, thread, owners_of(messages))
-        incoming, left = translate_batch(messages), list[str]()
-        if any(one.role == "assistant" for one in incoming) and any(one.id is None for one in incoming):
+        incoming, left = _news(translate_batch(messages), messages, chat, thread), list[str]()
+        is_whole = thread is None or any(one.id is None for one in incoming)
+        if is_whole and any(one.role == "assistant" for one in incoming):
             incoming, left = recognize(incoming, chat.history())
-        options: Any = {"token_limit": limit, "policy": policy, "without": left}
-        context = yield from context_flow(chat, pending=incoming, **options)
+        options: Any = {"token_limit": limit, "policy": policy}
+        context = yield from context_flow(chat, pending=incoming, without=left, **options)
+        told = [one for piece in context.pieces if piece.kind == "window" for one in piece.message_ids]
+        if incoming and incoming[-1].id in told[:-1]:  # it has an answer, and is to be answered again
+            question, *behind = told[told.index(incoming[-1].id) :]
+            left += [one for one in behind if one != question]
+            context = yield from context_flow(chat, pending=incoming, without=[question, *left], **options)
         if self._keys.history is None:
             prompt = compose_messages(context)
             filled = self._keys.fill(value, (), prompt)

@@ -83,7 +83,7 @@ Fact: TypeAlias = Annotated[
 class RecordArguments(_Arguments):
     """Arguments of the record tool. Thinking helps the model alone. A fact is a sentence, or an object, or its JSON."""
 
-    thinking: str
+    thinking: str = ""
     content: list[Fact]
 
 

@@ -650,7 +650,19 @@ def test_a_thread_of_one_user_is_refused_to_another(run, memory) -> None:
     assert {one.user_id for one in memory.users()} == {"ada"}
     assert not memory.records(user_id="ada")
     asks("ada", "Hello", "said")
-    assert history(memory, "said")[-1] == "assistant: ok"
+    told = ["user: My order is ORD-7", "assistant: noted", "user: Hello", "assistant: ok"]
+    assert history(memory, "said") == told, "nothing of what was refused"
+
+
+def test_questions_that_a_state_keeps_without_ids_are_told_and_stored(memory) -> None:
+    deep = pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
+    model, ours = Scripted(), MemlayerMiddleware(memory, user_id="ada", token_limit=20_000)
+    agent = deep.create_deep_agent(model, middleware=[ours], checkpointer=InMemorySaver())
+    for text in ("I live in Riga.", "Hello", "Hello"):
+        agent.invoke({"messages": [("human", text)]}, in_thread())
+    said = ["I live in Riga.", "ok", "Hello", "ok", "Hello"]
+    assert [message.text for message in kept(memory)] == [*said, "ok"]
+    assert [message.text for message in model.seen[-1] if message.type != "system"] == said
 
 
 def test_a_run_without_a_user_stands_alone_and_one_without_a_thread_or_of_nobody_is_refused(

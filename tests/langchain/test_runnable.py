@@ -502,6 +502,62 @@ def test_a_client_that_sends_the_whole_talk_without_ids_may_ask_again_and_edit(m
     assert [one.text for one in kept(memory) if one.type != "system"] == [*whole, "answer 6"]
 
 
+@pytest.mark.parametrize("keeps", ["ids of its own", "our ids", "texts alone"])
+def test_a_client_may_keep_the_answers_with_any_ids_and_without_the_steps(memory, keeps) -> None:
+    @tool
+    def weather(city: str) -> str:
+        """Return the weather."""
+        return f"sunny in {city}"
+
+    model = Scripted()
+    model.script = lambda shown: (
+        calling(("weather", {"city": "Riga"}), first=len(model.seen))
+        if shown[-1].type == "human"
+        else f"answer {len(model.seen)}"
+    )
+    keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
+    bot, talk = with_memory(create_agent(model, [weather]), memory, user_id="ada", **keys), list[Any]()
+    for text, keep in (("one", 0), ("two", 2), ("two", 2), ("three", 2)):  # asked again, then edited
+        question = HumanMessage(text, id=None if keeps == "texts alone" else f"{text} {keep}")
+        talk[keep:] = [question]
+        answer = bot.invoke({"messages": [*talk]}, at())["messages"][-1]
+        talk.append(
+            AIMessage(answer.text, id={"our ids": answer.id, "texts alone": None}.get(keeps, answer.text))
+        )
+    told = ["one", "", "sunny in Riga", "answer 2", "three", "", "sunny in Riga"]
+    assert contents(kept(memory)) == [*told, "answer 8"]
+    assert model.shown == told
+
+
+def test_a_node_that_runs_again_replaces_its_answer_and_brings_nothing_back(memory) -> None:
+    model = Scripted()
+    model.script = lambda _: f"answer {len(model.seen)}"
+    bot = with_memory(model, memory, user_id="ada")
+
+    def asks(state: MessagesState) -> dict[str, Any]:
+        answer = bot.invoke(state["messages"])
+        interrupt("May I send this?")
+        return {"messages": [answer]}
+
+    app = StateGraph(MessagesState).add_node("model", asks).add_edge(START, "model")
+    agent, chat = app.compile(checkpointer=InMemorySaver()), memory.chat(user_id="ada", session_id="t")
+
+    def say(text: str) -> list[str]:
+        agent.invoke({"messages": [("human", text)]}, in_thread())
+        agent.invoke(Command(resume=True), in_thread())
+        return [one.text for one in chat.history()]
+
+    assert say("My PIN is 4711.") == ["My PIN is 4711.", "answer 2"]
+    assert model.shown == ["My PIN is 4711."]
+    chat.edit(chat.history()[0].id or "", "My PIN is secret.")
+    assert say("Hello") == ["My PIN is secret.", "answer 2", "Hello", "answer 4"]
+    chat.delete_message(chat.history()[0].id or "")
+    assert say("Bye") == ["answer 2", "Hello", "answer 4", "Bye", "answer 6"]
+    memory.forget("ada", session_id="t")
+    assert say("Hi") == ["Hi", "answer 8"]
+    assert model.shown == ["Hi"]
+
+
 async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(memory, monkeypatch) -> None:
     """All of the answer was heard; the task is cancelled while it is made ready to be stored, in a thread."""
     began, loop, added = asyncio.Event(), asyncio.get_running_loop(), threading.Event()
@@ -620,6 +676,18 @@ def test_a_thread_of_a_graph_is_refused_to_another_user(memory, verb) -> None:
         agent.invoke(said, in_thread("shared", user_id="bob"))
     assert {one.user_id for one in memory.users()} == {"ada"}
     assert len(memory.chat(user_id="ada", session_id="shared").history(all_versions=True)) == 4
+
+
+def test_an_answer_does_not_hold_the_input_that_a_chain_gives_back(memory, caplog) -> None:
+    chain = RunnablePassthrough.assign(answer=RunnableLambda(lambda _: "fish"))
+    for asked, answer in (
+        (chain, "fish"),
+        (RunnablePassthrough.assign(docs=lambda _: 1) | chain, '{"docs":1,"answer":"fish"}'),
+    ):
+        keys = {"input_messages_key": "question", "history_messages_key": "history"}
+        with_memory(asked, memory, user_id="ada", **keys).invoke({"question": "what?"}, at())
+        assert kept(memory)[-1].content == answer
+    assert "output_messages_key" in caplog.text
 
 
 async def test_histories_may_be_made_by_an_async_function_or_as_langchain_makes_them(memory) -> None:
