@@ -546,9 +546,7 @@ class Memory(Viewable):
             offset: How many records to skip.
         """
         reach = Scope.of_user(user_id, tenant_id=tenant_id, agent_id=agent_id)
-        wanted = RecordFilter(
-            record_id, type, tuple(tags), all_versions, shared, as_of, limit, offset, every, about
-        )
+        wanted = RecordFilter(record_id, type, tags, all_versions, shared, as_of, limit, offset, every, about)
         return records_flow.records(self.runtime, reach, wanted, roles)
 
     arecords = async_read(records)

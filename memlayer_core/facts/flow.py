@@ -112,6 +112,7 @@ def records(
     """Return a user's records, the last written first."""
     reader = reader_of(rt, reach, roles)
     check_page(record_filter.limit, record_filter.offset)
+    record_filter = replace(record_filter, tags=check.list_of("tags", record_filter.tags))
     check.check_filter(record_filter)
     with errors_as(InvalidRecordError):
         moment = with_offset(record_filter.as_of, "as_of")

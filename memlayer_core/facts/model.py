@@ -507,7 +507,7 @@ class RecordFilter:
 
     record_id: str | None = None
     type: RecordType | None = None
-    tags: tuple[str, ...] = ()
+    tags: Sequence[str] = ()
     all_versions: bool = False
     shared: bool = False
     as_of: datetime | None = None

@@ -176,7 +176,8 @@ def remember(
         without: Ids of stored messages that are withdrawn.
     """
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
-    options: dict[str, Any] = {"verbatim": verbatim, "answers": answers, "without": without}
+    options: dict[str, Any] = {"verbatim": verbatim, "answers": ids_of("answers", answers)}
+    options["without"] = ids_of("without", without)
     receipt = _store(rt, scope, messages, write, new_id=rt.new_id, **options)
     if receipt.answered:
         rt.temporaries.finish_call(scope)
@@ -461,12 +462,22 @@ def delete(rt: Runtime, scope: Scope, place: str | int) -> Message:
     return _write(rt, writes.delete_message, scope, place, rt.now())
 
 
-def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
-    """Remove messages from a session, and keep them as versions."""
+def ids_of(name: str, ids: object) -> list[str]:
+    """Return a list of checked ids of messages.
+
+    Raises:
+        InvalidMessageError: It is not one.
+    """
     hint = "`chat.history()` has the ids; put a single one in a list."
-    named = errors.require_list("ids", ids, "a list of ids", hint, errors.InvalidMessageError)
+    named = errors.require_list(name, ids, "a list of ids", hint, errors.InvalidMessageError)
     for one in named:
         identifier("id", one)
+    return named
+
+
+def withdraw(rt: Runtime, scope: Scope, ids: object) -> list[Message]:
+    """Remove messages from a session, and keep them as versions."""
+    named = ids_of("ids", ids)
     if not named:
         return []
     return _write(rt, writes.withdraw, scope, named, rt.now())

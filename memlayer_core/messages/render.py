@@ -335,7 +335,8 @@ _UNTOLD = frozenset(
     {"thinking", "redacted_thinking", "reasoning", "tool_use", "tool_call", "function_call", "cache"}
 )
 """Types of blocks that are not content: calls are in `tool_calls`, and the API takes no reasoning back."""
-_NAME = re.compile(r"[^a-zA-Z0-9_-]+")
+_NAME = re.compile(r"[\s<|\\/>]+")
+"""Matches what the API allows in no name."""
 
 
 def plain_messages(message: Message) -> list[Message]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, pairwise, zip_longest
@@ -66,6 +67,8 @@ def pack(costs: Iterable[int], budget: int) -> list[int]:
 
 
 _CHARACTERS = 16  # of a token: hardly any text has so many
+_PIECE = re.compile(r"(?:\S.{0,38}\S(?=\s|\Z)|\S{1,40})\s*", re.DOTALL)
+"""Matches a few words of a sentence, up to white space if there is some."""
 
 
 def excerpt(
@@ -78,8 +81,8 @@ def excerpt(
 ) -> str:
     """Return the part of a text around the sentence that has most of the words, and is near in meaning.
 
-    It grows by whole sentences, to both sides, first by those of the same passage, as long as it fits. An ellipsis marks each omission. A sentence that is
-    too long is truncated. If no sentence has any of the words, and nothing is known of its meaning, the excerpt is the
+    It grows by whole sentences, to both sides, first by those of the same passage, as long as it fits. Of a sentence that is
+    too long, it is the part around the words. An ellipsis marks each omission. If no sentence has any of the words, and nothing is known of its meaning, the excerpt is the
     beginning.
 
     Args:
@@ -100,11 +103,14 @@ def excerpt(
     said = [part for part in parts if part]
     if not said:
         return ""
-    shares = [len(set(index_terms(sentence)).intersection(words)) / max(1, len(words)) for sentence in said]
     near = _nearness(text, starts, cosines)[-len(said) :]
-    bears = [share + cosine for share, cosine in zip(shares, near, strict=True)]
-    best = max(range(len(said)), key=bears.__getitem__)
-    left = budget - 2 * cost(f"{ELLIPSIS} ")
+    best = _best(said, near, words)
+    left, joint, begins, ends = budget - 2 * cost(f"{ELLIPSIS} "), " ", skip == 0, True
+    if not _fits(f"{said[best]} ", left, cost):
+        begins, ends = begins and best == 0, best + 1 == len(said)
+        said, joint = _PIECE.findall(said[best]), ""
+        near = [0.0] * len(said)
+        best = _best(said, near, words)
     if not _fits(f"{said[best]} ", left, cost):
         return _cut(said[best], budget, cost)
     left -= cost(f"{said[best]} ")
@@ -117,8 +123,16 @@ def excerpt(
             taken.add(place)
             left -= cost(f"{said[place]} ")
     first, last = min(taken), max(taken)
-    part = " ".join(said[first : last + 1])
-    return f"{ELLIPSIS} " * (first > 0 or skip > 0) + part + f" {ELLIPSIS}" * (last + 1 < len(said))
+    begins, ends = begins and first == 0, ends and last + 1 == len(said)
+    part = joint.join(said[first : last + 1]).strip()
+    return f"{ELLIPSIS} " * (not begins) + part + f" {ELLIPSIS}" * (not ends)
+
+
+def _best(said: Sequence[str], near: Sequence[float], words: Collection[str]) -> int:
+    """Return the place of the sentence that has most of the words, and is near in meaning."""
+    shares = (len(set(index_terms(one)).intersection(words)) / max(1, len(words)) for one in said)
+    bears = [share + cosine for share, cosine in zip(shares, near, strict=True)]
+    return max(range(len(said)), key=bears.__getitem__)
 
 
 def _nearness(text: str, starts: Sequence[int], cosines: Sequence[float]) -> list[float]:

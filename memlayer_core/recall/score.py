@@ -261,7 +261,11 @@ def score(look: Look, vector: FloatVector | None, words: Sequence[str], speakers
     asked = float(nats[counted].sum()) + unsaid * (least - math.log(0.5))
     gain = _rarity(counts, size)[found.word] * found.times * (1 + _SATURATION) / (found.times + _SATURATION)
     bm25 = np.bincount(rows, gain, len(keys))
-    information = np.bincount(rows, nats[found.word], len(keys))
+    information: Column = np.bincount(rows, nats[found.word], len(keys)).astype(np.float64, copy=False)
+    if speakers:  # their names are words of the question, too
+        named = texts.by_speaker(lambda name: float(_is_named(name, speakers)))
+        of_name = least - math.log(named.sum() + 0.5)
+        information, asked = information + of_name * named, asked + of_name
     word, talk = np.divmod(np.unique(found.word * sessions + session[rows]), sessions)
     of_talks = _rarity(np.bincount(word, minlength=len(counts)), sessions)
     of_session = np.bincount(talk, of_talks[word], sessions)
@@ -320,8 +324,12 @@ def _standard(values: NDArray[Any], size: int) -> Column:
 def _bonus(name: str, speakers: Collection[str]) -> float:
     """Return what the texts of a speaker get: if the question names them, or else if it is the user."""
     if speakers:
-        return _WEIGHTS["named"] * any(part in speakers for part in name_parts(name[1:]))
+        return _WEIGHTS["named"] * _is_named(name, speakers)
     return _WEIGHTS["user"] * name.startswith("u")
+
+
+def _is_named(name: str, speakers: Collection[str]) -> bool:
+    return any(part in speakers for part in name_parts(name[1:]))
 
 
 def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:

@@ -101,6 +101,7 @@ _MONTHS = (
     "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
     "december",
 )  # fmt: skip
+_DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 _LONGEST_NAME = 4  # characters, where names are written without spaces around them
 _MOST_ASKED = 500  # different words of a question: a pasted file is not a question
 _NAMES = 64  # parts of a question that are looked up as names
@@ -160,8 +161,14 @@ def index_terms(text: str, name: str | None = None, created_at: datetime | None 
         kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
         words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
     if created_at is not None:
-        words += [str(created_at.year), stem(_MONTHS[created_at.month - 1]), str(created_at.day)]
+        words += _date_terms(created_at.date().isoformat())
     return (*words, *(SPOKEN + part for part in name_parts(name))) if name else tuple(words)
+
+
+def _date_terms(day: str) -> list[str]:
+    """Return the index terms of an ISO 8601 day, or of what looks like one."""
+    year, month, of_month = map(int, day.split("-"))
+    return [str(year), stem(_MONTHS[(month - 1) % 12]), str(of_month)]
 
 
 def name_parts(name: str) -> list[str]:
@@ -182,7 +189,8 @@ def question_terms(text: str, languages: Collection[str] = ()) -> tuple[str, ...
         languages: Whose stop words are left out.
     """
     stop = list(map(stop_words, languages))
-    asked = (word for word in terms(text) if not any(word in some for some in stop))
+    words = [*terms(text), *(part for day in _DAY.findall(text) for part in _date_terms(day))]
+    asked = (word for word in words if not any(word in some for some in stop))
     return tuple(dict.fromkeys(map(stem, asked)))[:_MOST_ASKED]
 
 

@@ -12,7 +12,7 @@ from memlayer_core.facts.flow import reader_of
 from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage, is_task
 from memlayer_core.messages import reads as messages_reads
 from memlayer_core.messages.check import check_messages, text_of
-from memlayer_core.messages.flow import drafts_of
+from memlayer_core.messages.flow import drafts_of, ids_of
 from memlayer_core.messages.model import PreparedMessage, Session
 from memlayer_core.messages.render import block, lines_inside, quote_line
 from memlayer_core.messages.splice import is_answer
@@ -133,7 +133,7 @@ def context(
     """
     wanted = check_filter(recall_filter)
     asked = None if query is None else text_of("query", query)
-    settings = rt.settings
+    settings, without = rt.settings, ids_of("without", without)
     placed = placement_of(placement, settings.recall_placement)
     whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
     share = recall_budget(whole.tokens, settings.recall_tokens)

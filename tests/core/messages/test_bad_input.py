@@ -98,6 +98,16 @@ def test_an_argument_that_is_nested_without_end_is_refused_like_any_other(chat, 
     with pytest.raises(MemlayerError) as refused:
         DEEP_ARGUMENTS[what](chat, deep)
     assert refused.value.hint
+
+
+def test_a_text_in_place_of_a_list_is_refused(chat) -> None:
+    for call in (
+        lambda: chat.context(without="msg-1"),
+        lambda: chat.add_messages([Message("user", "x")], answers="msg-1"),
+        lambda: chat.memory.records(user_id="louis", tags="work"),
+    ):
+        with pytest.raises(MemlayerError, match="list"):
+            call()
     assert chat.history() == []
 
 

@@ -222,7 +222,7 @@ def test_a_context_is_told_to_openai_with_recall_and_names_that_it_takes(memory:
     assert json.loads(json.dumps(told)) == told
     assert instructions == {"role": "system", "content": "Be terse."}
     assert "My parrot is called Coco." in question["content"]
-    assert question["name"] == "Louis_D"
+    assert question["name"] == "Louis_D."
 
 
 AT = "https://example.org/a.png"

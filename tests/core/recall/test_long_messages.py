@@ -244,6 +244,14 @@ def test_the_sentence_that_was_asked_for_is_in_it_with_what_stands_around_it() -
     cut = part_told("pineapple " * 100, "pineapple", 55)
     assert len(cut) <= 55
     assert set(cut.removesuffix("…").split()) == {"pineapple"}, "a sentence that is too long is cut at a word"
+    for filler, said in (
+        ("and then we went on ", "Bonnet is my doctor "),
+        ('"a":1,', '"doctor":2,'),
+        ("猫", "医生叫李"),
+    ):
+        part = part_told(filler * 90 + said + filler * 90, "doctor 医生", 150)
+        assert said.strip() in part
+        assert (part[:2], part[-2:]) == ("… ", " …")
 
 
 def test_where_words_do_not_tell_the_part_that_is_nearest_in_meaning_is_told() -> None:

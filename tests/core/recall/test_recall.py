@@ -231,6 +231,7 @@ def test_a_question_is_its_telling_words_and_a_message_has_its_day_and_its_speak
     assert question_terms(asked) == ("when", "did", "i", "move", "to", "tokyo")
     words = index_terms("We won", "Li Wei", NOON)
     assert words[:5] == ("we", "won", "2026", "may", "4")
+    assert {"2026", "may", "4"} < {*question_terms("What did we do on 2026-05-04?")}
     assert [word[1:] for word in words[5:]] == ["li", "wei"]
     assert set(possible_names("who is li wei?")) >= {"li", "wei"}
 
@@ -381,6 +382,18 @@ def chat(memory) -> Chat:
 
 def texts(hits) -> list[str]:
     return [hit.text for hit in hits]
+
+
+def test_a_question_that_names_a_speaker_finds_what_that_one_said(memory) -> None:
+    group = memory.chat(user_id="team", session_id="trip")
+    for name, text in (
+        ("Ana", "I bring salad."),
+        ("Chloé", "I'm vegan, please no cheese!"),
+        ("Ben", "Mine has five seats."),
+    ):
+        group.add("user", text, name=name)
+    memory.flush()
+    assert texts(memory.search("What did Chloé say?", user_id="team"))[0] == "I'm vegan, please no cheese!"
 
 
 def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_it(chat, memory):
