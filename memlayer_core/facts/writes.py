@@ -323,11 +323,11 @@ def remember(
         case "refuse":
             return decision, None
         case "confirm":
-            _close(connection, old[1:], old[0].ordinal, decision.until, statement, now)
+            _close(connection, old[1:], old[0].ordinal, decision.until, record.first_observed, now)
             return decision, _confirm(connection, old[0], statement, now, shards)
         case "end":
             for row in old:
-                never = _close(connection, [row], row.ordinal, decision.until, statement, now)
+                never = _close(connection, [row], row.ordinal, decision.until, record.first_observed, now)
                 reopen_facts(connection, never, now)
                 reads.add_evidence(connection, owner, row.ordinal, statement, "ended")
             return decision, decision.old[0]
@@ -349,15 +349,15 @@ def _find_time(
 ) -> Record:
     """Return a new fact with its number and the time that other facts leave it. What it replaces ends."""
     record, until, after = statement.record, decision.until, ordinal
+    said = record.first_observed
     if decision.kind == "replace":
         record = _begin(record, statement, old, until)
     if old:
         after, until = _make_room(connection, record, ordinal, decision, old[0].ordinal)
     if decision.kind == "replace":
-        never = _close(connection, old, ordinal, until, statement, now)
-        goes_on = reopen_facts(connection, never, now)
+        goes_on = reopen_facts(connection, _close(connection, old, ordinal, until, said, now), now)
         if record.modality != "denies":
-            _close(connection, goes_on, ordinal, record.valid_from or record.first_observed, statement, now)
+            _close(connection, goes_on, ordinal, record.valid_from or said, said, now)
     elif until is not None and until <= now:  # it is new, and of the past
         return _of_the_past(record, after, until)
     elif until is not None:
@@ -455,16 +455,12 @@ def _confirmed(connection: sa.Connection, row: Any, statement: Claim, now: datet
         record = replace(record, valid_from=new.valid_from)
     last = reads.last_said(connection, [row]).get(known.memory_id, known.first_observed)
     if known.valid_until is not None and new.first_observed >= last:
-        record = replace(
-            record, valid_until=_next_beginning(connection, record, now)
-        )  # it does not end after all
-    if known.valid_from is None or record.valid_from in {None, known.valid_from}:
+        record = replace(record, valid_until=_next_beginning(connection, record, now))  # it goes on
+    begins = reads.in_micros(record.valid_from)
+    if begins is None or begins == row.valid_from:
         return record
-    before, begins = (
-        sa.select(sa.func.max(records.c.valid_from)).where(_gave_way(row)),
-        reads.in_micros(record.valid_from),
-    )
-    if (connection.scalar(before) or 0) >= (begins or 0):
+    before = connection.scalar(sa.select(sa.func.max(records.c.valid_from)).where(_gave_way(row)))
+    if before is not None and before >= begins:
         return replace(record, valid_from=known.valid_from)  # another one was so in between
     _set(connection, records, _gave_way(row), valid_until=begins)
     return record
@@ -475,19 +471,16 @@ def _close(
     rows: Sequence[Any],
     successor: int,
     until: datetime | None,
-    statement: Claim,
+    moment: datetime,
     now: datetime,
 ) -> list[Any]:
     """Take facts out of force. If `until` is later, they end by the clock; never before they begin.
 
-    Without `until`, and if they had not begun when that was said, they were never true. Returns the rows of these.
+    Without `until`, and if they had not begun at this moment, they were never true. Returns the rows of these.
     """
-    said, never = to_micros(statement.record.first_observed), []
+    never = [row for row in rows if until is None or to_micros(moment) < (row.valid_from or 0)]
     for row in rows:
-        end = None if until is None else max(to_micros(until), row.valid_from or 0)
-        if end is None or said < (row.valid_from or 0):
-            end = None
-            never.append(row)
+        end = None if until is None or row in never else max(to_micros(until), row.valid_from or 0)
         closed = {"valid_until": end, "updated_at": to_micros(now)}
         if end is None or end <= to_micros(now):
             take_away(connection, [row], now)
@@ -510,19 +503,10 @@ def _next_beginning(connection: sa.Connection, record: Record, now: datetime) ->
 
 def _gave_way(row: Any) -> Any:
     """Return the condition that facts ended, or will end, when another one of the same subject and key begins."""
-    replaced = records.c.namespace == row.namespace, records.c.replaced_by == row.ordinal
-    at_once = records.c.ordinal != row.ordinal, records.c.valid_until == row.valid_from
-    return sa.or_(_gives_way(row), sa.and_(*replaced, *at_once))
-
-
-def _gives_way(row: Any) -> Any:
-    """Return the condition that facts in force end when another one of the same subject and key begins."""
-    return sa.and_(
-        records.c.namespace == row.namespace,
-        records.c.about == sa.literal(row.about, sa.LargeBinary),
-        records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger),
-        _IN_FORCE,
-    )
+    replaced = sa.and_(records.c.replaced_by == row.ordinal, records.c.ordinal != row.ordinal)
+    ends = sa.and_(records.c.about == sa.literal(row.about, sa.LargeBinary), _IN_FORCE)
+    at = records.c.valid_until == sa.literal(row.valid_from, sa.BigInteger)
+    return sa.and_(records.c.namespace == row.namespace, at, sa.or_(replaced, ends))
 
 
 def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: datetime) -> list[Any]:
@@ -545,7 +529,7 @@ def reopen_facts(connection: sa.Connection, deleted_rows: Sequence[Any], now: da
             _set(connection, records, closed, **after)
             _join_equal(connection, before, row.replaced_by, now)
             continue
-        former = sa.select(records).where(sa.or_(closed, _gives_way(row)))
+        former = sa.select(records).where(sa.or_(closed, _gave_way(row)))
         opened += _reopen(connection, connection.execute(former).all(), now)
     return opened
 
@@ -608,11 +592,11 @@ def restore(
     peers = [one for one in _known(connection, statement) if one.number != row.number]
     decision, old = _decide(connection, peers, statement, now)
     if decision.kind == "replace":
-        _close(connection, old, row.ordinal, decision.until, statement, now)
+        _close(connection, old, row.ordinal, decision.until, newest.first_observed, now)
     elif decision.kind == "confirm":
-        _close(connection, [row], old[0].ordinal, None, statement, now)
+        _close(connection, [row], old[0].ordinal, None, now, now)
     elif decision.until is not None:
-        _close(connection, [row], row.ordinal, decision.until, statement, now)
+        _close(connection, [row], row.ordinal, decision.until, decision.until, now)
     return True, row.ordinal
 
 
@@ -629,7 +613,7 @@ def forget_fact(connection: sa.Connection, reach: Scope, record_id: str, now: da
         return 0
     heads, taken_in = [row], [records.c.about.is_(None)]
     if row.replaced_by in {None, ordinal}:
-        ended = _gives_way(row), records.c.valid_until <= to_micros(now)
+        ended = _gave_way(row), records.c.valid_until <= to_micros(now)
         heads += connection.execute(sa.select(records).where(*ended))
         taken_in = []
     gone = _with_predecessors(connection, reach, heads, *taken_in)

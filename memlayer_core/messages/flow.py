@@ -176,8 +176,8 @@ def remember(
         without: Ids of stored messages that are withdrawn.
     """
     write = writes.append if rt.long_term is None else partial(_append_round, rt)
-    options: dict[str, Any] = {"verbatim": verbatim, "answers": ids_of("answers", answers)}
-    options["without"] = ids_of("without", without)
+    options: dict[str, Any] = {"verbatim": verbatim, "answers": answers and ids_of("answers", answers)}
+    options["without"] = without and ids_of("without", without)
     receipt = _store(rt, scope, messages, write, new_id=rt.new_id, **options)
     if receipt.answered:
         rt.temporaries.finish_call(scope)

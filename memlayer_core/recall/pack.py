@@ -128,11 +128,11 @@ def excerpt(
     return f"{ELLIPSIS} " * (not begins) + part + f" {ELLIPSIS}" * (not ends)
 
 
-def _best(said: Sequence[str], near: Sequence[float], words: Collection[str]) -> int:
+def _best(parts: Sequence[str], cosines: Sequence[float], words: Collection[str]) -> int:
     """Return the place of the sentence that has most of the words, and is near in meaning."""
-    shares = (len(set(index_terms(one)).intersection(words)) / max(1, len(words)) for one in said)
-    bears = [share + cosine for share, cosine in zip(shares, near, strict=True)]
-    return max(range(len(said)), key=bears.__getitem__)
+    shares = (len(set(index_terms(one)).intersection(words)) / max(1, len(words)) for one in parts)
+    bears = [share + cosine for share, cosine in zip(shares, cosines, strict=True)]
+    return max(range(len(parts)), key=bears.__getitem__)
 
 
 def _nearness(text: str, starts: Sequence[int], cosines: Sequence[float]) -> list[float]:

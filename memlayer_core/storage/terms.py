@@ -161,14 +161,16 @@ def index_terms(text: str, name: str | None = None, created_at: datetime | None 
         kept = set(list(dict.fromkeys(words))[:TERMS_LIMIT])
         words = [word for word in words if word in kept][: 4 * TERMS_LIMIT]
     if created_at is not None:
-        words += _date_terms(created_at.date().isoformat())
+        words += [str(created_at.year), stem(_MONTHS[created_at.month - 1]), str(created_at.day)]
     return (*words, *(SPOKEN + part for part in name_parts(name))) if name else tuple(words)
 
 
-def _date_terms(day: str) -> list[str]:
-    """Return the index terms of an ISO 8601 day, or of what looks like one."""
-    year, month, of_month = map(int, day.split("-"))
-    return [str(year), stem(_MONTHS[(month - 1) % 12]), str(of_month)]
+def _date_terms(day: str) -> tuple[str, ...]:
+    """Return the index terms of an ISO 8601 day; none if there is no such day."""
+    try:
+        return index_terms("", created_at=datetime.fromisoformat(day))
+    except ValueError:
+        return ()
 
 
 def name_parts(name: str) -> list[str]:

@@ -133,7 +133,7 @@ def context(
     """
     wanted = check_filter(recall_filter)
     asked = None if query is None else text_of("query", query)
-    settings, without = rt.settings, ids_of("without", without)
+    settings, without = rt.settings, ids_of("without", without) if without else ()
     placed = placement_of(placement, settings.recall_placement)
     whole = allowed = replace(limits(default_limits(settings), policies, token_limit), reload=reload)
     share = recall_budget(whole.tokens, settings.recall_tokens)
