@@ -94,12 +94,23 @@ def _id_checksum(message_id: str | None) -> str:
     return f"{crc32((message_id or '').encode('utf-8', 'surrogatepass')):08x}"
 
 
-def _refused(state: Mapping[str, Any]) -> list[RemoveMessage]:
-    """Return what removes the messages that a run brought into a thread of somebody else."""
-    snapshot = state.get("memlayer") or {}
-    seen = {entry[:_ID] for entry in _cut(snapshot.get("seen", ""), _WIDTH)}
-    ids = [message.id for message in state["messages"] if snapshot and message.id is not None]
-    return [RemoveMessage(id=one) for one in ids if _id_checksum(one) not in seen]
+def _refused(state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the update that takes what a run brought out of a thread of somebody else; None: the thread has no snapshot.
+
+    Some channels remove nothing that came without an id. So it counts as seen, too: what was seen and is not in the history
+    is not stored.
+    """
+    snapshot = state.get("memlayer")
+    if not snapshot:
+        return None
+    seen = {entry[:_ID] for entry in _cut(snapshot["seen"], _WIDTH)}
+    brought = [one for one in state["messages"] if _id_checksum(one.id) not in seen]
+    noted = {**snapshot, "seen": snapshot["seen"] + "".join(map(_entry, brought))}
+    return {
+        "messages": [RemoveMessage(id=one.id or "") for one in brought],
+        "memlayer": noted,
+        "jump_to": "end",
+    }
 
 
 def own_snapshot(
@@ -566,9 +577,9 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
         try:
             return {"memlayer": self._thread(runtime, state).begin(state["messages"])}
         except InvalidScopeError:
-            if not (refused := _refused(state)):
+            if (refused := _refused(state)) is None:
                 raise
-            return {"messages": refused, "jump_to": "end"}
+            return refused
 
     @hook_config(can_jump_to=["end"])
     async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from langchain_core.messages import (
     HumanMessage,
     MessageLikeRepresentation,
     RemoveMessage,
+    SystemMessage,
     convert_to_messages,
 )
 from langchain_core.prompt_values import PromptValue
@@ -106,10 +107,11 @@ class Keys:
         Args:
             value: The input.
             history: The conversation before the new messages.
-            prompt: The conversation and the new messages.
+            prompt: The conversation and the new messages; with a key of the history, the new ones, if the input has others.
         """
         if self.history is not None:
-            return {**value, self.history: list(history)}
+            key = _key(value, [one for one in value if one != self.history], "input", self.input)
+            return {**value, key: list(prompt) or value[key], self.history: list(history)}
         if isinstance(value, Mapping) and self.input is not None:
             return {**value, self.input: list(prompt)}
         return list(prompt)
@@ -359,20 +361,14 @@ def _words(message: Message) -> tuple[object, ...]:
     return message.role, message.text.strip(), message.tool_call_id, len(message.tool_calls)
 
 
-def _news(
-    incoming: list[Message], messages: Sequence[BaseMessage], chat: Chat, thread: str | None
-) -> list[Message]:
-    """Return the instructions among a graph's messages, and what its last answer of this memory does not stand behind.
+def _news(messages: list[BaseMessage], chat: Chat, thread: str | None) -> list[BaseMessage]:
+    """Return a graph's messages without those that its last answer of this memory stands behind; instructions stay.
 
     What that answer stands behind was stored: if the history does not have it, it was deleted there.
     """
-    stored = (
-        {one.id for one in messages[: stored_before(messages, owner_of(chat))]}
-        if thread is not None
-        else set()
-    )
-    news = [one for one in incoming if one.role in SYSTEM_ROLES or one.id not in stored]
-    return news if any(one.role not in SYSTEM_ROLES for one in news) else incoming
+    stored = stored_before(messages, owner_of(chat)) if thread is not None else 0
+    news = [one for at, one in enumerate(messages) if at >= stored or isinstance(one, SystemMessage)]
+    return messages if all(isinstance(one, SystemMessage) for one in news) else news
 
 
 def store(call: Exchange, answer: Sequence[Message], before: Sequence[Message] = ()) -> None:
@@ -574,10 +570,11 @@ class RunnableWithMemory(Runnable[Any, Any]):
         if overflow is not None:
             emit, old = chat.memory.runtime.emit, overflow[0].context
             limit = retry_limit(emit, chat.scope, overflow[1], token_limit=old.token_limit, tokens=old.tokens)
-        messages, thread = self._keys.input_messages(value), config.get("configurable", {}).get("thread_id")
+        every, thread = self._keys.input_messages(value), config.get("configurable", {}).get("thread_id")
         if thread is not None:
-            check_owners(chat, thread, owners_of(messages))
-        incoming, left = _news(translate_batch(messages), messages, chat, thread), list[str]()
+            check_owners(chat, thread, owners_of(every))
+        messages = _news(every, chat, thread)
+        incoming, left = translate_batch(messages), list[str]()
         is_whole = thread is None or any(one.id is None for one in incoming)
         if is_whole and any(one.role == "assistant" for one in incoming):
             incoming, left = recognize(incoming, chat.history())
@@ -595,7 +592,8 @@ class RunnableWithMemory(Runnable[Any, Any]):
             system = () if any(one.role in SYSTEM_ROLES for one in incoming) else context.system
             before = replace(context, system=system, pending=())
             told_before = compose_messages(before, [one.content for one in messages])
-            prompt, filled = [*told_before, *messages], self._keys.fill(value, told_before, ())
+            news = messages if len(messages) < len(every) else ()
+            prompt, filled = [*told_before, *messages], self._keys.fill(value, told_before, news)
         marks: Any = None if thread is None else {*map(id, prompt)}
         return Exchange(chat, incoming, context, prompt, filled, marks, left)
 

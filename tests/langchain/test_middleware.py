@@ -656,10 +656,11 @@ def test_a_thread_of_one_user_is_refused_to_another(run, memory) -> None:
 
 def test_questions_that_a_state_keeps_without_ids_are_told_and_stored(memory) -> None:
     deep = pytest.importorskip("deepagents", reason="deepagents is not installed: pip install deepagents")
-    model, ours = Scripted(), MemlayerMiddleware(memory, user_id="ada", token_limit=20_000)
+    model, ours = Scripted(), MemlayerMiddleware(memory, token_limit=20_000)
     agent = deep.create_deep_agent(model, middleware=[ours], checkpointer=InMemorySaver())
-    for text in ("I live in Riga.", "Hello", "Hello"):
-        agent.invoke({"messages": [("human", text)]}, in_thread())
+    for user, text in (("ada", "I live in Riga."), ("bob", "I am Bob."), ("ada", "Hello"), ("ada", "Hello")):
+        with pytest.raises(errors.InvalidScopeError) if user == "bob" else nullcontext():
+            agent.invoke({"messages": [("human", text)]}, in_thread(user_id=user))
     said = ["I live in Riga.", "ok", "Hello", "ok", "Hello"]
     assert [message.text for message in kept(memory)] == [*said, "ok"]
     assert [message.text for message in model.seen[-1] if message.type != "system"] == said

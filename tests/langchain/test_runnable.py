@@ -558,6 +558,18 @@ def test_a_node_that_runs_again_replaces_its_answer_and_brings_nothing_back(memo
     assert model.shown == ["Hi"]
 
 
+def test_a_node_whose_prompt_has_the_history_apart_is_told_each_message_once(memory) -> None:
+    model = echo()
+    parts = ChatPromptTemplate([MessagesPlaceholder("history"), MessagesPlaceholder("messages")])
+    keys = {"input_messages_key": "messages", "history_messages_key": "history"}
+    node = with_memory(parts | model, memory, user_id="ada", **keys) | (lambda answer: {"messages": [answer]})
+    app = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model")
+    agent = app.compile(checkpointer=InMemorySaver())
+    for text in ("one", "two"):
+        agent.invoke({"messages": [("human", text)]}, in_thread())
+    assert model.shown == ["one", "one (1)", "two"]
+
+
 async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(memory, monkeypatch) -> None:
     """All of the answer was heard; the task is cancelled while it is made ready to be stored, in a thread."""
     began, loop, added = asyncio.Event(), asyncio.get_running_loop(), threading.Event()
