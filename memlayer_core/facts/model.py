@@ -661,7 +661,7 @@ class Claim:
         is_correction: Whether it says that these were never true.
         model: The name of the model that read it; "agent" for an agent's tool; None: the application says it.
         narrows: Whether only readers that both records name may see a record that it confirms.
-        begins_by: When the period ends in which it began, such as a year; None: it is known when it began.
+        begins_by: The last day of the period in which it began, such as a year; None: nobody said when it began.
     """
 
     record: Record

@@ -250,7 +250,7 @@ def check(
         targets=(target.memory_id,) if target is not None and names else (),
         repeats=operation.op in {"confirm", "end"},
         is_correction=operation.correction and names,
-        begins_by=begins_by,
+        begins_by=None if begins_by is None else begins_by - timedelta(days=1),
     )
 
 

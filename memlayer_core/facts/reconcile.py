@@ -72,7 +72,7 @@ def reconcile(
         beaten = change.old if change.kind == "replace" else ()
         return Decision("confirm", "it says the same", (again, *beaten), change.until if beaten else None)
     planned = tuple(one for one in same if (one.modality, new.modality) in _COME_TRUE and one not in rivals)
-    if not planned or change.kind not in {"add", "replace"} or change.old == () != rivals:
+    if not planned or _weakness(new, planned) or (change.kind != "replace" and change.old):
         return change
     until = change.until or new.valid_from or new.first_observed
     return Decision("replace", "what was planned is so now", (*change.old, *planned), until)

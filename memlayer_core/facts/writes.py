@@ -348,12 +348,12 @@ def _find_time(
     now: datetime,
 ) -> Record:
     """Return a new fact with its number and the time that other facts leave it. What it replaces ends."""
-    record, until, after = statement.record, decision.until, ordinal
+    record, until, after = statement.record, decision.until, old[0].ordinal if old else ordinal
     said = record.first_observed
     if decision.kind == "replace":
         record = _begin(record, statement, old, until)
-    if old:
-        after, until = _make_room(connection, record, ordinal, decision, old[0].ordinal)
+    if record.key is not None and record.category != model.COLLECTION:
+        after, until = _make_room(connection, record, ordinal, decision, after, now)
     if decision.kind == "replace":
         goes_on = reopen_facts(connection, _close(connection, old, ordinal, until, said, now), now)
         if record.modality != "denies":
@@ -406,27 +406,27 @@ def _of_the_past(record: Record, after: int, until: datetime) -> Record:
 
 
 def _make_room(
-    connection: sa.Connection, record: Record, ordinal: int, decision: Decision, after: int
+    connection: sa.Connection, record: Record, ordinal: int, decision: Decision, after: int, now: datetime
 ) -> tuple[int, datetime | None]:
-    """End facts of the past when a new one begins, if they gave way to a later one.
+    """End facts of the past when a new one begins.
 
     Returns the number of the fact that comes after the new one, and the decision's `until`; both of another one if that
-    begins sooner. If the new one is in force, those that began later have no time.
+    begins sooner. If the new one is in force, those that gave way to others later have no time.
     """
     until, begins = decision.until, record.valid_from or record.first_observed
     same = records.c.about == check.about(record), records.c.modality == record.modality
-    gave_way = records.c.namespace == record.owner.namespace, records.c.replaced_by != records.c.ordinal
+    ended = sa.or_(records.c.replaced_by.is_not(None), records.c.valid_until <= to_micros(now))
     held = records.c.valid_from.is_not(None), records.c.valid_until > to_micros(begins)
-    every = sa.select(records).where(*same, *gave_way, *held).order_by(records.c.valid_from.desc())
+    every = sa.select(records).where(*same, ended, *held).order_by(records.c.valid_from.desc())
     for row in connection.execute(every):
-        began, successor = statements.from_micros(row.valid_from), row.replaced_by
-        if decision.kind == "add":
-            if began > begins:
-                after, until = (row.ordinal, began) if until is None or began < until else (after, until)
-                continue
-            successor = ordinal
-        ends = {"valid_until": to_micros(max(began, begins)), "replaced_by": successor}
-        _set(connection, records, records.c.number == row.number, **ends)
+        began, gave_way = statements.from_micros(row.valid_from), row.replaced_by not in {None, row.ordinal}
+        if began > begins and decision.kind == "add":
+            if until is not None and began < until:
+                after, until = row.ordinal, began
+        elif began <= begins or gave_way:
+            successor = ordinal if gave_way and decision.kind == "add" else row.replaced_by
+            ends = {"valid_until": to_micros(max(began, begins)), "replaced_by": successor}
+            _set(connection, records, records.c.number == row.number, **ends)
     return after, until
 
 

@@ -248,6 +248,10 @@ SCRIPTED = (
         ),
         ({-50: "Rome is my home", -300: "home is Rome since -400"}, {-350: "Rome", 0: "Rome"}),
         ({-90: "Rome is my home", -30: "Rome is my home", -60: "York is my home"}, {0: "Rome"}),
+        (
+            {-90: "plan: York", -50: "Rome is my home", -70: "York is my home"},
+            {-60: "York York?", 0: "Rome York?"},
+        ),
     ],
 )
 def test_a_fact_holds_from_its_beginning_to_the_next_one_however_it_was_told(open_with, told, held) -> None:
