@@ -106,11 +106,8 @@ def _refused(state: Mapping[str, Any]) -> dict[str, Any] | None:
     seen = {entry[:_ID] for entry in _cut(snapshot["seen"], _WIDTH)}
     brought = [one for one in state["messages"] if _id_checksum(one.id) not in seen]
     noted = {**snapshot, "seen": snapshot["seen"] + "".join(map(_entry, brought))}
-    return {
-        "messages": [RemoveMessage(id=one.id or "") for one in brought],
-        "memlayer": noted,
-        "jump_to": "end",
-    }
+    removed = [RemoveMessage(id=one.id or "") for one in brought]
+    return {"messages": removed, "memlayer": noted, "jump_to": "end"}
 
 
 def own_snapshot(
@@ -451,10 +448,9 @@ def _identify(messages: Sequence[BaseMessage]) -> None:
     ids = {message.id for message in messages}
     for message in messages:
         if message.id is None:
-            made = (
-                uuid.uuid5(uuid.NAMESPACE_OID, f"{message.type} {message.content} {at}") for at in count()
-            )
-            message.id = next(one for one in map(str, made) if one not in ids)
+            text = f"{message.type} {message.content}"
+            made = (str(uuid.uuid5(uuid.NAMESPACE_OID, f"{text} {at}")) for at in count())
+            message.id = next(one for one in made if one not in ids)
             ids.add(message.id)
 
 

@@ -85,8 +85,7 @@ class Keys:
             InvalidMessageError: The input cannot be read.
         """
         if isinstance(value, Mapping):
-            rest = [key for key in value if key != self.history]
-            value = value[_key(value, rest, "input", self.input)]
+            value = value[self._input_key(value)]
         elif self.history is not None:
             raise InvalidMessageError(
                 f"with `history_messages_key` the input must be a dict, got {type(value).__name__}",
@@ -101,6 +100,9 @@ class Keys:
         except (ValueError, NotImplementedError) as problem:
             raise _unreadable("input", value) from problem
 
+    def _input_key(self, value: Mapping[Any, Any]) -> Any:
+        return _key(value, [one for one in value if one != self.history], "input", self.input)
+
     def fill(self, value: Any, history: Sequence[BaseMessage], prompt: Sequence[BaseMessage]) -> Any:
         """Return the input with the conversation in it.
 
@@ -110,8 +112,8 @@ class Keys:
             prompt: The conversation and the new messages; with a key of the history, the new ones, if the input has others.
         """
         if self.history is not None:
-            key = _key(value, [one for one in value if one != self.history], "input", self.input)
-            return {**value, key: list(prompt) or value[key], self.history: list(history)}
+            given = {self._input_key(value): list(prompt)} if prompt else {}
+            return {**value, **given, self.history: list(history)}
         if isinstance(value, Mapping) and self.input is not None:
             return {**value, self.input: list(prompt)}
         return list(prompt)
@@ -343,13 +345,13 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
     length, start = max((alike(at), at) for at in range(len(known) + 1))
     if not length:  # perhaps the first message was edited: what follows it is known
         again, start = max((alike(at, 1), at) for at in range(len(known) + 1))
-        return list(incoming), [
-            one.id or "" for one in every[every.index(talk[start]) :]
-        ] if again > 1 else []
+        behind = every[every.index(talk[start]) :] if again > 1 else []
+        return list(incoming), [one.id or "" for one in behind]
     ids = iter([one.id for one in talk[start : start + length]])
     listed = [one if one.role in SYSTEM_ROLES else replace(one, id=next(ids, one.id)) for one in incoming]
     behind = every[every.index(talk[start + length - 1]) + 1 :]
-    return listed, [one.id or "" for one in behind if one.id not in {one.id for one in listed}]
+    kept = {one.id for one in listed}
+    return listed, [one.id or "" for one in behind if one.id not in kept]
 
 
 def _is_step(message: Message) -> bool:

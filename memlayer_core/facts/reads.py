@@ -619,11 +619,10 @@ def _rests(places: Iterable[tuple[str, int]]) -> Any:
 
 def last_said(connection: sa.Connection, rows: Sequence[Any]) -> dict[str, datetime]:
     """Return when some facts were last said, or last said to end, by their ids: those of them that rest on messages."""
-    these = _rests((row.namespace, row.ordinal) for row in rows)
-    latest = sa.select(*(place := evidence.c["namespace", "ordinal"]), sa.func.max(evidence.c.said_at))
-    found = connection.execute(latest.where(these).group_by(*place))
-    last = {(row[0], row[1]): statements.from_micros(row[2]) for row in found}
     places = {model.memory_id(row.user_id, row.ordinal): (row.namespace, row.ordinal) for row in rows}
+    latest = sa.select(*(place := evidence.c["namespace", "ordinal"]), sa.func.max(evidence.c.said_at))
+    found = connection.execute(latest.where(_rests(places.values())).group_by(*place))
+    last = {(row[0], row[1]): statements.from_micros(row[2]) for row in found}
     return {one: last[place] for one, place in places.items() if place in last}
 
 

@@ -453,9 +453,10 @@ def _confirmed(connection: sa.Connection, row: Any, statement: Claim, now: datet
     record = check.confirm(known, new, now)
     if statement.is_correction and new.valid_from != new.first_observed:
         record = replace(record, valid_from=new.valid_from)
-    last = reads.last_said(connection, [row]).get(known.memory_id, known.first_observed)
-    if known.valid_until is not None and new.first_observed >= last:
-        record = replace(record, valid_until=_next_beginning(connection, record, now))  # it goes on
+    if known.valid_until is not None:
+        last = reads.last_said(connection, [row]).get(known.memory_id, known.first_observed)
+        if new.first_observed >= last:  # it goes on
+            record = replace(record, valid_until=_next_beginning(connection, record, now))
     begins = reads.in_micros(record.valid_from)
     if begins is None or begins == row.valid_from:
         return record
