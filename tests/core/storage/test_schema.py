@@ -127,7 +127,8 @@ def test_other_tables_are_another_version(tmp_path: Path) -> None:
 
 
 def test_an_index_of_some_rows_has_its_condition_in_each_database(where: Where) -> None:
-    catalogue = "name, sql FROM sqlite_master" if "path" in where else "indexname, indexdef FROM pg_indexes"
+    of_postgres = "indexname, indexdef FROM pg_indexes WHERE schemaname = current_schema()"
+    catalogue = "name, sql FROM sqlite_master" if "path" in where else of_postgres
     found = {
         name: re.sub(r"[()]|::\w+", "", sql or "").partition(" WHERE ")[2]
         for name, sql in execute(where, f"SELECT {catalogue}")
