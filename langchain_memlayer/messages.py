@@ -286,8 +286,6 @@ def _core_content(content: object, dump: codec.TaggedJson) -> str | tuple[Block,
 
 
 def _block(part: Any) -> Block:
-    if isinstance(part, dict) and part.get(codec.TAG) == "str":
-        part = read(part)
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if isinstance(part, dict) and isinstance(part.get("type"), str):

@@ -4,11 +4,10 @@ JSON values are written unchanged. Any other value becomes an object with two ke
 A user's own dict with that key is written as a list of pairs, so that no data of a user or a model can pass for such
 an object. A value that cannot be written is left out and reported, so that the rest of the message is stored.
 
-`json_text` and `parse_json` are for files: an error says what is wrong with the text, above all if it was cut off.
-`exact_text` and `parse_exact` are for databases: a text with lone surrogates, which UTF-8 cannot hold, is base64.
+`json_text` writes JSON for files and databases. Lone surrogates, which UTF-8 cannot hold, are escaped; a reader of JSON joins
+two of them that stand side by side and make a character. `parse_json` says what is wrong with a text, above all if it was cut off.
 
-What differs from the class is in a table next to it, its `Form`. A JSON value that UTF-8 cannot encode (a lone
-surrogate) is written as `{"$memlayer": "json", "value": …}`, so that every writer of JSON keeps it.
+What differs from the class is in a table next to it, its `Form`.
 """
 
 from __future__ import annotations
@@ -42,8 +41,6 @@ _MOST_BITS = 2000
 """Of a whole number in JSON: Python reads 640 digits whatever the interpreter's settings."""
 _LOST = object()
 """Stands for a value that was left out, until its container is made."""
-_merging = re.compile("[\ud800-\udbff][\udc00-\udfff]").search
-"""Two surrogates of one character. JSON's escapes would join them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +66,6 @@ class TaggedJson:
     losses: tuple[str, ...]
 
 
-def encode_text(text: str) -> str:
-    """Return any text, also with lone surrogates, as base64."""
-    return b64encode(text.encode("utf-8", "surrogatepass")).decode()
-
-
-def decode_text(code: str) -> str:
-    """Return the text that `encode_text` encoded; a ValueError for anything else."""
-    return _bytes_of(code).decode("utf-8", "surrogatepass")
-
-
 _bytes_of = partial(b64decode, validate=True)
 # Types whose values are written as one value of JSON: how it is made, and how it is read.
 _LEAVES: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -95,8 +82,6 @@ _LOADERS: dict[str, Callable[[Any], Any]] = {
     **{kind: load for kind, (_, _, load) in _LEAVES.items()},
     "float": float,
     "int": lambda digits: int(digits, 16),
-    "dropped": lambda _: None,  # no longer written: the "lost" of older stores, but None in dicts, too
-    "str": decode_text,
 }
 _COLLECTIONS: dict[str, type[Iterable[Any]]] = {"tuple": tuple, "frozenset": frozenset, "set": set}
 
@@ -156,10 +141,7 @@ class _Writer:
             case None | bool():
                 return value
             case str():
-                text = str.__str__(value)
-                if text.isascii() or not _merging(text):
-                    return text
-                return self._tag("str", encode_text(text))
+                return str.__str__(value)
             case int():
                 whole = int.__int__(value)
                 return whole if whole.bit_length() <= _MOST_BITS else self._tag("int", hex(whole))
@@ -198,7 +180,7 @@ class _Writer:
 
     def _mapping(self, pairs: list[tuple[Any, Any]], place: str) -> Any:
         names = [str.__str__(key) for key, _ in pairs if issubclass(type(key), str)]
-        if len(names) == len(pairs) and not any(name == TAG or _merging(name) for name in names):
+        if len(names) == len(pairs) and TAG not in names:
             named = zip(names, pairs, strict=True)
             return {name: self.write(inner, f"{place}.{name:.40}") for name, (_, inner) in named}
         written: list[list[Any]] = []
@@ -270,8 +252,6 @@ _begun = re.compile(r"(?:[tfn][a-z]{0,4}|-|[.eE][-+]?|\\(?:u[0-9a-fA-F]{0,4})?)?
 """Matches the end of a text that was cut off inside a word, a number or an escape."""
 _BREAKS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"}
 """Line separators for some programs that `json` does not escape."""
-_BROKEN = "base64:"
-"""In front of JSON with lone surrogates, which JSON's escapes would pair up."""
 
 
 def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
@@ -311,25 +291,26 @@ def parse_json(text: str | bytes, what: str, error: type[MemlayerError]) -> Any:
         ) from None
 
 
-def exact_text(value: Any) -> str:
-    """Return a JSON value as text that any database can store and `parse_exact` reads back equal."""
-    text = _strict(value)
-    return text if is_utf8(text) else _BROKEN + encode_text(text)
-
-
-def parse_exact(text: str) -> Any:
-    """Return the value that `exact_text` wrote."""
-    return json.loads(decode_text(text.removeprefix(_BROKEN)) if text.startswith(_BROKEN) else text)
-
-
 def json_text(value: Any, *, indent: int | None = None, ascii_only: bool = False) -> str:
     """Return a value as JSON text that UTF-8 can encode; other characters are escaped.
 
     Without `indent` the text is one line.
     """
-    separators = (",", ":") if indent is None else None
-    text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=indent, separators=separators)
+    text = json.dumps(
+        value,
+        ensure_ascii=ascii_only,
+        allow_nan=False,
+        default=_as_dict,
+        indent=indent,
+        separators=(",", ":") if indent is None else None,
+    )
     return text.translate(_BREAKS) if is_utf8(text) else json_text(value, indent=indent, ascii_only=True)
+
+
+def _as_dict(value: object) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -340,7 +321,9 @@ def _refuse(constant: str) -> NoReturn:
 
 T = TypeVar("T")
 _PLAIN = (str, int, NoneType)
-_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=dict, separators=(",", ":")).encode
+_strict = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, default=_as_dict, separators=(",", ":")
+).encode
 
 
 def message_text(value: Any) -> str:
@@ -359,37 +342,12 @@ def message_text(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a copy of a value as JSON, encoded where UTF-8 cannot hold it or where it looks encoded.
+    """Return a copy of a value as JSON.
 
     Raises:
         InvalidMessageError: It is not JSON.
     """
-    if isinstance(value, _PLAIN) and (not isinstance(value, str) or value.isascii()):
-        return value
-    text = message_text(value)
-    looks_encoded = isinstance(value, Mapping) and TAG in value
-    if looks_encoded or not is_utf8(text):
-        return {TAG: "json", "value": encode_text(text)}
-    return json.loads(text)
-
-
-def restore(name: str, value: Any, error: type[MemlayerError] = InvalidMessageError) -> Any:
-    """Return the original of a value that `plain` encoded.
-
-    Raises:
-        MemlayerError: Of the type `error`: it was changed since.
-    """
-    if isinstance(value, _PLAIN) or not isinstance(value, Mapping) or TAG not in value:
-        return value
-    try:
-        if value.keys() == {TAG, "value"} and value[TAG] == "json":
-            return json.loads(decode_text(value["value"]))
-    except (TypeError, ValueError, RecursionError):
-        pass
-    raise error(
-        f"`{name}` is encoded in a way that is not known here: {short_repr(value)}",
-        hint="Its text was changed, or a newer memlayer wrote it.",
-    )
+    return value if isinstance(value, _PLAIN) else json.loads(message_text(value))
 
 
 class Codec(NamedTuple):
@@ -521,9 +479,8 @@ class Form(Generic[T]):
         values = dict(self._defaults)
         for (part, key), field in self._fields.items():
             written = inside[part].get(key)
-            original = written if field.is_own else restore(key, written, self._error)
-            if original is not None:
-                values[field.name] = self._field_of(key, original, field)
+            if written is not None:
+                values[field.name] = self._field_of(key, written, field)
             elif field.is_required:
                 raise self._problem(f"{what} lacks its {key!r}")
         return self._cls(**values)

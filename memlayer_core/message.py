@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timezone
 from functools import partial
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
-from memlayer_core.codec import Codec, Form, plain, restore
+from memlayer_core.codec import Codec, Form, plain
 from memlayer_core.errors import InvalidMessageError, MessageTypeError, repr_of, require, require_text
 from memlayer_core.scope import Scope
 from memlayer_core.show import Cell, Mark, Report, Tabular, line_of
@@ -528,8 +528,7 @@ def with_offset(moment: datetime | None, name: str = "created_at") -> datetime |
 
 
 def _content_of_json(form: Any) -> Any:
-    content = restore("content", form)
-    return tuple(content) if isinstance(content, list | tuple) else content
+    return tuple(form) if isinstance(form, list | tuple) else form
 
 
 _FORM = Form(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
-from memlayer_core.codec import json_text, plain, restore
+from memlayer_core.codec import json_text
 from memlayer_core.facts import check, model
 from memlayer_core.facts.model import Claim, Evidence, Reader, Record, RecordFilter, memory_id, ordinal_of
 from memlayer_core.message import StoredMessage
@@ -178,7 +178,7 @@ def record_of(row: Any) -> Record:
     return Record(
         memory_id=memory_id(row.user_id, row.ordinal),
         raw=row.text,
-        structured=restore("structured", body.get("structured")),
+        structured=body.get("structured"),
         created_at=statements.from_micros(row.created_at),
         updated_at=statements.from_micros(row.updated_at),
         last_accessed=in_time(row.last_accessed),
@@ -199,7 +199,7 @@ def _body(record: Record) -> dict[str, Any]:
     offsets = {name: statements.offset_of(moment) for name, moment in dated.items() if moment is not None}
     said |= {name: in_micros(dated[name]) for name in _SAID_TIMES}
     said |= {
-        "structured": plain(record.structured),
+        "structured": record.structured,
         "utc_offsets": offsets if any(offsets.values()) else None,
         "relations": [[tie.type, tie.target_memory_id] for tie in record.relations],
         "allowed_users": record.access_control.allowed_users,

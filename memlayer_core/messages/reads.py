@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from memlayer_core.codec import exact_text, parse_exact
+from memlayer_core.codec import json_text
 from memlayer_core.errors import InvalidScopeError
 from memlayer_core.message import SYSTEM_ROLES, Entry, Message, Raw, StoredMessage, ToolCall, is_task
 from memlayer_core.messages.align import in_force, is_instruction
@@ -53,7 +53,7 @@ def columns_of(session: int, draft: PreparedMessage) -> dict[str, Any]:
 
 def stored_of(row: Any, scope: Scope) -> StoredMessage:
     """Return the message of a row, equal to what went in."""
-    body: Mapping[str, Any] = parse_exact(row.body) if row.body else {}
+    body: Mapping[str, Any] = json.loads(row.body) if row.body else {}
     content = body.get("content", row.text)
     raw = body.get("raw")
     message = Message(
@@ -75,7 +75,7 @@ def _links(message: Message) -> str | None:
     """Return what distinguishes a message from a question: it is hidden from prompts, is a result, or belongs to a task."""
     links = {"hidden": not message.is_told, "answers": message.turn_role == "tool", "task": is_task(message)}
     said = {name: True for name, is_so in links.items() if is_so}
-    return exact_text(said) if said else None
+    return json_text(said) if said else None
 
 
 def _body(message: Message, text: str) -> str | None:
@@ -85,7 +85,7 @@ def _body(message: Message, text: str) -> str | None:
         del body["role"]
     if message.content == text:
         del body["content"]
-    return exact_text(body) if body else None
+    return json_text(body) if body else None
 
 
 texts.register(
@@ -311,7 +311,7 @@ _QUESTION = Statement(
         _SPAN,
         messages.c.role == "user",
         # No result, and not hidden.
-        sa.or_(messages.c.links.is_(None), messages.c.links == exact_text({"task": True})),
+        sa.or_(messages.c.links.is_(None), messages.c.links == json_text({"task": True})),
     )
     .order_by(_newest_first)
     .limit(1)

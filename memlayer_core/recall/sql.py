@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from memlayer_core.codec import parse_exact
 from memlayer_core.items.check import conditions_of, passes
 from memlayer_core.items.sql import DECLARED, declared_names
 from memlayer_core.messages.model import Session
@@ -130,7 +130,7 @@ def matching_keys(connection: sa.Connection, reach: Scope, recall_filter: Recall
     rows = connection.execute(query, statements.reach_parameters(reach))
     if not conditions:
         return set(rows.scalars())
-    said = ((row.key, parse_exact(row.body) if row.body else {}) for row in rows)
+    said = ((row.key, json.loads(row.body) if row.body else {}) for row in rows)
     return {key for key, body in said if passes(conditions, body.get("metadata", {}))}
 
 

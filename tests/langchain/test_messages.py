@@ -123,7 +123,7 @@ def kept(memory: Memory, *messages: BaseMessage) -> list[BaseMessage]:
 
 # What users and models may put into messages
 
-texts = st.text(st.sampled_from("ab \n\0\ud83d\ude00\udc80😀汉"), max_size=8) | st.just(TAG)
+texts = st.text(st.sampled_from("ab \n\0\udc80😀汉"), max_size=8) | st.just(TAG)
 keys = texts | st.integers() | st.tuples(texts, st.integers())
 leaves = st.one_of(
     st.none() | st.integers() | texts | st.binary(max_size=8) | st.datetimes() | st.just(float("inf")),

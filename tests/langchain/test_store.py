@@ -97,7 +97,7 @@ def keys(found: Sequence[Item]) -> list[str]:
 
 def test_what_is_put_is_got_as_a_copy_with_its_times_and_what_is_deleted_is_gone(do, store, at) -> None:
     """Other stores hand out the very dict that they keep, and forget when an item came into being if it is put again."""
-    value = {"text": "hello", "n": 1.0, "nested": {"list": [1, None, True, "東京 \ud83d\ude00"]}}
+    value = {"text": "hello", "n": 1.0, "nested": {"list": [1, None, True, "東京 \ud83d"]}}
     do(store, "put", ("users", "ada"), "k", given := deepcopy(value))
     for changed in (given, do(store, "get", ("users", "ada"), "k").value):
         changed["nested"]["list"].append(2)

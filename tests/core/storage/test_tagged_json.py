@@ -84,7 +84,7 @@ def alike(one: Any, other: Any) -> bool:
 
 texts = st.one_of(
     st.text(max_size=12),
-    st.text(st.sampled_from("a \n\0\ud83d\ude00\udc80😀汉"), max_size=6),
+    st.text(st.sampled_from("a \n\0\udc80😀汉"), max_size=6),
     st.sampled_from([TAG, "value", "class", "fields", *codec._LOADERS, "dict", "object", "lost"]),
 )
 numbers = st.one_of(
@@ -312,7 +312,6 @@ FORMS = {
     "uuid": ("00000000-0000-0000-0000-000000000007", UUID(int=7)),
     "set": (["a", 1, None], {1, "a", None}),
     "frozenset": ([{TAG: "tuple", "value": [1, 2]}], frozenset({(1, 2)})),
-    "str": ("7aC97biA", "\ud83d\ude00"),
     "path": ("a/b", Path("a/b")),
 }
 

@@ -29,10 +29,6 @@ FAULTS = [
 """Texts that are not JSON."""
 
 
-def written_and_read(value: Any) -> Any:
-    return json.loads(json.dumps(value, ensure_ascii=False).encode())
-
-
 def new(memory: Memory) -> Chat:
     return memory.chat(user_id=str(uuid.uuid4()))
 
@@ -52,7 +48,6 @@ def managing(path: Path, *components: Any, session_id: str = "s") -> SessionMana
 @given(data=st.data())
 def test_messages_are_json_that_reads_back_equal(data, conversations) -> None:
     said = data.draw(conversations)
-    assert [Message.from_json(written_and_read(message.to_json())) for message in said] == said
     assert [Message.from_json(json.dumps(message.to_json())) for message in said] == said
 
 
@@ -65,7 +60,6 @@ REFUSED = [
     ('{"role": "user", "content": "", "created_at": "noon"}', "ISO 8601"),
     ('{"role": "user", "content": "", "tool_calls": [{"id": 1}]}', "`tool_calls` holds"),
     ('{"role": "user", "content": "", "metadata": NaN}', "NaN"),
-    ('{"role": "user", "content": {"$memlayer": "json", "value": "?"}}', "encoded in a way"),
     (b"\xff\xfe", "not UTF-8"),
 ]
 
@@ -93,7 +87,7 @@ def test_a_state_and_a_session_file_make_a_conversation_equal(data, conversation
     earlier = [replace(one, created_at=MAY - timedelta(days=1)) for one in other.history()]
     other.add_messages(earlier, verbatim=True)  # the same words, at other times
     other.load_state({**other.save_state(), "title": "since", "ended_with": end})
-    other.load_state(written_and_read(state))
+    other.load_state(json.loads(json.dumps(state)))
     assert (other.history(), other.save_state()) == (chat.history(), state)
 
 
