@@ -172,8 +172,6 @@ class Resources:
         self.store_id = layout.store_id
         redact: Callable[[str], str] = str if redactor is None else foreign.CheckedRedactor(redactor, health)
         telemetry = Telemetry(settings, layout.store_id, redact)
-        if "metrics" in telemetry.parts:
-            bus.listen(telemetry.hear)
         self.worker = Worker(owner_name())
         self.runtime = Runtime(
             db=db,

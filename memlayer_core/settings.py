@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from memlayer_core.errors import ConfigurationError, repr_of
 
-TelemetryPart = Literal["spans", "metrics", "ids", "text"]
+TelemetryPart = Literal["spans", "ids", "text"]
 """What OpenTelemetry gets."""
 
 
@@ -147,7 +147,7 @@ class Settings(Limits, BaseSettings):
         model_timeout: Seconds that a call of a language model may take. After that it counts as not answered.
         session_idle_days: Days without a new message after which an episode is written about a session. Its window
             and its history stay, so that a user can continue it. None: never.
-        telemetry: What OpenTelemetry gets, if the application has set a provider: `"spans"`, `"metrics"`; with `"ids"`
+        telemetry: What OpenTelemetry gets, if the application has set a provider: `"spans"`; with `"ids"`
             also the ids of users, tenants and records, with `"text"` also questions, messages, records and prompts.
             `()`: nothing.
     """
@@ -179,7 +179,7 @@ class Settings(Limits, BaseSettings):
     model_concurrency: int = Field(default=2, ge=1)
     model_timeout: float = Field(default=120.0, gt=0)
     session_idle_days: float | None = Field(default=7, gt=0, le=36_500)
-    telemetry: tuple[TelemetryPart, ...] = ("spans", "metrics")
+    telemetry: tuple[TelemetryPart, ...] = ("spans",)
 
     def __init__(self, **values: Any) -> None:
         try:
