@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import csv
 import io
 import json
 import os
@@ -53,7 +52,6 @@ FORMATS: Mapping[str, Format] = {
     "claude": Format([{"chat_messages"}, {"conversations.item.chat_messages"}], chats.claude),
     "llamaindex": Format([{"store"}, {"chat_store_key"}], frameworks.chat_store),
     "mem0": Format([{"memory", "id"}, {"results.item.memory"}], chats.mem0),
-    "zep": Format([{"fact"}, {"edges.item.fact"}, {"facts.item.fact"}], chats.zep),
     "langchain": Format(
         [{"type", "data.content"}, {"lc", "kwargs.content"}], message=frameworks.langchain_message
     ),
@@ -75,11 +73,9 @@ _HEAD = 2**18  # bytes at the beginning, by which the format is recognized
 _RATIO = 100  # maximum size of an archive's file, divided by its packed size
 _BLANK = codecs.BOM_UTF8 + b" \t\r\n"  # what may come before JSON
 _DEEPEST = 200  # levels of JSON
-_LONGEST = 2**27  # maximum number of bytes of a cell, as of a line of an export
-_DELIMITERS = ",;\t|"
 _START = datetime.min.replace(tzinfo=UTC)
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError)
-_DAMAGED = (ijson.JSONError, ValueError, RecursionError, csv.Error, zlib.error, NotImplementedError)
+_DAMAGED = (ijson.JSONError, ValueError, RecursionError, zlib.error, NotImplementedError)
 
 
 @dataclass(frozen=True)
@@ -188,10 +184,10 @@ def _of_path(path: Path, name: str | None) -> Source | None:
 
 def _chosen(names: Iterable[str]) -> list[str]:
     """Return the files of a folder or an archive that hold conversations. Exports of chats have other files, too."""
-    files = sorted(one for one in names if PurePosixPath(one).suffix in (".json", ".jsonl", ".csv"))
+    files = sorted(one for one in names if PurePosixPath(one).suffix in (".json", ".jsonl"))
     chosen = [one for one in files if PurePosixPath(one).name.startswith("conversations")] or files
     if not chosen:
-        raise InputError("it holds no file that ends with .json, .jsonl or .csv", hint=_PAGE)
+        raise InputError("it holds no file that ends with .json or .jsonl", hint=_PAGE)
     return chosen
 
 
@@ -265,9 +261,6 @@ def _recognized(head: bytes) -> str:
 
 def _names_in(head: bytes) -> set[str]:
     """Return the fields at the beginning of a file, and those inside them with dots between the names."""
-    if head.lstrip(_BLANK)[:1] not in (b"[", b"{"):
-        line, _, _ = head.decode(_encoding(head), "ignore").partition("\n")
-        return {one.strip().lower() for one in _columns(io.StringIO(line))[1]}
     names = set[str]()
     with suppress(ijson.JSONError, ValueError):  # the beginning of a file may end anywhere
         for prefix, _, _ in ijson.parse(_events(io.BytesIO(head.lstrip(_BLANK)))):
@@ -330,39 +323,15 @@ def _explained(stem: str) -> Iterator[None]:
 
 
 def _values(file: io.BufferedReader, form: Format) -> Iterator[Any]:
-    """Yield the values of a file: of an array, of lines, of a table, or of an array inside a single object."""
+    """Yield the values of a file: of an array, of lines, or of an array inside a single object."""
     head = file.peek(_HEAD)
     blank = len(head) - len(head.lstrip(_BLANK))
     file.read(blank)
     begin = head[blank : blank + 1]
-    if begin not in (b"[", b"{"):
-        yield from _table(file, head)
-        return
     signs = chain(*form.signs) if begin == b"{" and form.parse else ()
     inside = [one.partition(".item.")[0] for one in signs if ".item." in one and one in _names_in(head)]
     prefix = "item" if begin == b"[" else f"{inside[0]}.item" if inside else ""
     yield from ijson.items(ijson.parse(_events(file)), prefix)
-
-
-def _table(file: IO[bytes], head: bytes) -> Iterator[Mapping[str, str]]:
-    with io.TextIOWrapper(file, encoding=_encoding(head), newline="") as text:
-        delimiter, columns = _columns(text)
-        before = csv.field_size_limit(_LONGEST)
-        try:
-            yield from csv.DictReader(text, columns, delimiter=delimiter)
-        finally:
-            csv.field_size_limit(before)
-
-
-def _columns(text: IO[str]) -> tuple[str, list[str]]:
-    """Read the first line of a table. Returns what separates its cells, and the names of its columns."""
-    line = text.readline()
-    delimiter = max(_DELIMITERS, key=line.count)
-    return delimiter, next(csv.reader([line], delimiter=delimiter), [])
-
-
-def _encoding(head: bytes) -> str:
-    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def _of_rows(values: Iterable[Any], message: Callable[[Any], Any]) -> Iterator[Conversation]:
