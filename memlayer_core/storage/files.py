@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import io
 import os
-import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import takewhile
@@ -15,16 +14,9 @@ from typing import IO, Any, TypeAlias
 
 from memlayer_core.errors import ImportStoppedError, InputError, StoreUnavailableError, os_errors_as
 
-try:
-    import fcntl
-except ImportError:  # Windows removes no file that is open
-    fcntl = None  # type: ignore[assignment]
-
-
 Page: TypeAlias = list[tuple[int, Any]]
 """Lines, each with its number."""
 _PREFIX = ".memlayer-"
-_RESTS = 3600.0  # seconds without a write after which a temporary file without a lock is abandoned
 
 
 def private_directory(directory: Path) -> None:
@@ -89,17 +81,18 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         StoreUnavailableError: The file cannot be written. The old one is unchanged.
     """
-    with writing(path, sweeps=False) as file:  # a directory of session files may be large
+    with writing(path) as file:
         file.write(text)
 
 
 @contextmanager
-def writing(target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) -> Iterator[IO[str]]:
+def writing(target: str | os.PathLike[str] | IO[str]) -> Iterator[IO[str]]:
     """Yield a text file that appears when its context ends without an error; else an existing file is unchanged.
+
+    A process that is killed meanwhile leaves a private file next to it, whose name begins with `.memlayer-`.
 
     Args:
         target: A path, or an open text file. An open file is written directly, and stays open.
-        sweeps: Whether to remove temporary files of killed processes from the path's directory.
 
     Raises:
         InputError: `target` is neither.
@@ -108,7 +101,7 @@ def writing(target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) ->
     opened: AbstractContextManager[IO[str]]
     if isinstance(target, str | os.PathLike):
         path = Path(target).expanduser()
-        where, opened = repr(str(path)), _opened(path, sweeps)
+        where, opened = repr(str(path)), _opened(path)
     elif hasattr(target, "write") and not isinstance(target, io.RawIOBase | io.BufferedIOBase):
         where, opened = "the file", nullcontext(target)
     else:
@@ -123,7 +116,7 @@ def writing(target: str | os.PathLike[str] | IO[str], *, sweeps: bool = True) ->
 
 
 @contextmanager
-def _opened(path: Path, sweeps: bool) -> Iterator[IO[str]]:
+def _opened(path: Path) -> Iterator[IO[str]]:
     """Yield a temporary file that becomes the one at a path."""
     path = path.resolve()
     if path.exists() and not path.is_file():  # a pipe, or a terminal
@@ -131,13 +124,9 @@ def _opened(path: Path, sweeps: bool) -> Iterator[IO[str]]:
             yield file
         return
     private_directory(path.parent)
-    if sweeps:
-        _sweep(path.parent)
     number, name = mkstemp(dir=path.parent, prefix=_PREFIX)  # mode 0600: it is private
     try:
         with os.fdopen(number, "w", encoding="utf-8", newline="\n") as file:
-            with suppress(OSError):  # some network disks have no locks
-                _lock(number)
             yield file
             os.fsync(number)
         Path(name).replace(path)
@@ -217,37 +206,6 @@ class LineReader:
                 page, size = [], 0
         if page:
             yield page
-
-
-def _sweep(directory: Path) -> None:
-    """Remove the temporary files of processes that were killed.
-
-    The process that writes one holds a lock on it. On a disk that several machines share, they may not see each other's
-    locks, so a file also stays for an hour after its last write.
-    """
-    before = time.time() - _RESTS
-    with suppress(OSError), os.scandir(directory) as entries:
-        ours = (one for one in entries if one.name.startswith(_PREFIX) and one.is_file(follow_symlinks=False))
-        for entry in ours:
-            with suppress(OSError):  # in use, somebody else's, or gone meanwhile
-                if entry.stat(follow_symlinks=False).st_mtime < before:
-                    _remove_unlocked(Path(entry.path))
-
-
-def _remove_unlocked(path: Path) -> None:
-    """Remove a file; raises OSError if a process uses it."""
-    if fcntl is None:
-        path.unlink()
-        return
-    with path.open("r+b") as file:
-        _lock(file.fileno())
-        path.unlink()
-
-
-def _lock(number: int) -> None:
-    """Lock a file as long as it is open, if the system can; raises OSError if another process holds the lock."""
-    if fcntl is not None:
-        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def flush_directory(directory: Path) -> None:
