@@ -134,7 +134,7 @@ class Telemetry:
 
     def job(self, kind: str, jobs: int) -> AbstractContextManager[object]:
         """Return the span of background work, as a context manager. It is the first of its trace."""
-        start = {
+        start: Attributes = {
             "memlayer.job.kind": kind,
             "memlayer.job.count": jobs,
             "gen_ai.memory.store.id": self.store_id,
