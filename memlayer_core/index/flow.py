@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from memlayer_core.storage.terms import language_of, passages
 
 # Measures the scale of an embedder's cosines: what unrelated texts get, and what a question and its answer get.
 #
-# `calibration.json` has twelve sentences in each of eight languages, and a question for each of them in other words. An
+# `calibration.json` has twelve sentences in each of eight languages, and a question for each of them in other words; and small
+# talk and tasks that say all that an answer needs. An
 # embedder that reads one language has another scale for it than for the rest: MiniLM's unrelated texts have a cosine of 0.04
 # in English and of 0.33 to 0.66 elsewhere. Those of embedders that read many languages differ by 0.03.
 
@@ -38,15 +40,24 @@ _ALIKE = 1e-3  # standard deviation of all cosines below which an embedder gives
 
 
 @cache
-def _calibration() -> Mapping[str, Sequence[tuple[str, str]]]:
+def _calibration() -> Mapping[str, Any]:
     file = resources.files("memlayer_core.index") / "calibration.json"
-    pairs: Mapping[str, Sequence[tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
-    return pairs
+    texts: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return texts
 
 
-def calibration_texts() -> list[str]:
-    """Return the texts whose vectors `scales_from` needs."""
-    return [text for pairs in _calibration().values() for pair in pairs for text in pair]
+def calibration_texts(*, of_scales: bool = True) -> list[str]:
+    """Return the texts whose vectors `samples_from` needs and, if `of_scales`, `scales_from`."""
+    known = _calibration()
+    pairs = known["answers"] if of_scales else {"en": known["answers"]["en"]}
+    return [*(text for some in pairs.values() for pair in some for text in pair), *known["self_contained"]]
+
+
+def samples_from(vectors: Sequence[FloatVector]) -> storage_vectors.Samples:
+    """Return the samples, of the vectors of `calibration_texts`: English comes first, with its questions behind the answers."""
+    known = _calibration()
+    asking, rest = 2 * len(known["answers"]["en"]), len(known["self_contained"])
+    return storage_vectors.Samples(np.stack(vectors[1:asking:2]), np.stack(vectors[-rest:]))
 
 
 def scales_from(vectors: Sequence[FloatVector]) -> dict[str, SimilarityScale]:
@@ -55,27 +66,19 @@ def scales_from(vectors: Sequence[FloatVector]) -> dict[str, SimilarityScale]:
     Args:
         vectors: Those of `calibration_texts`, in their order.
     """
-    rest = iter(vectors)
-    others: dict[str, list[float]] = {}
-    answers: dict[str, list[float]] = {}
-    for language, pairs in _calibration().items():
+    rest, cosines = iter(vectors), list[FloatVector]()
+    scales, distances = dict[str, SimilarityScale](), dict[str, float]()
+    for language, pairs in _calibration()["answers"].items():
         some = np.stack([next(rest) for pair in pairs for _ in pair])
-        near = some[1::2] @ some[::2].T
+        cosines.append(near := some[1::2] @ some[::2].T)
         own = np.eye(len(near), dtype=bool)
-        others[language], answers[language] = near[~own].tolist(), near[own].tolist()
-    if np.std([one for some in others.values() for one in some]) < _ALIKE:
+        mean, answers = float(near[~own].mean()), float(near[own].mean())
+        deviation = max(_TAIL * float(near[~own].std()), (answers - mean) / _UNITS, 1e-3)
+        scales[language] = SimilarityScale(mean, deviation)
+        distances[language] = (answers - mean) / deviation
+    if np.std(cosines) < _ALIKE:
         return {seams.OTHER_LANGUAGES: SimilarityScale()}  # these texts do not show what its vectors say
-    scales = {language: _scale(some, answers[language]) for language, some in others.items()}
-    distances = {
-        language: (np.mean(answers[language]) - one.mean) / one.deviation for language, one in scales.items()
-    }
     return {**scales, seams.OTHER_LANGUAGES: scales[max(distances, key=distances.__getitem__)]}
-
-
-def _scale(others: Sequence[float], answers: Sequence[float]) -> SimilarityScale:
-    mean = float(np.mean(others))
-    distance = float(np.mean(answers)) - mean
-    return SimilarityScale(mean, max(_TAIL * float(np.std(others)), distance / _UNITS, 1e-3))
 
 
 # Finds the nearest vectors in one scope: in the index, or by an exact comparison.
@@ -183,8 +186,10 @@ def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     if layout.dimension is None:
         scales = layout.scales if layout.embedder == rt.embedder.identity else None
         # If there are none, it is the user's own embedder.
-        scales = scales or scales_from(rt.embedder.embed(calibration_texts()))
-        layout = rt.db.write(storage_vectors.set_embedder, rt.embedder.identity, len(vectors[0]), scales)
+        measured = rt.embedder.embed(calibration_texts(of_scales=scales is None))
+        samples = None if rt.embeds_at_once else samples_from(measured)
+        of = rt.embedder.identity, len(vectors[0]), scales or scales_from(measured), samples
+        layout = rt.db.write(storage_vectors.set_embedder, *of)
     check_embedder(layout, rt.embedder.identity, len(vectors[0]))
     return dict(zip(texts, vectors, strict=True))
 

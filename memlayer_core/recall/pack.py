@@ -112,7 +112,10 @@ def excerpt(
         near = [0.0] * len(said)
         best = _best(said, near, words)
     if not _fits(f"{said[best]} ", left, cost):
-        return _cut(said[best], budget, cost)
+        part = said[best]
+        while not _fits(part, budget, cost):
+            part = truncate_text(part, len(part) * 3 // 4)
+        return part
     left -= cost(f"{said[best]} ")
     behind, before = range(best + 1, len(said)), range(best - 1, -1, -1)
     taken = {best}
@@ -147,14 +150,3 @@ def _fits(text: str, budget: int, cost: Callable[[str], int]) -> bool:
     """Return whether a text fits into the budget. A text that is far too long is not counted to its end."""
     beginning = text[: _CHARACTERS * max(budget, 1)]
     return cost(beginning) <= budget and (len(beginning) == len(text) or cost(text) <= budget)
-
-
-def _cut(sentence: str, budget: int, cost: Callable[[str], int]) -> str:
-    """Return the beginning of a sentence that is too long. It is shortened until it fits."""
-    beginning = sentence[: _CHARACTERS * max(budget, 1)]
-    if cost(beginning) > budget:
-        sentence = beginning
-    characters = len(sentence) * budget // max(cost(sentence), 1)
-    while (part := truncate_text(sentence, characters)) and cost(part) > budget:
-        characters = characters * 3 // 4
-    return part

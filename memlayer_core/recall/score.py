@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from memlayer_core.models.tokens import estimate
 from memlayer_core.recall.model import Reason
 from memlayer_core.seams import FloatVector, SimilarityScale
 from memlayer_core.storage.terms import name_parts
-from memlayer_core.storage.vectors import TextColumns
+from memlayer_core.storage.vectors import Samples, TextColumns
 from memlayer_core.storage.words import Postings
 
 Column = NDArray[np.float64]
@@ -44,10 +43,12 @@ _FEW, _LEAST = 3, 4  # lines between the two bars, and above both at least
 _SHARE, _OWN = 0.47, 1.5
 """Share of the best score that a line needs, and the support that each line but the first needs itself."""
 
-# chosen on: small talk and shortened questions of these talks, and `languages.json`; kept on the three others
-_BREVITY, _LONG = 1.0, 10
-"""A message of fewer tokens than the second number needs more support, the first number for each factor of e: texts are near to
-"thanks, bye" by chance."""
+# chosen on: questions, small talk and tasks of these talks; kept on the three others and on `languages.json`
+_SELF_CONTAINED = 0.65
+"""Support that a message needs more for each deviation by which it is nearer to small talk and tasks that say all they need than
+to questions about what was said."""
+
+_NEAREST = 3  # samples whose mean cosine counts
 
 _USUAL = 1000
 """Minimum number of texts for a word's information: ten texts do not show how rare a word is."""
@@ -342,17 +343,22 @@ def _of_neighbours(own: Column, session: NDArray[Any]) -> Column:
     return got
 
 
-def told(scores: Scores, order: Rows, limit: int | None, message: str = "") -> Rows:
+def excess(vector: FloatVector, samples: Samples, deviation: float) -> float:
+    """Return how much more support a message with this vector needs than a question about what was said, at least 0."""
+    questions, rest = (float(np.sort(some @ vector)[-_NEAREST:].mean()) for some in samples)
+    return _SELF_CONTAINED * max(0.0, rest - questions) / deviation
+
+
+def told(scores: Scores, order: Rows, limit: int | None, more: float = 0.0) -> Rows:
     """Return which texts of an order are worth their tokens: none if nothing is relevant to the question.
 
     Args:
         scores: The scores.
         order: Rows of texts, the best first.
         limit: How many lines there may be; None: any number, however far behind the best one.
-        message: The message that asks; empty: the caller asks with a query, which may be short.
+        more: How much more support the message needs that asks: see `excess`.
     """
-    chance = _BREVITY * max(0.0, math.log(_LONG / max(1, estimate(message)))) if message else 0.0
-    best = float(scores.support(order[:LEADING]).max(initial=0.0)) - chance
+    best = float(scores.support(order[:LEADING]).max(initial=0.0)) - more
     if not len(order) or best < (_BAR if scores.has_words else _SURE):
         return order[:0]
     if best < _SURE:
@@ -362,5 +368,5 @@ def told(scores: Scores, order: Rows, limit: int | None, message: str = "") -> R
         is_near[:_LEAST] = True
         order = order[is_near]
     if limit is not None:
-        order = np.concatenate([order[:1], order[1:][scores.support(order[1:]) - chance >= _OWN]])
+        order = np.concatenate([order[:1], order[1:][scores.support(order[1:]) - more >= _OWN]])
     return order

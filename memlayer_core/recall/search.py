@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from memlayer_core.errors import InputError, InvalidFilterError, RedactorError, RerankerError, repr_of
+from memlayer_core import errors
+from memlayer_core.errors import InputError, InvalidFilterError, repr_of, require_list
 from memlayer_core.facts import reads as records_reads
 from memlayer_core.facts.check import roles_of
 from memlayer_core.facts.flow import reader_of
@@ -234,6 +235,7 @@ class SearchResult:
         question: The question.
         texts: The texts, as columns.
         scores: What each is worth.
+        excess: How much more support the question needs if it is a message: see `score.excess`.
         eligible: Keys of what passes the caller's filter; None: everything does.
     """
 
@@ -241,6 +243,7 @@ class SearchResult:
     question: Question
     texts: scoring.Texts
     scores: scoring.Scores
+    excess: float = 0.0
     eligible: frozenset[int] | None = None
 
     @property
@@ -279,7 +282,11 @@ def find(
         if look.texts is not before.texts:
             scores = scoring.score(look, own.vector, look.words[0], own.speakers)
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
-    return SearchResult(scope, question, look.texts, scores, eligible)
+    excess = 0.0
+    if own.vector is not None and not rt.embeds_at_once:  # a hashed text has words, and no intention
+        samples = rt.vectors.samples(connection, len(own.vector))
+        excess = 0.0 if samples is None else scoring.excess(own.vector, samples, look.scale.deviation)
+    return SearchResult(scope, question, look.texts, scores, excess, eligible)
 
 
 def _look(
@@ -547,7 +554,7 @@ def as_told(rt: Runtime, turn: StoredMessage) -> StoredMessage | None:
     text = turn.message.text
     try:
         left = terms.searchable(rt.own_words(turn.scope.namespace, text))
-    except RedactorError:
+    except errors.RedactorError:
         return None
     if left == text:
         return turn
@@ -579,7 +586,7 @@ def choose(
     result: SearchResult,
     visible: Visible,
     line_limit: int | None,
-    message: str = "",
+    more: float = 0.0,
 ) -> tuple[list[Line], int]:
     """Return the lines that are worth their tokens, the best first, and how many of them may be shown.
 
@@ -591,16 +598,16 @@ def choose(
         result: What the search found.
         visible: What the context already has.
         line_limit: How many lines there may be; None: any number.
-        message: The message that asks; empty: the caller asks with a query, which may be short.
+        more: How much more support is needed than for a question that the caller asks.
     """
     order = result.texts.order(result.scores.total, visible.keys, _MOST)
-    if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, message)):
+    if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, more)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, visible)
     # What is not shown, or is already shown, is not a measure for the others.
     every = np.array([one.row for one in lines], np.int64)
-    worth = scoring.told(result.scores, every, line_limit, message)[:line_limit]
+    worth = scoring.told(result.scores, every, line_limit, more)[:line_limit]
     if rt.reranker is not None:
         return explain(connection, result, lines), len(worth)
     rows = set(worth.tolist())
@@ -655,7 +662,7 @@ def rerank(
     texts = [shorten(rt, one, _JUDGED).turn.message.text for one in lines[:RERANKED]]
     try:
         scores = yield from rt.reranker(terms.searchable(query), texts)
-    except RerankerError as problem:
+    except errors.RerankerError as problem:
         rt.health.down("reranker", str(problem))
         return lines, (Reason("reranker_failed", f"in the order of the ranking: {problem}"),)
     rt.health.up("reranker")
@@ -937,13 +944,7 @@ def check_filter(recall_filter: object) -> RecallFilter | None:
 
 
 def _texts(name: str, values: object) -> Sequence[str]:
-    if isinstance(values, str) or not isinstance(values, Sequence | set | frozenset):
-        raise InvalidFilterError(
-            f"`{name}` must be a list of texts, got {repr_of(values)}", hint=f'For example `{name}=["…"]`.'
-        )
-    for value in values:
-        if not isinstance(value, str) or not value:
-            raise InvalidFilterError(
-                f"`{name}` has {repr_of(value)}, which is not text", hint="Leave it out."
-            )
-    return tuple(dict.fromkeys(values))
+    listed = require_list(name, values, "a list of texts", f'For example `{name}=["…"]`.', InvalidFilterError)
+    for wrong in (one for one in listed if not isinstance(one, str) or not one):
+        raise InvalidFilterError(f"`{name}` has {repr_of(wrong)}, which is not text", hint="Leave it out.")
+    return tuple(dict.fromkeys(listed))

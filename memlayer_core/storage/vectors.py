@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,6 +72,18 @@ class Layout:
     dimension: int | None
     scales: Mapping[str, SimilarityScale] | None = None
     secret: str = field(default="", repr=False)
+
+
+class Samples(NamedTuple):
+    """Vectors of messages by which a message is judged, each of shape (n, dimension).
+
+    Attributes:
+        questions: Of questions about what was said.
+        self_contained: Of small talk, and of tasks that say all that an answer needs.
+    """
+
+    questions: NDArray[np.floating]
+    self_contained: NDArray[np.floating]
 
 
 # Keeps the vectors of the namespaces that are searched, so that an exact search reads only what is new.
@@ -214,6 +227,7 @@ class VectorCache:
     def __init__(self, max_bytes: int, scales: Mapping[str, SimilarityScale] | None = None) -> None:
         self._max_bytes = max_bytes
         self._scales = scales or {}
+        self._samples: Samples | None = None
         self._blocks: OrderedDict[str, _Block] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -238,6 +252,13 @@ class VectorCache:
         """Return the scale of the cosines of texts in a language. It reads the store until that has been measured."""
         self._scales = self._scales or layout(connection).scales or {}
         return self._scales.get(language) or self._scales.get(OTHER_LANGUAGES) or SimilarityScale()
+
+    def samples(self, connection: sa.Connection, dimension: int) -> Samples | None:
+        """Return the store's samples; None before its first vectors, and of hashed ones, which say nothing of the kind."""
+        if self._samples is None and (written := connection.scalar(sa.select(_known(_SAMPLES)))) is not None:
+            every = (np.frombuffer(b64decode(one), "<f2") for one in written.split())
+            self._samples = Samples(*(one.reshape(-1, dimension) for one in every))
+        return self._samples
 
     def _block(self, connection: sa.Connection, namespace: str, overview: ScopeStatistics) -> _Block:
         known = self._blocks.get(namespace)
@@ -331,8 +352,9 @@ def _appended(block: _Block, rows: Sequence[tuple[Any, ...]], version: int) -> _
 
 _FILLED = ("speaker", "language", "text_hash", "vector", "vectors", "changed")
 _SCALES = "similarity_scales"  # a row of `meta`: JSON, a mean and a deviation by language
+_SAMPLES = "samples"  # another one: the two of `Samples`, each as base64 of half precision
 _NAMESPACE = Statement(sa.select(namespaces).where(namespaces.c.namespace == sa.bindparam("of")))
-_META = Statement(sa.select(meta.c.name, meta.c.value))
+_META = Statement(sa.select(meta.c.name, meta.c.value).where(meta.c.name != _SAMPLES))
 LEARNS = "learns_since"
 """Name of a row of `meta`: a store has it since a model learns from it, and index jobs then queue new texts for the model."""
 
@@ -516,6 +538,7 @@ def set_embedder(
     embedder: str,
     dimension: int | None,
     scales: Mapping[str, SimilarityScale] | None = None,
+    samples: Samples | None = None,
 ) -> Layout:
     """Store the embedder's identity, dimension and scales, unless vectors of an embedder exist already.
 
@@ -524,6 +547,7 @@ def set_embedder(
         embedder: Identity of the embedder.
         dimension: Length of its vectors; None before the first vector.
         scales: The scales of its cosines, by language; None before they are measured.
+        samples: Its vectors of the samples; None before the first vector, and if they say nothing.
 
     Returns:
         The layout as it is now.
@@ -534,6 +558,9 @@ def set_embedder(
         statements.set_note(connection, _SCALES, json.dumps(pairs))
         if dimension is not None:
             statements.set_note(connection, "dimension", str(dimension))
+        if samples is not None:
+            written = (b64encode(one.astype("<f2").tobytes()).decode() for one in samples)
+            statements.set_note(connection, _SAMPLES, " ".join(written))
     return layout(connection)
 
 
@@ -541,6 +568,6 @@ def forget(connection: sa.Connection, now: datetime) -> None:
     """Delete all vectors and the embedder's identity, and queue index jobs for all texts."""
     connection.execute(sa.update(texts).values(dict.fromkeys(_FILLED)))
     connection.execute(sa.update(namespaces).values(vectors=0, texts=0))
-    connection.execute(sa.delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES])))
+    connection.execute(sa.delete(meta).where(meta.c.name.in_(["embedder", "dimension", _SCALES, _SAMPLES])))
     connection.execute(sa.delete(jobs).where(jobs.c.kind == "index"))
     enqueue_texts(connection, now)

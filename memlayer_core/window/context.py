@@ -323,15 +323,13 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
     """Return the window, and what is recalled besides."""
     rt, token_limit = seen.rt, seen.limits.tokens
     most = recall_budget(token_limit, rt.settings.recall_tokens)
-    asked = result.question.own.text if result.question.both is None else ""  # else a short one goes on
 
     def selection(view: WindowView, budget: int, reserve: int) -> _Selection:
         first = view.first if view.summary_first is None else view.summary_first
         keys = view.keys | {one.key for one in seen.without}
         visible = Visible(seen.begin.session, first, [part.message for part in view.window], keys)
-        lines, line_limit = recall_search.choose(
-            seen.connection, rt, result, visible, rt.settings.recall_lines, asked
-        )
+        how = rt.settings.recall_lines, result.excess
+        lines, line_limit = recall_search.choose(seen.connection, rt, result, visible, *how)
         recall = _recalled(rt, seen.scope, lines[:line_limit], budget)
         recall = replace(recall, notes=result.notes, reserve=reserve)
         return _Selection(seen, view, recall, lines, line_limit, budget, is_searched=True)
