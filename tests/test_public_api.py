@@ -6,7 +6,6 @@ import asyncio
 import functools
 import importlib
 import inspect
-import re
 import types
 import typing
 from collections import deque
@@ -45,29 +44,6 @@ FOREIGN_HINTS = {"MemlayerMiddleware"}
 NOT_FOR_MODELS = {"export", "import_from", "resync"}
 # LangChain cannot read `**fields: Unpack[…]`, and has to be given the arguments.
 FREE_FIELDS = {"remember", "revise"}
-ANY = {  # where `Any` is the truth; what a framework's own method of that name says is left out
-    "Settings.__init__.values": "pydantic's constructor: the settings by their names",
-    "Settings.replace.changes": "the settings by their names",
-    "MemlayerMiddleware.__init__": "functions of LangGraph's runtime, with the application's own context",
-    "create_memory_tools": "functions of LangGraph's runtime, with the application's own context",
-    "RunnableWithMemory.__init__": "a runnable's input and output are the application's own",
-    "with_memory": "a runnable's input and output are the application's own",
-    "MemlayerConversationMemory.__init__.fields": "LangChain's constructor: the fields by their names",
-    "MemlayerMemory.__init__.fields": "LlamaIndex's constructor: the fields by their names",
-    "MemlayerMemoryBlock.__init__.fields": "LlamaIndex's constructor: the fields by their names",
-    "MemlayerAsyncChatStore.__init__.fields": "LlamaIndex's constructor: the fields by their names",
-    "MemlayerChatStore.__init__.fields": "LlamaIndex's constructor: the fields by their names",
-    "MemlayerChatStore.from_persist_path.kwargs": "as of LlamaIndex's `SimpleChatStore`",
-    **{
-        f"Memlayer{kind}.from_defaults.fields": "LlamaIndex's constructor: the fields by their names"
-        for kind in ("AsyncChatStore", "ChatStore", "MemoryBlock")
-    },
-    "MemlayerRetriever.__init__.kwargs": "LlamaIndex's constructor",
-    "MemlayerAsyncChatStore.to_dict.kwargs": "as of LlamaIndex's components",
-    "MemlayerAsyncChatStore.from_dict.kwargs": "as of LlamaIndex's components",
-    "MemlayerMemoryBlock.to_dict.kwargs": "as of LlamaIndex's components",
-    "MemlayerMemoryBlock.from_dict.kwargs": "as of LlamaIndex's components",
-}
 
 
 def ours(thing: object) -> bool:
@@ -220,45 +196,6 @@ def test_griffe_sees_everything_public_with_a_docstring_and_its_parameters(writt
                     inspect.signature(function).parameters
                 ), where
     assert seen > 250
-
-
-def test_no_public_signature_says_any_where_a_type_could_be_named(written) -> None:
-    says_any = set()
-    for thing in named().values():
-        functions = [(thing.__name__, at(written, thing), None)]
-        if inspect.isclass(thing):
-            functions = [
-                (f"{thing.__name__}.{name}", at(written, base, name), framework_says(thing, name))
-                for base, name, function in members(thing)
-                if not function.__qualname__.startswith("__create_fn__")
-            ]
-            own = {name for _, name, _ in members(thing)}
-            fields = [one for one in at(written, thing).members.values() if isinstance(one, griffe.Attribute)]
-            says_any |= {
-                f"{thing.__name__}.{one.name}"
-                for one in fields
-                if not one.name.startswith("_") and one.name not in own and is_any(one.annotation)
-            }
-        for where, read, theirs in functions:
-            if isinstance(read, griffe.Attribute):
-                if is_any(read.annotation) and not theirs:
-                    says_any.add(where)
-                continue
-            hints = {one.name: one.annotation for one in read.parameters} | {"return": read.returns}
-            says_any |= {f"{where}.{name}" for name, hint in hints.items() if is_any(hint) and not theirs}
-    for where in ANY:
-        assert any(one == where or one.startswith(f"{where}.") for one in says_any), f"not needed: {where}"
-    assert {one for one in says_any if one not in ANY and one.rpartition(".")[0] not in ANY} == set()
-
-
-def is_any(annotation: object) -> bool:
-    return re.search(r"\bAny\b", str(annotation)) is not None
-
-
-def framework_says(kind: type, name: str) -> bool:
-    """Whether a framework's class has a method of that name, whose signature ours must take."""
-    theirs = (vars(base) for base in kind.__mro__ if not ours(base) and base is not object)
-    return name != "__init__" and any(name in base for base in theirs)
 
 
 @pytest.fixture
