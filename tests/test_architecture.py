@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from memlayer_core import events
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"]
@@ -38,74 +34,6 @@ def test_no_file_is_a_drawer_for_everything() -> None:
     sources = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert len(sources) > 30
     assert not [path for path in sources if banned.search(path.name)]
-
-
-PARTICIPLES = frozenset(
-    """
-    begun beside bought built chosen done drawn fed felt found given gone grown heard held kept known least left loose
-    lost made meant met most near paid put read room said sent shown sought spent spoken standing stood struck taken
-    taught thought told understood whose won written ground
-    """.split()  # noqa: SIM905  (a list of words reads better as prose)
-)
-"""Irregular participles, and words that say nothing."""
-
-TERMS = frozenset(
-    """
-    beginning binding embed embedding encoding ended existing expected finding hashing hidden incoming mapping meaning
-    memorybinding llamaindexembedding missing opening pending put queued reembed seed setting shared speed
-    spelling string structured superseded testing thinking verbatim warning
-    """.split()  # noqa: SIM905  (a list of words reads better as prose)
-)
-"""Adjectives and nouns of the field that end like a participle."""
-
-PUBLIC = frozenset(
-    f"{name}.{field}"
-    for name, fields in {
-        "ImportReport": ["archived", "placed", "remembered", "replaced", "stored", "unchanged"],
-        "MemoryEvent": ["happening"],
-        "MessagesIndexed": ["embedded"],
-        "MessagesStored": ["replaced", "stored", "unchanged"],
-        "Receipt": ["answered", "replaced", "stored", "unchanged"],
-        "Splice": ["unchanged"],
-        "StoreMaintained": ["archived", "deleted", "expired"],
-    }.items()
-    for field in fields
-)
-"""Fields that users, or stores of theirs, know."""
-
-EVENTS = frozenset(
-    name.lower()
-    for name, kind in vars(events).items()
-    if isinstance(kind, type) and issubclass(kind, events.Event)
-)
-"""An event is called by what happened."""
-
-
-def names_in(path: Path) -> Iterator[str]:
-    """Yield the module, and its classes, the fields of these, and the parameters of every function."""
-    yield path.stem
-    for node in ast.walk(ast.parse(path.read_text())):
-        match node:
-            case ast.ClassDef():
-                yield node.name
-                fields = (one.target for one in node.body if isinstance(one, ast.AnnAssign))
-                yield from (f"{node.name}.{one.id}" for one in fields if isinstance(one, ast.Name))
-            case ast.arguments():
-                starred = [one for one in (node.vararg, node.kwarg) if one is not None]
-                yield from (one.arg for one in (*node.posonlyargs, *node.args, *node.kwonlyargs, *starred))
-
-
-def test_no_participle_names_a_module_a_class_or_a_parameter() -> None:
-    regular = re.compile(r"[a-z]{2,}(?:ed|ing)")
-    wrong = {
-        f"{path.relative_to(ROOT)}: {name}"
-        for folder in PACKAGES
-        for path in (ROOT / folder).rglob("*.py")
-        for name in names_in(path)
-        if name not in PUBLIC and (word := name.rsplit(".", 1)[-1].strip("_").lower()) not in TERMS | EVENTS
-        if word in PARTICIPLES or regular.fullmatch(word)
-    }
-    assert wrong == set()
 
 
 @pytest.mark.slow
