@@ -132,11 +132,15 @@ def test_a_question_that_names_nothing_is_asked_with_the_round_before_it(memory)
         assert "84 euros" in new.context().recall
 
 
-def test_a_message_that_needs_no_memory_recalls_nothing_and_one_word_that_asks_what_has_it(open_at) -> None:
+@pytest.mark.parametrize("is_own", [False, True])
+def test_a_message_that_needs_no_memory_recalls_nothing_and_one_word_that_asks_what_has_it(
+    open_at, is_own
+) -> None:
     """What it is compared with is in English; the embedder reads the other languages."""
     if not multilingual.is_present():
         pytest.skip("the extra `multilingual` is missing")
-    memory, letter = open_at(embedder="multilingual"), "Thanks for the long letter about the roof."
+    own = multilingual.Multilingual().embed if is_own else "multilingual"
+    memory, letter = open_at(embedder=own), "Thanks for the long letter about the roof."
     said(memory, "We fly to Porto on Friday night with the dog.", letter, "The dentist pulled a tooth.")
     for idle in ("ok thanks, bye", "danke dir, bis morgen!", "谢谢你，再见", "write a poem about a letter"):
         assert lines(memory, idle) == [], idle
