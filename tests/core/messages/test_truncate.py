@@ -31,7 +31,7 @@ def test_a_text_keeps_its_limit_its_beginning_and_at_least_half_of_the_room(text
     truncated = truncate_text(text, characters)
 
     assert len(truncated) <= max(0, characters)
-    assert (truncated is text) == (len(text) <= characters)
+    assert (truncated is text) == (len(text) <= max(0, characters))
     assert truncate_text(truncated, characters) is truncated or characters < 0
     if truncated is text or characters < 1:
         return
