@@ -117,9 +117,9 @@ def thread_id(runtime: Any) -> str | None:
 
 def is_task(runtime: Any) -> bool:
     """Return whether a tool calls the agent of a run: LangGraph names the node, also if the call has its own thread."""
-    info, told = runtime.execution_info, _part(runtime, "metadata").get("checkpoint_ns")
+    info, namespace = runtime.execution_info, _part(runtime, "metadata").get("checkpoint_ns")
     outer = [] if info is None else info.checkpoint_ns.split("|")[:-1]
-    return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(told).split("|")))
+    return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(namespace).split("|")))
 
 
 def _user(runtime: Any) -> str | None:

@@ -282,7 +282,7 @@ class AgentThread(Chat):
             ids: The ids of the whole list.
         """
         incoming = self.with_lineage(map(to_core, messages))
-        stored, history, told = self.stored.copy(), newest, list[Message]()
+        stored, history, batch = self.stored.copy(), newest, list[Message]()
         there = {message.id for message in newest}
         if any(one.id not in there and _id_checksum(one.id) in stored for one in incoming):
             history = self.history(all_versions=True)
@@ -295,12 +295,12 @@ class AgentThread(Chat):
             is_stored = stored[checksum] > 0
             stored[checksum] -= is_stored
             if is_stored and held is not None and (held.raw is None or _LINEAGE not in held.metadata):
-                told.append(held)
+                batch.append(held)
             elif not is_stored or held or message.id in superseded or _compared(message)[1:] in others:
-                told.append(message)
-        if superseded and told and told[-1].id not in in_force and self.snapshot.get("ended"):
-            self._leave({one.id for one in told}, history)
-        return told
+                batch.append(message)
+        if superseded and batch and batch[-1].id not in in_force and self.snapshot.get("ended"):
+            self._leave({one.id for one in batch}, history)
+        return batch
 
     def _leave(self, ids: Collection[str | None], history: Sequence[Message]) -> None:
         """Withdraw what this line said behind the place to which the thread went back, whatever the words are.

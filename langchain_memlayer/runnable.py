@@ -333,13 +333,13 @@ def recognize(incoming: Sequence[Message], history: Sequence[Message]) -> tuple[
         all messages from there on are to be stored anew.
     """
     # The newest question is said again: it comes with its new answer.
-    told = [_words(one) for one in incoming if one.role not in SYSTEM_ROLES][:-1]
+    words = [_words(one) for one in incoming if one.role not in SYSTEM_ROLES][:-1]
     every = [one for one in history if one.role not in SYSTEM_ROLES and one.model_visible]
     talk = every if any(map(_is_step, incoming)) else [one for one in every if not _is_step(one)]
     known = [_words(one) for one in talk]
 
     def alike(at: int, skip: int = 0) -> int:
-        pairs = list(zip_longest(told, known[at : at + len(told)]))[skip:]
+        pairs = list(zip_longest(words, known[at : at + len(words)]))[skip:]
         return next((place for place, (one, other) in enumerate(pairs) if one != other), len(pairs))
 
     length, start = max((alike(at), at) for at in range(len(known) + 1))
@@ -582,9 +582,9 @@ class RunnableWithMemory(Runnable[Any, Any]):
             incoming, left = recognize(incoming, chat.history())
         options: Any = {"token_limit": limit, "policy": policy}
         context = yield from context_flow(chat, pending=incoming, without=left, **options)
-        told = [one for piece in context.pieces if piece.kind == "window" for one in piece.message_ids]
-        if incoming and incoming[-1].id in told[:-1]:  # it has an answer, and is to be answered again
-            question, *behind = told[told.index(incoming[-1].id) :]
+        shown = [one for piece in context.pieces if piece.kind == "window" for one in piece.message_ids]
+        if incoming and incoming[-1].id in shown[:-1]:  # it has an answer, and is to be answered again
+            question, *behind = shown[shown.index(incoming[-1].id) :]
             left += [one for one in behind if one != question]
             context = yield from context_flow(chat, pending=incoming, without=[question, *left], **options)
         if self._keys.history is None:

@@ -78,8 +78,8 @@ class Status(Viewable):
         """What does not happen by itself because this process has no model for it, in one line; empty if it has both."""
         tasks = ("summaries, no episodes", self.summarizer), ("facts by themselves", self.extractor)
         missing = ", no ".join(task for task, model in tasks if model is None)
-        told = "Recall and history find what was said. See `Memory.open(model=…)`."
-        return f"No model: no {missing}. {told}" if missing else ""
+        instead = "Recall and history find what was said. See `Memory.open(model=…)`."
+        return f"No model: no {missing}. {instead}" if missing else ""
 
     def _view(self) -> View:
         backlog = f"{self.backlog.queued:,} job(s) queued, {self.backlog.dead:,} given up"

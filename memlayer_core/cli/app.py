@@ -153,8 +153,8 @@ class _Notes(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event = record.args[0] if isinstance(record.args, tuple) and record.args else None
         if not isinstance(event, IndexRebuilt):  # `verify` and `reindex` report it themselves
-            told = filter(None, (getattr(event, name, None) for name in ("source", "reason")))
-            note(f"Note: {': '.join(told) or record.getMessage()}", "yellow")
+            details = filter(None, (getattr(event, name, None) for name in ("source", "reason")))
+            note(f"Note: {': '.join(details) or record.getMessage()}", "yellow")
 
 
 @dataclass(frozen=True)
@@ -315,8 +315,8 @@ class _App(typer.Typer):
         if run.__annotations__["return"] != "None":
             taken.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=bool))
         every = JournalPlace, StorePlace, OpenPlace, Whom, run
-        told = "\n".join(cleandoc(one.__doc__ or "") for one in every)
-        helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", told, re.MULTILINE))
+        documented = "\n".join(cleandoc(one.__doc__ or "") for one in every)
+        helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", documented, re.MULTILINE))
         helps["as_json"] = "Print JSON, with the names that Python has."
 
         def call(*, as_json: bool = False, **values: Any) -> None:

@@ -123,9 +123,9 @@ def _play_second(console: Console, directory: Path, *, why: bool) -> None:
             context = chat.context(token_limit=_TOKENS)
             show_context(console, context, why=why)
             taken = re.search(fact, context.recall)
-            told = answer.format(**taken.groupdict()) if taken else "I do not know."
-            chat.add("assistant", told)
-            _show_line(console, "assistant", told)
+            said = answer.format(**taken.groupdict()) if taken else "I do not know."
+            chat.add("assistant", said)
+            _show_line(console, "assistant", said)
 
 
 def script(_instructions: str, prompt: str) -> str:
@@ -154,8 +154,8 @@ def _play_facts(console: Console, directory: Path) -> None:
         console.print("What held five weeks ago, by records(…, as_of=…):")
         _show_facts(console, memory, datetime.now(UTC) - _THEN / 2)
         console.print("Her profile, which every prompt of hers has from now on:")
-        told = memory.chat(user_id=_USER, session_id="later").context("Hello!", token_limit=_TOKENS).profile
-        for line in told.text.splitlines() if told is not None else ():
+        part = memory.chat(user_id=_USER, session_id="later").context("Hello!", token_limit=_TOKENS).profile
+        for line in part.text.splitlines() if part is not None else ():
             _show_line(console, "profile", line, "green")
 
 
@@ -163,8 +163,8 @@ def _show_facts(console: Console, memory: Memory, as_of: datetime | None = None)
     """Show facts, each with the words that it rests on."""
     for fact in memory.records(user_id=_USER, as_of=as_of):
         said = memory.why(fact.memory_id, user_id=_USER).evidence[0]
-        told = f"{fact.key} = {fact.value}, for she said “{said.quote}” on {said.said_at:%Y-%m-%d}"
-        _show_line(console, "fact", told, "green")
+        shown = f"{fact.key} = {fact.value}, for she said “{said.quote}” on {said.said_at:%Y-%m-%d}"
+        _show_line(console, "fact", shown, "green")
 
 
 def show_context(console: Console, context: Context, *, why: bool) -> None:

@@ -532,8 +532,8 @@ def part_of(record: Record, scope: Scope | None = None) -> tuple[str, str] | Non
     if scope is not None and (record.owner, record.session_id) != (scope.reach(), scope.session_id):
         return None
     made = record.type == "episodic" and record.source == "system_generated" and record.session_id is not None
-    told = record.structured or {}
-    first, last = told.get("first"), told.get("last")
+    ends = record.structured or {}
+    first, last = ends.get("first"), ends.get("last")
     return (first, last) if made and isinstance(first, str) and isinstance(last, str) else None
 
 

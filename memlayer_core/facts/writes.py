@@ -655,8 +655,8 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
     texts.lock_owners(connection, owners)
     rows = connection.execute(sa.delete(evidence).where(condition).returning(evidence)).all()
     place = attrgetter("namespace", "ordinal")
-    told = sorted((row for row in rows if row.ordinal is not None), key=place)
-    for (namespace, ordinal), of_one in groupby(told, key=place):
+    of_records = sorted((row for row in rows if row.ordinal is not None), key=place)
+    for (namespace, ordinal), of_one in groupby(of_records, key=place):
         withdrawn = list(of_one)
         mentions = sum(row.kind != "ended" for row in withdrawn)
         versions = _versions(connection, namespace, ordinal)
@@ -679,8 +679,8 @@ def withdraw_evidence(connection: sa.Connection, condition: Any, now: datetime) 
 def _left(connection: sa.Connection, row: Any) -> Sequence[Any]:
     """Return the remaining evidence that says what a record says, in the order in which it was said."""
     these = evidence.c.namespace == row.namespace, evidence.c.ordinal == row.ordinal
-    told = evidence.c.kind != "ended", evidence.c.text.is_not(None)
-    query = sa.select(evidence).where(*these, *told)
+    with_words = evidence.c.kind != "ended", evidence.c.text.is_not(None)
+    query = sa.select(evidence).where(*these, *with_words)
     return connection.execute(query.order_by(evidence.c.said_at, evidence.c.number)).all()
 
 
@@ -688,16 +688,16 @@ def _retell(connection: sa.Connection, versions: Sequence[Any], rest: Sequence[A
     """Let a record say what its remaining evidence says, from that time on. Returns False if another record says that already."""
     for one in versions:
         record = reads.record_of(one)
-        told = replace(record, raw=rest[0].text if rest else record.value or record.raw, summary=None)
+        new = replace(record, raw=rest[0].text if rest else record.value or record.raw, summary=None)
         if rest:
             said = statements.from_micros(rest[0].said_at)
-            told = replace(told, first_observed=said, occurred_at=said, valid_from=record.valid_from and said)
-        if one.replaced_by is None and not _is_free(connection, check.digest(told), one.number):
+            new = replace(new, first_observed=said, occurred_at=said, valid_from=record.valid_from and said)
+        if one.replaced_by is None and not _is_free(connection, check.digest(new), one.number):
             return False
-        _rewrite(connection, one, told)
+        _rewrite(connection, one, new)
         if texts.existing_keys(connection, [one.number]):
             take_away(connection, [one], now)
-            _file(connection, one.number, told, now)
+            _file(connection, one.number, new, now)
     return True
 
 
@@ -848,12 +848,12 @@ def queue(
     """
     rows = reads.from_users(connection, keys)
     for session, some in groupby(sorted(rows, key=attrgetter("session")), key=attrgetter("session")):
-        told, stretch = list(some), storage_jobs.Stretch(session, 0, LAST)
-        namespace, subjects = told[0].namespace, [row.key for row in told]
+        said, stretch = list(some), storage_jobs.Stretch(session, 0, LAST)
+        namespace, subjects = said[0].namespace, [row.key for row in said]
         storage_jobs.enqueue_once(connection, "learn", subjects, ended, namespace)
         begins = sa.select(sessions.c.memory_start).where(sessions.c.number == session).with_for_update()
         start = connection.scalar(begins) or 0  # locked, so nobody ends the session meanwhile
-        is_over = any(row.position < start for row in told)
+        is_over = any(row.position < start for row in said)
 
         def due(count: int, rest: datetime = now if is_over else ended) -> datetime:
             return now if count >= turns else later if count >= _FEW else rest

@@ -393,11 +393,11 @@ def _outside_conversation(
     now = {to: incoming[at] for at, to in matches.items()}
     in_force = max((to for to, one in enumerate(past) if now.get(to, one).is_instruction), default=None)
     found = _matches_by_words(past, incoming, hidden, rest)
-    told = [at for at, one in enumerate(incoming) if one.is_instruction]
-    places = [{**matches, **found}.get(at) for at in told]
-    if not told or (None not in places and places[-1] == in_force):
+    instructions = [at for at, one in enumerate(incoming) if one.is_instruction]
+    places = [{**matches, **found}.get(at) for at in instructions]
+    if not instructions or (None not in places and places[-1] == in_force):
         return found, None
-    return _matches_by_words(past, incoming, hidden, _without(rest, told[-1:])), told[-1]
+    return _matches_by_words(past, incoming, hidden, _without(rest, instructions[-1:])), instructions[-1]
 
 
 def _matches_by_words(

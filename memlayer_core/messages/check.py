@@ -71,9 +71,9 @@ def dated(messages: Any, created_at: Times) -> Any:
         return messages
     batch = [check_message(one) for one in messages]
     is_one = isinstance(created_at, str) or not isinstance(created_at, Sequence)
-    told: Any = [created_at] * len(batch) if is_one else created_at
-    times = [moment_of(one) for one in told]
-    if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, told, strict=True)):
+    given: Any = [created_at] * len(batch) if is_one else created_at
+    times = [moment_of(one) for one in given]
+    if len(times) != len(batch) or any(at is None is not one for at, one in zip(times, given, strict=True)):
         raise errors.InvalidMessageError(
             f"`created_at` has no time for each of {len(batch):,} message(s): {errors.repr_of(created_at)}",
             hint="Pass one time for all, or a list with one for each, None where it is not known: a `datetime`, a text in "
@@ -102,8 +102,8 @@ def moment_of(value: Any) -> datetime | None:
 
 def said_at(*fields: Mapping[str, Any]) -> datetime | None:
     """Return the time in a framework's fields of a message; None if they have none."""
-    told = (moment_of(some.get(name)) for some in fields for name in _NAMES)
-    return next((moment for moment in told if moment is not None and moment.year >= _YEAR), None)
+    known = (moment_of(some.get(name)) for some in fields for name in _NAMES)
+    return next((moment for moment in known if moment is not None and moment.year >= _YEAR), None)
 
 
 def fields_of(message: Message) -> dict[str, Any]:

@@ -199,11 +199,11 @@ def _repeats(
     A list repeats them only as a whole: one that lacks some of them, or has others, replaces them all. Before anything else
     was said, each counts by itself.
     """
-    told = [b"" if not instructs(one) or one.has_own_id else one.digest for one in drafts]
+    digests = [b"" if not instructs(one) or one.has_own_id else one.digest for one in drafts]
     shown = {one.digest: one for one in reversed(in_force)}
-    if not begins and list(filter(None, dict.fromkeys(told))) != [one.digest for one in in_force]:
+    if not begins and list(filter(None, dict.fromkeys(digests))) != [one.digest for one in in_force]:
         return [None] * len(drafts)
-    return [shown.get(digest) for digest in told]
+    return [shown.get(digest) for digest in digests]
 
 
 def _is_same(before: StoredMessage, draft: PreparedMessage) -> bool:

@@ -668,12 +668,12 @@ def hear(connection: sa.Connection, batch: Batch) -> Receipt:
     More than the session's end is read only if the list begins further back.
     """
     row = _lock(connection, batch)
-    told = [draft.digest for draft in batch.drafts]
-    first = _page_start(connection, row.number, _PAGE + 2 * len(told))
-    past = _among(connection, row.number, told, first)
-    if first and told[0] not in [digest for digest, _ in past]:
-        past = _among(connection, row.number, told, 0)
-    known = [past[place][1] for place in find_in_order([digest for digest, _ in past], told)]
+    digests = [draft.digest for draft in batch.drafts]
+    first = _page_start(connection, row.number, _PAGE + 2 * len(digests))
+    past = _among(connection, row.number, digests, first)
+    if first and digests[0] not in [digest for digest, _ in past]:
+        past = _among(connection, row.number, digests, 0)
+    known = [past[place][1] for place in find_in_order([digest for digest, _ in past], digests)]
     fresh = replace(batch, drafts=batch.drafts[len(known) :])
     return append(connection, fresh, verbatim=True, repeats=known)
 

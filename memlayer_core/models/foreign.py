@@ -321,13 +321,13 @@ class ForeignReranker:
         with errors.foreign_errors_as(errors.RerankerError, self._name):
             scores = [float(score) for score in answer]
         if len(scores) != len(texts):
-            told = f"{len(scores)} scores for {len(texts)} texts"
+            wrong = f"{len(scores)} scores for {len(texts)} texts"
         elif all(map(math.isfinite, scores)):
             return scores
         else:
-            told = "NaN or infinity"
+            wrong = "NaN or infinity"
         raise errors.RerankerError(
-            f"{self._name} answered with {told}", hint="It must return one finite number for each text."
+            f"{self._name} answered with {wrong}", hint="It must return one finite number for each text."
         )
 
 

@@ -106,13 +106,13 @@ class Multilingual(BlockingEmbedder):
         Raises:
             EmbedderError: The package is missing, or damaged.
         """
-        told = [cut(text, _CHARACTERS) for text in texts]
+        beginnings = [cut(text, _CHARACTERS) for text in texts]
         vectors: list[FloatVector] = [np.eye(1, _DIMENSION, dtype=np.float32)[0] for _ in texts]
-        wanted = [place for place, text in enumerate(told) if any(map(str.isalnum, text))]
+        wanted = [place for place, text in enumerate(beginnings) if any(map(str.isalnum, text))]
         for start in range(0, len(wanted), _BATCH):
             places = wanted[start : start + _BATCH]
             with _lock:
-                made = _loaded().encode([told[place] for place in places])
+                made = _loaded().encode([beginnings[place] for place in places])
             time.sleep(_PAUSE)
             for place, vector in zip(places, made, strict=True):
                 vectors[place] = (vector / np.linalg.norm(vector)).astype(np.float32)

@@ -349,7 +349,7 @@ def excess(vector: FloatVector, samples: Samples, deviation: float) -> float:
     return _SELF_CONTAINED * max(0.0, rest - questions) / deviation
 
 
-def told(scores: Scores, order: Rows, limit: int | None, more: float = 0.0) -> Rows:
+def selected(scores: Scores, order: Rows, limit: int | None, more: float = 0.0) -> Rows:
     """Return which texts of an order are worth their tokens: none if nothing is relevant to the question.
 
     Args:

@@ -535,14 +535,14 @@ def _read(connection: Connection, rt: Runtime, scope: SearchScope, keys: Sequenc
     if others and scope.has_records:
         for key, one in records_reads.find_records(connection, scope.reader, others).items():
             said_in = Scope(one.user_id, one.session_id, one.agent_id, one.tenant_id)
-            told = Message("user", one.text, id=one.memory_id, name=one.type, created_at=one.date)
-            add(key, said_in, told, one, None)
+            message = Message("user", one.text, id=one.memory_id, name=one.type, created_at=one.date)
+            add(key, said_in, message, one, None)
     if others and scope.folders:
         items = find_by_key(connection, [folder for folder, _ in scope.folders], others, rt.now())
         for key, item in items.items():
             whole = whole_text(item.value)
-            told = Message("user", whole, id=item.address, name="item", created_at=item.updated_at)
-            add(key, scope.reach, told, None, item)
+            message = Message("user", whole, id=item.address, name="item", created_at=item.updated_at)
+            add(key, scope.reach, message, None, item)
     return read
 
 
@@ -601,13 +601,13 @@ def choose(
         more: How much more support is needed than for a question that the caller asks.
     """
     order = result.texts.order(result.scores.total, visible.keys, _MOST)
-    if not len(scoring.told(result.scores, order[: scoring.LEADING], line_limit, more)):
+    if not len(scoring.selected(result.scores, order[: scoring.LEADING], line_limit, more)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
     limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
     lines = read_lines(connection, rt, result, order, limit, visible)
     # What is not shown, or is already shown, is not a measure for the others.
     every = np.array([one.row for one in lines], np.int64)
-    worth = scoring.told(result.scores, every, line_limit, more)[:line_limit]
+    worth = scoring.selected(result.scores, every, line_limit, more)[:line_limit]
     if rt.reranker is not None:
         return explain(connection, result, lines), len(worth)
     rows = set(worth.tolist())
@@ -627,10 +627,10 @@ def _with_current_facts(
     said = [terms.fold(one.text) for one in (*(one.turn.message for one in lines), *visible)]
     facts: dict[int, list[Line]] = {}
     for key, one in _read(connection, rt, scope, new).items():
-        told = as_told(rt, one.turn)
+        turn = as_told(rt, one.turn)
         is_in_profile = one.record is not None and one.record.always
-        if told is not None and not is_in_profile and not says_again(terms.fold(told.message.text), said):
-            facts.setdefault(current[key], []).append(one._replace(turn=told, reasons=(_CURRENT,)))
+        if turn is not None and not is_in_profile and not says_again(terms.fold(turn.message.text), said):
+            facts.setdefault(current[key], []).append(one._replace(turn=turn, reasons=(_CURRENT,)))
     with_facts = ((one, *facts.get(one.turn.key, ())) for one in lines)
     return [one._replace(score=some[0].score) for some in with_facts for one in some]
 

@@ -146,10 +146,10 @@ def split_episode(answer: str) -> tuple[str, EpisodeText | None]:
     for found in [*_OPENING.finditer(answer)][:_BRACES]:
         try:
             value, end = decoder.raw_decode(answer, found.start())
-            told = EpisodeText.model_validate(value)
+            episode = EpisodeText.model_validate(value)
         except (ValidationError, ValueError, RecursionError):
             continue
-        return _FENCE_EPISODES.sub("", f"{answer[: found.start()]}\n{answer[end:]}").strip(), told
+        return _FENCE_EPISODES.sub("", f"{answer[: found.start()]}\n{answer[end:]}").strip(), episode
     return answer, None
 
 

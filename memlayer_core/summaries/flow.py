@@ -79,7 +79,7 @@ class _Task:
 
 def summarize_messages(rt: Runtime, messages: object, previous: object, token_limit: int | None) -> str:
     """Return a summary of messages without storing anything but its costs."""
-    told, before = check_messages(messages), text_of("previous", previous)
+    checked, before = check_messages(messages), text_of("previous", previous)
     limit = _limit(rt)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
@@ -88,7 +88,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
         raise ConfigurationError(
             "no model sums up messages in this memory", hint="`Memory.open(path, model=…)` names one."
         )
-    lines = [summaries_prompt.line_of(one) for one in filter(summaries_prompt.is_conversation, told)]
+    lines = [summaries_prompt.line_of(one) for one in filter(summaries_prompt.is_conversation, checked)]
     if not lines:
         return before
     bill = ModelUsage(rt, rt.summarizer)
@@ -161,12 +161,12 @@ def _next(connection: Connection, job: jobs.Job) -> tuple[Session | None, _Task 
     start = max(session.memory_start, before.until + 1 if before is not None else 0)
     page = messages_reads.history(connection, session, start - 1, _PAGE)
     due = [one for one in page if one.position < session.summary_due]
-    told = [one for one in due if summaries_prompt.is_conversation(one.message)]
+    conversation = [one for one in due if summaries_prompt.is_conversation(one.message)]
     more = len(due) == _PAGE
-    messages, rounds = summaries_prompt.first_rounds(told, INPUT_TOKENS, more=more)
+    messages, rounds = summaries_prompt.first_rounds(conversation, INPUT_TOKENS, more=more)
     if not messages:
         return session, None
-    is_last = messages[-1] is told[-1] and not more  # what is behind them is hidden from models
+    is_last = messages[-1] is conversation[-1] and not more  # what is behind them is hidden from models
     until = session.summary_due - 1 if is_last else messages[-1].position
     return session, _Task(session, before, messages, rounds, until)
 
@@ -191,8 +191,8 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
             faults=result.faults,
         )
     ends = task.messages[0].message, task.messages[-1].message
-    told = result.episode if result.text is not None else None
-    draft = _prepare(rt, scope, told, usage.model.name, *ends) if told is not None else None
+    episode = result.episode if result.text is not None else None
+    draft = _prepare(rt, scope, episode, usage.model.name, *ends) if episode is not None else None
     stored: list[Record | None] = []
 
     def store_episode(connection: Connection) -> None:
@@ -293,9 +293,9 @@ class _Writer:
                 answer, side_task, instructions = side_task.take(answer), None, own
             text = check.unwrapped(answer)
             if own != summaries_prompt.INSTRUCTIONS:
-                text, told = check.split_episode(text)
-                faults = check.check_episode(told, alone, self._rt.settings.episode_tokens, cost)
-                episode = episode if faults else told
+                text, found = check.split_episode(text)
+                faults = check.check_episode(found, alone, self._rt.settings.episode_tokens, cost)
+                episode = episode if faults else found
             if own != summaries_prompt.EPISODE_INSTRUCTIONS:
                 faults = check.check(text, cost(text), source, limit)
             if not faults:
@@ -323,15 +323,15 @@ def write_episode(rt: Runtime, job: jobs.Job) -> None:
     if found is None or rt.summarizer is None:
         rt.db.write(jobs.finish, [job])
         return
-    episode, scope, told = found
+    episode, scope, talk = found
     bill = ModelUsage(rt, rt.summarizer, "episode")
     made: Record | None = None
     least = rt.episode_minimum
     try:
-        if least is not None and len(told) >= least and episode.ordinal is None:
-            text = _episode_by_model(rt, bill, scope, [summaries_prompt.line_of(message) for message in told])
+        if least is not None and len(talk) >= least and episode.ordinal is None:
+            text = _episode_by_model(rt, bill, scope, [summaries_prompt.line_of(message) for message in talk])
             if text is not None:
-                made = _prepare(rt, scope, text, bill.model.name, told[0], told[-1])
+                made = _prepare(rt, scope, text, bill.model.name, talk[0], talk[-1])
     except Exception as problem:
         attempt = f"attempt {job.attempts}"
         logger.warning("session %r has no episode yet (%s): %s", scope.session_id, attempt, in_short(problem))
@@ -353,8 +353,8 @@ def _episode_source(connection: Connection, number: int) -> tuple[Any, Scope, li
     if episode is None or session is None:
         return None
     found = messages_reads.tail_messages(connection, session, episode.until + 1, EVERY, episode.first)[::-1]
-    told = (one.message for _, one in found if not is_task(one.message))
-    return episode, session.scope, list(filter(summaries_prompt.is_conversation, told))
+    visible = (one.message for _, one in found if not is_task(one.message))
+    return episode, session.scope, list(filter(summaries_prompt.is_conversation, visible))
 
 
 def _episode_by_model(

@@ -218,8 +218,8 @@ def queue_episode(
         return
     first = _behind(connection, session)
     last = (behind_all(session.next_position) if until is None else until) - 1
-    told = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(minimum)
-    if len(connection.scalars(told).all()) >= minimum:
+    enough = sa.select(messages.c.key).where(_inside(session.number, first, last), _TOLD).limit(minimum)
+    if len(connection.scalars(enough).all()) >= minimum:
         _add_part(connection, session.number, first, last)
 
 

@@ -113,12 +113,12 @@ def _scope_of(user_id: str | None, tenant_id: str | None) -> Scope:
 
 def _report(progress: Progress | None, count: int, expected: int) -> Asking[None]:
     """Report the progress to the caller, in the event loop if there is one. A flow can be cancelled there, between two pages."""
-    told = progress or (lambda *_: None)
+    report = progress or (lambda *_: None)
 
     async def tell() -> None:
-        told(count, expected)
+        report(count, expected)
 
-    yield ask(partial(told, count, expected), tell)
+    yield ask(partial(report, count, expected), tell)
 
 
 def _details(connection: Connection, session: Session) -> SessionDetails:
@@ -555,14 +555,14 @@ class _Conversations(_Importer):
         for message in one.messages:
             with self._or_left_out("cannot be stored"):
                 messages.append(check_message(self._spoken(message)))
-        told = [message.created_at for message in messages if message.created_at is not None]
+        times = [message.created_at for message in messages if message.created_at is not None]
         report.sessions += bool(messages)
         report.messages += len(messages)
-        report.without_time += len(messages) - len(told)
-        report.date(*told)
+        report.without_time += len(messages) - len(times)
+        report.date(*times)
         if report.dry_run or not messages:
             return
-        moments = times_of(messages, max(told, default=rt.now()))
+        moments = times_of(messages, max(times, default=rt.now()))
         drafts = [draft_of(rt, scope, *pair) for pair in zip(messages, moments, strict=True)]
         if len(drafts) > _WITH_VECTORS:
             drafts = [replace(draft, embedding=None) for draft in drafts]

@@ -156,5 +156,5 @@ class ImportReport(Report):
 
     def date(self, *moments: datetime | None) -> None:
         """Extend the span of time to these moments."""
-        told = [one for one in map(with_offset, (*moments, self.since, self.until)) if one is not None]
-        self.since, self.until = min(told, default=None), max(told, default=None)
+        times = [one for one in map(with_offset, (*moments, self.since, self.until)) if one is not None]
+        self.since, self.until = min(times, default=None), max(times, default=None)

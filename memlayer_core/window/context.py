@@ -140,10 +140,10 @@ def context(
     drafts = drafts_of(rt, scope, check_messages(pending)) if pending else []
     temporary = rt.temporaries.show(scope)
     newest = rt.db.read(_read_newest, scope, asked, drafts, without, is_recalling=share > 0)
-    quotes, told = list[str](), tuple[Reason, ...]()
+    quotes, why = list[str](), tuple[Reason, ...]()
     if rt.long_term is not None:
         asks = newest.message if query is None else Message("user", newest.query)
-        quotes, told = yield from _ask_service(rt, scope, asks, share, is_filtered=recall_filter is not None)
+        quotes, why = yield from _ask_service(rt, scope, asks, share, is_filtered=recall_filter is not None)
         allowed = replace(whole, tokens=max(1, whole.tokens - _cost(rt, scope, quotes)))
         wanted = _of_session(wanted, scope)
     question = newest.question
@@ -166,7 +166,7 @@ def context(
         recall = yield from _reranked(rt, scope, read, newest.query)
     _note(rt, read, newest, recall, how)
     rt.temporaries.note_shown(scope, window_view.changed(read.view))
-    notes = (*read.seen.notes, *recall.notes, *told)
+    notes = (*read.seen.notes, *recall.notes, *why)
     recall = _with_quotes(rt, scope, recall, quotes) if quotes else recall
     return read.view.context(placed, whole.tokens, recall, notes, scope)
 
@@ -302,9 +302,9 @@ def _read(
         size = first_page(session.messages, session.tokens, limits)
         page = messages_reads.tail_messages(connection, session, newest.last + 1, size, begin.first)
         left = messages_reads.list_by_id(connection, scope, session.number, [*without]) if without else ()
-    told = ((), ()) if newest.is_bare else window_view.profile(connection, rt, searched, limits.tokens, page)
+    rest = ((), ()) if newest.is_bare else window_view.profile(connection, rt, searched, limits.tokens, page)
     lists = page, temporary, newest.pending, left
-    return Snapshot(connection, rt, scope, begin, searched, limits, *lists, *told)
+    return Snapshot(connection, rt, scope, begin, searched, limits, *lists, *rest)
 
 
 def _may_recall(seen: Snapshot) -> bool:
@@ -489,9 +489,9 @@ def _of_session(recall_filter: RecallFilter | None, scope: Scope) -> RecallFilte
 def _with_quotes(rt: Runtime, scope: Scope, recall: Recall, lines: Sequence[str]) -> Recall:
     """Put the service's lines in front of what is recalled."""
     own = lines_inside(recall.text)
-    told = [*lines, *own]
-    cost = _cost(rt, scope, told) - _cost(rt, scope, own)
+    every = [*lines, *own]
+    cost = _cost(rt, scope, every) - _cost(rt, scope, own)
     reasons = (Reason("long_term", "another service found it"),)
     piece = Piece("recall", "\n".join(lines), cost, (), None, _LABEL, reasons)
-    text, pieces = block(told, rt.sign(scope)), (piece, *recall.pieces)
+    text, pieces = block(every, rt.sign(scope)), (piece, *recall.pieces)
     return replace(recall, text=text, tokens=recall.tokens + cost, pieces=pieces)

@@ -87,9 +87,9 @@ def last_entries(
     size = fit.first_page(session.messages, session.tokens, snapshot.limits)
     while True:
         read |= {entry.position: stored for entry, stored in page}
-        told = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
-        told = _recount(rt, read, [entry for entry in told if entry.position not in left], newest)
-        newest.extend(told)
+        shown = [entry for entry, _ in page if entry.role not in SYSTEM_ROLES and not entry.hidden]
+        shown = _recount(rt, read, [entry for entry in shown if entry.position not in left], newest)
+        newest.extend(shown)
         if len(page) < size or fit.enough(newest, snapshot.limits, shape):
             return newest[::-1], read
         before, size = page[-1][0].position, size * 2
@@ -201,8 +201,8 @@ def _instructions(snapshot: Snapshot) -> tuple[Part, ...]:
     rt, pending = snapshot.rt, snapshot.pending
     stored, begins = messages_reads.instructions(snapshot.connection, snapshot.scope, snapshot.begin.session)
     if new := [pending[at] for at in in_force([one.message for one in pending])]:
-        told = [one.digest for one in stored] if begins else []
-        stored = [*(stored if begins else []), *(one for one in new if one.digest not in told)]
+        known = [one.digest for one in stored] if begins else []
+        stored = [*(stored if begins else []), *(one for one in new if one.digest not in known)]
     system = tuple(_part(rt, one, (fit.INSTRUCTIONS,)) for one in stored if one.message.is_told)
     fit.check_instructions(cost_of(system), snapshot.limits.tokens)
     return system
@@ -211,8 +211,8 @@ def _instructions(snapshot: Snapshot) -> tuple[Part, ...]:
 def _pending_parts(snapshot: Snapshot) -> list[tuple[Entry, Part]]:
     """Return pending messages with the places that they will have."""
     rt, session = snapshot.rt, snapshot.begin.session
-    told = [one for one in snapshot.pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
-    parts = [_part(rt, stored, (fit.PENDING,))._replace(keys=()) for stored in told]
+    said = [one for one in snapshot.pending if one.message.role not in SYSTEM_ROLES and one.message.is_told]
+    parts = [_part(rt, stored, (fit.PENDING,))._replace(keys=()) for stored in said]
     first = session.next_position if session is not None else 0
     return [(Entry.of(at, part.message, part.tokens), part) for at, part in enumerate(parts, first)]
 
@@ -263,15 +263,15 @@ def _without_orphans(
     rt: Runtime, parts: tuple[Part, ...], temporary: tuple[Part, ...]
 ) -> tuple[tuple[Part, ...], tuple[Part, ...], tuple[Reason, ...]]:
     """Leave out tool calls and results whose counterpart is missing; show temporary results as the user's lines."""
-    told = dict(enumerate((*parts, *temporary)))
-    _, left = fit.presentable([Entry.of(at, part.message) for at, part in told.items()])
+    shown = dict(enumerate((*parts, *temporary)))
+    _, left = fit.presentable([Entry.of(at, part.message) for at, part in shown.items()])
     lines = {entry.position for entry in left if entry.position >= len(parts) and entry.role == "tool"}
     gone = {entry.position for entry in left} - lines
-    told = {at: _as_user(rt, one) if at in lines else one for at, one in told.items() if at not in gone}
-    before = tuple(part for at, part in told.items() if at < len(parts))
+    shown = {at: _as_user(rt, one) if at in lines else one for at, one in shown.items() if at not in gone}
+    before = tuple(part for at, part in shown.items() if at < len(parts))
     said = f"{len(gone)} message(s) left out: temporary messages follow a call without its result, or the reverse"
     reasons = (*([_AS_USER] if lines else []), *([Reason("incomplete_tools", said)] if gone else []))
-    return before, tuple(told.values())[len(before) :], reasons
+    return before, tuple(shown.values())[len(before) :], reasons
 
 
 def _as_user(rt: Runtime, part: Part) -> Part:
@@ -420,19 +420,19 @@ def profile(
     lines = _lines(rt, records)
     fitting = list(lines)
     while fitting:
-        told = sorted(fitting, key=lambda key: place_in_profile(records[key]))
-        message = Message("user", render.profile_block([lines[key] for key in told], sign))
+        kept = sorted(fitting, key=lambda key: place_in_profile(records[key]))
+        message = Message("user", render.profile_block([lines[key] for key in kept], sign))
         tokens = rt.tokens.message(message)
         if tokens <= room:
-            ids = tuple(records[key].memory_id for key in told)
-            left = f", {every - len(told)} less important ones left out" if every > len(told) else ""
-            reason = Reason("profile", f"{len(told)} record(s), told in every context{left}", len(told))
-            notes = (*_conflicts([records[key] for key in told]), *omission(every - len(told), room))
-            return (Part(message, tuple(told), ids, tokens, (reason,)),), notes
+            ids = tuple(records[key].memory_id for key in kept)
+            left = f", {every - len(kept)} less important ones left out" if every > len(kept) else ""
+            reason = Reason("profile", f"{len(kept)} record(s), told in every context{left}", len(kept))
+            notes = (*_conflicts([records[key] for key in kept]), *omission(every - len(kept), room))
+            return (Part(message, tuple(kept), ids, tokens, (reason,)),), notes
         if len(fitting) == len(lines):  # only then is each line counted
             frame = rt.tokens.message(Message("user", render.profile_block([""], sign)))
             fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
-        if len(fitting) == len(told):
+        if len(fitting) == len(kept):
             fitting.pop()  # its line costs more among the others than by itself
     return (), omission(every, room)
 

@@ -24,11 +24,11 @@ def chatgpt(one: Mapping[str, Any]) -> Conversation:
     """
     nodes: Mapping[str, Any] = one["mapping"]
     branch = _branch(nodes, one.get("current_node") or _newest(nodes), "parent")
-    told = [_of_chatgpt(form) for node in branch if (form := node.get("message"))]
+    messages = [_of_chatgpt(form) for node in branch if (form := node.get("message"))]
     every = sum(bool(node.get("message")) for node in nodes.values())
     return Conversation.of(
-        _dated(told, one.get("create_time")),
-        {_OTHER_BRANCH: every - len(told)},
+        _dated(messages, one.get("create_time")),
+        {_OTHER_BRANCH: every - len(messages)},
         session_id=one.get("conversation_id") or one.get("id"),
         title=one.get("title") or None,
     )
@@ -88,9 +88,9 @@ def _text_in(part: Any) -> str:
     if not isinstance(part, Mapping):
         return part if isinstance(part, str) else ""
     names = ("text", "result", "content", "summary", "user_profile", "user_instructions")
-    told = [one for name in names if isinstance(one := part.get(name), str) and one]
+    texts = [one for name in names if isinstance(one := part.get(name), str) and one]
     kind = str(part.get("content_type"))
-    return told[0] if told else f"[{kind}]" if kind.endswith("pointer") else ""
+    return texts[0] if texts else f"[{kind}]" if kind.endswith("pointer") else ""
 
 
 def claude(one: Mapping[str, Any]) -> Conversation:
@@ -102,9 +102,9 @@ def claude(one: Mapping[str, Any]) -> Conversation:
     forms = one["chat_messages"]
     nodes, leaf = {form.get("uuid"): form for form in forms}, one.get("current_leaf_message_uuid")
     branch = _branch(nodes, leaf, "parent_message_uuid") if leaf in nodes else forms
-    told: list[Message | str] = [one for form in branch for one in (*_of_claude(form),) or (_EMPTY,)]
+    messages: list[Message | str] = [one for form in branch for one in (*_of_claude(form),) or (_EMPTY,)]
     return Conversation.of(
-        _dated(told, one.get("created_at")),
+        _dated(messages, one.get("created_at")),
         {_OTHER_BRANCH: len(forms) - len(branch)},
         session_id=one.get("uuid"),
         title=one.get("name") or None,
