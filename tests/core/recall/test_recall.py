@@ -145,6 +145,7 @@ def test_a_message_that_needs_no_memory_recalls_nothing_and_one_word_that_asks_w
     for idle in ("ok thanks, bye", "danke dir, bis morgen!", "谢谢你，再见", "write a poem about a letter"):
         assert lines(memory, idle) == [], idle
     assert lines(memory, "dentist?")[0] == "The dentist pulled a tooth."
+    assert lines(memory, "write a poem about our trip to Porto")[0].startswith("We fly to Porto")
     assert letter in lines(memory, "who did i thank for a letter")
     assert letter in [hit.text for hit in memory.chat(user_id="ada").recall("ok thanks, bye")], (
         "it was asked for"
