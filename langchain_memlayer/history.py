@@ -432,8 +432,8 @@ def check_owners(chat: Chat, thread: str | None, owners: Iterable[str]) -> None:
         raise InvalidScopeError(
             f"the thread {thread or chat.session_id!r} is of another user than this run",
             hint="Give each user threads of their own, and remove from a graph's state what a refused run said. A group is "
-            "one user id for all who speak in it, and agents of one user differ by `agent_id`. Who logs in begins a new thread: `Chat.add_messages` stores there what shall be "
-            "theirs.",
+            "one user id for all who speak in it, and agents of one user differ by `agent_id`. Who logs in begins a new thread: "
+            "`Chat.add_messages` stores there what shall be theirs.",
         )
 
 

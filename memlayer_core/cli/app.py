@@ -315,8 +315,8 @@ class _App(typer.Typer):
         if run.__annotations__["return"] != "None":
             taken.append(Parameter("as_json", Parameter.KEYWORD_ONLY, default=False, annotation=bool))
         every = JournalPlace, StorePlace, OpenPlace, Whom, run
-        documented = "\n".join(cleandoc(one.__doc__ or "") for one in every)
-        helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", documented, re.MULTILINE))
+        docstrings = "\n".join(cleandoc(one.__doc__ or "") for one in every)
+        helps = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", docstrings, re.MULTILINE))
         helps["as_json"] = "Print JSON, with the names that Python has."
 
         def call(*, as_json: bool = False, **values: Any) -> None:

@@ -257,10 +257,10 @@ class _Batch:
         lines, facts = self._lines(self.rows), self._facts(self.rows)
 
         def take(answer: str) -> str:
-            rest, operated = operations.split_operations(answer)
+            rest, block = operations.split_operations(answer)
             with suppress(operations.AnswerError):  # then they are read in a separate call
-                if not operations.is_cut(operated):
-                    self._take(operations.operations_in(operated), lines, facts)
+                if not operations.is_cut(block):
+                    self._take(operations.operations_in(block), lines, facts)
                     self.is_read = True
             return rest
 

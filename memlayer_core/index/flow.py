@@ -25,9 +25,9 @@ from memlayer_core.storage.terms import language_of, passages
 # Measures the scale of an embedder's cosines: what unrelated texts get, and what a question and its answer get.
 #
 # `calibration.json` has twelve sentences in each of eight languages, and a question for each of them in other words; and small
-# talk and tasks that say all that an answer needs. An
-# embedder that reads one language has another scale for it than for the rest: MiniLM's unrelated texts have a cosine of 0.04
-# in English and of 0.33 to 0.66 elsewhere. Those of embedders that read many languages differ by 0.03.
+# talk and tasks that say all that an answer needs. An embedder that reads one language has another scale for it than for the
+# rest: MiniLM's unrelated texts have a cosine of 0.04 in English and of 0.33 to 0.66 in other languages. Those of embedders
+# that read many languages differ by 0.03.
 
 _UNITS = 5
 """Units that lie at most between the mean of unrelated texts and that of answers: with MiniLM and English, as many as there are
@@ -41,9 +41,8 @@ _ALIKE = 1e-3  # standard deviation of all cosines below which an embedder gives
 
 @cache
 def _calibration() -> Mapping[str, Any]:
-    file = resources.files("memlayer_core.index") / "calibration.json"
-    texts: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return texts
+    text = (resources.files("memlayer_core.index") / "calibration.json").read_text(encoding="utf-8")
+    return dict(json.loads(text))
 
 
 def calibration_texts(*, of_scales: bool = True) -> list[str]:
@@ -185,8 +184,9 @@ def _embed_texts(rt: Runtime, texts: Sequence[str]) -> dict[str, FloatVector]:
     layout = rt.db.read(storage_vectors.layout)
     if layout.dimension is None:
         scales = layout.scales if layout.embedder == rt.embedder.identity else None
-        # If there are none, it is the user's own embedder.
-        measured = rt.embedder.embed(calibration_texts(of_scales=scales is None))
+        # If there are none, it is the user's own embedder. Hashed vectors do not tell small talk from questions.
+        is_needed = not scales or not rt.embeds_at_once
+        measured = rt.embedder.embed(calibration_texts(of_scales=not scales)) if is_needed else []
         samples = None if rt.embeds_at_once else samples_from(measured)
         of = rt.embedder.identity, len(vectors[0]), scales or scales_from(measured), samples
         layout = rt.db.write(storage_vectors.set_embedder, *of)

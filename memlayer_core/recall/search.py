@@ -283,7 +283,7 @@ def find(
             scores = scoring.score(look, own.vector, look.words[0], own.speakers)
         scores = scores.with_round(scoring.score(look, both.vector, look.words[1], both.speakers))
     excess = 0.0
-    if own.vector is not None and not rt.embeds_at_once:  # a hashed text has words, and no intention
+    if own.vector is not None and not rt.embeds_at_once:  # hashed ones do not tell small talk from questions
         samples = rt.vectors.samples(connection, len(own.vector))
         excess = 0.0 if samples is None else scoring.excess(own.vector, samples, look.scale.deviation)
     return SearchResult(scope, question, look.texts, scores, excess, eligible)

@@ -254,7 +254,7 @@ class VectorCache:
         return self._scales.get(language) or self._scales.get(OTHER_LANGUAGES) or SimilarityScale()
 
     def samples(self, connection: sa.Connection, dimension: int) -> Samples | None:
-        """Return the store's samples; None before its first vectors, and of hashed ones, which say nothing of the kind."""
+        """Return the store's samples; None before its first vectors, and for hashed vectors."""
         if self._samples is None and (written := connection.scalar(sa.select(_known(_SAMPLES)))) is not None:
             every = (np.frombuffer(b64decode(one), "<f2") for one in written.split())
             self._samples = Samples(*(one.reshape(-1, dimension) for one in every))
@@ -547,7 +547,7 @@ def set_embedder(
         embedder: Identity of the embedder.
         dimension: Length of its vectors; None before the first vector.
         scales: The scales of its cosines, by language; None before they are measured.
-        samples: Its vectors of the samples; None before the first vector, and if they say nothing.
+        samples: Its vectors of the samples; None before the first vector, and for hashed vectors.
 
     Returns:
         The layout as it is now.

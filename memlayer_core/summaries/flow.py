@@ -79,7 +79,7 @@ class _Task:
 
 def summarize_messages(rt: Runtime, messages: object, previous: object, token_limit: int | None) -> str:
     """Return a summary of messages without storing anything but its costs."""
-    checked, before = check_messages(messages), text_of("previous", previous)
+    batch, before = check_messages(messages), text_of("previous", previous)
     limit = _limit(rt)
     if token_limit is not None:
         at_least_one("token_limit", token_limit)
@@ -88,7 +88,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
         raise ConfigurationError(
             "no model sums up messages in this memory", hint="`Memory.open(path, model=…)` names one."
         )
-    lines = [summaries_prompt.line_of(one) for one in filter(summaries_prompt.is_conversation, checked)]
+    lines = [summaries_prompt.line_of(one) for one in filter(summaries_prompt.is_conversation, batch)]
     if not lines:
         return before
     bill = ModelUsage(rt, rt.summarizer)

@@ -328,8 +328,8 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
         first = view.first if view.summary_first is None else view.summary_first
         keys = view.keys | {one.key for one in seen.without}
         visible = Visible(seen.begin.session, first, [part.message for part in view.window], keys)
-        how = rt.settings.recall_lines, result.excess
-        lines, line_limit = recall_search.choose(seen.connection, rt, result, visible, *how)
+        limit = rt.settings.recall_lines
+        lines, line_limit = recall_search.choose(seen.connection, rt, result, visible, limit, result.excess)
         recall = _recalled(rt, seen.scope, lines[:line_limit], budget)
         recall = replace(recall, notes=result.notes, reserve=reserve)
         return _Selection(seen, view, recall, lines, line_limit, budget, is_searched=True)
