@@ -45,11 +45,7 @@ if TYPE_CHECKING:
         MemlayerChatMessageHistory as MemlayerChatMessageHistory,
         reload_tool as reload_tool,
     )
-    from langchain_memlayer.messages import (
-        allow_classes as allow_classes,
-        from_core as from_core,
-        to_core as to_core,
-    )
+    from langchain_memlayer.messages import from_core as from_core, to_core as to_core
     from langchain_memlayer.middleware import MemlayerMiddleware as MemlayerMiddleware
     from langchain_memlayer.retriever import MemlayerRetriever as MemlayerRetriever
     from langchain_memlayer.runnable import (
@@ -65,7 +61,6 @@ _HOMES = {
     "MemlayerRetriever": "retriever",
     "RunnableWithMemory": "runnable",
     "MemlayerStore": "store",
-    "allow_classes": "messages",
     "create_memory_tools": "agent_tools",
     "from_core": "messages",
     "reload_tool": "history",

@@ -1,4 +1,4 @@
-"""Translate messages between LangChain and memlayer: what went in comes out equal.
+"""Translate messages between LangChain and memlayer: what JSON can hold comes out as it went in.
 
 LangChain's own dump of a message (the form of `message_to_dict`) is stored together with memlayer's fields, and the
 message is built from the dump field by field: LangChain's constructors would restore tool calls that were removed, and
@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from copy import deepcopy
-from dataclasses import fields, is_dataclass
-from importlib import import_module
 from typing import Any, Literal, TypeVar
 
+from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -34,113 +31,11 @@ from langchain_core.messages import (
     messages_from_dict,
 )
 from langchain_core.version import VERSION
-from pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.errors import ConfigurationError, InvalidMessageError, MessageTypeError, is_utf8, repr_of
+from memlayer_core.errors import InvalidMessageError, MessageTypeError, is_utf8, repr_of
 from memlayer_core.integration import check, codec, frameworks
 from memlayer_core.message import ROLES, Block, Raw, Role
-
-# Writes objects in LangChain's messages as JSON: the class's name and the fields.
-#
-# LangChain's messages may contain objects of any class, such as the `Document`s of an artifact, and users expect the same
-# classes back.
-
-
-def write(value: object) -> codec.TaggedJson:
-    """Write a value as JSON; it never raises, whatever the value is."""
-    return codec.write(value, dump=_dump)
-
-
-def read(value: Any) -> Any:
-    """Return the value that `write` wrote, as a new object.
-
-    Values that were left out are missing in a dict, and None anywhere else. An object is a dict if its class is neither
-    LangChain's nor allowed.
-
-    Raises:
-        ValueError: A part of it was not written by `write`; other errors are possible then, too.
-    """
-    return codec.read(value, load=_load)
-
-
-def _dump(value: Any) -> codec.Instance:
-    """Return a pydantic object or a dataclass as its class and its fields."""
-    name = _class_name(type(value))
-    if isinstance(value, BaseModel):
-        attributes = vars(value)
-        own = {name: attributes[name] for name in type(value).model_fields if name in attributes}
-        return codec.Instance(name, {**own, **(value.model_extra or {})})
-    if is_dataclass(value) and not isinstance(value, type):
-        return codec.Instance(name, {field.name: getattr(value, field.name) for field in fields(value)})
-    raise TypeError(name)
-
-
-_FRAMEWORKS = frozenset({"langchain_core", "langchain", "langgraph"})
-_allowed: dict[str, type] = {}
-
-
-def allow_classes(*classes: type) -> None:
-    """Allow your own classes: objects of these classes in stored messages are restored when the messages are read.
-
-    A message may have such an object in its `artifact`, its metadata or its `additional_kwargs`. It comes back as a dict of
-    its fields, unless its class is LangChain's or LangGraph's, or is allowed here, in each process that reads it: a file
-    that is imported may name any class. An object is made without validation, and pydantic calls its `model_post_init`.
-
-    Args:
-        classes: Pydantic models and dataclasses.
-
-    Raises:
-        ConfigurationError: One of them is neither; none is allowed.
-    """
-    for cls in classes:
-        if not _has_fields(cls):
-            raise ConfigurationError(
-                f"only pydantic models and dataclasses can be allowed, got {repr_of(cls)}",
-                hint="Pass the classes themselves: `allow_classes(MyArtifact)`.",
-            )
-    _allowed.update((_class_name(cls), cls) for cls in classes)
-
-
-def _has_fields(cls: Any) -> bool:
-    return isinstance(cls, type) and (issubclass(cls, BaseModel) or is_dataclass(cls))
-
-
-def _class_name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _load(instance: codec.Instance) -> Any:
-    """Make an object from its fields, without validation; a dict if its class is not allowed, or this is not possible."""
-    fields_by_name = dict(instance.fields)
-    cls = _allowed.get(instance.name) or _framework_class(instance.name)
-    try:
-        if cls is not None and issubclass(cls, BaseModel):
-            return cls.model_construct(**fields_by_name)
-        if cls is not None:
-            instance_of_class = object.__new__(cls)
-            for field, value in fields_by_name.items():
-                object.__setattr__(instance_of_class, field, value)
-            return instance_of_class
-    except Exception:  # noqa: BLE001  (a class may have changed, and runs its own code here)
-        return fields_by_name
-    return fields_by_name
-
-
-def _framework_class(name: str) -> type | None:
-    """Return a class of LangChain's or LangGraph's; stored text must not decide which other code is imported or run."""
-    module, _, path = name.partition(":")
-    if module.partition(".")[0] not in _FRAMEWORKS:
-        return None
-    if module.startswith("langchain_core.") and module not in sys.modules:
-        with suppress(ImportError):  # another version of it may have no such module
-            import_module(module)
-    cls: Any = sys.modules.get(module)
-    for part in path.split("."):
-        cls = getattr(cls, part, None)
-    # A module has names of other modules, too.
-    return cls if _has_fields(cls) and _class_name(cls) == name else None
-
 
 FRAMEWORK = "langchain"
 """Marks dumps that this module wrote."""
@@ -152,7 +47,6 @@ _KINDS = (HumanMessage, AIMessage, SystemMessage, ToolMessage, FunctionMessage, 
 _CLASSES: dict[str, type[BaseMessage]] = {made.model_fields["type"].default: made for made in _KINDS}
 _OTHERS: dict[str, Role] = {"human": "user", "ai": "assistant", "function": "tool", "developer": "system"}
 _ROLES: dict[str, Role] = {**{role: role for role in ROLES}, **_OTHERS}
-_IMMUTABLE = frozenset({str, int, float, bool, type(None)})
 _CHUNK_FIELDS = frozenset({"tool_call_chunks", "chunk_position"})
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
@@ -168,7 +62,7 @@ def to_core(message: BaseMessage) -> Message:
 
     Args:
         message: A message of any class; a chunk becomes a whole message. Objects in it that have no JSON form (for
-            example in an `artifact`) are left out with a warning.
+            example in an `artifact`) are left out with a warning; others become dicts for good, but for a `Document`.
 
     Raises:
         MessageTypeError: `message` is not a LangChain message.
@@ -185,14 +79,14 @@ def to_core(message: BaseMessage) -> Message:
             hint="Leave it out; set `messages` to those that remain, or call `clear()`.",
         )
     kind, data = _fields(message)
-    content = write(data.pop("content", ""))
-    core_content = _core_content(message.content, content) or _transcript(message)
-    if content.has_tags or content.value != _as_list(core_content):
-        data["content"] = message.content
-    dump = write(data)
-    if dump.losses:
-        losses = ", ".join(dump.losses)
-        logger.warning("parts of a message of type %r have no JSON form and are left out: %s", kind, losses)
+    parts = {name: codec.write(value, name) for name, value in data.items()}
+    if losses := [one for _, some in parts.values() for one in some]:
+        lost = ", ".join(losses)
+        logger.warning("parts of a message of type %r have no JSON form and are left out: %s", kind, lost)
+    dump = {name: value for name, (value, _) in parts.items()}
+    core_content = _core_content(dump.get("content")) or _transcript(message)
+    if dump.get("content") == _as_list(core_content):
+        del dump["content"]
     return Message(
         _ROLES.get(message.role if isinstance(message, ChatMessage) else kind, "user"),
         core_content,
@@ -202,7 +96,7 @@ def to_core(message: BaseMessage) -> Message:
         tool_call_id=_call_id(message.tool_call_id) if isinstance(message, ToolMessage) else None,
         created_at=check.said_at(message.additional_kwargs, message.response_metadata),
         model_visible=message.additional_kwargs.get(frameworks.VISIBLE) is not False,
-        raw=Raw(FRAMEWORK, VERSION, {"type": kind, "data": dump.value}),
+        raw=Raw(FRAMEWORK, VERSION, {"type": kind, "data": dump}),
     )
 
 
@@ -277,12 +171,11 @@ def _transcript(message: BaseMessage) -> str:
     return said if isinstance(said, str) else ""
 
 
-def _core_content(content: object, dump: codec.TaggedJson) -> str | tuple[Block, ...]:
+def _core_content(content: object) -> str | tuple[Block, ...]:
     """Return the content for memlayer's field: each block is a JSON dict with a `type`."""
     if isinstance(content, str):
         return content
-    parts = dump.value if isinstance(content, list) else []
-    return tuple(_block(part) for part in parts)
+    return tuple(map(_block, content)) if isinstance(content, list) else ()
 
 
 def _block(part: Any) -> Block:
@@ -320,7 +213,7 @@ def _calls(message: BaseMessage) -> tuple[ToolCall, ...]:
 def _arguments(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    return json.dumps(write(value).value, ensure_ascii=False)
+    return json.dumps(codec.write(value)[0], ensure_ascii=False)
 
 
 def _call_id(value: object, place: int = 0) -> str:
@@ -337,7 +230,7 @@ def _storable(value: object) -> str | None:
 
 def _from_dump(dump: Mapping[str, Any], original: Message) -> BaseMessage:
     kind: str = dump["type"]
-    data = _read_fields(dump["data"])
+    data: dict[str, Any] = codec.read(dump["data"], _document_of)
     if "content" not in data:
         data["content"] = deepcopy(_as_list(original.content))
     # An answer whose id was taken is stored with another one.
@@ -353,15 +246,10 @@ def _from_dump(dump: Mapping[str, Any], original: Message) -> BaseMessage:
     return message
 
 
-def _read_fields(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message's fields. Most of them are texts, or empty: only the others are read in full."""
-    if codec.TAG in data or any(type(value) is dict and codec.TAG in value for value in data.values()):
-        fields: dict[str, Any] = read(data)
-        return fields
-    return {
-        name: value if type(value) in _IMMUTABLE else read(value) if value else type(value)()
-        for name, value in data.items()
-    }
+def _document_of(fields: dict[str, Any]) -> Any:
+    """Return a document, as tools that retrieve have them in their artifacts; fields of anything else stay a dict."""
+    is_document = fields.get("type") == "Document" and isinstance(fields.get("page_content"), str)
+    return Document(**fields) if is_document else fields
 
 
 def _from_fields(message: Message) -> BaseMessage:

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from enum import Enum
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
 import llama_index.core
@@ -29,38 +29,11 @@ from llama_index.core.base.llms.types import (
     VideoBlock,
 )
 from llama_index.core.bridge.pydantic import BaseModel
-from pydantic_core import to_jsonable_python
 
 from memlayer_core import Message, ToolCall
 from memlayer_core.errors import MessageTypeError, is_utf8
 from memlayer_core.integration import check, codec, frameworks, token_counter
 from memlayer_core.message import TASK, Block, Raw, Role
-
-# Writes objects in LlamaIndex's messages as JSON: as the dicts of LlamaIndex's own dumps.
-
-
-def write(value: object, place: str = "") -> codec.TaggedJson:
-    """Write a value as JSON; it never raises, whatever the value is.
-
-    Args:
-        value: Anything.
-        place: The value's place, a prefix of the places of parts that are left out.
-    """
-    return codec.write(value, dump=_dump, place=place)
-
-
-def _dump(value: Any) -> Any:
-    """Return Pydantic's JSON form of a value, as in LlamaIndex's own dump."""
-    match value:
-        case Enum():
-            return value.value
-        case BaseModel():
-            return value.model_dump(warnings=False)
-        case Iterator():
-            raise TypeError("reading it would use it up")
-        case _:
-            return to_jsonable_python(value, bytes_mode="base64")
-
 
 # Translates content blocks. Nothing here opens a file, a stream by its URL, or a connection.
 
@@ -75,12 +48,9 @@ _THINKING_FIELDS = ("num_tokens", "additional_information")
 """The fields of a thinking block other than its text."""
 
 
-def dump(block: BaseContentBlock) -> codec.TaggedJson:
-    """Return a block as LlamaIndex dumps it for JSON. Values that JSON does not have become tagged objects.
-
-    Streams are read to their end; paths and URLs do not change.
-    """
-    return write(_plain(block.model_dump(warnings=False)), f".blocks.{type(block).__name__}")
+def dump(block: BaseContentBlock) -> tuple[Any, list[str]]:
+    """Return a block as LlamaIndex dumps it for JSON, and what is left out. Streams are read to their end."""
+    return codec.write(_plain(block.model_dump(warnings=False)), f"blocks.{type(block).__name__}")
 
 
 def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
@@ -97,7 +67,7 @@ def to_core_blocks(fields: Mapping[str, Any]) -> Iterator[Block]:
             # A provider checks the signature in these fields: a shortened message must have it, too.
             rest = {name: fields[name] for name in _THINKING_FIELDS if fields.get(name)}
             thinking = {"type": "thinking", "thinking": str(fields.get("content") or "")}
-            yield thinking | ({"extras": write(rest).value} if rest else {})
+            yield thinking | ({"extras": codec.write(rest)[0]} if rest else {})
         case "citable" | "citation" as kind:
             content = fields.get("content") or fields.get("cited_content") or []
             inner = content if isinstance(content, list) else [content]
@@ -143,7 +113,7 @@ def arguments_of(value: object) -> str:
     """Return a tool call's arguments as JSON text; text stays as the model wrote it."""
     if isinstance(value, str):
         return value
-    return json.dumps(write(value if value is not None else {}).value, ensure_ascii=False)
+    return json.dumps(codec.write(value)[0] or {}, ensure_ascii=False)
 
 
 def identifier(value: object) -> str | None:
@@ -187,7 +157,7 @@ def _build_block(form: Mapping[str, Any]) -> Any:
     except ValueError:  # written by another version, or put into the block without validation
         block = kind.model_construct(**fields)
     if path is not None:
-        block.__dict__["path"] = path
+        block.__dict__["path"] = path if "://" in path else Path(path)
     return block
 
 
@@ -287,7 +257,7 @@ class Verbatim(ChatMessage):
 def to_core(message: ChatMessage) -> Message:
     """Return a message as the core stores it: the core's fields, and LlamaIndex's own dump.
 
-    Values that JSON does not have become tagged objects; an object that cannot be written is left out, with a warning.
+    An object that has no JSON form is left out, with a warning.
     A call without an id gets its place in the message as its id there (`"call-0"`).
 
     Raises:
@@ -300,18 +270,13 @@ def to_core(message: ChatMessage) -> Message:
         )
     dumps = [dump(block) for block in message.blocks]
     extras = _with_plain_calls(message.additional_kwargs)
-    kwargs = write(extras, ".additional_kwargs")
+    kwargs, lost = codec.write(extras, "additional_kwargs")
     message_role = MessageRole(message.role)
     role = _ROLES[message_role]
-    blocks = [codec.read(block.value) for block in dumps]
-    content = (part for fields in blocks for part in to_core_blocks(fields))
-    raw = {
-        "role": message_role.value,
-        "additional_kwargs": kwargs.value,
-        "blocks": [block.value for block in dumps],
-    }
-    lost = [place for part in (*dumps, kwargs) for place in part.losses]
-    if lost:
+    blocks = [block for block, _ in dumps if block is not None]
+    content = (part for fields in codec.read(blocks) for part in to_core_blocks(fields))
+    raw = {"role": message_role.value, "additional_kwargs": kwargs or {}, "blocks": blocks}
+    if lost := [*(one for _, some in dumps for one in some), *lost]:
         logger.warning("parts of a message cannot be stored and are left out: %s", ", ".join(lost))
     return Message(
         role,
@@ -392,7 +357,7 @@ def _fill(message: M, blocks: Sequence[ContentBlock], extras: Mapping[str, Any])
 
 async def _estimate(block: BaseContentBlock, *args: Any, **kwargs: Any) -> int:
     if getattr(block, "block_type", "") in _MEDIA:
-        return _ESTIMATE.message(Message("user", tuple(to_core_blocks(codec.read(dump(block).value)))))
+        return _ESTIMATE.message(Message("user", tuple(to_core_blocks(codec.read(dump(block)[0] or {})))))
     if isinstance(block, BaseRecursiveContentBlock):
         return sum([await _estimate(inner, *args, **kwargs) for inner in block.nested_blocks])
     return await block.aestimate_tokens(*args, **kwargs)

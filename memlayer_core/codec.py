@@ -1,8 +1,4 @@
-"""JSON, written and read without loss: as text, of values that JSON does not have, and of frozen dataclasses.
-
-JSON values are written unchanged. Any other value becomes an object with two keys: `$memlayer`, its type, and `value`.
-A user's own dict with that key is written as a list of pairs, so that no data of a user or a model can pass for such
-an object. A value that cannot be written is left out and reported, so that the rest of the message is stored.
+"""JSON of anything, JSON as text, and JSON of frozen dataclasses.
 
 `json_text` writes JSON for files and databases. Lone surrogates, which UTF-8 cannot hold, are escaped; a reader of JSON joins
 two of them that stand side by side and make a character. `parse_json` says what is wrong with a text, above all if it was cut off.
@@ -17,236 +13,118 @@ import json
 import math
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
-from functools import partial
-from operator import attrgetter
-from pathlib import Path, PurePath
+from collections.abc import Callable, Collection, Iterator, Mapping
+from datetime import datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
-from uuid import UUID
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from memlayer_core.errors import InvalidMessageError, MemlayerError, is_utf8, repr_of, short_repr
 
-# JSON, written and read without loss: as text, and of values that JSON does not have.
+# JSON of anything.
 
 TAG = "$memlayer"
-"""The key that marks a tagged value."""
+"""The key that marks bytes; and a dict that has this key itself, so that nobody's data can pass for bytes."""
 
 _DEEPEST = 100
 """Levels of nesting that are written; every reader and writer of JSON has a limit, mostly near 1000."""
 _MOST_BITS = 2000
 """Of a whole number in JSON: Python reads 640 digits whatever the interpreter's settings."""
 _LOST = object()
-"""Stands for a value that was left out, until its container is made."""
+"""Stands for what cannot be written, until its container is made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """An object as the name of its class, which the loader knows, and its fields."""
+def write(value: object, place: str = "value") -> tuple[Any, list[str]]:
+    """Return a value as JSON, from which `read` returns bytes as bytes; it never raises, whatever the value is.
 
-    name: str
-    fields: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TaggedJson:
-    """A value as JSON.
-
-    Attributes:
-        value: None, booleans, finite numbers, strings, lists and dicts with string keys.
-        has_tags: Whether it contains tagged values.
-        losses: Places and types of values that could not be written, such as `.artifact.page[] (io.BytesIO)`.
-    """
-
-    value: Any
-    has_tags: bool
-    losses: tuple[str, ...]
-
-
-_bytes_of = partial(b64decode, validate=True)
-# Types whose values are written as one value of JSON: how it is made, and how it is read.
-_LEAVES: dict[str, tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "bytes": ((bytes, bytearray, memoryview), lambda v: b64encode(v).decode(), _bytes_of),
-    "datetime": ((datetime,), datetime.isoformat, datetime.fromisoformat),
-    "date": ((date,), date.isoformat, date.fromisoformat),
-    "time": ((time,), time.isoformat, time.fromisoformat),
-    "timedelta": ((timedelta,), lambda v: [v.days, v.seconds, v.microseconds], lambda v: timedelta(*v)),
-    "decimal": ((Decimal,), str, Decimal),
-    "uuid": ((UUID,), str, UUID),
-    "path": ((PurePath,), str, Path),
-}
-_LOADERS: dict[str, Callable[[Any], Any]] = {
-    **{kind: load for kind, (_, _, load) in _LEAVES.items()},
-    "float": float,
-    "int": lambda digits: int(digits, 16),
-}
-_COLLECTIONS: dict[str, type[Iterable[Any]]] = {"tuple": tuple, "frozenset": frozenset, "set": set}
-
-
-def write(value: object, *, dump: Callable[[Any], Any], place: str = "") -> TaggedJson:
-    """Write a value as JSON; it never raises, whatever the value is.
-
-    An instance of a subclass of a known type is written as that type.
+    All else that JSON does not have, such as times, tuples, dataclasses and pydantic objects, gets pydantic's form for
+    good. What has none is missing from its dict, and None anywhere else.
 
     Args:
         value: Anything.
-        dump: Called for each value of an unknown type. It returns a simpler value to write instead, or an
-            `Instance`. If it raises, the value is left out.
-        place: The value's place, put in front of the places in `losses`.
+        place: The value's name, for the losses.
+
+    Returns:
+        The JSON; and the places and types of what it lacks, such as `artifact.page (io.BytesIO)`.
     """
-    writer = _Writer(dump)
-    written = writer.write(value, place)
-    return TaggedJson(written, writer.has_tags, tuple(dict.fromkeys(writer.losses)))
+    losses: list[str] = []
+
+    def write_part(part: Any, place: str, depth: int) -> Any:
+        try:
+            if part is None or type(part) is str:
+                return part
+            return _json_of(part, place, depth, write_part)
+        except Exception:  # noqa: BLE001  (a foreign object may raise anything, and the rest stays)
+            # Asked of `type` itself: a class may answer for itself, and raise.
+            name = type.__repr__(type(part)).removeprefix("<class '").removesuffix("'>")
+            losses.append(f"{place} ({name})")
+            return _LOST
+
+    return _or_none(write_part(value, place, 0)), losses
 
 
-def read(value: Any, *, load: Callable[[Instance], Any] = attrgetter("fields")) -> Any:
+def _json_of(  # noqa: PLR0911, PLR0912  (one case a kind)
+    part: Any, place: str, depth: int, write_part: Callable[[Any, str, int], Any]
+) -> Any:
+    if depth > _DEEPEST or isinstance(part, Iterator):
+        raise TypeError("it is too deep, or reading it would use it up")
+    match part:
+        case str():
+            return str.__str__(part)
+        case bool():
+            return bool(part)
+        case int():
+            return int(part) if part.bit_length() <= _MOST_BITS else hex(part)
+        case float():
+            return float(part) if math.isfinite(part) else repr(float(part))
+        case bytes() | bytearray() | memoryview():
+            return {TAG: "bytes", "value": b64encode(part).decode()}
+        case Mapping():
+            every = (
+                (str(key), write_part(one, f"{place}.{key!s:.40}", depth + 1)) for key, one in part.items()
+            )
+            fields = {key: one for key, one in every if one is not _LOST}
+            return {TAG: "dict", "value": fields} if TAG in fields else fields
+        case set() | frozenset():  # its order differs from process to process
+            return write_part(sorted(part, key=repr), place, depth)
+        case list() | tuple():
+            return [_or_none(write_part(one, f"{place}[]", depth + 1)) for one in part]
+        case BaseModel():
+            return write_part(part.model_dump(warnings=False), place, depth + 1)
+        case _:
+            return write_part(to_jsonable_python(part, bytes_mode="base64"), place, depth + 1)
+
+
+def _or_none(part: Any) -> Any:
+    return None if part is _LOST else part
+
+
+def read(value: Any, hook: Callable[[dict[str, Any]], Any] = dict) -> Any:
     """Return the value that was written, as a new object.
 
-    A value that was left out is missing from its dict, and None anywhere else.
-
     Args:
-        value: JSON.
-        load: Makes an object of the `Instance` that `dump` returned for it; by default a dict of its fields.
+        value: JSON that `write` made.
+        hook: Makes an object of each dict.
 
     Raises:
-        ValueError: Something in it was not written by `write`; other errors are possible then, too.
+        ValueError: Something in it was not written by `write`.
     """
-    return _read(value, load)
-
-
-class _Writer:
-    def __init__(self, dump: Callable[[Any], Any]) -> None:
-        self.has_tags = False
-        self.losses: list[str] = []
-        self._dump = dump
-        self._around: list[int] = []
-
-    def write(self, value: Any, place: str) -> Any:
-        """Return a value as JSON."""
-        before = len(self.losses)
-        self._around.append(id(value))
-        try:
-            return self._json_of(value, place)
-        except Exception:  # noqa: BLE001  (a foreign object may raise anything, and the message stays)
-            del self.losses[before:]
-            return self._drop(value, place)
-        finally:
-            self._around.pop()
-
-    def _json_of(self, value: Any, place: str) -> Any:
-        match value:
-            case None | bool():
-                return value
-            case str():
-                return str.__str__(value)
-            case int():
-                whole = int.__int__(value)
-                return whole if whole.bit_length() <= _MOST_BITS else self._tag("int", hex(whole))
-            case float():
-                number = float.__float__(value)
-                return number if math.isfinite(number) else self._tag("float", repr(number))
-            case _ if len(self._around) > _DEEPEST or id(value) in self._around[:-1]:
-                raise ValueError("too deep, or a circle")
-            case _:
-                return self._compound(value, place)
-
-    def _compound(self, value: Any, place: str) -> Any:
-        if isinstance(value, list):
-            return self._items(value, place)
-        if isinstance(value, Mapping):
-            return self._mapping(list(value.items()), place)
-        for kind, made in _COLLECTIONS.items():
-            if isinstance(value, made):
-                items = self._items(value, place)
-                # The order of a set differs from process to process. Sorted, equal sets are written as equal texts.
-                return self._tag(kind, items if made is tuple else sorted(items, key=json.dumps))
-        for kind, (types, dump, load) in _LEAVES.items():
-            if isinstance(value, types):
-                dumped = dump(value)
-                if type(value) in types or load(dumped) == value:
-                    return self._tag(kind, self.write(dumped, place))
-        simpler = self._dump(value)
-        if not isinstance(simpler, Instance):
-            return self.write(simpler, place)
-        fields = {name: self.write(inner, f"{place}.{name}") for name, inner in simpler.fields.items()}
-        return self._tag("object", {"class": simpler.name, "fields": fields})
-
-    def _items(self, values: Iterable[Any], place: str) -> list[Any]:
-        inside = f"{place}[]"
-        return [self.write(value, inside) for value in values]
-
-    def _mapping(self, pairs: list[tuple[Any, Any]], place: str) -> Any:
-        names = [str.__str__(key) for key, _ in pairs if issubclass(type(key), str)]
-        if len(names) == len(pairs) and TAG not in names:
-            named = zip(names, pairs, strict=True)
-            return {name: self.write(inner, f"{place}.{name:.40}") for name, (_, inner) in named}
-        written: list[list[Any]] = []
-        for given, inner in pairs:
-            key = self.write(given, place)
-            if _is_key(key):
-                written.append([key, self.write(inner, f"{place}.{key!s:.40}")])
-            else:
-                self._drop(given, place)
-        return self._tag("dict", written)
-
-    def _drop(self, value: Any, place: str) -> Any:
-        # Asked of `type` itself: a class may answer for itself, and raise.
-        name = type.__repr__(type(value)).removeprefix("<class '").removesuffix("'>")
-        self.losses.append(f"{place} ({name})")
-        return self._tag("lost", name)
-
-    def _tag(self, kind: str, value: Any) -> dict[str, Any]:
-        self.has_tags = True
-        return {TAG: kind, "value": value}
-
-
-def _read(value: Any, load: Callable[[Instance], Any], substitute: object = None) -> Any:
-    """Return a value that was written; `substitute` for one that was left out."""
-    if isinstance(value, list | tuple):
-        return [_read(item, load) for item in value]
-    return _read_mapping(value, load, substitute) if isinstance(value, Mapping) else value
-
-
-def _read_mapping(value: Mapping[Any, Any], load: Callable[[Instance], Any], substitute: object) -> Any:
     match value:
-        case {"$memlayer": str(kind), "value": inner} if kind in _LOADERS:
-            return _LOADERS[kind](_read(inner, load))
-        case {"$memlayer": str(kind), "value": list(items)} if kind in _COLLECTIONS:
-            return _collection(_COLLECTIONS[kind], _read(items, load))
-        case {"$memlayer": "dict", "value": list(pairs)}:
-            return _without_losses((_read(k, load, _LOST), _read(v, load, _LOST)) for k, v in pairs)
-        case {"$memlayer": "object", "value": {"class": str(name), "fields": Mapping() as fields}}:
-            return load(Instance(name, {field: _read(inner, load) for field, inner in fields.items()}))
-        case {"$memlayer": "lost", "value": _}:
-            return substitute
+        case {"$memlayer": "bytes", "value": str(text)}:
+            return b64decode(text, validate=True)
+        case {"$memlayer": "dict", "value": Mapping() as fields}:
+            return {key: read(inner, hook) for key, inner in fields.items()}
+        case Mapping():
+            return hook({key: read(inner, hook) for key, inner in value.items()})
+        case list() | tuple():
+            return [read(inner, hook) for inner in value]
         case _:
-            return _without_losses((key, _read(inner, load, _LOST)) for key, inner in value.items())
+            return value
 
 
-def _collection(collection: Callable[[Any], Any], members: Any) -> Any:
-    try:
-        return collection(members)
-    except TypeError:  # what came back in a set has no hash
-        return members
-
-
-def _without_losses(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, Any]:
-    return {key: inner for key, inner in pairs if key is not _LOST and inner is not _LOST}
-
-
-def _is_key(value: Any) -> bool:
-    """Return whether a written value reads back as something that can be a key."""
-    match value:
-        case {"$memlayer": "tuple" | "frozenset", "value": members}:
-            return all(map(_is_key, members))
-        case {"$memlayer": str(kind)}:
-            return kind in _LOADERS
-        case _:
-            return not isinstance(value, dict | list)
-
+# JSON as text.
 
 _begun = re.compile(r"(?:[tfn][a-z]{0,4}|-|[.eE][-+]?|\\(?:u[0-9a-fA-F]{0,4})?)?\s*").fullmatch
 """Matches the end of a text that was cut off inside a word, a number or an escape."""

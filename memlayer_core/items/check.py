@@ -8,7 +8,6 @@ Lists are compared as a whole.
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 import re
@@ -62,8 +61,8 @@ def folder_of(tenant_id: str, labels: object) -> Folder:
     return folder
 
 
-def value_to_tagged(value: object) -> dict[str, Any]:
-    """Return a value as JSON that it reads back equal from.
+def json_of(value: object) -> dict[str, Any]:
+    """Return an item's value as JSON; see `codec.write`.
 
     Raises:
         InvalidItemError: It is not a mapping, or holds something that cannot be written.
@@ -72,35 +71,28 @@ def value_to_tagged(value: object) -> dict[str, Any]:
         raise InvalidItemError(
             f"an item's value must be a mapping, got {repr_of(value)}", hint='For example `{"text": "…"}`.'
         )
-    made = write(dict(value), dump=_refuse, place="value")
-    if made.losses:
+    made, losses = write(dict(value))
+    if losses:
         raise InvalidItemError(
-            f"an item's value cannot be written as JSON: {', '.join(made.losses)[:200]}",
-            hint="Keep strings, numbers, booleans, None, lists, dicts, times and bytes.",
+            f"an item's value cannot be written as JSON: {', '.join(losses)[:200]}",
+            hint="Keep strings, numbers, booleans, None, bytes, lists and dicts.",
         )
-    tagged: dict[str, Any] = made.value
-    return tagged
+    return dict(made)
 
 
-def value_to_json(value: object, bytes_limit: int) -> str:
-    """Return a value as the text of that JSON.
+def text_of(value: Mapping[str, Any], bytes_limit: int) -> str:
+    """Return an item's JSON value as text.
 
     Raises:
-        InvalidItemError: It cannot be written, or is too large.
+        InvalidItemError: It is too large.
     """
-    text = json_text(value_to_tagged(value))
+    text = json_text(value)
     if len(text.encode()) > bytes_limit:
         raise InvalidItemError(
             f"an item of {len(text.encode()):,} bytes is larger than the limit of {bytes_limit:,}",
             hint="Keep large files elsewhere and a reference here.",
         )
     return text
-
-
-def value_from_json(text: str) -> dict[str, Any]:
-    """Return a new value that equals the written one."""
-    value: dict[str, Any] = read(json.loads(text))
-    return value
 
 
 def texts_of(value: Mapping[str, Any], texts: Iterable[object] | None) -> tuple[str, ...]:
@@ -204,10 +196,6 @@ def _matches(labels: Sequence[str], pattern: Pattern) -> bool:
         return False
     part = labels[:length] if pattern.end == "prefix" else labels[len(labels) - length :]
     return all(wanted in {"*", label} for wanted, label in zip(pattern.labels, part, strict=True))
-
-
-def _refuse(value: object) -> Any:
-    raise TypeError(f"{type(value).__name__} is not JSON")
 
 
 def by_words(words: Sequence[str], postings: Postings, texts: int) -> dict[int, float]:
@@ -315,15 +303,6 @@ def _values_at(value: object, path: str) -> Iterator[Any]:
                 yield from _values_at(inner, path[len(key) + 1 :])
 
 
-def _is_same(one: object, other: object) -> bool:
-    """Compare values as JSON does: a tuple is a list, and true is one."""
-    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
-    return one == other
-
-
 def _number_of(value: object) -> float | None:
     """Return a number, also one in a text; None for anything else."""
     if isinstance(value, str) and len(value) <= _NUMBER:
@@ -360,8 +339,8 @@ def _at(path: str, test: _Test) -> Condition:
 def _test(name: Any, bound: Any) -> _Test:
     """Return the test of an operator for the values of a field; one that is missing is None."""
     if name in {"$eq", "$ne"}:
-        value_to_tagged({"": bound})  # checks it
-        return lambda values: any(_is_same(one, bound) for one in values) == (name == "$eq")
+        wanted = read(json_of({"": bound}))[""]
+        return lambda values: any(one == wanted for one in values) == (name == "$eq")
     if name not in _COMPARISONS:
         problem = f"Unsupported operator: {repr_of(name)}"
         raise InvalidItemError(problem, hint="There are $eq, $ne, $gt, $gte, $lt and $lte.")

@@ -72,12 +72,12 @@ def put_of(rt: Runtime, tenant_id: str, op: model.PutItem) -> model.Put:
         InvalidItemError: It cannot be stored.
     """
     check.expiry(op.ttl, rt.now())  # checks it
-    value = check.value_to_json(op.value, rt.settings.message_bytes_limit)
-    most = rt.settings.indexed_characters
-    texts = tuple((text, index_terms(text[:most])) for text in check.texts_of(op.value, op.texts))
+    value = check.json_of(op.value)
+    text, most = check.text_of(value, rt.settings.message_bytes_limit), rt.settings.indexed_characters
+    texts = tuple((one, index_terms(one[:most])) for one in check.texts_of(op.value, op.texts))
     folder, key = check.folder_of(tenant_id, op.labels), check.key_of(op.key)
     times = with_offset(op.created_at), with_offset(op.updated_at, "updated_at")
-    return model.Put(folder, key, value, texts, op.ttl, *times)
+    return model.Put(folder, key, text, texts, op.ttl, *times)
 
 
 def _prepare(

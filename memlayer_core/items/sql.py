@@ -17,8 +17,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from memlayer_core.codec import json_text
-from memlayer_core.items.check import expiry, folder_of_user, is_within, passes, value_from_json
+from memlayer_core.codec import json_text, read
+from memlayer_core.items.check import expiry, folder_of_user, is_within, passes
 from memlayer_core.items.model import Item, ItemQuery, Put
 from memlayer_core.scope import Folder
 from memlayer_core.storage import statements, tables, texts as storage_texts
@@ -110,7 +110,7 @@ def _matching(connection: sa.Connection, query: Any, item_query: ItemQuery) -> I
     if conditions:
         query = query.add_columns(tables.items.c.value.label("asked"))
     for row in connection.execute(query.where(inside(item_query.folder), _live(item_query.live_at))):
-        if not conditions or passes(conditions, value_from_json(row.asked)):
+        if not conditions or passes(conditions, read(json.loads(row.asked))):
             yield row
 
 
@@ -147,7 +147,7 @@ def _item(row: Any) -> Item:
         number=row.number,
         labels=Folder.at(row.path).labels,
         key=row.key,
-        value=value_from_json(row.value),
+        value=read(json.loads(row.value)),
         created_at=statements.from_micros(row.created_at),
         updated_at=statements.from_micros(row.updated_at),
         ttl=None if row.ttl is None else timedelta(microseconds=row.ttl),
@@ -189,7 +189,7 @@ def declare(connection: sa.Connection, tenant_id: str, namespace: tuple[str, ...
 def folders_of(connection: sa.Connection, tenant_id: str, user_id: str) -> list[Folder]:
     """Return the folders of a user: one in each namespace that was declared."""
     rows = _PATTERNS.all(connection, declared_names(tenant_id))
-    return [folder_of_user(tenant_id, json.loads(row.value), user_id) for row in rows]
+    return [folder_of_user(tenant_id, read(json.loads(row.value)), user_id) for row in rows]
 
 
 def searched_folders(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -108,7 +107,7 @@ _NAMES = "recalled_memory|long_term_memory|conversation_summary|user_profile|sum
 _TAG = re.compile(rf"<(?=[{UNSEEN}/]*(?:{_NAMES}))", re.IGNORECASE)
 """Matches the beginning of a tag like ours, in any case, also with white space and invisible characters in it."""
 _ESCAPED = re.compile(rf"&lt;(?=[{UNSEEN}/]*(?:{_NAMES}))|\ufffd", re.IGNORECASE)
-_UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])|\$memlayer", re.IGNORECASE)
+_UNPRINTED = re.compile(r"\\u(?:0000|d[89a-f])", re.IGNORECASE)
 _SPACE = re.compile(r"\s+")
 
 
@@ -190,9 +189,6 @@ def _change_texts(value: JSON, change: Callable[[str], str]) -> JSON:
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        if value.get("$memlayer") == "str":
-            text = b64decode(value["value"]).decode("utf-8", "surrogatepass")
-            return value if change(text) == text else change(text)
         fields = {change(key): _change_texts(inner, change) for key, inner in value.items()}
         return value if fields == value else fields
     if isinstance(value, list | tuple):

@@ -39,7 +39,7 @@ from typing import Any, TypeVar, get_args
 from memlayer_core import errors
 from memlayer_core.codec import Codec, Form, json_text, moment_to_json, parse_json, read
 from memlayer_core.facts.model import Evidence, EvidenceKind, Record, memory_id, ordinal_of
-from memlayer_core.items.check import is_within, texts_of, value_to_tagged
+from memlayer_core.items.check import is_within, json_of, texts_of
 from memlayer_core.items.model import Item, PutItem
 from memlayer_core.message import Message, with_offset
 from memlayer_core.messages.check import check_messages, check_whole_number
@@ -303,7 +303,7 @@ _SAID = {"message": Codec(Message.to_json, Message.from_json)}
 _MESSAGE = Form(MessageLine, "message", errors.ImportStoppedError, codecs=_SAID, is_open=True)
 _END = Form(EndLine, "last line", errors.ImportStoppedError, is_open=True)
 _QUOTE = Form(Evidence, "evidence", errors.ImportStoppedError, is_open=True)
-_TTL, _VALUE = {"ttl": "ttl_seconds"}, {"value": Codec(value_to_tagged, read, "JSON that an export wrote")}
+_TTL, _VALUE = {"ttl": "ttl_seconds"}, {"value": Codec(json_of, read, "JSON that an export wrote")}
 _ITEM = Form(ItemLine, "item", errors.InvalidItemError, keys=_TTL, codecs=_VALUE, is_open=True)
 
 

@@ -70,7 +70,7 @@ class History(Door):
             id="a1",
             name="bot",
         ),
-        ToolMessage("cold", tool_call_id="c0", artifact={"rows": [1, 2], 1: b"\0"}, status="error"),
+        ToolMessage("cold", tool_call_id="c0", artifact={"rows": [1, 2], "raw": b"\0"}, status="error"),
         AIMessage("It is cold.", additional_kwargs={"mood": "calm"}),
     )
 

@@ -96,7 +96,7 @@ def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> No
 @pytest.mark.requirement("L02", "F18", "M23")
 def test_the_whole_transcript_survives_reopening_and_a_role_is_shown_what_is_shared_with_it(open_at) -> None:
     said = [message for turn in range(40) for message in (HumanMessage(f"{turn}?"), AIMessage(f"{turn}!"))]
-    said += [CALL, ToolMessage("x", tool_call_id="c0", artifact={1: b"\0"})]
+    said += [CALL, ToolMessage("x", tool_call_id="c0", artifact={"1": b"\0"})]
     memory = open_at()
     history_of(memory).add_messages(said)
     memory.chat(user_id="bob").remember("The parrot of the office is Grillparzer", allowed_roles=["staff"])

@@ -271,13 +271,14 @@ PUT = [
 ]
 
 
-@pytest.mark.parametrize("at", [NOON, NOON.isoformat()], ids=["our file", "their file"])
-def test_the_file_of_a_chat_store_is_imported_as_if_its_messages_were_put(session, tmp_path, at):
-    put, path = [ChatMessage("and in Riga?", additional_kwargs={"created_at": at}), *PUT], tmp_path / "s.json"
+@pytest.mark.parametrize("is_ours", [True, False], ids=["our file", "their file"])
+def test_the_file_of_a_chat_store_is_imported_as_if_its_messages_were_put(session, tmp_path, is_ours):
+    first = ChatMessage("and in Riga?", additional_kwargs={"created_at": NOON.isoformat()})
+    put, path = [first, *PUT], tmp_path / "s.json"
     memory, other = session.memory, session.model_copy(update={"user_id": "bob"})
     other.put_messages(put)
     MemlayerChatStore(memory, user_id="bob").persist(str(path))
-    if at is not NOON:
+    if not is_ours:
         path.write_text(json.dumps({"store": {"monday": [one.model_dump(mode="json") for one in put]}}))
     memory.import_from(path, user_id="ada")
     assert session.get_all() == put

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from memlayer_core import codec
+from memlayer_core.codec import json_text
 from memlayer_core.message import Block, Message, Raw, Role, ToolCall
 from memlayer_core.messages.check import said_at
 from memlayer_core.transfer.formats.lists import role_of, speaker_of
@@ -56,7 +56,7 @@ def _call(form: Mapping[str, Any]) -> ToolCall:
     """Read a call in LangChain's, LlamaIndex's or OpenAI's form."""
     function = form.get("function") or form
     arguments = function.get("args") or function.get("tool_kwargs") or function.get("arguments") or {}
-    text = arguments if isinstance(arguments, str) else codec.json_text(_tagged(arguments))
+    text = arguments if isinstance(arguments, str) else json_text(arguments)
     name = function.get("name") or function.get("tool_name") or "tool"
     return ToolCall(form.get("id") or form.get("tool_call_id") or "", name, text)
 
@@ -88,13 +88,8 @@ def langchain_message(form: Any) -> Message | str:
         tool_call_id=data.get("tool_call_id") or data.get("name") if role == "tool" else None,
         created_at=said_at(extras, answer),
         model_visible=extras.get(VISIBLE) is not False,
-        raw=Raw("langchain", "", {"type": kind, "data": _tagged(data)}),
+        raw=Raw("langchain", "", {"type": kind, "data": data}),
     )
-
-
-def _tagged(value: Any) -> Any:
-    """Return JSON in the form of a framework's own dump."""
-    return codec.write(value, dump=str).value
 
 
 def _constructed(form: Any) -> Any:
@@ -126,7 +121,7 @@ def llamaindex_message(form: Any) -> Message | str:
     others = [block for block in blocks if block.get("block_type") != "tool_call"]
     calls = [block for block in blocks if block.get("block_type") == "tool_call"]
     role = role_of(form["role"])
-    dump = {"additional_kwargs": _tagged(extras), "blocks": [_tagged(one) for one in blocks]}
+    dump = {"additional_kwargs": extras, "blocks": blocks}
     return Message(
         role,
         content_of(role, map(_content_block, others)),
@@ -141,8 +136,7 @@ def llamaindex_message(form: Any) -> Message | str:
 
 def _content_block(block: Mapping[str, Any]) -> dict[str, Any]:
     more = {name: value for name, value in block.items() if name != "block_type" and value is not None}
-    texts = {name: value if isinstance(value, str) else _tagged(value) for name, value in more.items()}
-    return {"type": block.get("block_type"), **texts}
+    return {"type": block.get("block_type"), **more}
 
 
 def chat_store(one: Mapping[str, Any]) -> Iterator[Conversation]:
@@ -150,5 +144,4 @@ def chat_store(one: Mapping[str, Any]) -> Iterator[Conversation]:
     held = one.get("chat_store") or one
     store = json.loads(held) if isinstance(held, str) else held
     for key, forms in store["store"].items():
-        said = codec.read(forms) if store.get("class_name") == "MemlayerChatStore" else forms
-        yield Conversation.of(map(llamaindex_message, said), session_id=key)
+        yield Conversation.of(map(llamaindex_message, forms), session_id=key)
