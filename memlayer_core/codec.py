@@ -65,7 +65,7 @@ def write(value: object, place: str = "value") -> tuple[Any, list[str]]:
     return _or_none(write_part(value, place, 0)), losses
 
 
-def _json_of(  # noqa: PLR0911, PLR0912  (one case a kind)
+def _json_of(  # noqa: PLR0911  (one case a kind)
     part: Any, place: str, depth: int, write_part: Callable[[Any, str, int], Any]
 ) -> Any:
     if depth > _DEEPEST or isinstance(part, Iterator):
@@ -74,7 +74,7 @@ def _json_of(  # noqa: PLR0911, PLR0912  (one case a kind)
         case str():
             return str.__str__(part)
         case bool():
-            return bool(part)
+            return part
         case int():
             return int(part) if part.bit_length() <= _MOST_BITS else hex(part)
         case float():
@@ -87,10 +87,10 @@ def _json_of(  # noqa: PLR0911, PLR0912  (one case a kind)
             )
             fields = {key: one for key, one in every if one is not _LOST}
             return {TAG: "dict", "value": fields} if TAG in fields else fields
-        case set() | frozenset():  # its order differs from process to process
-            return write_part(sorted(part, key=repr), place, depth)
-        case list() | tuple():
-            return [_or_none(write_part(one, f"{place}[]", depth + 1)) for one in part]
+        case list() | tuple() | set() | frozenset():
+            # The order of a set differs from process to process.
+            items = part if isinstance(part, list | tuple) else sorted(part, key=repr)
+            return [_or_none(write_part(one, f"{place}[]", depth + 1)) for one in items]
         case BaseModel():
             return write_part(part.model_dump(warnings=False), place, depth + 1)
         case _:
