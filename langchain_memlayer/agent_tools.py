@@ -13,7 +13,7 @@ from langchain_core.tools import BaseTool, ToolException
 from langchain_memlayer import needs
 from langchain_memlayer.history import MemlayerChatMessageHistory, build_tool, user_of
 from memlayer_core import Chat, Memory, RecallFilter, Scope
-from memlayer_core.errors import ConfigurationError, InvalidScopeError
+from memlayer_core.errors import ConfigurationError, InvalidScopeError, repr_of
 from memlayer_core.integration import fit, registry, roles_of
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
 
@@ -81,6 +81,11 @@ class RunScope:
         tenant, user = value_of(self.tenant_id), value_of(self.user_id)
         if self.user_id is None:
             user = _user(runtime)
+        elif not callable(self.user_id) and (named := _named(runtime)) not in {None, user}:
+            raise InvalidScopeError(
+                f"the run names user_id={repr_of(named)}, but the code sets user_id={user!r:.80}",
+                hint="Leave `user_id` out in one of the two places.",
+            )
         if self.user_id is None and user is None:
             scope = Scope.alone(session, tenant_id=tenant, agent_id=self.agent_id)
         else:
@@ -122,12 +127,17 @@ def is_task(runtime: Any) -> bool:
     return any(task.partition(":")[0] == _TOOLS for task in (*outer, *str(namespace).split("|")))
 
 
-def _user(runtime: Any) -> str | None:
+def _named(runtime: Any) -> Any:
+    """Return the user whom the context of a run names, or else its config."""
     context = runtime.context
     named = context.get("user_id") if isinstance(context, Mapping) else getattr(context, "user_id", None)
+    return _part(runtime, "configurable").get("user_id") if named is None else named
+
+
+def _user(runtime: Any) -> str | None:
     configurable, server = _part(runtime, "configurable"), getattr(runtime, "server_info", None)
     login = None if server is None else server.user
-    return user_of(configurable, named, configurable.get("user_id"), login=login)
+    return user_of(configurable, _named(runtime), configurable.get("user_id"), login=login)
 
 
 def _part(runtime: Any, name: Literal["configurable", "metadata"]) -> Mapping[str, Any]:

@@ -485,7 +485,7 @@ class _Call:
     removals: tuple[str, ...]
 
 
-class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
+class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Gives an agent a memory: older messages that are relevant to the question are recalled, and no message is lost.
 
     Before each call of the model, new messages of the thread are stored, even if the call then fails. The model gets
@@ -565,7 +565,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             registry.use_model(memory, model)
 
     @hook_config(can_jump_to=["end"])
-    def before_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run.
 
         What a refused run brought leaves the state, or the owner's next run would say it. Then `after_agent` raises.
@@ -578,7 +578,7 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             return refused
 
     @hook_config(can_jump_to=["end"])
-    async def abefore_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Apply to the memory what was removed or edited since the last run."""
         return await asyncio.to_thread(self.before_agent, state, runtime)
 
@@ -609,11 +609,11 @@ class MemlayerMiddleware(AgentMiddleware[MemlayerState, Any, Any]):
             response = await handler(call.request)
         return await threads.write(self._conclude, call, response)
 
-    def after_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
         return {"memlayer": self._thread(runtime, state).finish(state["messages"])}
 
-    async def aafter_agent(self, state: MemlayerState, runtime: Runtime[Any]) -> dict[str, Any] | None:
+    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Store messages after the model's last answer, such as a tool result that ends the run."""
         return await asyncio.to_thread(self.after_agent, state, runtime)
 

@@ -83,9 +83,10 @@ class MemoryComponent(BaseModel):
         """
         fields.pop("class_name", None)
         store_id = fields.pop("store_id", None)
+        # Checked here, since an error of pydantic has no hint.
+        ids = (fields.get("user_id"), fields.get("agent_id"), fields.get("tenant_id", "default"))
+        Scope.of_session("anything", **dict(zip(("user_id", "agent_id", "tenant_id"), ids, strict=True)))
         super().__init__(**fields)
-        ids = {"user_id": self.user_id, "tenant_id": self.tenant_id, "agent_id": self.agent_id}
-        Scope.of_session("anything", **ids)  # type: ignore[arg-type]  # checks the ids
         if memory is not None:
             registry.memory_of(memory)
         elif store_id is not None or self.path is not None:

@@ -55,6 +55,7 @@ class Conversation(ChatState):
     policy: fit.Policies | None
     insert_method: Literal["user", "system"] | None
     mode: Mode
+    is_task: bool
     _chat: Chat
     _drive = staticmethod(flows.drive)
 
@@ -177,10 +178,10 @@ class Conversation(ChatState):
         return [from_core(message) for message in self._chat.history()]
 
     def _store(self, messages: Sequence[ChatMessage], created_at: check.Times = None) -> None:
-        self._chat.add_messages(all_to_core(messages, created_at), verbatim=True)
+        self._chat.add_messages(all_to_core(messages, created_at, is_task=self.is_task), verbatim=True)
 
     def _synchronize(self, messages: Sequence[ChatMessage], created_at: check.Times) -> None:
-        self._chat.resync(all_to_core(messages, created_at), replace="all")
+        self._chat.resync(all_to_core(messages, created_at, is_task=self.is_task), replace="all")
 
     def _options(
         self, initial_token_count: int, token_limit: int | None, policy: fit.Policies | None
@@ -253,6 +254,8 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         mode: `"STATIC"`, the default: recall, and no `tools`. `"AGENT"`: tools, and no recall: `get` returns the session's own
             messages. `"BOTH"`: recall and tools. An agent takes them as `tools=session.tools`; a call of its model costs
             about 350 tokens more with them.
+        is_task: Whether an agent that a tool calls has this memory: a model wrote its questions, so that nothing in them is
+            learned, and no other session recalls them.
         path: The directory of the memory, if it has one.
     """
 
@@ -263,6 +266,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
     policy: SkipValidation[fit.Policies | None] = None
     insert_method: Literal["user", "system"] | None = None
     mode: Mode = "STATIC"
+    is_task: bool = False
     _chat: Chat = PrivateAttr()
 
     def __init__(self, memory: Memory | None = None, **fields: Any) -> None:

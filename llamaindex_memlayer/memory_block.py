@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence, Sized
+from itertools import takewhile
 from typing import Any
 
 from llama_index.core.base.llms.types import ChatMessage
@@ -15,7 +16,7 @@ from llama_index.core.utils import get_tokenizer
 from llamaindex_memlayer.component import MemoryComponent
 from llamaindex_memlayer.messages import all_to_core
 from memlayer_core import Chat, Memory, Message, Scope
-from memlayer_core.integration import recall_text, shorten_block
+from memlayer_core.integration import lists, recall_text, shorten_block
 from memlayer_core.message import SYSTEM_ROLES
 
 _SESSION = "session_id"  # the key that `Memory` adds to the messages that it passes to its blocks
@@ -77,9 +78,12 @@ class MemlayerMemoryBlock(MemoryComponent, BaseMemoryBlock[str]):
         session = session_id or self.session_id
         queue = await self.memory.runtime.threads.read(_translate, messages or [], session)
         chat = self._chat(session)
-        complete = queue[: max((at for at, one in enumerate(queue, 1) if one.role != "user"), default=0)]
-        if self.accept_short_term_memory:  # a message after the last answer may be only `Memory`'s query
-            await chat.aresync(_without_instructions(complete), replace="nothing")
+        if self.accept_short_term_memory:
+            said = _without_instructions(queue)
+            # What follows the last answer may be only `Memory`'s query.
+            pending = [*takewhile(lambda one: one.role == "user", reversed(said))]
+            threads = self.memory.runtime.threads
+            await threads.write(lists.hear, self.memory.runtime, chat.scope, said, len(pending))
         question = next(
             (one.text for one in reversed(queue) if one.role == "user" and one.text.strip()), None
         )

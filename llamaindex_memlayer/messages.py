@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Self, TypeVar, get_args
 
@@ -290,10 +289,13 @@ def to_core(message: ChatMessage) -> Message:
     )
 
 
-def all_to_core(messages: Sequence[ChatMessage], created_at: check.Times = None) -> list[Message]:
+def all_to_core(
+    messages: Sequence[ChatMessage], created_at: check.Times = None, *, is_task: bool = False
+) -> list[Message]:
     """Return messages as the core stores them, with their times.
 
-    A `CodeActAgent` puts the result of its code into the list as a message of the user. It is stored as part of a task.
+    A `CodeActAgent` puts the result of its code into the list as a message of the user. It is stored as part of a task, as
+    are all messages of the user if `is_task`.
 
     Raises:
         MessageTypeError: `messages` is not a list of messages.
@@ -304,8 +306,9 @@ def all_to_core(messages: Sequence[ChatMessage], created_at: check.Times = None)
             hint="Wrap a single message in a list, or use `put`.",
         )
     said = [to_core(message) for message in messages]
-    for at, (before, one) in enumerate(pairwise(said), 1):
-        if one.role == "user" and before.role == "assistant" and _CODE.search(before.text):
+    for at, one in enumerate(said):
+        ran_code = at > 0 and said[at - 1].role == "assistant" and _CODE.search(said[at - 1].text)
+        if one.role == "user" and (is_task or ran_code):
             said[at] = replace(one, metadata={**one.metadata, TASK: True})
     return list(check.dated(said, created_at))
 

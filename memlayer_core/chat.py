@@ -214,8 +214,8 @@ class Chat(Viewable):
             replace: Which messages of the session the list may replace. `"changes"`: those that differ from the list;
                 messages that are not in the list stay. `"all"`: also those behind the list's end, and all if the list has
                 nothing in common with the session; what it lacks at its front or in between stays, since it may be
-                trimmed. `"nothing"`: the list may begin anywhere and have gaps; from its first new message on, all
-                are added.
+                trimmed. `"nothing"`: a list that lies inside the session, with gaps or without, adds nothing. Of
+                another one, the beginning is known if the session ends with it, and the rest is added.
             erase: With `"all"`: the session becomes exactly the list, and no versions of what leaves are stored.
             replaceable: Returns whether `"changes"` or `"all"` may replace a message of the session; any, if left out.
                 For example, a list may have no messages of other speakers, which shall stay.
@@ -601,11 +601,11 @@ class UserMemory:
             MessageTypeError: One of them is not a message.
             InvalidMessageError: One of them cannot be stored; nothing was written.
         """
-        self.chat.resync(_spoken(messages), replace="nothing")
+        messages_flow.hear(self.chat.memory.runtime, self.chat.scope, _spoken(messages))
 
     async def arecord(self, messages: Iterable[Message]) -> None:
         """Do `record` without blocking the event loop."""
-        await self.chat.aresync(_spoken(messages), replace="nothing")
+        await self.chat.memory.runtime.threads.write(self.record, messages)
 
     def retrieve(self, message: Message | str) -> str:
         """Return what is known of the user and relevant to a message, as one text; empty if nothing is.

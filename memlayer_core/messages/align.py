@@ -431,6 +431,18 @@ def find_in_order(past: Sequence[T], incoming: Sequence[U], same: Callable[[T, U
     return places
 
 
+def find_at_end(past: Sequence[T], incoming: Sequence[T]) -> list[int]:
+    """Return the places in the past of a list's longest beginning with which the past ends, with any others in between."""
+    wanted = {*incoming}
+    if not past or past[-1] not in wanted:
+        return []
+    places = [place for place, item in enumerate(past) if item in wanted]
+    for length in range(min(len(places), len(incoming)), 0, -1):
+        if [past[place] for place in places[-length:]] == [*incoming[:length]]:
+            return places[-length:]
+    return []
+
+
 def is_instruction(message: Message) -> bool:
     """Return whether it is a system message that a model sees."""
     return message.role in SYSTEM_ROLES and message.model_visible

@@ -525,6 +525,15 @@ def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | N
     return target
 
 
+def hear(rt: Runtime, scope: Scope, messages: object, pending: int = 0) -> Receipt:
+    """Store what is new of a list that has the newest messages, but for its last ones, which are pending.
+
+    Its beginning is known if the session ends with it.
+    """
+    write = partial(writes.hear, may_be_part=False, pending=pending)
+    return _store(rt, scope, messages, write, is_list=True, may_be_empty=True)
+
+
 @traced("upsert_memory", "resync", lambda one, *_, **__: Outcome(one.stored + one.replaced, _counts(one)))
 def resync(
     rt: Runtime,
@@ -537,7 +546,7 @@ def resync(
 ) -> Receipt:
     """Make a session agree with a list."""
     _check_replace(replace, replaceable, erase)
-    write: Callable[..., Receipt] = writes.hear
+    write: Callable[..., Receipt] = partial(writes.hear, may_be_part=True)
     if erase:
         write = partial(writes.replace_list, erase=True)
     elif replace != "nothing":

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from memlayer_core.errors import UnknownMessageError
 from memlayer_core.message import SYSTEM_ROLES, Message, Receipt, StoredMessage
 from memlayer_core.messages import reads, splice as messages_splice
-from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_in_order
+from memlayer_core.messages.align import TELLING, Alignment, align, digest_of, find_at_end, find_in_order
 from memlayer_core.messages.model import STEP, Batch, Part, PreparedMessage, Session
 from memlayer_core.messages.splice import Splice, instructs
 from memlayer_core.scope import ALONE, Scope
@@ -662,36 +662,35 @@ def insert_into_list(connection: sa.Connection, batch: Batch, place: int | None)
     return splice.receipt
 
 
-def hear(connection: sa.Connection, batch: Batch) -> Receipt:
-    """Store the new messages of a list at the end; nothing is removed.
+def hear(connection: sa.Connection, batch: Batch, *, may_be_part: bool, pending: int = 0) -> Receipt:
+    """Store the new messages of a list at the end; nothing is removed. Its beginning is known if the session ends with it.
 
-    More than the session's end is read only if the list begins further back.
+    Args:
+        connection: In a transaction that writes.
+        batch: The list.
+        may_be_part: Whether a list that lies wholly inside the session adds nothing.
+        pending: How many messages at its end are not stored yet.
     """
     row = _lock(connection, batch)
     digests = [draft.digest for draft in batch.drafts]
-    first = _page_start(connection, row.number, _PAGE + 2 * len(digests))
-    past = _among(connection, row.number, digests, first)
-    if first and digests[0] not in [digest for digest, _ in past]:
-        past = _among(connection, row.number, digests, 0)
-    known = [past[place][1] for place in find_in_order([digest for digest, _ in past], digests)]
-    fresh = replace(batch, drafts=batch.drafts[len(known) :])
-    return append(connection, fresh, verbatim=True, repeats=known)
+    here = sa.select(messages.c.digest, messages.c.id).where(reads.inside(row.number))
+    here = here.where(messages.c.position >= sa.bindparam("first")).order_by(messages.c.position)
+    known: list[int] = []
+    for first in dict.fromkeys([_page_start(connection, row.number, _PAGE + 2 * len(digests)), 0]):
+        rows = connection.execute(here, {"first": first}).all()
+        past = [bytes(one.digest) for one in rows]
+        inside = find_in_order(past, digests) if may_be_part else []
+        known = inside if len(inside) == len(digests) else find_at_end(past, digests)
+        if known or not may_be_part:
+            break
+    fresh = replace(batch, drafts=batch.drafts[len(known) : len(digests) - pending])
+    return append(connection, fresh, verbatim=True, repeats=[rows[place].id for place in known])
 
 
 def _page_start(connection: sa.Connection, number: int, size: int) -> int:
     """Return the position from which on a session has `size` messages and one more; 0 if it has not so many."""
     newest = sa.select(messages.c.position).where(reads.inside(number)).order_by(messages.c.position.desc())
     return connection.scalar(newest.limit(1).offset(size)) or 0
-
-
-def _among(
-    connection: sa.Connection, number: int, incoming: Sequence[bytes], first: int
-) -> list[tuple[bytes, str]]:
-    """Return the messages of a list that a session has from a position on, in their order there: digests and ids."""
-    wanted = {*incoming}
-    here = sa.select(messages.c.digest, messages.c.id)
-    here = here.where(reads.inside(number), messages.c.position >= first).order_by(messages.c.position)
-    return [(bytes(row.digest), row.id) for row in connection.execute(here) if bytes(row.digest) in wanted]
 
 
 def replace_list(

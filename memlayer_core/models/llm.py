@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -326,29 +327,36 @@ def _calls_tools(model: Any) -> bool:
 def _llamaindex(
     model: Any, ways: _Ways, instructions: str, text: str, schema: type[BaseModel] | None
 ) -> Reply:
-    prompt = f"{instructions}\n\n{text}"
+    metadata = getattr(model, "metadata", None)
+    calls_tools = getattr(metadata, "is_function_calling_model", False)
+    is_chat = calls_tools or getattr(metadata, "is_chat_model", False)
+
+    def call(asked: Any) -> Any:
+        if not is_chat:
+            return _either(asked.complete, asked.acomplete, f"{instructions}\n\n{text}")
+        made = sys.modules["llama_index.core.base.llms.types"].ChatMessage  # the model's own module loads it
+        messages = [made(instructions, role="system"), made(text, role="user")]
+        return _either(asked.chat, asked.achat, messages)
 
     def held() -> Any:
-        return _complete(model.as_structured_llm(schema), prompt)
+        return call(model.as_structured_llm(schema))
 
-    free = partial(_complete, model, prompt)
-    is_held = schema is not None and getattr(
-        getattr(model, "metadata", None), "is_function_calling_model", False
+    answer = ways.ask(
+        [held, partial(call, model)] if schema is not None and calls_tools else [partial(call, model)]
     )
-    answer = ways.ask([held, free] if is_held else [free])
     usage = {**(answer.additional_kwargs or {}), **_raw_usage(answer.raw)}
     return Reply(
-        answer.text or "",
+        (answer.message.content if is_chat else answer.text) or "",
         usage.get("prompt_tokens", usage.get("input_tokens")),
         usage.get("completion_tokens", usage.get("output_tokens")),
     )
 
 
-def _complete(model: Any, prompt: str) -> Any:
+def _either(call: Callable[..., Any], acall: Callable[..., Any], asked: Any) -> Any:
     try:
-        return model.complete(prompt)
+        return call(asked)
     except NotImplementedError:  # some have the async half alone
-        return asyncio.run(model.acomplete(prompt))
+        return asyncio.run(acall(asked))
 
 
 def _raw_usage(raw: Any) -> dict[str, Any]:

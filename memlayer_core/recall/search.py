@@ -414,12 +414,14 @@ class Visible:
         first: Position of the first turn in the context, or in one of its summaries.
         messages: The messages in the context.
         keys: Keys of what the context has, which is not recalled.
+        beginnings: Texts that the context has in place of longer ones, by their keys: only the rest is recalled.
     """
 
     session: Session | None
     first: int
     messages: Sequence[Message]
     keys: Collection[int]
+    beginnings: Mapping[int, str] = field(default_factory=dict)
 
 
 def read_lines(
@@ -444,7 +446,7 @@ def read_lines(
     """
     messages, session = (visible.messages, visible.session) if visible is not None else ((), None)
     said = dict.fromkeys(terms.fold(one.text) for one in messages)
-    previews = [one.text for one in messages if ELLIPSIS in one.text]
+    beginnings = visible.beginnings if visible is not None else {}
     number = session.number if session is not None else 0
     lines: list[Line] = []
     seen: dict[object, Scope] = {}
@@ -466,7 +468,7 @@ def read_lines(
             if of_tool and is_of_another_session and not rt.settings.recall_tool_results:
                 continue  # it was true for one task, and is not a memory of a user
             said_then = message.role, message.text, message.created_at
-            skip = max((len(commonprefix([message.text, one])) for one in previews), default=0)  # noqa: RUF071
+            skip = len(commonprefix([message.text, beginnings.get(key, "")]))  # noqa: RUF071
             left = message.text[skip : rt.settings.indexed_characters].strip()
             if not left or seen.setdefault(said_then, stored.scope) != stored.scope:
                 continue  # nothing to quote, or of a fork

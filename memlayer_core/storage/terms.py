@@ -144,8 +144,12 @@ def terms(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=2048)  # a turn compares the texts of the turn before again
 def fold(text: str) -> str:
-    """Return the words of a text in their order, normalised, with single spaces: texts that say the same words are equal."""
-    return " ".join(_RUNS.findall(_plain(text)))
+    """Return the words of a text in their order, normalised, with single spaces: texts that say the same are equal.
+
+    A text that ends with a question mark asks, and says nothing of what the same words without it say.
+    """
+    plain = _plain(text).rstrip()
+    return " ".join(_RUNS.findall(plain)) + " ?" * plain.endswith(("?", "\u061f"))
 
 
 def index_terms(text: str, name: str | None = None, created_at: datetime | None = None) -> tuple[str, ...]:

@@ -327,7 +327,10 @@ def _choose(seen: Snapshot, result: SearchResult) -> _Selection:
     def selection(view: WindowView, budget: int, reserve: int) -> _Selection:
         first = view.first if view.summary_first is None else view.summary_first
         keys = view.keys | {one.key for one in seen.without}
-        visible = Visible(seen.begin.session, first, [part.message for part in view.window], keys)
+        beginnings = {key: part.message.text for part in view.window if part.is_shorter for key in part.keys}
+        asked = Message("user", result.question.own.text)  # the same question elsewhere says nothing
+        shown = [*(part.message for part in view.window), asked]
+        visible = Visible(seen.begin.session, first, shown, keys, beginnings)
         limit = rt.settings.recall_lines
         lines, line_limit = recall_search.choose(seen.connection, rt, result, visible, limit, result.excess)
         recall = _recalled(rt, seen.scope, lines[:line_limit], budget)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from promises import Line
 
-from memlayer_core import RecallFilter, errors
+from memlayer_core import RecallFilter, ToolCall, errors
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import offload_id
 
@@ -85,6 +85,15 @@ def test_no_model_reaches_another_user_or_session_by_naming_one(do, kit, memory,
             assert is_error
             assert kit.use(do, tool, id=offload_id(own.chat, 0), **named) == ("I grow pears.", False)
     assert [one.text for one in memory.records(user_id="bob")] == ["Bob's pear is blue."]
+
+
+def test_what_a_tool_found_is_quoted_by_no_later_search(do, kit, memory, session, tools) -> None:
+    for _ in range(2):
+        found, _ = kit.use(do, tools[RETRIEVE], keywords=["grow"])
+        session.chat.add("assistant", tool_calls=[ToolCall("c", RETRIEVE, "{}")])
+        session.chat.add("tool", found, name=RETRIEVE, tool_call_id="c")
+        memory.flush()
+        assert found.count("pears") == 1
 
 
 def test_they_are_made_of_a_memory_and_ids_or_of_a_conversation(do, kit, memory, session) -> None:

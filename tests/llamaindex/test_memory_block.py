@@ -144,6 +144,23 @@ async def test_it_keeps_what_the_queue_forgets_until_it_is_forgotten_itself(bloc
     assert await queue.aget() == [ASKED]
 
 
+@pytest.mark.requirement("F18")
+async def test_a_queue_that_begins_anew_loses_nothing_that_was_said_before_in_the_same_words(
+    block, memory, framework
+):
+    """A process that starts again has an empty queue, and people greet alike each day."""
+    days = [
+        [*talk("hi", "Hello!"), *talk("what is on my list?", f"task {day}"), *talk("thx", "Bye!")]
+        for day in range(3)
+    ]
+    for day in days:
+        queue = framework(block)
+        for message in day:
+            await queue.aput(message)
+            await queue.aget()
+    assert await kept(memory) == [message.content for day in days for message in day]
+
+
 async def test_it_stores_nothing_where_it_is_told_so_and_recalls_all_the_same(memory, framework):
     reads = MemlayerMemoryBlock(memory, user_id="ada", accept_short_term_memory=False)
     await said_earlier(memory, PETS[0].content)

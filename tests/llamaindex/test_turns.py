@@ -446,3 +446,12 @@ def test_a_question_is_embedded_once_alone_and_once_with_the_round_before():
     assert len(llm.told) == 4
     assert all("my pet is a parrot" in told[0].content for told in llm.told)
     assert embedding.asked == [first, second, f"{first} cold {second}"]
+
+
+def test_what_a_tool_asks_another_agent_is_a_task_and_no_other_session_recalls_it(memory):
+    asked = MemlayerMemory(memory, user_id="ada", session_id="sub", is_task=True)
+    asked.put_messages(talk("The user lives in Oslo. Find bees there.", "Bees are insects."))
+    memory.flush()
+    other = MemlayerMemory(memory, user_id="ada", session_id="main")
+    assert "Oslo" not in str(other.get("Where does the user live, in Oslo?"))
+    assert next(message.content for message in asked.get_all()).startswith("The user lives in Oslo.")

@@ -16,8 +16,8 @@ from hypothesis import given, strategies as st
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
-from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ToolCallBlock
-from scripted import Scripted, speaking
+from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from scripted import speaking
 from tuned import Tuned
 from waiting import wait_for
 
@@ -516,13 +516,6 @@ class ToolCaller(GenericFakeChatModel):
         return self
 
 
-class Wordy(Scripted):
-    """A chat model of LlamaIndex that calls no function, whatever it is told."""
-
-    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        return CompletionResponse(text=GOOD)
-
-
 BOAT = {"op": "add", "key": "boat", "value": "red", "quote": "a red boat", "messages": [1]}
 
 
@@ -538,9 +531,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     "LlamaIndex's, held to the schema": lambda: speaking(
         lambda _: ChatMessage(role="assistant", blocks=[IN_LLAMAINDEX])
     ),
-    "LlamaIndex's, asked in words": lambda: Wordy(
-        response_generator=lambda _, **__: ChatMessage("Sure!", role="assistant")
-    ),
+    "LlamaIndex's, asked in words": lambda: speaking(lambda _: ChatMessage(GOOD, role="assistant")),
 }
 
 

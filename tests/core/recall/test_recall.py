@@ -361,6 +361,23 @@ def test_of_a_very_long_query_its_beginning_and_its_end_are_read_and_no_more(mem
     assert time.thread_time() - began < 1.5  # it was five seconds for each of them
 
 
+@pytest.mark.requirement("F12")
+def test_a_line_is_whole_although_a_message_in_the_window_with_an_ellipsis_begins_alike(memory) -> None:
+    meat = "I don't eat meat, ever."
+    said(memory, meat)
+    chat = memory.chat(user_id="ada", session_id="today")
+    for text in ("I don't … well, first of all hello :)", "hello!", "Do I eat meat?"):
+        chat.add("assistant" if text == "hello!" else "user", text)
+    assert [piece.text for piece in recalled(chat.context())] == [meat]
+
+
+def test_who_asks_in_the_words_of_a_statement_is_shown_it_and_not_the_same_question(memory) -> None:
+    nuts = "My sister is allergic to peanuts."
+    said(memory, nuts, "is my sister allergic to peanuts?")
+    assert lines(memory, "my sister is allergic to peanuts?") == [nuts, "is my sister allergic to peanuts?"]
+    assert lines(memory, "Is my sister allergic to peanuts?") == [nuts]
+
+
 def test_a_result_of_a_tool_is_recalled_in_its_own_session_alone_unless_a_setting_says_so() -> None:
     result, asked = "the zebra stands in row seven", "Where does the zebra stand?"
     for everywhere in (False, True):
