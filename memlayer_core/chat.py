@@ -15,7 +15,7 @@ from memlayer_core.recall import search as recall_search
 from memlayer_core.recall.model import Hits, RecallFilter
 from memlayer_core.runtime import Threads, async_drive, async_read, async_write, drive, flow_of
 from memlayer_core.scope import Scope
-from memlayer_core.show import View, Viewable
+from memlayer_core.show import View, Viewable, table_of
 from memlayer_core.summaries import flow as summaries
 from memlayer_core.summaries.model import Summary
 from memlayer_core.transfer import flow as transfer_flow
@@ -564,8 +564,8 @@ class Chat(Viewable):
         return f"Chat(user_id={self.scope.user_id!r}, session_id={self.scope.session_id!r})"
 
     def _view(self) -> View:
-        last = messages_flow.session_view(self.memory.runtime.db, self.scope, 10)
-        return View(f"{self!r}: nothing said yet") if last is None else last
+        said = self.history(-10)
+        return table_of(said, f"{self!r}: the last messages") if said else View(f"{self!r}: nothing said yet")
 
 
 from memlayer_core import memory as memorys  # noqa: E402  (`memory` imports the class above)

@@ -21,6 +21,7 @@
     │   ├── EmbedderMismatchError          the store was built with another embedder
     │   ├── NewerSchemaError               the store was written by a newer memlayer
     │   └── OlderSchemaError               the store was written by an earlier memlayer; the hint says how to convert it
+    ├── RetryableError                     the same call may succeed later; a base of some below
     ├── StoreError                         the journal or the index
     │   ├── StoreUnavailableError          unreachable, locked or read-only; often temporary
     │   │   └── StoreFullError                 its disk is full
@@ -135,14 +136,18 @@ class OlderSchemaError(ConfigurationError):
     """An earlier version of memlayer wrote the store. The hint names the commands that convert it."""
 
 
+class RetryableError(MemlayerError):
+    """The same call may succeed later."""
+
+    retryable = True
+
+
 class StoreError(MemlayerError):
     """The journal or the index failed."""
 
 
-class StoreUnavailableError(StoreError):
+class StoreUnavailableError(RetryableError, StoreError):
     """The store is unreachable, locked for too long, or read-only."""
-
-    retryable = True
 
 
 class StoreFullError(StoreUnavailableError):
@@ -157,54 +162,40 @@ class JournalCorruptError(StoreError):
     """The journal's pages are damaged, or the file is not a journal at all."""
 
 
-class IndexUnavailableError(StoreError):
+class IndexUnavailableError(RetryableError, StoreError):
     """Chroma cannot be reached. Recall works with the journal alone."""
-
-    retryable = True
 
 
 class IndexCorruptError(StoreError):
     """Chroma's files are damaged. They can be built again from the journal."""
 
 
-class EmbedderError(MemlayerError):
+class EmbedderError(RetryableError):
     """An embedder raised, took too long, or returned something that is not a vector."""
 
-    retryable = True
 
-
-class RerankerError(MemlayerError):
+class RerankerError(RetryableError):
     """A reranker raised, did not answer in time, or returned no scores. The order of the hits stays as it was."""
 
-    retryable = True
 
-
-class LongTermMemoryError(MemlayerError):
+class LongTermMemoryError(RetryableError):
     """A long-term memory that stands in for memlayer's raised, did not answer in time, or returned no text."""
 
-    retryable = True
 
-
-class ModelError(MemlayerError):
+class ModelError(RetryableError):
     """A language model did not answer: it is not reachable, is overloaded, or refused the call."""
-
-    retryable = True
 
 
 class ModelContextError(ModelError):
     """A prompt is longer than the model can read, or its answer longer than the model may write."""
 
 
-class RedactorError(MemlayerError):
+class RedactorError(RetryableError):
     """Your redactor raised, or returned something that is not text. What it should have redacted was not written."""
 
-    retryable = True
 
-
-class FlushTimeoutError(MemlayerError, TimeoutError):
+class FlushTimeoutError(RetryableError, TimeoutError):
     """Background jobs were not finished within the timeout. They go on."""
-
-    retryable = True
 
 
 def repr_of(value: object, longest: int = 80) -> str:

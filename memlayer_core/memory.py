@@ -6,12 +6,14 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Annotated, Any, Self, TypeAlias, Unpack
 
+import sqlalchemy as sa
 from pydantic import InstanceOf
 
 from memlayer_core import worker
@@ -422,15 +424,18 @@ class Memory(Viewable):
         return cls(partial(Resources, place=Place(), **made))
 
     @staticmethod
-    def is_at(path: str | os.PathLike[str]) -> bool:
-        """Return whether a directory contains a memory's journal. Nothing is opened or created.
+    def is_at(path: str | os.PathLike[str] | None = None, *, database_url: str | None = None) -> bool:
+        """Return whether a directory, or a PostgreSQL database, contains a memory's journal. Nothing is created.
 
         Raises:
             StoreUnavailableError: This process may not look.
         """
-        from memlayer_core.storage.sqlite import has_journal
+        from memlayer_core.storage import database, sqlite, tables
 
-        return has_journal(Path(path).expanduser())
+        if database_url is None:
+            return sqlite.has_journal(Path("memory" if path is None else path).expanduser())
+        with closing(database.open_database(database_url, Settings())) as db:
+            return db.read(lambda connection: sa.inspect(connection).has_table(tables.meta.name))
 
     def chat(
         self,

@@ -374,11 +374,9 @@ class LongTermService(Protocol):
 
     def retrieve(self, scope: Scope, message: Message) -> Asking[str]:
         """Return what is relevant to a message."""
-        ...
 
     def record(self, scope: Scope, messages: Sequence[Message]) -> None:
         """Record messages."""
-        ...
 
 
 class VectorIndex(Protocol):
@@ -391,37 +389,29 @@ class VectorIndex(Protocol):
 
     def acquire(self) -> bool:
         """Acquire it; False while another process has it."""
-        ...
 
     def still_there(self) -> bool:
         """Return whether its files are those that were opened."""
-        ...
 
     def batches(self, shards: Collection[int], made_for: tuple[str, int]) -> dict[int, str]:
         """Return the last batch of each collection that exists, is whole, and was made for an embedder."""
-        ...
 
     def sizes(self, shards: Collection[int]) -> dict[int, int]:
         """Return how many vectors some collections have."""
-        ...
 
     def write(self, batch: Batch) -> None:
         """Give a collection a batch."""
-        ...
 
     def nearest(
         self, shard: int, bucket: str | None, vector: FloatVector, limit: int, names: Sequence[str]
     ) -> list[Neighbour] | None:
         """Return the nearest texts of a bucket, or of a whole collection; None unless it got one of some batches last."""
-        ...
 
     def erase(self, shards: Collection[int]) -> None:
         """Empty collections in any state, and erase all deleted vectors from the disk."""
-        ...
 
     def close(self) -> None:
         """Release it."""
-        ...
 
 
 @dataclass(frozen=True)

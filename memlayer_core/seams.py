@@ -39,7 +39,6 @@ class Policy(Protocol):
 
     def allows(self, portion: Portion) -> bool:
         """Return whether a window may be so large. If it may, every smaller window must be allowed, too."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,6 @@ class Embedder(Protocol):
     @property
     def identity(self) -> str:
         """Name of the model, the same in every process."""
-        ...
 
     def embed(self, texts: Sequence[str]) -> list[FloatVector]:
         """Return a vector for each text, in the background: unit length, float32, shape (dimension,), the same dimension for all.
@@ -224,15 +222,12 @@ class Embedder(Protocol):
         Raises:
             EmbedderError: The model failed, or returned something that is not a vector.
         """
-        ...
 
     def embed_query(self, text: str) -> FloatVector:
         """Return the vector of a question. Some models embed questions in another way than texts."""
-        ...
 
     async def aembed_query(self, text: str) -> FloatVector:
         """Do the same without blocking the event loop."""
-        ...
 
 
 class LanguageModel(Protocol):
@@ -241,7 +236,6 @@ class LanguageModel(Protocol):
     @property
     def name(self) -> str:
         """The model's name in summaries, errors and `memory.admin.costs`."""
-        ...
 
     def ask(self, instructions: str, text: str, schema: type[BaseModel] | None = None) -> Reply:
         """Send a prompt to the model, and wait for the answer.
@@ -255,7 +249,6 @@ class LanguageModel(Protocol):
             ModelContextError: The prompt is longer than the model can read.
             ModelError: It did not answer.
         """
-        ...
 
 
 class TokenCounter(Protocol):
@@ -268,15 +261,12 @@ class TokenCounter(Protocol):
     @property
     def name(self) -> str:
         """Name of the counter. It is stored with each count."""
-        ...
 
     def text(self, text: str) -> int:
         """Return the number of tokens of a text."""
-        ...
 
     def message(self, message: Message) -> int:
         """Return the number of tokens of a message: text, name, tool calls, media and overhead."""
-        ...
 
 
 class Redactor(Protocol):
@@ -294,7 +284,6 @@ class Redactor(Protocol):
         If it raises, nothing that it should have redacted is written or shown, and `memory.admin.status` names the
         problem.
         """
-        ...
 
 
 class LongTermMemory(Protocol):
@@ -311,11 +300,9 @@ class LongTermMemory(Protocol):
         It is called in the background after the answer is stored, and again if it raises: record a message of the same id
         once.
         """
-        ...
 
     def retrieve(self, message: Message, /) -> Awaitable[str] | str:
         """Return what is relevant to a message, one thing a line; empty if nothing is."""
-        ...
 
 
 class MessageList(NamedTuple):
@@ -341,7 +328,6 @@ class MessageStore(Protocol):
 
     def get_messages(self, session_id: str) -> MessageList:
         """Return a session's messages and their version; `MessageList()` if there is no such session."""
-        ...
 
     def update_messages(self, session_id: str, messages: Sequence[Message], version: str | None) -> bool:
         """Replace a session's messages in one step, if the session still has this version.
@@ -355,8 +341,6 @@ class MessageStore(Protocol):
         Returns:
             Whether they were replaced; False if the session has another version by now.
         """
-        ...
 
     def delete_messages(self, session_id: str) -> None:
         """Delete a session's messages. A missing session is ignored."""
-        ...

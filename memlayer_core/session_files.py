@@ -37,11 +37,9 @@ class Component(Protocol):
 
     def save_state(self) -> Mapping[str, JSON]:
         """Return its state as JSON."""
-        ...
 
     def load_state(self, state: JSON, /) -> object:
         """Replace its state by this one."""
-        ...
 
 
 class JsonSession:

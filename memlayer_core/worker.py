@@ -87,7 +87,8 @@ def _timeout_error(
     left = f"{backlog.queued:,} job(s) are left{waits}" if backlog.queued else "work is left"
     return errors.FlushTimeoutError(
         f"{left} {when}{cause}",
-        hint="The work goes on in the background. `memory.admin.status()` shows its problems.",
+        hint="The work goes on as long as a process has the memory open, and in the next one. `memory.admin.status()` shows its "
+        "problems.",
     )
 
 
@@ -112,10 +113,8 @@ def _progress() -> Iterator[Callable[[int], None]]:
 # Erases deleted content.
 
 
-class ErasureDelayError(errors.MemlayerError):
+class ErasureDelayError(errors.RetryableError):
     """An erasure cannot be finished yet, because a reader holds the journal's log."""
-
-    retryable = True
 
 
 def erase(rt: Runtime, jobs: Sequence[Job]) -> None:
@@ -198,8 +197,8 @@ def maintain(rt: Runtime, now: datetime | None = None) -> StoreMaintained:
 def enqueue_daily(rt: Runtime) -> None:
     """Queue a job of kind `"maintain"` if a day is over. All processes together queue one."""
     now = rt.now()
-    if rt.db.read(storage_jobs.is_day_over, "maintain", now):
-        rt.db.write(storage_jobs.enqueue_daily, "maintain", now)
+    if rt.db.read(storage_jobs.is_day_over, now):
+        rt.db.write(storage_jobs.enqueue_daily, now)
 
 
 def _page_by_page(rt: Runtime, delete: Callable[..., int], *which: object) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 import weakref
@@ -18,6 +19,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from uuid import UUID
+
+from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from memlayer_core.errors import ConfigurationError, IndexCorruptError, IndexUnavailableError, MemlayerError
 from memlayer_core.seams import FloatVector, Neighbour
@@ -384,33 +387,23 @@ def server_url(url: str) -> str:
         ConfigurationError: It is not such a URL.
     """
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        beside = parts.username or parts.password or parts.query or parts.fragment
-        is_usable = parts.scheme in ("http", "https") and host and not beside
-    except (ValueError, TypeError, AttributeError):
-        is_usable = False
-    if not is_usable:
+        parts = TypeAdapter(HttpUrl).validate_python(url)
+    except ValidationError:
+        parts = None
+    if parts is None or parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigurationError(
             "the Chroma server's URL cannot be used",
             hint=f"Write http://host:port or https://host:port, a path at most behind it. {_CREDENTIALS}",
         )
-    host = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{host}" + (f":{port}" if port else "") + parts.path.rstrip("/")
+    return str(parts).rstrip("/")
 
 
 # Loads Chroma, and translates its errors into memlayer's.
 
-_PASSING = (
-    "database is locked",
-    "database table is locked",
-    "disk is full",
-    "disk i/o error",
-    "no space left",
-    "permission denied",
-    "readonly database",
-    "too many open files",
-    "unable to open database",
+_PASSING = re.compile(
+    "database (table )?is locked|disk is full|disk i/o error|no space left|permission denied|readonly database"
+    "|too many open files|unable to open database",
+    re.IGNORECASE,
 )
 
 
@@ -474,7 +467,7 @@ def _translation(problem: BaseException, action: str) -> MemlayerError:
     from chromadb import errors
 
     kind: type[MemlayerError] = IndexUnavailableError
-    if any(phrase in str(problem).lower() for phrase in _PASSING):
+    if _PASSING.search(str(problem)):
         hint = "Free the disk, the file or the descriptors that it names; memlayer tries again."
     elif isinstance(problem, errors.ChromaAuthError | errors.AuthorizationError):
         hint = _CREDENTIALS

@@ -148,7 +148,7 @@ def _commit(connection: Connection, rt: Runtime, batch: _Batch) -> list[facts_mo
     for said in batch.statements:
         if said.quote is None or said.quote[0] not in there:
             continue
-        decision, record = writes.remember(connection, replace(said, model=model), now, rt.shards)
+        decision, record = writes.remember(connection, replace(said, model=model), now)
         if record is None:
             refusals.append(decision.reason)
             continue

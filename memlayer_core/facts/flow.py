@@ -49,7 +49,7 @@ def remember(rt: Runtime, scope: Scope, text: str, fields: Mapping[str, Any]) ->
         text = own.strip()
     said = prepare_record(rt, check.new_record(scope, text, fields, now))
     statement = facts_model.Claim(record=said, narrows=check.names_access(fields))
-    decision, record = rt.db.write(writes.remember, statement, now, rt.shards)
+    decision, record = rt.db.write(writes.remember, statement, now)
     if record is None:
         raise InvalidRecordError(
             f"nothing was stored of `{said.key}`: {decision.reason}",
@@ -100,7 +100,7 @@ def revise(
         return replace(ready, version=existing.version + 1)  # the redactor alone changes it
 
     now = rt.now()
-    record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, rt.shards, quote)
+    record = rt.db.write(writes.revise, scope.reach(), record_id, others, change, now, quote)
     if record.updated_at == now:
         announce(rt, record)
     return record
@@ -412,7 +412,7 @@ def _store(
     def enter(connection: Connection) -> facts_model.Record:
         if not writes.unchanged(connection, [message], unread=False):
             raise facts_model.RefusedError("the message was changed meanwhile")
-        decision, made = writes.remember(connection, statement, rt.now(), rt.shards)
+        decision, made = writes.remember(connection, statement, rt.now())
         if made is None:
             raise facts_model.RefusedError(decision.reason)
         return made

@@ -52,7 +52,6 @@ def revise(
     others: Sequence[str],
     change: Callable[[Record, Sequence[Record]], Record],
     now: datetime,
-    shards: int,
     quote: tuple[int, int, int] | None = None,
 ) -> Record:
     """Replace a record, and others that are merged into it, by the result of `change`.
@@ -64,7 +63,7 @@ def revise(
         UnknownRecordError: One of them is not in force, or not the user's.
         InvalidRecordError: Another record has the same words.
     """
-    hold(connection, reach, shards)
+    hold(connection, reach)
     rows = [_find(connection, reach, one) for one in (record_id, *others)]
     stored, *taken = map(reads.record_of, rows)
     changed, ordinals = change(stored, taken), [row.ordinal for row in rows]
@@ -77,7 +76,7 @@ def revise(
             f"the record {memory_id(same.user_id, same.ordinal)!r} says the same",
             hint="Merge them: `chat.revise(…, merge=[…])`, or forget one of them.",
         )
-    record = add_version(connection, changed, ordinals[0], now, shards)
+    record = add_version(connection, changed, ordinals[0], now)
     if taken or _says(stored) != _says(record):
         reads.release_evidence(connection, rows)
         merged = records.c.namespace == reach.namespace, records.c.ordinal.in_(ordinals[1:])
@@ -118,7 +117,7 @@ def delete_records(connection: sa.Connection, rows: Sequence[Any], now: datetime
     return len({(row.namespace, row.ordinal) for row in rows})
 
 
-def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime, shards: int) -> int | None:
+def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetime) -> int | None:
     """Store a record that comes from elsewhere, the oldest version first. Returns its number; None: nothing was stored.
 
     Nothing is stored if its words are in force here, or if it is here already, in the same or a later version.
@@ -126,7 +125,7 @@ def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetim
     """
     newest = versions[-1]
     owner, ordinal = newest.owner, ordinal_of(newest.memory_id)[1]
-    hold(connection, owner, shards)
+    hold(connection, owner)
     if reads.was_forgotten(connection, owner, ordinal, to_micros(newest.created_at)):
         return None
     coming = {one.version: check.digest(one) for one in versions}
@@ -151,7 +150,7 @@ def _restore(connection: sa.Connection, versions: Sequence[Record], now: datetim
             for one in versions
         ]
     for one in versions:
-        add_version(connection, one, ordinal, now, shards)
+        add_version(connection, one, ordinal, now)
     return ordinal
 
 
@@ -164,14 +163,14 @@ def note_recall(connection: sa.Connection, keys: Sequence[int], now: datetime) -
         _set(connection, records, records.c.number.in_(some), last < at, **noted)
 
 
-def hold(connection: sa.Connection, owner: Scope, shards: int) -> None:
+def hold(connection: sa.Connection, owner: Scope) -> None:
     """Lock a user's records and the tenant's shared ones until the transaction ends. The user's row is created if needed.
 
     Both are locked in the order of their names, as in every write.
     """
     for name in _names_of(owner):
         if name == owner.namespace:
-            texts.hold_owner(connection, owner, shards)
+            texts.hold_owner(connection, owner)
         else:
             texts.lock_owners(connection, [name])
 
@@ -181,9 +180,9 @@ def _names_of(owner: Scope) -> list[str]:
     return sorted([owner.namespace, owner.commons.namespace])
 
 
-def note_numbers(connection: sa.Connection, owner: Scope, shards: int, ordinal: int) -> None:
+def note_numbers(connection: sa.Connection, owner: Scope, ordinal: int) -> None:
     """Let no new record of a user get this number, or a lower one."""
-    texts.hold_owner(connection, owner, shards)
+    texts.hold_owner(connection, owner)
     count(connection, owner, ordinal)
 
 
@@ -199,13 +198,7 @@ def count(connection: sa.Connection, owner: Scope, ordinal: int = 0) -> int:
 
 
 def add_version(
-    connection: sa.Connection,
-    record: Record,
-    ordinal: int,
-    now: datetime,
-    shards: int,
-    *,
-    is_filed: bool = True,
+    connection: sa.Connection, record: Record, ordinal: int, now: datetime, *, is_filed: bool = True
 ) -> Record:
     """Write a version of a record, and index it if it is in force, not archived by an import, and `is_filed`."""
     (number,) = statements.take_keys(connection, 1)
@@ -214,7 +207,7 @@ def add_version(
     connection.execute(sa.insert(records).values({**reads.columns_of(record), **numbers, **recalls}))
     if record.replaced_by is None and is_filed:
         if record.access_control.is_shared:
-            texts.hold_owner(connection, record.owner.commons, shards)
+            texts.hold_owner(connection, record.owner.commons)
         _file(connection, number, record, now)
     return replace(record, memory_id=memory_id(record.user_id, ordinal))
 
@@ -296,9 +289,7 @@ def ever_said(connection: sa.Connection, owner: Scope, digest: bytes) -> bool:
 # Facts: carries out the decision about a statement.
 
 
-def remember(
-    connection: sa.Connection, statement: Claim, now: datetime, shards: int
-) -> tuple[Decision, Record | None]:
+def remember(connection: sa.Connection, statement: Claim, now: datetime) -> tuple[Decision, Record | None]:
     """Decide what a statement does to the records in force, and do it. Returns the decision, and the record.
 
     If a record in force has the same words, it is confirmed. Otherwise the record is a new one; a fact may also confirm,
@@ -309,10 +300,9 @@ def remember(
         connection: In a transaction that writes. The messages that the statement quotes are locked.
         statement: The statement.
         now: The present.
-        shards: Number of collections that users are spread over.
     """
     record, owner = statement.record, statement.record.owner
-    hold(connection, owner, shards)
+    hold(connection, owner)
     same = _said_before(connection, record, now)
     decision, old = Decision("add", "it is new"), list[Any]()
     if record.key is not None or statement.quote is not None:  # only then may others be about the same
@@ -324,7 +314,7 @@ def remember(
             return decision, None
         case "confirm":
             _close(connection, old[1:], old[0].ordinal, decision.until, record.first_observed, now)
-            return decision, _confirm(connection, old[0], statement, now, shards)
+            return decision, _confirm(connection, old[0], statement, now)
         case "end":
             for row in old:
                 never = _close(connection, [row], row.ordinal, decision.until, record.first_observed, now)
@@ -334,7 +324,7 @@ def remember(
     ordinal = count(connection, owner)
     if decision.kind != "conflict":
         record = _find_time(connection, statement, decision, old, ordinal, now)
-    made = add_version(connection, record, ordinal, now, shards, is_filed=statement.quote is None)
+    made = add_version(connection, record, ordinal, now, is_filed=statement.quote is None)
     reads.add_evidence(connection, owner, ordinal, statement, "said")
     return decision, made
 
@@ -430,7 +420,7 @@ def _make_room(
     return after, until
 
 
-def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime, shards: int) -> Record:
+def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetime) -> Record:
     """Store that a record was said again; nothing if it rests on these words already."""
     known, said = reads.record_of(row), statement.quote
     if said is not None and reads.rests_on(connection, row.namespace, row.ordinal, said[0]):
@@ -439,7 +429,7 @@ def _confirm(connection: sa.Connection, row: Any, statement: Claim, now: datetim
     narrowed = check.narrow_access(record, statement.record.access_control) if statement.narrows else record
     if narrowed != record:
         supersede(connection, [row], row.ordinal, now)
-        return add_version(connection, narrowed, row.ordinal, now, shards)
+        return add_version(connection, narrowed, row.ordinal, now)
     _rewrite(connection, row, record)
     reads.add_evidence(connection, statement.record.owner, row.ordinal, statement, "confirmed")
     if said is None and not texts.existing_keys(connection, [row.number]):
@@ -570,18 +560,14 @@ def _says(record: Record) -> tuple[object, ...]:
 
 
 def restore(
-    connection: sa.Connection,
-    versions: Sequence[Record],
-    quotes: Sequence[model.Evidence],
-    now: datetime,
-    shards: int,
+    connection: sa.Connection, versions: Sequence[Record], quotes: Sequence[model.Evidence], now: datetime
 ) -> tuple[bool, int | None]:
     """Store a record that comes from elsewhere next to the facts in force here, with its evidence.
 
     Returns whether anything was stored, and the number of the record with these words; None: there is none.
     """
     newest = versions[-1]
-    stored = _restore(connection, versions, now, shards)
+    stored = _restore(connection, versions, now)
     row = same_words(connection, check.digest(newest))
     if stored is not None:
         reads.restore_evidence(connection, newest.owner, stored, quotes)

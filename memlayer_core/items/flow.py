@@ -51,7 +51,7 @@ def batch(
     if lasting:
         rt.db.write(sql.refresh, sorted(lasting), now)
     if changes:
-        rt.db.write(sql.change, list(changes.values()), now, rt.shards)
+        rt.db.write(sql.change, list(changes.values()), now)
         rt.wake()
     return answers
 

@@ -227,12 +227,12 @@ def declared_names(tenant_id: str) -> Mapping[str, str]:
 # Writing items in SQL. Each function runs in its caller's transaction.
 
 
-def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, shards: int) -> None:
+def change(connection: sa.Connection, changes: Sequence[Put], now: datetime) -> None:
     """Write and delete items, in the order of their folders' names."""
     kept = {put.folder for put in changes if put.value is not None}
     for folder in sorted({one.folder for one in changes}, key=lambda one: one.namespace):
         if folder in kept:
-            storage_texts.hold_owner(connection, folder, shards)
+            storage_texts.hold_owner(connection, folder)
         else:
             storage_texts.lock_owners(connection, [folder.namespace])
     gone: list[Any] = []
@@ -249,13 +249,13 @@ def change(connection: sa.Connection, changes: Sequence[Put], now: datetime, sha
 _KNOWN = sa.select(tables.items.c.number, tables.items.c.namespace, tables.items.c.texts)
 
 
-def restore(connection: sa.Connection, put: Put, now: datetime, shards: int) -> bool:
+def restore(connection: sa.Connection, put: Put, now: datetime) -> bool:
     """Store an item that comes from elsewhere, unless what is here is as new. Returns whether it was stored."""
-    storage_texts.hold_owner(connection, put.folder, shards)
+    storage_texts.hold_owner(connection, put.folder)
     here = get(connection, put.folder, put.key, None)
     if here is not None and put.updated_at is not None and here.updated_at >= put.updated_at:
         return False
-    change(connection, [put], now, shards)
+    change(connection, [put], now)
     return True
 
 

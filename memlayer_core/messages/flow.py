@@ -20,14 +20,14 @@ from memlayer_core.messages.render import as_prompt, change_text
 from memlayer_core.messages.splice import in_order, is_answer
 from memlayer_core.runtime import Runtime
 from memlayer_core.scope import Scope
-from memlayer_core.show import View, ViewList
+from memlayer_core.show import ViewList
 from memlayer_core.storage import jobs
 from memlayer_core.storage.terms import hash_of, index_terms, language_of, passages, searchable
 from memlayer_core.storage.vectors import Embedding
 from memlayer_core.telemetry import Outcome, traced
 
 if TYPE_CHECKING:
-    from memlayer_core.storage.database import Connection, Database
+    from memlayer_core.storage.database import Connection
 
 
 # Recognizes copies from a context among messages to store, and puts the originals in their place.
@@ -101,23 +101,6 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message:
 
 
 # Reads of a session: the whole message behind a preview, and what a person sees of a session.
-
-
-def session_view(db: Database, scope: Scope, last: int) -> View | None:
-    """Return the view of a session with its last messages; None if there is no such session."""
-    session = db.read(reads.find, scope)
-    if session is None:
-        return None
-    stored = [one for _, one in db.read(reads.tail_messages, session, None, last)][::-1]
-    return View(
-        f"Session {scope.session_id!r} of {scope.user_id!r}: {session.messages:,} message(s), "
-        f"{session.tokens:,} tokens; the last {len(stored):,}:",
-        columns=("date", "who", "tok.", "what"),
-        rows=tuple(
-            (item.message.created_at, item.message.speaker, item.tokens, item.message.label)
-            for item in stored
-        ),
-    )
 
 
 _OF_THE_LIMIT = 4  # a part takes a quarter of the token limit, so that it fits with the rest
@@ -199,7 +182,7 @@ def _store(
     drafts = drafts_of(rt, scope, originals, is_list=is_list)
     if not drafts and not may_be_empty:
         return Receipt((), stored=0)
-    receipt = rt.db.write(write, Batch(scope, drafts, rt.now(), rt.shards), *args, **options)
+    receipt = rt.db.write(write, Batch(scope, drafts, rt.now()), *args, **options)
     announce(rt, scope, receipt)
     return receipt
 
@@ -520,7 +503,7 @@ def fork(rt: Runtime, scope: Scope, until: str | int | None, session_id: str | N
     """Copy a session, or its beginning, into a new one. Returns the new one's scope."""
     target = scope.other_session(session_id or rt.new_id())
     copy = partial(draft_of, rt, target)
-    rt.db.write(writes.fork_session, scope, target, until, copy, rt.now(), rt.shards)
+    rt.db.write(writes.fork_session, scope, target, until, copy, rt.now())
     rt.wake()
     return target
 

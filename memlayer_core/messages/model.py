@@ -217,13 +217,11 @@ class Batch:
         scope: The session.
         drafts: The messages, in order.
         now: The present.
-        shards: Number of collections that users are spread over.
     """
 
     scope: Scope
     drafts: Sequence[PreparedMessage]
     now: datetime
-    shards: int
 
     @property
     def own_ids(self) -> list[str]:

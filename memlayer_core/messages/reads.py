@@ -137,11 +137,9 @@ _COUNT = {
     "sqlite": Statement(_count),
     "postgresql": Statement(_count.returning(statements.KEYS_OF_MORE.label("keys"))),  # in one round trip
 }
-_NAMED = ListStatement(
-    sa.select(messages).where(
-        messages.c.id_digest.in_(sa.select(sa.func.decode(TEXTS.c.value, "hex"))), IN_FORCE
-    )
-)
+HAS_ID = messages.c.id_digest.in_(sa.select(sa.func.decode(TEXTS.c.value, "hex")))
+"""The condition that messages have one of the ids whose digests are given, in hexadecimal digits. A digest is of one session."""
+_NAMED = ListStatement(sa.select(messages).where(HAS_ID, IN_FORCE))
 
 
 def lock_session(connection: sa.Connection, scope: Scope) -> Any | None:
@@ -183,26 +181,24 @@ def lock_and_count(connection: sa.Connection, batch: Batch) -> tuple[Any, Sequen
     return row._replace(next_position=row.next_position - STEP * count), keys
 
 
-def lock_or_make_session(
-    connection: sa.Connection, scope: Scope, now: datetime, shards: int, **more: Any
-) -> Any:
+def lock_or_make_session(connection: sa.Connection, scope: Scope, now: datetime, **more: Any) -> Any:
     """Lock the session until the transaction ends, and create it, with `more` columns, if needed. Returns its row."""
     row = lock_session(connection, scope)
     if row is not None:
         return row
-    texts.hold_owner(connection, scope, shards)
+    texts.hold_owner(connection, scope)
     _make_session(connection, scope, now, **more)
     return lock_session(connection, scope)
 
 
-def make_fork(connection: sa.Connection, row: Any, scope: Scope, now: datetime, shards: int) -> int:
+def make_fork(connection: sa.Connection, row: Any, scope: Scope, now: datetime) -> int:
     """Create another session of the same user. Returns its number.
 
     The user's row exists while the first session is locked, so it is not touched here. Only sessions without a user
     have a row each.
     """
     if scope.namespace != row.namespace:
-        texts.hold_owner(connection, scope, shards)
+        texts.hold_owner(connection, scope)
     number = _make_session(connection, scope, now, forked_from=row.session_id)
     if number is None:
         raise InvalidScopeError(

@@ -197,9 +197,9 @@ def _change_texts(value: JSON, change: Callable[[str], str]) -> JSON:
     return value
 
 
-def block(lines: Sequence[str], sign: Sign) -> str:
-    """Put recalled lines between their delimiters; no lines give an empty text."""
-    return _tagged("recalled_memory", "\n".join(lines), sign) if lines else ""
+def block(lines: Sequence[str], sign: Sign, name: str = "recalled_memory") -> str:
+    """Put recalled lines, or those of a profile, between their delimiters; no lines give an empty text."""
+    return _tagged(name, "\n".join(lines), sign) if lines else ""
 
 
 def _tagged(name: str, body: str, sign: Sign) -> str:
@@ -225,11 +225,6 @@ def shorten_block(text: str, savings: int, count: Callable[[str], int], sign: Si
 def summary_block(text: str, sign: Sign) -> str:
     """Put a summary between its delimiters."""
     return _tagged("conversation_summary", escape(text.strip()), sign)
-
-
-def profile_block(lines: Sequence[str], sign: Sign) -> str:
-    """Put lines about the user between their delimiters; no lines give an empty text."""
-    return _tagged("user_profile", "\n".join(lines), sign) if lines else ""
 
 
 def lines_inside(text: str) -> list[str]:
@@ -290,31 +285,24 @@ def keep_marks(messages: Sequence[Message], limit: int) -> list[Message]:
     """Return messages without their oldest cache marks, so that at most so many are left."""
     kept: list[Message] = []
     for message in reversed(messages):
-        raw, left = message.raw, max(0, limit)
+        raw = message.raw
         limit -= max(count_marks(message.content), count_marks(raw and raw.dump))
         if limit < 0:
-            raw = raw and replace(raw, dump=_newest_marks(raw.dump, left))
-            message = replace(message, content=_newest_marks(message.content, left), raw=raw)  # noqa: PLW2901
+            raw = raw and replace(raw, dump=_without_marks(raw.dump))
+            message = replace(message, content=_without_marks(message.content), raw=raw)  # noqa: PLW2901
         kept.append(message)
     return kept[::-1]
 
 
-def _newest_marks(value: JSON, limit: int) -> JSON:
-    return _drop_marks(value, [None] * (count_marks(value) - limit))
-
-
-def _drop_marks(value: JSON, drops: list[None]) -> JSON:
-    """Return a JSON value without its first marks, as many as there are drops. A value that is only a mark leaves its list."""
+def _without_marks(value: JSON) -> JSON:
+    """Return a JSON value without its marks. A value that is only a mark leaves its list."""
     if isinstance(value, Mapping):
-        made: dict[str, JSON] = {}
-        for name, inner in value.items():
-            if drops and name in _MARKS and isinstance(inner, Mapping):
-                drops.pop()
-            else:
-                made[name] = inner if name in _UNMARKED else _drop_marks(inner, drops)
-        return made
+        left = {
+            name: one for name, one in value.items() if name not in _MARKS or not isinstance(one, Mapping)
+        }
+        return {name: one if name in _UNMARKED else _without_marks(one) for name, one in left.items()}
     if isinstance(value, list | tuple):
-        items = [(inner, _drop_marks(inner, drops)) for inner in value]
+        items = [(inner, _without_marks(inner)) for inner in value]
         return type(value)(made for inner, made in items if made == inner or _is_said(made))
     return value
 

@@ -94,6 +94,12 @@ def session_ended(
 # What is replaced or withdrawn stays as a version: it can be read, and is not recalled.
 
 _STORE = Statement(sa.insert(messages))
+_THESE = is_item(messages.c.key)
+_READ = ListStatement(sa.select(messages).where(_THESE))
+_DELETE = ListStatement(sa.delete(messages).where(_THESE))
+_WITHDRAW = ListStatement(sa.update(messages).where(_THESE).values(replaced_at=sa.bindparam("left")))
+_OLD = messages.c.session == sa.bindparam("of"), reads.HAS_ID, ~IN_FORCE
+_ERASE = ListStatement(sa.delete(messages).where(*_OLD).returning(messages))
 _TOTALS = Statement(
     sa.update(sessions)
     .where(sessions.c.number == sa.bindparam("of"))
@@ -242,15 +248,7 @@ def erase_versions(
     connection: sa.Connection, session: int, scope: Scope, ids: Sequence[str], now: datetime
 ) -> list[StoredMessage]:
     """Delete all versions of messages of a session, which is locked. Returns them, the newest last."""
-    rows = [
-        row
-        for some in statements.chunks([statements.id_digest(session, one) for one in ids])
-        for row in connection.execute(
-            sa.delete(messages)
-            .where(messages.c.session == session, ~IN_FORCE, messages.c.id_digest.in_(some))
-            .returning(messages)
-        )
-    ]
+    rows = _ERASE.all(connection, [statements.id_digest(session, one).hex() for one in ids], {"of": session})
     if rows:
         enqueue_erasure(connection, now)
     return [reads.stored_of(row, scope) for row in sorted(rows, key=lambda row: (row.replaced_at, row.key))]
@@ -258,16 +256,12 @@ def erase_versions(
 
 def _change(connection: sa.Connection, session: int, splice: Splice, now: datetime) -> None:
     """Withdraw, delete and replace messages. What becomes a version gets the time at which it was replaced."""
-    versions, left_at = {*splice.versions}, {"replaced_at": statements.to_micros(now)}
-    for some in statements.chunks([key for key in splice.removals if key in versions]):
-        connection.execute(sa.update(messages).where(messages.c.key.in_(some)).values(left_at))
-    for some in statements.chunks([key for key in splice.removals if key not in versions]):
-        connection.execute(sa.delete(messages).where(messages.c.key.in_(some)))
-    for some in statements.chunks([key for key, _ in splice.replacements if key in versions]):
-        rows = connection.execute(sa.select(messages).where(messages.c.key.in_(some))).mappings().all()
-        keys = statements.take_keys(connection, len(rows))
-        copies = [{**one, **left_at, "key": key} for one, key in zip(rows, keys, strict=True)]
-        connection.execute(sa.insert(messages), copies)
+    versions, left = {*splice.versions}, {"left": statements.to_micros(now)}
+    _WITHDRAW.run(connection, [key for key in splice.removals if key in versions], left)
+    _DELETE.run(connection, [key for key in splice.removals if key not in versions])
+    rows = _READ.all(connection, [key for key, _ in splice.replacements if key in versions])
+    for row, key in zip(rows, statements.take_keys(connection, len(rows)), strict=True):
+        _STORE.run(connection, {**row._asdict(), "replaced_at": left["left"], "key": key})
     for key, draft in splice.replacements:
         this = sa.update(messages).where(messages.c.key == key)
         connection.execute(this.values(reads.columns_of(session, draft)))
@@ -315,7 +309,7 @@ def _in_force(
 def _lock(connection: sa.Connection, batch: Batch) -> Any:
     """Lock the session of a batch, which may be its first one. Returns its row."""
     first = reads.span_of(batch.drafts, batch.now)[0]
-    return reads.lock_or_make_session(connection, batch.scope, first, batch.shards)
+    return reads.lock_or_make_session(connection, batch.scope, first)
 
 
 def append(
@@ -412,7 +406,6 @@ def fork_session(
     until: str | int | None,
     draft_of: Callable[[Message], PreparedMessage],
     now: datetime,
-    shards: int,
 ) -> None:
     """Copy a session's messages, up to and with one of them, into a new session.
 
@@ -426,7 +419,7 @@ def fork_session(
             f"the session {scope.session_id!r} has nothing to fork", hint="Fork it after its first message."
         )
     last = LAST if until is None else _at(connection, scope, until)[1].position
-    number = reads.make_fork(connection, row, target, now, shards)
+    number = reads.make_fork(connection, row, target, now)
     after = begins = 0
     while page := [
         one

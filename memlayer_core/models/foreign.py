@@ -35,11 +35,9 @@ class LangChainEmbeddings(Protocol):
 
     def embed_documents(self, texts: list[str]) -> Vectors:
         """Return one vector for each text."""
-        ...
 
     def embed_query(self, text: str) -> Iterable[float]:
         """Return the vector of a question."""
-        ...
 
 
 class LlamaIndexEmbedding(Protocol):
@@ -47,11 +45,9 @@ class LlamaIndexEmbedding(Protocol):
 
     def get_text_embedding_batch(self, texts: list[str]) -> Vectors:
         """Return one vector for each text."""
-        ...
 
     def get_query_embedding(self, query: str) -> Iterable[float]:
         """Return the vector of a question."""
-        ...
 
 
 class LangChainModel(Protocol):
@@ -59,7 +55,6 @@ class LangChainModel(Protocol):
 
     def invoke(self, *args: Any, **kwargs: Any) -> object:
         """Answer messages."""
-        ...
 
 
 class LlamaIndexModel(Protocol):
@@ -67,7 +62,6 @@ class LlamaIndexModel(Protocol):
 
     def complete(self, *args: Any, **kwargs: Any) -> object:
         """Answer a prompt."""
-        ...
 
 
 EmbedderName: TypeAlias = Literal["auto", "minilm", "multilingual", "hashing"]

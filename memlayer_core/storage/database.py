@@ -187,6 +187,8 @@ def translate_errors(driver: type[Exception] = sqlite3.Error) -> Iterator[None]:
         yield
     except (sa.exc.SQLAlchemyError, driver) as problem:
         raise _ours(problem) from None
+    except UnicodeDecodeError:  # of SQLite's own message, which quotes the schema
+        raise damage_error("its schema is not text") from None
 
 
 def _ours(problem: Exception) -> errors.StoreError:
@@ -204,6 +206,12 @@ def _ours(problem: Exception) -> errors.StoreError:
         return errors.StoreFullError(
             f"the disk is full: {_short(problem)}",
             hint="Free some space. Nothing of it was written: write it again.",
+        )
+    if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
+        return errors.StoreUnavailableError(
+            f"the journal cannot be opened: {_short(problem)}",
+            hint="Run it as the owner of the journal and of the files beside it; or copy the directory to a place that can be "
+            "written. On a server, see that the disk is there.",
         )
     names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
     if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:

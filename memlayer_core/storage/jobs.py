@@ -199,7 +199,7 @@ _OWE = Statement(sa.insert(jobs).values({name: sa.bindparam(name) for name in _O
 _GATHERING = timedelta(seconds=10)
 """How long an erasure waits for more deletions: one costs about as much as a thousand."""
 
-_DAY = timedelta(days=1)
+_DAILY = "maintain_queued"
 
 _INDEX = jobs.alias()
 _INDEXES = sa.exists().where(_INDEX.c.kind == "index", _INDEX.c.dead == 0)
@@ -277,32 +277,22 @@ def enqueue_texts(connection: sa.Connection, now: datetime) -> None:
     connection.execute(sa.insert(jobs).from_select(_OWED, every))
 
 
-def is_day_over(connection: sa.Connection, kind: JobKind, now: datetime) -> bool:
+def is_day_over(connection: sa.Connection, now: datetime) -> bool:
     """Return whether `enqueue_daily` has something to do."""
-    return not connection.scalar(sa.select(sa.exists().where(*_is_of_day(kind, now))))
+    noted = connection.scalar(sa.select(meta.c.value).where(meta.c.name == _DAILY))
+    return noted is None or abs(to_micros(now) - int(noted)) >= statements.micros_of(timedelta(days=1))
 
 
-def enqueue_daily(connection: sa.Connection, kind: JobKind, now: datetime) -> None:
-    """Queue a job of the whole store, if it was queued a day ago or earlier: once for all processes.
+def enqueue_daily(connection: sa.Connection, now: datetime) -> None:
+    """Queue a job of kind `"maintain"`, if one was queued a day ago or earlier: once for all processes.
 
     The first time, only the moment is noted. A moment in the future was noted by a clock that was wrong.
     """
-    if statements.note(connection, f"{kind}_queued", _sortable(now)):
-        return
-    named, is_of_day = _is_of_day(kind, now)
-    late = sa.update(meta).where(named, ~is_of_day).values(value=_sortable(now))
-    if connection.execute(late).rowcount:
-        enqueue_once(connection, kind, [0], now)
-
-
-def _is_of_day(kind: JobKind, now: datetime) -> tuple[sa.ColumnElement[bool], sa.ColumnElement[bool]]:
-    """Return the conditions that a row of `meta` says when a kind was queued, and that this was less than a day ago."""
-    is_of_day = sa.and_(meta.c.value > _sortable(now - _DAY), meta.c.value <= _sortable(now + _DAY))
-    return meta.c.name == f"{kind}_queued", is_of_day
-
-
-def _sortable(moment: datetime) -> str:
-    return f"{to_micros(moment):020d}"
+    is_first = statements.note(connection, _DAILY, str(to_micros(now)))
+    connection.execute(sa.select(meta).where(meta.c.name == _DAILY).with_for_update())
+    if not is_first and is_day_over(connection, now):
+        statements.set_note(connection, _DAILY, str(to_micros(now)))
+        enqueue_once(connection, "maintain", [0], now)
 
 
 def is_hurried(connection: sa.Connection, now: datetime) -> bool:
@@ -412,10 +402,8 @@ def fail(
         count_attempt: Whether this attempt counts.
     """
     changed: dict[str, Any] = {"owner": None, "error": error[:2000], "dead": int(due is None)}
-    if due is not None:
-        changed["due"] = to_micros(due)
-    if not count_attempt:
-        changed["attempts"] = jobs.c.attempts - 1
+    changed["due"] = jobs.c.due if due is None else to_micros(due)
+    changed["attempts"] = jobs.c.attempts - int(not count_attempt)
     connection.execute(sa.update(jobs).where(jobs.c.id.in_([job.id for job in batch])).values(changed))
 
 

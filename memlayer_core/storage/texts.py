@@ -20,7 +20,7 @@ from memlayer_core.settings import Settings
 from memlayer_core.storage import outbox, statements, words
 from memlayer_core.storage.jobs import enqueue, enqueue_erasure
 from memlayer_core.storage.statements import ListStatement, Statement, is_item
-from memlayer_core.storage.tables import jobs, namespaces, texts
+from memlayer_core.storage.tables import jobs, meta, namespaces, texts
 
 Kind = Literal["message", "record", "item"]
 _ROW = ("key", "kind", "namespace", "agent_bucket", "session_bucket", "owner")
@@ -32,6 +32,7 @@ _UNQUEUE = ListStatement(  # those that are being done are left alone
 )
 _LOCK = sa.select(namespaces, outbox.IS_PROJECTED.label("is_projected")).with_for_update()
 _OWNERS = statements.rows_by(_LOCK, namespaces.c.namespace)
+_SHARDS = sa.select(meta.c.value).where(meta.c.name == "shards")
 _NUMBER = Statement(sa.select(namespaces.c.number).where(namespaces.c.namespace == sa.bindparam("of")))
 
 Redact = Callable[[str], str]
@@ -135,7 +136,7 @@ def contents(connection: sa.Connection, rows: Iterable[Any]) -> Iterator[tuple[A
             yield every[found.key], source, found
 
 
-def hold_owner(connection: sa.Connection, scope: Reach, shards: int) -> None:
+def hold_owner(connection: sa.Connection, scope: Reach) -> None:
     """Lock the namespace of a scope until the transaction ends: nobody deletes it. It is created if it does not exist."""
     if owners_locked(connection, [scope.namespace]):
         return
@@ -143,7 +144,8 @@ def hold_owner(connection: sa.Connection, scope: Reach, shards: int) -> None:
     made = made.on_conflict_do_update(index_elements=["namespace"], set_={"shard": namespaces.c.shard})
     user_id = scope.user_id if isinstance(scope, Scope) else ""
     whose = {"namespace": scope.namespace, "tenant_id": scope.tenant_id, "user_id": user_id}
-    shard = int(scope.namespace[:8], 16) % shards  # the same for all time
+    shards = connection.execute(_SHARDS).scalar_one()
+    shard = int(scope.namespace[:8], 16) % int(shards)  # the same for all time
     connection.execute(made, {**whose, "shard": shard, "vectors": 0})
 
 

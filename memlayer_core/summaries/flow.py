@@ -106,12 +106,7 @@ def summarize_messages(rt: Runtime, messages: object, previous: object, token_li
 
 def summaries(rt: Runtime, scope: Scope, *, all_versions: bool) -> list[Summary]:
     """Return the summary in force of a session; with `all_versions`, every one."""
-
-    def read(connection: Connection) -> list[Summary]:
-        session = messages_reads.find(connection, scope)
-        return [] if session is None else summaries_sql.all_versions(connection, session.number)
-
-    every = rt.db.read(read)
+    every = rt.db.read(summaries_sql.all_versions, scope)
     return ViewList("Summaries", [one for one in every if all_versions or one.replaced_by is None])
 
 
@@ -197,7 +192,7 @@ def _commit(rt: Runtime, task: _Task, result: _Result, usage: ModelUsage, job: j
 
     def store_episode(connection: Connection) -> None:
         record = summaries_sql.append_episode(
-            connection, session.number, first, task.until, draft, rt.episode_minimum, now, rt.shards
+            connection, session.number, first, task.until, draft, rt.episode_minimum, now
         )
         stored.append(record)
 
@@ -341,7 +336,7 @@ def write_episode(rt: Runtime, job: jobs.Job) -> None:
         raise
     if bill.costs:
         rt.health.up("summarizer")
-    record = rt.db.write(summaries_sql.store_episode, episode, made, bill.costs, job, rt.now(), rt.shards)
+    record = rt.db.write(summaries_sql.store_episode, episode, made, bill.costs, job, rt.now())
     if record is not None:
         announce(rt, record)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from memlayer_core.message import SYSTEM_ROLES, Message, StoredMessage
@@ -135,22 +136,12 @@ def first_rounds(
         tokens: Tokens that they may cost; one round is always chosen.
         more: Whether more messages follow, so that the last round may not be whole.
     """
-    rounds: list[list[StoredMessage]] = []
-    for stored in messages:
-        if not rounds or stored.message.role == "user":
-            rounds.append([])
-        rounds[-1].append(stored)
-    if more and len(rounds) > 1:
-        rounds.pop()
-    chosen: list[StoredMessage] = []
-    count = 0
-    for group in rounds:
-        tokens -= sum(stored.tokens for stored in group)
-        if count and tokens < 0:
-            break
-        chosen.extend(group)
-        count += 1
-    return chosen, count
+    ends = [at for at, one in enumerate(messages) if at and one.message.role == "user"]
+    if messages and not (more and ends):
+        ends.append(len(messages))
+    costs = [0, *accumulate(one.tokens for one in messages)]
+    fitting = sum(costs[end] <= tokens for end in ends) or min(1, len(ends))
+    return list(messages[: ends[fitting - 1]] if ends else ()), fitting
 
 
 def parts(lines: Iterable[str], limit: int, cost: Callable[[str], int]) -> list[list[str]]:

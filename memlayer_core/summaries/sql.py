@@ -20,6 +20,7 @@ from memlayer_core.facts.model import Record
 from memlayer_core.messages.model import Session
 from memlayer_core.messages.reads import inside
 from memlayer_core.messages.writes import Change, Follower, behind_all, register
+from memlayer_core.scope import Scope
 from memlayer_core.storage import tables
 from memlayer_core.storage.jobs import Cost, Job, finish, spend
 from memlayer_core.storage.statements import Statement, from_micros, id_digest, to_micros
@@ -75,10 +76,11 @@ def up_to(connection: sa.Connection, session: Session, first: int) -> Summary | 
     return _of(session, row) or in_force(connection, session)
 
 
-def all_versions(connection: sa.Connection, session: int) -> list[Summary]:
+def all_versions(connection: sa.Connection, scope: Scope) -> list[Summary]:
     """Return all versions of the session's summaries, also replaced ones, in their order."""
-    rows = sa.select(summaries).where(_HERE).order_by(summaries.c.version)
-    return [_from(row) for row in connection.execute(rows, {"of": session})]
+    here = sessions.c.bucket == scope.session_bucket, tables.IS_ROLLING
+    rows = sa.select(summaries).select_from(_OF_SESSIONS).where(*here).order_by(summaries.c.version)
+    return [_from(row) for row in connection.execute(rows)]
 
 
 def mark_due(connection: sa.Connection, session: int, position: int) -> None:
@@ -231,7 +233,6 @@ def append_episode(
     record: Record | None,
     min_messages: int | None,
     now: datetime,
-    shards: int,
 ) -> Record | None:
     """Store the episode of turns that were just summarized. Returns its record.
 
@@ -246,14 +247,13 @@ def append_episode(
         record: The record to store; None: the model gave none that is good.
         min_messages: As for `queue_episode`.
         now: The present.
-        shards: Number of shards of the index.
     """
     row = connection.execute(sa.select(sessions).where(sessions.c.number == session)).one()
     behind = _behind(connection, row)
     if record is None or behind > first or _tells(connection, session, behind, first - 1):
         queue_episode(connection, row, min_messages, until + 1)
         return None
-    stored, ordinal = _remember_episode(connection, session, first, record, now, shards)
+    stored, ordinal = _remember_episode(connection, session, first, record, now)
     _add_part(connection, session, first, until, ordinal)
     return stored
 
@@ -270,7 +270,6 @@ def store_episode(
     model_costs: Sequence[Cost],
     job: Job,
     now: datetime,
-    shards: int,
 ) -> Record | None:
     """Store the record of an episode and delete its job, unless its messages were changed since they were read.
 
@@ -286,7 +285,7 @@ def store_episode(
         return None
     ordinal = 0
     if record is not None:
-        record, ordinal = _remember_episode(connection, row.session, row.first, record, now, shards)
+        record, ordinal = _remember_episode(connection, row.session, row.first, record, now)
     stored = sa.update(summaries).where(summaries.c.number == row.number)
     connection.execute(stored.values(ordinal=ordinal))
     return record
@@ -297,7 +296,6 @@ def restore(
     versions: Sequence[Record],
     quotes: Sequence[records_model.Evidence],
     now: datetime,
-    shards: int,
 ) -> bool:
     """Store a record that comes from elsewhere, with its evidence.
 
@@ -309,7 +307,7 @@ def restore(
         bucket = records_model.session_of(versions[-1]).session_bucket
         held = sa.select(sessions.c.number).where(sessions.c.bucket == bucket).with_for_update()
         session = connection.scalar(held)  # sessions are locked before records, as in every write
-    stored, ordinal = records_writes.restore(connection, versions, quotes, now, shards)
+    stored, ordinal = records_writes.restore(connection, versions, quotes, now)
     if ends is not None and session is not None and ordinal is not None:
         _tie(connection, session, ends, ordinal)
     return stored
@@ -340,7 +338,7 @@ def _behind(connection: sa.Connection, session: Any) -> int:
 
 
 def _remember_episode(
-    connection: sa.Connection, session: int, first: int, record: Record, now: datetime, shards: int
+    connection: sa.Connection, session: int, first: int, record: Record, now: datetime
 ) -> tuple[Record, int]:
     """Store the record of an episode with its relation to the episode before it. Returns it, and its number."""
     before = sa.and_(_episodes_of(session), summaries.c.until < first, summaries.c.ordinal > 0)
@@ -349,7 +347,7 @@ def _remember_episode(
     if ordinal is not None:
         tie = records_model.Relation("related_to", records_model.memory_id(record.user_id, ordinal))
         record = replace(record, relations=(tie,))
-    _, stored = records_writes.remember(connection, records_model.Claim(record=record), now, shards)
+    _, stored = records_writes.remember(connection, records_model.Claim(record=record), now)
     assert stored is not None  # only facts are refused
     return stored, records_model.ordinal_of(stored.memory_id)[1]
 

@@ -69,7 +69,7 @@ def load(rt: Runtime, scope: Scope, state: object) -> Receipt:
     """Replace a session by a state, in one transaction."""
     messages, details = lines.conversation_of(state)
     drafts = drafts_of(rt, scope, messages)
-    receipt = rt.db.write(sql.restore, scope, drafts, details, rt.now(), rt.shards)
+    receipt = rt.db.write(sql.restore, scope, drafts, details, rt.now())
     rt.temporaries.clear(scope)
     announce(rt, scope, receipt)
     rt.wake()  # the old messages must be removed from the index
@@ -243,14 +243,14 @@ class _Importer:
     ) -> None:
         """Store messages that a session does not have."""
         rt = self._rt
-        receipt = rt.db.write(sql.merge, scope, drafts, details, rt.now(), rt.shards, is_learned=is_learned)
+        receipt = rt.db.write(sql.merge, scope, drafts, details, rt.now(), is_learned=is_learned)
         announce(rt, scope, receipt)
         self._report.count(receipt)
 
     def _place(self, tenant_id: str, item: PutItem) -> None:
         """Check an item of another store, and store it if it is new here, unless nothing is to be written."""
         rt, put = self._rt, put_of(self._rt, tenant_id, item)
-        if not self._report.dry_run and rt.db.write(items_sql.restore, put, rt.now(), rt.shards):
+        if not self._report.dry_run and rt.db.write(items_sql.restore, put, rt.now()):
             self._report.placed += 1
             rt.wake()
 
@@ -387,7 +387,7 @@ class _Export(_Importer):
             return
         rt, owner = self._rt, line.owner
         self._learned.add(owner.namespace)
-        rt.db.write(records_writes.note_numbers, owner, rt.shards, line.records)
+        rt.db.write(records_writes.note_numbers, owner, line.records)
         for gone in line.forgotten.items():
             if rt.db.write(records_writes.forget_again, owner, *gone, rt.now()):
                 rt.wake()
@@ -400,7 +400,7 @@ class _Export(_Importer):
         ready = [prepare_record(rt, replace(one, archived_because=reason)) for one in line.versions]
         evidence = line.evidence if reason is None else ()
         quotes = [replace(one, quote=rt.redact(one.quote)) for one in evidence]
-        if rt.db.write(summaries_sql.restore, ready, quotes, rt.now(), rt.shards):
+        if rt.db.write(summaries_sql.restore, ready, quotes, rt.now()):
             self._report.remembered += 1
             self._report.archived += reason is not None
             rt.wake()
@@ -418,7 +418,7 @@ class _Export(_Importer):
             is_learned = session.scope.namespace in self._learned
             self._merge(session.scope, drafts, session.details, is_learned=is_learned)
         if ready:
-            new = rt.db.write(sql.add_versions, session.scope, ready, rt.now(), rt.shards)
+            new = rt.db.write(sql.add_versions, session.scope, ready, rt.now())
             report.stored += new
             report.unchanged += len(ready) - new
 

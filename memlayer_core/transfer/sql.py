@@ -92,11 +92,10 @@ def restore(
     drafts: Sequence[PreparedMessage],
     details: SessionDetails,
     now: datetime,
-    shards: int,
 ) -> Receipt:
     """Replace a session by a saved one: its messages, its title, and where its working memory begins."""
-    receipt = writes.replace_list(connection, Batch(scope, drafts, now, shards), erase=True)
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+    receipt = writes.replace_list(connection, Batch(scope, drafts, now), erase=True)
+    row = reads.lock_or_make_session(connection, scope, now)
     begins = _behind(connection, row.number, details.last_ended_id)
     _set_state(connection, row, begins, goes_on=True, title=details.title)
     return receipt
@@ -108,7 +107,6 @@ def merge(
     drafts: Sequence[PreparedMessage],
     details: SessionDetails,
     now: datetime,
-    shards: int,
     *,
     is_learned: bool,
 ) -> Receipt:
@@ -124,9 +122,9 @@ def merge(
         created = min(created, from_micros(before.created_at))
         updated = max(updated, from_micros(before.updated_at))
     else:
-        reads.lock_or_make_session(connection, scope, created, shards, forked_from=details.forked_from)
-    receipt = writes.append(connection, Batch(scope, drafts, updated, shards))
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+        reads.lock_or_make_session(connection, scope, created, forked_from=details.forked_from)
+    receipt = writes.append(connection, Batch(scope, drafts, updated))
+    row = reads.lock_or_make_session(connection, scope, now)
     if is_learned:
         records_reads.mark_read(connection, scope, row.number, receipt.ids)
     begins = max(row.memory_start, _behind(connection, row.number, details.last_ended_id))
@@ -144,7 +142,6 @@ def add_versions(
     scope: Scope,
     versions: Sequence[tuple[PreparedMessage, datetime, str | None]],
     now: datetime,
-    shards: int,
 ) -> int:
     """Store earlier versions of a session's messages that are not here yet. Returns how many were stored.
 
@@ -154,9 +151,8 @@ def add_versions(
         versions: Each with the time at which it was withdrawn or replaced, and the id of the message that follows it; None: the
             first message that is not older follows it.
         now: The present.
-        shards: Number of collections that users are spread over.
     """
-    row = reads.lock_or_make_session(connection, scope, now, shards)
+    row = reads.lock_or_make_session(connection, scope, now)
     session = row.number
     kept = sa.select(messages.c.id, messages.c.digest, messages.c.replaced_at)
     known = {tuple(one) for one in connection.execute(kept.where(messages.c.session == session, ~IN_FORCE))}

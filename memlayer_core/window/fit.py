@@ -23,7 +23,7 @@ from memlayer_core.recall.model import Reason
 from memlayer_core.scope import Scope
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, MaxTokens, Policy, Portion
 from memlayer_core.settings import Settings
-from memlayer_core.window.model import Compaction, Context, Part, Placement, Recall, WindowView, cost_of, pair
+from memlayer_core.window.model import Context, Part, Placement, Recall, WindowView, cost_of, pair
 
 # Groups entries into turns, and finds tool messages without their counterpart.
 
@@ -244,7 +244,7 @@ class Window:
         reductions: How entries are shortened, by place.
         merges: Whether old neighbours of one speaker are merged.
         tokens: The most tokens that they cost, with the reductions.
-        compaction: What was left out because of the token limit; the window then has a new start, with room to grow.
+        moves: Whether turns were left out because of the token limit; the window then has a new start, with room to grow.
         next_start: Place where the window will begin when it has to move; None while that is far off.
         reasons: What was left out or shortened, and why.
         preview_tokens: Tokens that each preview may cost.
@@ -254,15 +254,10 @@ class Window:
     reductions: Mapping[int, Shrink] = field(default_factory=dict)
     merges: bool = False
     tokens: int = 0
-    compaction: Compaction | None = None
+    moves: bool = False
     next_start: int | None = None
     reasons: tuple[Reason, ...] = ()
     preview_tokens: int = PREVIEW_TOKENS
-
-    @property
-    def moves(self) -> bool:
-        """Whether the window has a new start."""
-        return self.compaction is not None
 
     def most_tokens(self, entry: Entry) -> int:
         """Return the tokens that a shortened message may cost."""
@@ -302,7 +297,6 @@ def window(
     room = hard - reserve
     recent, reasons = _recent(turns(entries), limits)
     draft = _Draft(recent, shape)
-    whole = draft.tokens
     draft.make_older_smaller(room)
     target = math.floor(room * compact_to)
     dropped = draft.turns_to_drop(room, target, stops) if draft.tokens > room else 0
@@ -314,8 +308,7 @@ def window(
         draft.make_older_smaller(room)
     draft.make_current_smaller(hard)
     draft.show_more(min(room, AHEAD * hard))
-    made = draft.result(hard, reasons, next_start=ahead)
-    return replace(made, compaction=Compaction(dropped, whole, made.tokens)) if dropped else made
+    return draft.result(hard, reasons, next_start=ahead, moves=dropped > 0)
 
 
 class _Draft:
@@ -422,7 +415,7 @@ class _Draft:
             self._preview_tokens = more
             self._costs |= costs
 
-    def result(self, hard: int, reasons: Sequence[Reason], *, next_start: int | None) -> Window:
+    def result(self, hard: int, reasons: Sequence[Reason], *, next_start: int | None, moves: bool) -> Window:
         """Return the window, without messages that a provider would refuse."""
         shown, left = presentable([entry for turn in self._groups for entry in turn])
         if left:
@@ -439,7 +432,7 @@ class _Draft:
         here = {entry.position for entry in shown}
         shrunk = {position: how for position, how in self._shrunk.items() if position in here}
         every = (*reasons, *self._reasons)
-        return Window(shown, shrunk, self._merged, tokens, None, next_start, every, self._preview_tokens)
+        return Window(shown, shrunk, self._merged, tokens, moves, next_start, every, self._preview_tokens)
 
     def _shrink(
         self, entries: Sequence[Entry], method: Shrink, code: str, text: str, budget: int = -1

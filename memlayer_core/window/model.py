@@ -47,21 +47,6 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
-    """What became of a window that had grown over the token limit.
-
-    Attributes:
-        turns: Turns that left the window, the oldest ones.
-        tokens_before: Tokens of the window's turns before that, each message whole.
-        tokens_after: Tokens of the turns that stayed, as the model saw them.
-    """
-
-    turns: int
-    tokens_before: int
-    tokens_after: int
-
-
-@dataclass(frozen=True, slots=True)
 class Context(Viewable):
     """What a model sees for one call.
 
@@ -82,7 +67,6 @@ class Context(Viewable):
         scope: Scope of the conversation.
         profile: Facts with `always=True`, and records of type `"profile"`, as one message in front of the summary; None
             if there are none.
-        compaction: What this context did to the window, if turns left it because of the token limit; else None.
     """
 
     system: tuple[Message, ...]
@@ -98,7 +82,6 @@ class Context(Viewable):
     pending: tuple[Message, ...] = ()
     scope: Scope | None = None
     profile: Message | None = None
-    compaction: Compaction | None = None
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -301,7 +284,6 @@ class WindowView:
         summary_end: The position behind the last message that is summed up.
         next_start: Position where the window will begin when it has to move; None while that is far off.
         profile: The user's profile.
-        compaction: What became of the window, if turns had to be left out.
     """
 
     first: int
@@ -315,7 +297,6 @@ class WindowView:
     summary_end: int = 0
     next_start: int | None = None
     profile: tuple[Part, ...] = ()
-    compaction: Compaction | None = None
 
     @property
     def tokens(self) -> int:
@@ -357,7 +338,6 @@ class WindowView:
             token_limit=token_limit,
             reasons=(*self.reasons, *notes),
             scope=scope,
-            compaction=self.compaction,
         )
 
     @property

@@ -188,9 +188,7 @@ def read_window(snapshot: Snapshot, reserve: int, overhead: int, stops: Collecti
         (at[part.keys[0]] for part in parts if part.keys),
         snapshot.begin.first if moved_to is None else moved_to,
     )
-    seen = WindowView(
-        begins, system, parts, once, moved_to, reasons, next_start=ahead, compaction=chosen.compaction
-    )
+    seen = WindowView(begins, system, parts, once, moved_to, reasons, next_start=ahead)
     if seen.tokens + around > limits.tokens:
         return seen
     # The newest turn, shortened, costs less than it was estimated to.
@@ -421,7 +419,7 @@ def profile(
     fitting = list(lines)
     while fitting:
         kept = sorted(fitting, key=lambda key: place_in_profile(records[key]))
-        message = Message("user", render.profile_block([lines[key] for key in kept], sign))
+        message = Message("user", render.block([lines[key] for key in kept], sign, "user_profile"))
         tokens = rt.tokens.message(message)
         if tokens <= room:
             ids = tuple(records[key].memory_id for key in kept)
@@ -430,7 +428,7 @@ def profile(
             notes = (*_conflicts([records[key] for key in kept]), *omission(every - len(kept), room))
             return (Part(message, tuple(kept), ids, tokens, (reason,)),), notes
         if len(fitting) == len(lines):  # only then is each line counted
-            frame = rt.tokens.message(Message("user", render.profile_block([""], sign)))
+            frame = rt.tokens.message(Message("user", render.block([""], sign, "user_profile")))
             fitting = [fitting[place] for place in pack(map(rt.tokens.text, lines.values()), room - frame)]
         if len(fitting) == len(kept):
             fitting.pop()  # its line costs more among the others than by itself

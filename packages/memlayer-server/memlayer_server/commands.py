@@ -65,9 +65,9 @@ def serve_ui(
     """
     names = allow_host or []
     token = token_of(UI_TOKEN, host, names)
-    if database_url is None and not Memory.is_at(path or "memory"):
+    if not Memory.is_at(path, database_url=database_url):
         raise InputError(
-            f"there is no memory in {str(path or 'memory')!r}",
+            f"there is no memory in {repr(str(path or 'memory')) if database_url is None else 'that database'}",
             hint="Name the directory that the application gives to `Memory.open`, or `--database-url` for PostgreSQL.",
         )
 

@@ -218,11 +218,13 @@ class _Page:
                 self._memory.forget(record_id=form.get("record", ""), **whose)
                 return RedirectResponse(address("/user", **_names(reach), done="forgotten"), 303)
             case "session":
-                self._memory.forget(session_id=_session(form).session_id, **whose)
+                gone = self._memory.forget(session_id=_session(form).session_id, **whose)
             case "user":
-                self._memory.forget(session_id=reach.session_id, **whose)
+                gone = self._memory.forget(session_id=reach.session_id, **whose)
             case other:
                 raise InputError(f"there is no {other!r:.40}", hint="A record, a session or a user.")
+        if not (gone.sessions or gone.records or gone.items):
+            raise HTTPException(404, "There is nothing to forget: it was forgotten before, or never there.")
         return RedirectResponse(address("/", done="forgotten"), 303)
 
     # --- problems

@@ -128,7 +128,7 @@ def test_sql_archives_exactly_what_the_rule_says(memory) -> None:
 
     records = [one(number) for number in range(1, 301)]
     for record in records:
-        rt.db.write(records_writes.restore, [prepare_record(rt, record)], [], now, rt.shards)
+        rt.db.write(records_writes.restore, [prepare_record(rt, record)], [], now)
     reader = replace(reader_of(rt, Scope("louis"), ()), now=now)
     kept, worth = ids(filter(is_kept, records)), ids(filter(is_told, records))
     assert 40 < len(worth) < len(kept) < 260

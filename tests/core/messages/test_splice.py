@@ -61,7 +61,7 @@ def drawn(present: list[StoredMessage], data: st.DataObject) -> SimpleNamespace:
 def sends(write: Callable[..., Any]) -> Callable[..., Any]:
     """Return what writes a list of messages as a batch."""
     return lambda connection, scope, sent, *more, **options: write(
-        connection, Batch(scope, sent, NOON, SHARDS), *more, **options
+        connection, Batch(scope, sent, NOON), *more, **options
     )
 
 

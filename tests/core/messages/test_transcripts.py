@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from sql import LOUIS, SHARDS, texts
+from sql import LOUIS, texts
 from tuned import Tuned
 
 from examples import examples
@@ -451,7 +451,7 @@ def test_a_snapshot_does_not_move(db):
     """Work that reads twice sees the same, whatever is committed meanwhile; in memory nothing is."""
 
     def append(word):
-        db.write(writes.append, Batch(LOUIS, drafts(word), NOON, SHARDS))
+        db.write(writes.append, Batch(LOUIS, drafts(word), NOON))
 
     append("a")
 

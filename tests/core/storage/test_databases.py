@@ -64,7 +64,7 @@ def test_writers_who_wait_share_a_commit_and_fail_alone(tmp_path: Path) -> None:
 
     def write(number: int) -> None:
         given = draft("user", str(number), **({"created_at": "never"} if number == 7 else {}))
-        database.write(messages_writes.append, Batch(Scope("louis", str(number)), [given], NOON, 4))
+        database.write(messages_writes.append, Batch(Scope("louis", str(number)), [given], NOON))
 
     ended = written_together(database, *(lambda number=number: write(number) for number in range(20)))
     assert [number for number, one in enumerate(ended) if one.exception() is not None] == [7]

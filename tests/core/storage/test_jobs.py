@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 from scripted_reader import reads
-from sql import LOUIS, SHARDS
+from sql import LOUIS
 from tuned import Tuned
 
 from memlayer_core import Memory
@@ -29,7 +29,7 @@ LEASES = st.floats(1, 7200)
 
 
 def owe(db, *texts: str, at: Any = NOON) -> None:
-    db.write(messages_writes.append, Batch(LOUIS, drafts(*texts), at, SHARDS))
+    db.write(messages_writes.append, Batch(LOUIS, drafts(*texts), at))
 
 
 def lease(db, owner: str, at: Any, *, kinds: Any = ("index",), most: int = 10) -> list[Any]:

@@ -56,7 +56,7 @@ def in_journal(db: Database, reach: Scope) -> dict[int, float]:
 
 def add_x(db: Database, scope: Scope, *vectors_of_it: list[float], now: datetime = NOON) -> int:
     """Add a message, and its vector if one is given. Returns its key."""
-    db.write(messages_writes.append, Batch(scope, [draft("user", "x", id="m1")], NOON, SHARDS))
+    db.write(messages_writes.append, Batch(scope, [draft("user", "x", id="m1")], NOON))
     (key,) = filed_under(db, scope, "x")
     db.write(vectors.store, [filing(key, scope, vector) for vector in vectors_of_it], now)
     return key
@@ -81,7 +81,7 @@ def test_a_search_compares_exactly_what_the_journal_has(
             here = filed_under(db, scope, "x")
             match what:
                 case "add":
-                    db.write(messages_writes.append, Batch(scope, drafts(*["x"] * (number + 1)), now, SHARDS))
+                    db.write(messages_writes.append, Batch(scope, drafts(*["x"] * (number + 1)), now))
                 case "embed":  # again, some of them
                     some = here[: number + 1]
                     made = [
@@ -109,7 +109,7 @@ def test_new_vectors_are_found_at_once_within_reach_and_those_of_a_user_who_came
 ) -> None:
     cache, reach, keys, versions = VectorCache(2**20), LOUIS.reach(), set[int](), set[int]()
     for count in (8, 1, 1):
-        db.write(messages_writes.append, Batch(LOUIS, drafts(*["x"] * count), NOON, SHARDS))
+        db.write(messages_writes.append, Batch(LOUIS, drafts(*["x"] * count), NOON))
         new = set(filed_under(db, LOUIS, "x")) - keys
         db.write(vectors.store, [filing(key, LOUIS, [key, 1, 1]) for key in new], NOON)
         keys |= new
@@ -141,9 +141,7 @@ def test_the_cache_is_bounded_however_many_users_ask(open_at) -> None:
 def test_words_are_found_only_within_reach_and_hostile_ones_are_words(db):
     helper = Scope("louis", "s1", agent_id="helper")
     for scope in (LOUIS, EVE, helper, Scope("louis", "s1", tenant_id="other")):
-        db.write(
-            messages_writes.append, Batch(scope, [draft("user", f"tokyo of {scope.user_id}")], NOON, SHARDS)
-        )
+        db.write(messages_writes.append, Batch(scope, [draft("user", f"tokyo of {scope.user_id}")], NOON))
 
     def whose(reach: Scope) -> list[tuple[str, str | None, str]]:
         found = filed_under(db, reach, "tokyo")
@@ -160,9 +158,7 @@ def test_words_are_found_only_within_reach_and_hostile_ones_are_words(db):
     assert db.read(messages_reads.find_messages, Scope("louis"), of_eve) == [], "keys of others bring nothing"
 
     hostile = "it's \"quoted\" AND (near* : ^col) 'x' \\ OR -"
-    db.write(
-        messages_writes.append, Batch(EVE, drafts("我五月份搬到了东京。", "很好!", hostile), NOON, SHARDS)
-    )
+    db.write(messages_writes.append, Batch(EVE, drafts("我五月份搬到了东京。", "很好!", hostile), NOON))
     found = db.read(postings, EVE.reach(), ("东京", "京东", "京"))
     assert {word: list(keys.values()) for word, keys in found.items()} == {"东京": [1], "京": [1]}
     for query in ("it's", '"quoted"', "AND", "near*", "'x'", "\\", "buckets : *", "NOT"):
@@ -189,7 +185,7 @@ def test_a_vector_is_kept_for_the_same_text_alone_and_as_long_as_that_is_there(d
     assert waiting.buckets == (LOUIS.user_bucket, LOUIS.agent_bucket, LOUIS.session_bucket)
     db.write(vectors.store, [replace(filing(key, LOUIS, [1, 0]), text_hash=waiting.text_hash)], NOON)
     assert db.read(vectors.index_tasks, [key])[0].vectors
-    db.write(messages_writes.append, Batch(LOUIS, [draft("user", "y", id="m1")], NOON, SHARDS))
+    db.write(messages_writes.append, Batch(LOUIS, [draft("user", "y", id="m1")], NOON))
     assert not db.read(vectors.index_tasks, [key])[0].vectors
     db.write(messages_writes.clear_session, LOUIS, NOON)
     db.write(vectors.store, [filing(key, LOUIS, [1, 0])], NOON)
@@ -204,7 +200,7 @@ def test_the_embedder_of_the_first_vectors_is_recorded_and_stays(db):
     for name, dimension in (("one", 4), ("two", 8), ("three", None)):
         assert db.write(vectors.set_embedder, name, dimension).embedder == "one"
     assert db.read(vectors.layout).dimension == 4
-    db.write(messages_writes.append, Batch(LOUIS, [*drafts("x"), draft("system", "no")], NOON, SHARDS))
+    db.write(messages_writes.append, Batch(LOUIS, [*drafts("x"), draft("system", "no")], NOON))
     db.write(vectors.forget, NOON)
     assert db.read(vectors.layout).embedder is None
     assert db.read(jobs.backlog).queued == 1

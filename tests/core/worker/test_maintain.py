@@ -216,7 +216,7 @@ def test_of_all_processes_one_does_it(place) -> None:
         return Memory.open(**place, embedder="hashing", settings=QUIET)
 
     def queue(memory: Memory, days: float) -> None:
-        memory.runtime.db.write(jobs.enqueue_daily, "maintain", in_days(days))
+        memory.runtime.db.write(jobs.enqueue_daily, in_days(days))
 
     barrier = threading.Barrier(2)
 
@@ -238,10 +238,10 @@ def test_of_all_processes_one_does_it(place) -> None:
 
 def test_a_clock_that_was_wrong_does_not_put_it_off_for_years(open_with) -> None:
     db = open_with(QUIET).runtime.db
-    db.write(jobs.enqueue_daily, "maintain", in_days(5000))
-    assert db.read(jobs.is_day_over, "maintain", in_days(0))
-    db.write(jobs.enqueue_daily, "maintain", in_days(0))
-    assert not db.read(jobs.is_day_over, "maintain", in_days(0.9))
+    db.write(jobs.enqueue_daily, in_days(5000))
+    assert db.read(jobs.is_day_over, in_days(0))
+    db.write(jobs.enqueue_daily, in_days(0))
+    assert not db.read(jobs.is_day_over, in_days(0.9))
 
 
 def test_it_is_queued_when_a_memory_is_opened_later(open_at) -> None:
@@ -250,4 +250,4 @@ def test_it_is_queued_when_a_memory_is_opened_later(open_at) -> None:
         memory.runtime.db.write(lambda c: c.exec_driver_sql(earlier))
     with open_at(settings=QUIET) as memory:
         memory.flush(30)
-        assert not memory.runtime.db.read(jobs.is_day_over, "maintain", in_days(0))
+        assert not memory.runtime.db.read(jobs.is_day_over, in_days(0))
