@@ -306,6 +306,7 @@ class Worker:
         patience = _PATIENCE if timeout is None else timeout
         deadline = time.monotonic() + patience
         fewest = lacks = _MANY  # jobs, and texts since there were so few
+        until = rt.db.read(outbox.newest)
         while True:
             if self._stopping.is_set():
                 raise errors.StoreClosedError(
@@ -317,9 +318,9 @@ class Worker:
             now = rt.now()
             backlog = rt.db.read(storage_jobs.backlog, others, now)
             is_done = not (is_noted or backlog.queued)
-            if is_done and (rt.index is None or not rt.db.write(outbox.owe, now, at_once=True)):
+            if is_done and (rt.index is None or not rt.db.write(outbox.owe, now, until, at_once=True)):
                 return backlog
-            left = rt.db.read(outbox.count)  # one job copies all texts that the index lacks
+            left = rt.db.read(outbox.count, until)  # one job copies all texts that the index lacks
             if timeout is None and (backlog.queued < fewest or left < lacks):
                 lacks = _MANY if backlog.queued < fewest else left
                 fewest, deadline = min(fewest, backlog.queued), time.monotonic() + patience

@@ -208,7 +208,7 @@ def _batches(rt: Runtime, tasks: Sequence[IndexEntry]) -> Iterator[list[IndexEnt
 
 
 def copy(rt: Runtime, job: storage_jobs.Job, is_stopped: Callable[[], bool]) -> None:
-    """Do a job of kind `"copy"`: copy all marked texts to the index, batch by batch.
+    """Do a job of kind `"copy"`: copy the texts that are marked by now to the index, batch by batch.
 
     Collections whose deleted vectors are to leave Chroma's files are filled again. A server erases its files itself.
 
@@ -232,8 +232,8 @@ def copy(rt: Runtime, job: storage_jobs.Job, is_stopped: Callable[[], bool]) -> 
         _refill(rt, stale)
     few = rt.settings.exact_scan_limit or Limits.exact_scan_limit
     rt.db.write(outbox.separate, few, rt.shards, index.capacity, rt.now())
-    made_for = _made_for(rt)
-    while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), index.batch, made_for):
+    which = index.batch, _made_for(rt), rt.db.read(outbox.newest)  # others may write all the time
+    while batch := rt.db.write(outbox.begin_batch, job, _lease_end(rt), *which):
         try:
             index.write(batch)
         except errors.IndexCorruptError:

@@ -37,7 +37,12 @@ IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
 
 OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
 """Texts, each with the row of its namespace."""
-_FIRST = Statement(sa.select(outbox).order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
+_FIRST = Statement(
+    sa.select(outbox)
+    .where(outbox.c.key <= sa.bindparam("until"))
+    .order_by(outbox.c.shard, outbox.c.key)
+    .limit(sa.bindparam("most"))
+)
 _IS_ON = outbox.c.shard == sa.bindparam("on")
 _HERE = Statement(sa.select(outbox.c.key).where(_IS_ON).limit(sa.bindparam("most")))
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))
@@ -120,25 +125,34 @@ def leave(connection: sa.Connection) -> None:
     connection.execute(sa.delete(meta).where(_IS_STALE))
 
 
-def owe(connection: sa.Connection, now: datetime, *, at_once: bool = False) -> bool:
+def newest(connection: sa.Connection) -> int:
+    """Return the newest key of a text, or of one that was deleted and is marked."""
+    every = (connection.scalar(sa.select(sa.func.max(table.c.key))) or 0 for table in (texts, outbox))
+    return max(every)
+
+
+def owe(
+    connection: sa.Connection, now: datetime, until: int = statements.LAST, *, at_once: bool = False
+) -> bool:
     """Queue a job for what is marked. Returns whether anything is.
 
     Args:
         connection: In a transaction that writes.
         now: The present.
+        until: Newer texts than that of this key do not count: others may be written all the time.
         at_once: Whether files are erased of deleted vectors at once, and not an hour after the first was deleted.
     """
     latest = str(statements.to_micros(now if at_once else now - _GATHERING))  # all have as many digits
     due = connection.execute(sa.update(meta).where(_IS_STALE, meta.c.value <= latest).values(value=_NOW))
-    is_marked = connection.scalar(sa.select(outbox.c.key).limit(1)) is not None
+    is_marked = connection.scalar(sa.select(outbox.c.key).where(outbox.c.key <= until).limit(1)) is not None
     if is_marked or due.rowcount:
         check(connection, now)
     return is_marked or due.rowcount > 0
 
 
-def count(connection: sa.Connection) -> int:
-    """Return how many texts are marked."""
-    return connection.scalar(sa.select(sa.func.count()).select_from(outbox)) or 0
+def count(connection: sa.Connection, until: int) -> int:
+    """Return how many texts are marked, of those up to a key."""
+    return connection.scalar(sa.select(sa.func.count()).where(outbox.c.key <= until)) or 0
 
 
 def check(connection: sa.Connection, now: datetime) -> None:
@@ -202,7 +216,12 @@ def give_back(connection: sa.Connection, job: storage_jobs.Job) -> None:
 
 
 def begin_batch(
-    connection: sa.Connection, job: storage_jobs.Job, until: datetime, limit: int, made_for: tuple[str, int]
+    connection: sa.Connection,
+    job: storage_jobs.Job,
+    until: datetime,
+    limit: int,
+    made_for: tuple[str, int],
+    newest: int,
 ) -> Batch | None:
     """Return the next batch for one collection; None if there is nothing, or if another process has the job by now.
 
@@ -212,10 +231,11 @@ def begin_batch(
         until: When the lease ends.
         limit: Maximum number of texts.
         made_for: Identity and dimension of the embedder.
+        newest: Newer texts than that of this key wait for the next job.
     """
     if not _is_held(connection, job, until):
         return None
-    every = _FIRST.all(connection, {"most": limit})
+    every = _FIRST.all(connection, {"most": limit, "until": newest})
     if not every:
         return None
     shard = every[0].shard

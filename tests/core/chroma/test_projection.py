@@ -24,6 +24,7 @@ from memlayer_core.chroma.index import ChromaIndex
 from memlayer_core.events import IndexRebuilt, ProblemBegan
 from memlayer_core.items.model import FindItems, PutItem
 from memlayer_core.storage import jobs, outbox
+from memlayer_core.storage.statements import LAST
 
 SETTINGS = Tuned(index_delay=0, job_backoff=0.01, durability="normal")
 ASKED = SETTINGS.replace(exact_scan_limit=0)
@@ -354,6 +355,26 @@ def test_chroma_away_means_exact_search_one_event_and_catching_up(open_at, monke
     assert_whole(memory)
 
 
+def test_a_flush_waits_for_what_was_said_before_it_and_not_for_what_others_go_on_to_say(open_at) -> None:
+    memory, goes_on = open_at(settings=SETTINGS), threading.Event()
+    say(memory, *boats(0, 50))
+
+    def write() -> None:
+        while not goes_on.is_set():
+            memory.chat(user_id="bob", session_id="s").add("user", "One more boat.")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert wait_for(lambda: memory.chat(user_id="bob", session_id="s").history(-1)) is None
+        before = len(memory.chat(user_id="bob", session_id="s").history())
+        memory.flush(60)
+    finally:
+        goes_on.set()
+        writer.join()
+    assert len(in_chroma(memory)) >= 50 + before
+
+
 def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(open_at, monkeypatch) -> None:
     memory = open_at(settings=ASKED)
     say(memory, *boats(0, 3))
@@ -375,7 +396,7 @@ def test_a_process_that_was_paused_beyond_its_lease_brings_nothing_back(open_at,
     (job,) = rt.db.write(jobs.lease, ["copy"], 1, "another", rt.now(), rt.now() + timedelta(hours=1))
     memory.chat(user_id="ada", session_id="s").delete_message(0)
     until, made_for = rt.now() + timedelta(hours=1), (rt.embedder.identity, 1024)
-    while batch := rt.db.write(outbox.begin_batch, job, until, 100, made_for):
+    while batch := rt.db.write(outbox.begin_batch, job, until, 100, made_for, LAST):
         inner(batch)
         assert rt.db.write(outbox.end_batch, job, batch, until)
     rt.db.write(outbox.give_back, job)
