@@ -252,6 +252,7 @@ class Worker:
         self._stopping = threading.Event()
         self._flushing: set[Bell] = set()
         self._failures: dict[str, str] = {}  # why the last attempt of a thread failed, by its name
+        self._damage: errors.JournalCorruptError | None = None
         self._rebuilt: list[IndexRebuilt] = []
         self._copies_at = time.monotonic() + _COPIES
         self._models_rest_until = self._erasures_rest_until = self._takes_over_at = 0.0
@@ -291,6 +292,7 @@ class Worker:
 
         Raises:
             FlushTimeoutError: Jobs are left after that time, or there was no progress for a minute.
+            JournalCorruptError: A job met damage in the journal.
             StoreUnavailableError: The store was removed while it was open.
         """
         pause = Bell()
@@ -313,6 +315,8 @@ class Worker:
                     "this memory was closed before its background work was done",
                     hint="The next process that opens it does the rest; call `flush` before `close`.",
                 )
+            if self._damage is not None:  # it would only be met again
+                raise self._damage
             # Notes are read first: those that become jobs now are in the backlog.
             is_noted = rt.accesses or self._owes_summaries or (self._started and not rt.at_work.is_set())
             now = rt.now()
@@ -641,6 +645,8 @@ class Worker:
 
     def _remember(self, problem: BaseException) -> str:
         """Remember, for `flush`, why the last attempt of this thread failed. Returns it in short."""
+        if isinstance(problem, errors.JournalCorruptError):
+            self._damage = problem
         reason = self._failures[threading.current_thread().name] = errors.in_short(problem)
         return reason
 

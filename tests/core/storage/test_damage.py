@@ -92,6 +92,18 @@ def test_damaged_pages_are_told_as_such_by_every_verb_and_found_by_every_check(t
             assert (ended.exit_code, "the journal is damaged" in said) == (1, True), said
         assert not (tmp_path / "copy" / "journal.sqlite3").exists()
 
+    # A name in the schema, which SQLite quotes in its message; and a table that each job of the index reads.
+    name, root = whole.find(b"tablememlayer_meta") + 5, leaves_of(journal, "memlayer_texts")
+    journal.write_bytes(whole[:name] + b"\x92\x9a" + whole[name + 2 :])
+    with pytest.raises(JournalCorruptError, match="schema"):
+        opened(directory)
+    assert "the journal is damaged" in words(run("inspect", str(directory)).stderr)
+    pages = bytearray(whole)
+    for page in root:
+        pages[(page - 1) * PAGE : (page - 1) * PAGE + 64] = b"\xff" * 64
+    journal.write_bytes(pages)
+    assert "from a backup" in words(run("reindex", str(directory)).stderr), "at once, and not after a minute"
+
     journal.write_bytes(b"something else " * 1000)
     with pytest.raises(JournalCorruptError, match="not a database"):
         opened(directory)
