@@ -6,8 +6,6 @@ two of them that stand side by side and make a character. `parse_json` says what
 What differs from the class is in a table next to it, its `Form`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -41,8 +41,6 @@ Each error has a `hint` (what to do, also printed below the traceback) and `retr
 succeed later).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ A listener is called in the thread in which the event happens. If it raises, the
 No event quotes a message.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ It may change with any version.
 `docs/adapters.md` shows how an adapter is written.
 """
 
-from __future__ import annotations
-
 from memlayer_core import codec, memory as registry, runtime as flows
 from memlayer_core.chat import context_flow, recall_text
 from memlayer_core.facts.check import roles_of

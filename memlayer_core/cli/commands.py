@@ -1,7 +1,5 @@
 """The commands. Each imports its modules when it runs, so that `--help` is quick."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 import sys

@@ -4,8 +4,6 @@ The first process is `python -m memlayer_core.cli.demo DIRECTORY`. It prints a l
 and then waits to be killed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Looks at a store for `inspect`, and at it and this machine for `doctor`. Nothing is changed."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

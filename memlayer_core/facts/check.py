@@ -12,8 +12,6 @@ it twice gives the same, and a record that is used again has its full value.
 A record that is in every context is used each time, and does not fade.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

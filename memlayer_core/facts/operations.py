@@ -1,7 +1,5 @@
 """Asks a model for facts and checks its answer: an operation makes a fact only if a message supports it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Reads records in SQL, and decides who may see them: no other code does. Each function runs in its caller's transaction."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence

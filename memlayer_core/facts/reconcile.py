@@ -9,8 +9,6 @@ A model decides about values that are only similar: it names the facts that its 
    the past. Otherwise the later statement counts, or the surer one if the category does not change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType

@@ -6,8 +6,6 @@ the other, and there is no deadlock.
 Each version of a record has its own number, which is the key of its text: a key never means two texts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace

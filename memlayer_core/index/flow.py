@@ -1,7 +1,5 @@
 """Embeds messages in batches, finds the nearest vectors in one scope, and builds the index again from stored vectors."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace

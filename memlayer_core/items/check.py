@@ -6,8 +6,6 @@ A filter maps paths to values, to objects of fields (`{"user": {"name": "Ada"}}`
 Lists are compared as a whole.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 import re

@@ -1,7 +1,5 @@
 """Items: JSON values under keys in folders of a tenant, and the operations on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -6,8 +6,6 @@ empty is deleted while nobody puts something into it.
 The key of an item's text is never used again: a changed text has another key.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

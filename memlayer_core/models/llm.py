@@ -361,9 +361,8 @@ def _either(call: Callable[..., Any], acall: Callable[..., Any], asked: Any) -> 
 
 def _raw_usage(raw: Any) -> dict[str, Any]:
     usage = raw.get("usage") if isinstance(raw, dict) else getattr(raw, "usage", None)
-    if isinstance(usage, dict):
-        return usage
-    return {name: value for name, value in vars(usage).items() if isinstance(value, int)} if usage else {}
+    found = usage if isinstance(usage, dict) else vars(usage) if usage else {}
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 def _function(function: Callable[..., Any]) -> Ask:

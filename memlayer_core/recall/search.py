@@ -444,12 +444,11 @@ def read_lines(
             `Settings.recall_tool_results` says so. None: there is no context. Then repetitions, results of tools and all
             episodes are found, too.
     """
-    messages, session = (visible.messages, visible.session) if visible is not None else ((), None)
+    shown = visible if visible is not None else Visible(None, 0, (), ())
+    messages, session, beginnings = shown.messages, shown.session, shown.beginnings
     said = dict.fromkeys(terms.fold(one.text) for one in messages)
-    beginnings = visible.beginnings if visible is not None else {}
     number = session.number if session is not None else 0
-    lines: list[Line] = []
-    seen: dict[object, Scope] = {}
+    lines, seen = list[Line](), dict[object, Scope]()
     for start in range(0, len(rows), _READ):
         some = rows[start : start + _READ]
         keys = result.texts.keys[some].tolist()

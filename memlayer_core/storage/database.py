@@ -207,17 +207,12 @@ def _ours(problem: Exception) -> errors.StoreError:
             f"the disk is full: {_short(problem)}",
             hint="Free some space. Nothing of it was written: write it again.",
         )
-    if code & 0xFF == sqlite3.SQLITE_CANTOPEN:
-        return errors.StoreUnavailableError(
-            f"the journal cannot be opened: {_short(problem)}",
-            hint="Run it as the owner of the journal and of the files beside it; or copy the directory to a place that can be "
-            "written. On a server, see that the disk is there.",
-        )
     names = {kind.__name__ for kind in type(driven).__mro__}  # those that all drivers share
     if isinstance(problem, (sa.exc.TimeoutError, *LOST)) or names & _PASSING:
         return errors.StoreUnavailableError(
             f"the journal could not be reached or written: {_short(problem)}",
-            hint="Check that the database runs, that the disk is not full, and that no other process locks it.",
+            hint="Check that the database runs, that this user owns the journal and the files beside it, that the disk is not "
+            "full, and that no other process locks it.",
         )
     hint = "Nothing was written. This should not happen: please report it."
     if state in {"42501", "3F000"}:  # the user has no right, or there is no such schema
@@ -264,10 +259,14 @@ def ensure_tables(connection: Connection, *, shards: int) -> None:
     """
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(728190416)"))  # one process makes the tables
-    if _version(connection) == 0:
-        _create(connection, shards)
-    else:
+    if _version(connection):
         check_version(connection)
+        return
+    for definition in _definitions(connection.dialect):
+        connection.exec_driver_sql(definition)
+    fixed = {"store_id": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
+    fixed |= {"shards": str(shards), "schema_version": str(SCHEMA_VERSION)}
+    connection.execute(sa.insert(meta), [{"name": name, "value": value} for name, value in fixed.items()])
 
 
 def check_version(connection: Connection) -> None:
@@ -308,11 +307,3 @@ def _definitions(dialect: sa.Dialect) -> list[str]:
     mock = sa.engine.mock.MockConnection(dialect, lambda one, *_: made.append(one))
     tables.create_all(mock, checkfirst=False)
     return [str(one.compile(dialect=dialect)) for one in made]
-
-
-def _create(connection: Connection, shards: int) -> None:
-    for definition in _definitions(connection.dialect):
-        connection.exec_driver_sql(definition)
-    fixed = {"store_id": uuid.uuid4().hex, "secret": secrets.token_hex(16)}
-    fixed |= {"shards": str(shards), "schema_version": str(SCHEMA_VERSION)}
-    connection.execute(sa.insert(meta), [{"name": name, "value": value} for name, value in fixed.items()])

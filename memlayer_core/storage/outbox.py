@@ -37,12 +37,8 @@ IS_PROJECTED = sa.exists().where(meta.c.name == _INDEX)
 
 OWNED = texts.join(namespaces, namespaces.c.namespace == texts.c.namespace)
 """Texts, each with the row of its namespace."""
-_FIRST = Statement(
-    sa.select(outbox)
-    .where(outbox.c.key <= sa.bindparam("until"))
-    .order_by(outbox.c.shard, outbox.c.key)
-    .limit(sa.bindparam("most"))
-)
+_BEFORE = sa.select(outbox).where(outbox.c.key <= sa.bindparam("until"))
+_FIRST = Statement(_BEFORE.order_by(outbox.c.shard, outbox.c.key).limit(sa.bindparam("most")))
 _IS_ON = outbox.c.shard == sa.bindparam("on")
 _HERE = Statement(sa.select(outbox.c.key).where(_IS_ON).limit(sa.bindparam("most")))
 _NAME = Statement(sa.select(meta.c.value).where(meta.c.name == sa.bindparam("of")))

@@ -57,7 +57,8 @@ class Statement:
         except connection.dialect.loaded_dbapi.Error as problem:  # the driver asks for a row only now
             raise error_of("", problem, connection) from problem
         if self._row is None:
-            self._row = _row_of([column[0] for column in cursor.description])
+            columns = [column[0] for column in cursor.description]
+            self._row = namedtuple("Row", columns, rename=True)  # type: ignore[misc]  # noqa: PYI024
         cursor.close()
         return list(map(self._row._make, rows))
 
@@ -96,10 +97,6 @@ class Statement:
         return compiled.string, lambda values: [
             values[name] if name in values else fixed[name] for name in places
         ]
-
-
-def _row_of(columns: list[str]) -> Any:
-    return namedtuple("Row", columns, rename=True)  # noqa: PYI024  (they are known when it runs)
 
 
 class _Rows(FunctionElement[Any]):

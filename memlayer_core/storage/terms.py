@@ -7,7 +7,7 @@ import re
 import threading
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import datetime
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -203,19 +203,11 @@ def question_terms(text: str, languages: Collection[str] = ()) -> tuple[str, ...
 def possible_names(text: str) -> dict[str, str]:
     """Return the parts of a question that may be names, by their form in the index, each as it is written."""
     parts: dict[str, str] = {}
-    for written in _possible_parts(unicodedata.normalize("NFKC", text)):
-        parts.setdefault(_plain(written)[:_LONGEST], written)
-        if len(parts) == _NAMES:
-            break
-    return parts
-
-
-def _possible_parts(text: str) -> Iterator[str]:
-    for run in _RUNS.findall(text):
-        lengths = range(2, _LONGEST_NAME + 1) if _IS_CJK.match(run) else (len(run),)
-        for length in lengths:
-            for place in range(len(run) - length + 1):
-                yield run[place : place + length]
+    for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
+        for length in range(2, _LONGEST_NAME + 1) if _IS_CJK.match(run) else (len(run),):
+            for part in (run[place : place + length] for place in range(len(run) - length + 1)):
+                parts.setdefault(_plain(part)[:_LONGEST], part)
+    return dict([*parts.items()][:_NAMES])
 
 
 def _plain(text: str) -> str:

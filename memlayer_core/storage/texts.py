@@ -144,8 +144,8 @@ def hold_owner(connection: sa.Connection, scope: Reach) -> None:
     made = made.on_conflict_do_update(index_elements=["namespace"], set_={"shard": namespaces.c.shard})
     user_id = scope.user_id if isinstance(scope, Scope) else ""
     whose = {"namespace": scope.namespace, "tenant_id": scope.tenant_id, "user_id": user_id}
-    shards = connection.execute(_SHARDS).scalar_one()
-    shard = int(scope.namespace[:8], 16) % int(shards)  # the same for all time
+    # The same for all time.
+    shard = int(scope.namespace[:8], 16) % int(connection.execute(_SHARDS).scalar_one())
     connection.execute(made, {**whose, "shard": shard, "vectors": 0})
 
 

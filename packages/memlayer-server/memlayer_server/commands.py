@@ -63,8 +63,7 @@ def serve_ui(
     It goes on until Ctrl-C or SIGTERM. Open the address that it prints: give the token in it only to people who may see
     all users. MEMLAYER_UI_TOKEN sets a token that stays.
     """
-    names = allow_host or []
-    token = token_of(UI_TOKEN, host, names)
+    token = token_of(UI_TOKEN, host, names := allow_host or [])
     if not Memory.is_at(path, database_url=database_url):
         raise InputError(
             f"there is no memory in {repr(str(path or 'memory')) if database_url is None else 'that database'}",

@@ -41,6 +41,7 @@ _DONE = {
     "corrected": "It is corrected. The version before is below.",
     "unchanged": "Nothing was changed: it says that already.",
     "forgotten": "It is forgotten, for good.",
+    "nothing": "There was nothing to forget.",
 }
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -217,15 +218,13 @@ class _Page:
             case "record":
                 self._memory.forget(record_id=form.get("record", ""), **whose)
                 return RedirectResponse(address("/user", **_names(reach), done="forgotten"), 303)
-            case "session":
-                gone = self._memory.forget(session_id=_session(form).session_id, **whose)
-            case "user":
-                gone = self._memory.forget(session_id=reach.session_id, **whose)
+            case "session" | "user" as what:
+                session = _session(form) if what == "session" else reach
+                gone = self._memory.forget(session_id=session.session_id, **whose)
             case other:
                 raise InputError(f"there is no {other!r:.40}", hint="A record, a session or a user.")
-        if not (gone.sessions or gone.records or gone.items):
-            raise HTTPException(404, "There is nothing to forget: it was forgotten before, or never there.")
-        return RedirectResponse(address("/", done="forgotten"), 303)
+        done = "forgotten" if gone.sessions or gone.records or gone.items else "nothing"
+        return RedirectResponse(address("/", done=done), 303)
 
     # --- problems
 
