@@ -84,8 +84,8 @@ class MemoryComponent(BaseModel):
         fields.pop("class_name", None)
         store_id = fields.pop("store_id", None)
         # Checked here, since an error of pydantic has no hint.
-        ids = (fields.get("user_id"), fields.get("agent_id"), fields.get("tenant_id", "default"))
-        Scope.of_session("anything", **dict(zip(("user_id", "agent_id", "tenant_id"), ids, strict=True)))
+        ids = {name: fields[name] for name in ("user_id", "tenant_id", "agent_id") if name in fields}
+        Scope.of_session("anything", **ids)
         super().__init__(**fields)
         if memory is not None:
             registry.memory_of(memory)

@@ -37,9 +37,8 @@ from memlayer_core.integration import (
 )
 from memlayer_core.tools import Mode, check_mode
 
-_WINDOW_SHARE = (
-    0.75  # share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too
-)
+# Share of a model's context window, as in ChatMemoryBuffer: the answer needs tokens, too.
+_WINDOW_SHARE = 0.75
 
 _ACKNOWLEDGED = "OK"
 
@@ -282,9 +281,8 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
         """
         if fields.get("session_id") is None:
             fields["session_id"] = str(uuid.uuid4())
-        fit.token_limit_of(
-            1, fields.get("policy"), fields.get("token_limit")
-        )  # raises before anything is opened
+        # It raises before anything is opened.
+        fit.token_limit_of(1, fields.get("policy"), fields.get("token_limit"))
         if isinstance(fields.get("insert_method"), InsertMethod):
             fields["insert_method"] = fields["insert_method"].value
         check_mode(fields.get("mode", "STATIC"))
@@ -350,8 +348,7 @@ class MemlayerMemory(Conversation, MemoryComponent, BaseMemory):
                 )
             window = max(1, int(llm.metadata.context_window * _WINDOW_SHARE))
             token_limit = window if token_limit is None else token_limit
-        if mode is not None:
-            kwargs["mode"] = mode
+        kwargs |= {} if mode is None else {"mode": mode}
         session = cls(
             memory_at(memory, path, embed_model, tokenizer_fn),
             user_id=user_id,

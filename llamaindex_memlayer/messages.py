@@ -6,7 +6,7 @@ import base64
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from llama_index.core.base.llms.types import (
 from llama_index.core.bridge.pydantic import BaseModel
 
 from memlayer_core import Message, ToolCall
-from memlayer_core.errors import MessageTypeError, is_utf8
+from memlayer_core.errors import MessageTypeError, is_utf8, require_list
 from memlayer_core.integration import check, codec, frameworks, token_counter
 from memlayer_core.message import TASK, Block, Raw, Role
 
@@ -300,12 +300,8 @@ def all_to_core(
     Raises:
         MessageTypeError: `messages` is not a list of messages.
     """
-    if isinstance(messages, ChatMessage | str | bytes | Mapping) or not isinstance(messages, Iterable):
-        raise MessageTypeError(
-            f"expected a list of messages, got {type(messages).__name__}",
-            hint="Wrap a single message in a list, or use `put`.",
-        )
-    said = [to_core(message) for message in messages]
+    what, hint = "a list of LlamaIndex's messages", "Wrap a single message in a list, or use `put`."
+    said = [to_core(one) for one in require_list("messages", messages, what, hint, MessageTypeError)]
     for at, one in enumerate(said):
         ran_code = at > 0 and said[at - 1].role == "assistant" and _CODE.search(said[at - 1].text)
         if one.role == "user" and (is_task or ran_code):

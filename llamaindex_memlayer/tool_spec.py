@@ -77,9 +77,8 @@ class MemlayerToolSpec(BaseToolSpec):
         InvalidScopeError: Neither a user nor a session is named, or an id cannot be stored.
     """
 
-    spec_functions: list[SPEC_FUNCTION_TYPE] = [  # noqa: RUF012  (the framework's own declaration)
-        (name, f"a{name}") for name in AGENT_TOOLS
-    ]
+    # The framework's own declaration.
+    spec_functions: list[SPEC_FUNCTION_TYPE] = [(name, f"a{name}") for name in AGENT_TOOLS]  # noqa: RUF012
 
     def __init__(
         self,
