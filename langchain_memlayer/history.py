@@ -16,7 +16,13 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from langchain_memlayer.messages import create, from_core, put_after, put_before, to_core
 from memlayer_core import Chat, Context, Memory, Message, Scope
-from memlayer_core.errors import ConfigurationError, InvalidScopeError, MessageTypeError, repr_of
+from memlayer_core.errors import (
+    ConfigurationError,
+    InvalidScopeError,
+    MessageTypeError,
+    repr_of,
+    require_list,
+)
 from memlayer_core.integration import ChatState, check, fit, registry
 from memlayer_core.message import RELOAD_TOOL
 from memlayer_core.tools import AGENT_TOOLS, AgentTool
@@ -468,13 +474,10 @@ def translate_batch(messages: Iterable[BaseMessage], created_at: check.Times = N
         MessageTypeError: Something in it is not a message, such as a bare `str`.
         InvalidMessageError: One of them is a `RemoveMessage`.
     """
-    if isinstance(messages, str | bytes | Mapping | BaseMessage) or not isinstance(messages, Iterable):
-        raise MessageTypeError(
-            f"expected a list of LangChain messages, got {type(messages).__name__}",
-            hint="Wrap a single message in a list, or use `add_message`; text is not a message.",
-        )
+    what, hint = "a list of LangChain messages", "Wrap a single message in a list, or use `add_message`."
+    listed = require_list("messages", messages, what, hint, MessageTypeError)
     batch: dict[object, Message] = {}
-    for place, translation in enumerate(check.dated(list(map(to_core, messages)), created_at)):
+    for place, translation in enumerate(check.dated(list(map(to_core, listed)), created_at)):
         batch[place if translation.id is None else translation.id] = translation
     return list(batch.values())
 

@@ -175,15 +175,7 @@ def _core_content(content: object) -> str | tuple[Block, ...]:
     """Return the content for memlayer's field: each block is a JSON dict with a `type`."""
     if isinstance(content, str):
         return content
-    return tuple(map(_block, content)) if isinstance(content, list) else ()
-
-
-def _block(part: Any) -> Block:
-    if isinstance(part, str):
-        return {"type": "text", "text": part}
-    if isinstance(part, dict) and isinstance(part.get("type"), str):
-        return part
-    return {"type": "non_standard", "value": part}
+    return tuple(map(frameworks.block_of, content)) if isinstance(content, list) else ()
 
 
 def _as_list(content: str | tuple[Block, ...]) -> str | list[Block]:

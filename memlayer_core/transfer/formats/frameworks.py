@@ -81,7 +81,7 @@ def langchain_message(form: Any) -> Message | str:
         data.pop("content", None)
     return Message(
         role,
-        content if isinstance(content, str) else tuple(map(_block, content)),
+        content if isinstance(content, str) else tuple(map(block_of, content)),
         id=data.get("id") or None,
         name=data.get("name") or (speaker_of(speaker) if kind == "chat" else None),
         tool_calls=calls_of(map(_call, calls)),
@@ -100,7 +100,8 @@ def _constructed(form: Any) -> Any:
     return form
 
 
-def _block(part: Any) -> Mapping[str, Any]:
+def block_of(part: Any) -> Block:
+    """Return a part of LangChain's content as a block: a text as one, and what has no `type` as it is, inside one."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     is_block = isinstance(part, Mapping) and isinstance(part.get("type"), str)
