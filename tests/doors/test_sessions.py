@@ -279,6 +279,17 @@ def test_what_a_model_is_told_encodes_whatever_was_said_and_is_known_when_it_com
     assert door.kept(session) == talk
 
 
+@pytest.mark.trap("langchain", 15)
+def test_a_call_and_its_result_stay_a_pair_when_their_id_cannot_be_stored(do, door, session) -> None:
+    for strange in ("a\0b", "a\udc80b"):
+        call = door.build(Line((), "assistant", "", calls=(strange,)))
+        talk = [door.message("user", "?"), call, door.message("tool", "42", answers=strange)]
+        do(session, door.add, talk)
+        told = [door.line_of(message) for message in do(session, door.context)[-2:]]
+        assert (told[0].calls, told[1].answers) == (("a\ufffdb",), "a\ufffdb")  # clients must encode it
+        assert door.kept(session)[-3:] == talk
+
+
 @pytest.mark.parametrize("placed", ["user", "system"])
 def test_no_answer_and_no_prompt_that_comes_back_is_learned_but_what_the_user_says(do, door, placed) -> None:
     def known() -> list[tuple[str | None, str | None, int]]:
