@@ -358,7 +358,17 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
     assert model.shown == texts(out["messages"][:-1])
 
 
+KEEPS = {
+    "texts alone": lambda own, _: None,
+    "ids of its own": lambda own, _: own,
+    "our ids": lambda _, ours: ours,
+}
+
+
 @pytest.mark.trap("langchain", 7)
+@pytest.mark.parametrize(
+    ("door", "keeps"), [("agent", "texts alone"), *(("with_memory", one) for one in KEEPS)]
+)
 @given(
     st.lists(st.sampled_from(["ask", "ask", "again", "edit", "back"]), max_size=7),
     st.lists(st.sampled_from(["ok", "Which museums are there?", "hi"]), min_size=10, max_size=10),
@@ -366,36 +376,41 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
     st.booleans(),
 )
 @example(["again", "again"], ["I plan a trip to Oslo in June"] * 10, False, True)
-@examples(40)
-def test_the_history_follows_a_list_without_ids_that_a_client_keeps(steps, questions, is_same, looks) -> None:
+@examples(20)
+def test_the_history_follows_a_list_that_a_client_keeps(
+    door, keeps, steps, questions, is_same, looks
+) -> None:
     """It knows nothing of the calls of tools, and its instructions name the time."""
 
     def script(shown: list[BaseMessage]) -> AIMessage | str:
         if looks and shown[-1].type == "human":
-            return LOOK
+            return calling(("weather", {"city": "Oslo"}), first=len(model.seen))
         return "ok" if is_same else f"answer {len(model.seen)}"
 
     def spoken(messages: Sequence[Any]) -> list[str]:
         told = (one.text for one in messages)
         return [text for text in told if text and "rain" not in text and "It is" not in text]
 
+    keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
     with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
         model = Scripted(script=script)
         agent = agent_of(memory, model, [weather])
-        talk: list[tuple[str, str]] = []
+        if door == "with_memory":
+            agent = with_memory(create_agent(model, [weather]), memory, user_id="ada", **keys)
+        talk, named = list[BaseMessage](), KEEPS[keeps]
         for number, (step, said) in enumerate(zip(["ask", "ask", *steps], questions, strict=False)):
             question = f"{said} {number}"  # an equal one may be any of them
             if step == "ask":
-                talk.append(("human", question))
+                talk.append(HumanMessage(question, id=named(question, question)))
             elif step == "edit":
-                talk[-2:] = [("human", f"{question}, in June")]
+                talk[-2:] = [HumanMessage(f"{question}, in June", id=named(question, question))]
             else:
                 del talk[-3 if step == "back" and len(talk) > 4 else -1 :]
-            told = [("system", f"It is {number}:00"), *talk]
-            answer = agent.invoke({"messages": told}, in_thread())["messages"][-1]
-            assert spoken(model.seen[-1]) == [text for _, text in talk]
-            talk.append(("ai", answer.text))
-            assert spoken(kept(memory)) == [text for _, text in talk]
+            told = [SystemMessage(f"It is {number}:00"), *deepcopy(talk)]
+            answer = agent.invoke({"messages": told}, in_session("t", thread_id="t"))["messages"][-1]
+            assert spoken(model.seen[-1]) == texts(talk)
+            talk.append(AIMessage(answer.text, id=named(f"answer {number}", answer.id)))
+            assert spoken(kept(memory)) == texts(talk)
             assert sum(one.role == "tool" for one in kept(memory)) == looks * len(talk) // 2
 
 
