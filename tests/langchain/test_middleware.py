@@ -394,8 +394,9 @@ def test_the_history_follows_a_list_that_a_client_keeps(
     keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
     with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
         model = Scripted(script=script)
-        agent = agent_of(memory, model, [weather])
+        agent, config = agent_of(memory, model, [weather]), in_thread()
         if door == "with_memory":
+            config = in_session("t")
             agent = with_memory(create_agent(model, [weather]), memory, user_id="ada", **keys)
         talk, named = list[BaseMessage](), KEEPS[keeps]
         for number, (step, said) in enumerate(zip(["ask", "ask", *steps], questions, strict=False)):
@@ -407,7 +408,7 @@ def test_the_history_follows_a_list_that_a_client_keeps(
             else:
                 del talk[-3 if step == "back" and len(talk) > 4 else -1 :]
             told = [SystemMessage(f"It is {number}:00"), *deepcopy(talk)]
-            answer = agent.invoke({"messages": told}, in_session("t", thread_id="t"))["messages"][-1]
+            answer = agent.invoke({"messages": told}, config)["messages"][-1]
             assert spoken(model.seen[-1]) == texts(talk)
             talk.append(AIMessage(answer.text, id=named(f"answer {number}", answer.id)))
             assert spoken(kept(memory)) == texts(talk)
