@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from clock import set_ahead
 from promises import Line
+from refusals import refused
 from scripted_reader import reads
 from tuned import Tuned
 
@@ -83,9 +84,7 @@ def test_what_is_no_list_of_messages_is_refused_before_anything_is_written(do, d
     hello, *_ = door.say("hello")
     for given in ("hello", hello, {"role": "user"}, None, [hello, "hello"]):
         for verb in (door.add, door.add_temporary):
-            with pytest.raises(errors.MessageTypeError) as refused:
-                do(session, verb, given)
-            assert refused.value.hint
+            refused(errors.MessageTypeError, None, do, session, verb, given)
     assert door.kept(session) == do(session, door.context) == []
 
 

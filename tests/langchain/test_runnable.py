@@ -39,6 +39,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
+from refusals import refused
 
 from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
 from langchain_memlayer.runnable import STEPS, join_chunks
@@ -259,9 +260,8 @@ def test_an_input_that_nobody_can_read_is_refused_before_anybody_is_asked(do, me
         ({"input_messages_key": "question"}, {"asked": "hi"}),
         (KEYS, "hi"),
     ):
-        with pytest.raises(errors.InvalidMessageError) as refused:
-            do(with_memory(model, memory, user_id="ada", **keys), "invoke", said, at())
-        assert refused.value.hint
+        chain = with_memory(model, memory, user_id="ada", **keys)
+        refused(errors.InvalidMessageError, None, do, chain, "invoke", said, at())
     assert model.seen == memory.sessions(user_id="ada") == []
 
 
@@ -621,9 +621,8 @@ def test_a_call_that_names_nobody_or_somebody_else_is_refused_before_anybody_is_
         ({"session_id": "s1", "user_id": "bob"}, "bob", {"user_id": "louis"}),
     ):
         config = {"configurable": named, "callbacks": [heard]}
-        with pytest.raises(errors.InvalidScopeError, match=missing) as refused:
-            pieces(with_memory(model, memory, **fixed), verb, "hi", config)
-        assert refused.value.hint
+        chain = with_memory(model, memory, **fixed)
+        refused(errors.InvalidScopeError, missing, pieces, chain, verb, "hi", config)
     assert heard.errors == [errors.InvalidScopeError] * 4
     assert model.seen == []
 
@@ -701,9 +700,7 @@ def test_what_does_not_go_together_is_refused(do, memory) -> None:
         (memory, {"history_factory_config": []}),
         (memory, {"configurable": ["user_id", "session_id"], "user_id": "ada"}),
     ):
-        with pytest.raises(errors.ConfigurationError) as refused:
-            with_memory(Scripted(), given, **more)
-        assert refused.value.hint
+        refused(errors.ConfigurationError, None, with_memory, Scripted(), given, **more)
     with pytest.raises(errors.InvalidLimitError):
         with_memory(Scripted(), memory, token_limit=0)
     with pytest.raises(errors.ConfigurationError, match="MemlayerChatMessageHistory"):
