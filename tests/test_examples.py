@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import os
 import re
 import subprocess
@@ -12,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -195,38 +194,16 @@ ITEMS = [
 ]
 
 
-class SessionProtocol:
-    """The verbs of `agents.memory.Session` (openai-agents 0.24), as the SDK writes them."""
-
-    async def get_items(self, limit: int | None = None) -> Any: ...
-    async def add_items(self, items: Any) -> None: ...
-    async def pop_item(self) -> Any: ...
-    async def clear_session(self) -> None: ...
-
-
 @pytest.fixture
-def agents() -> ModuleType:
-    return load("openai_agents_session")
-
-
-@pytest.fixture
-def session(agents: ModuleType, memory: Memory) -> Any:
-    return agents.MemlayerSession(memory.chat(user_id="ada", session_id="monday"), token_limit=3000)
+def session(memory: Memory) -> Any:
+    chat = memory.chat(user_id="ada", session_id="monday")
+    return load("openai_agents_session").MemlayerSession(chat, token_limit=3000)
 
 
 @pytest.mark.slow
 def test_the_adapter_recalls_what_was_said_in_another_session(tmp_path: Path) -> None:
     told = run("openai_agents_session", tmp_path).splitlines()
     assert told == ["[monday] I will remember that.", "[friday] To peanuts."]
-
-
-def test_the_adapter_has_the_verbs_of_the_sdks_protocol(session) -> None:
-    assert (session.session_id, session.session_settings) == ("monday", None)
-    for name, verb in inspect.getmembers(SessionProtocol, inspect.isfunction):
-        assert inspect.iscoroutinefunction(getattr(session, name))
-        theirs = inspect.signature(verb).parameters.values()
-        ours = inspect.signature(getattr(type(session), name)).parameters.values()
-        assert [(one.name, one.default) for one in theirs] == [(one.name, one.default) for one in ours]
 
 
 async def test_every_item_comes_back_equal_and_the_newest_are_popped_first(session) -> None:
@@ -267,15 +244,3 @@ async def test_a_preview_is_shown_in_place_of_a_large_result_and_the_whole_is_ke
     assert "context_reload" not in shown["output"], "this agent has no such tool"
     assert len(shown["output"]) < 25_000
     assert large in await session.get_items(10)
-
-
-async def test_recall_is_added_to_one_call_and_is_not_stored(agents, session, memory) -> None:
-    tuesday = agents.MemlayerSession(memory.chat(user_id="ada", session_id="tuesday"))
-    await tuesday.add_items([{"role": "user", "content": "I am allergic to peanuts."}])
-    asked = {"role": "user", "content": "What am I allergic to?"}
-    prompt = agents.ModelInput([asked], "Be brief.")
-    added = await session.add_recall(SimpleNamespace(model_data=prompt))
-    assert added.instructions.startswith('Be brief.\n\n<recalled_memory key="')
-    assert "I am allergic to peanuts." in added.instructions
-    assert added.input == [asked]
-    assert await session.get_items() == []

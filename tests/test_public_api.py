@@ -241,45 +241,39 @@ def described(tool: StructuredTool | FunctionTool) -> dict[str, Any]:
     return tool.metadata.get_parameters_dict()
 
 
-def test_verbs_answer_as_tools_of_langchain(objects) -> None:
+Verb = Callable[..., Any]
+
+
+def of_langchain(one: object, name: str) -> tuple[Verb, Verb]:
+    more = {"args_schema": Remember} if name in FREE_FIELDS else {}
+    tool = StructuredTool.from_function(getattr(one, name), coroutine=getattr(one, f"a{name}"), **more)
+    return (lambda **given: tool.invoke(given)), (lambda **given: asyncio.run(tool.ainvoke(given)))
+
+
+def of_llamaindex(one: object, name: str) -> tuple[Verb, Verb]:
+    tool = FunctionTool.from_defaults(getattr(one, name), async_fn=getattr(one, f"a{name}"))
+    return (
+        lambda **given: tool.call(**given).raw_output,
+        lambda **given: asyncio.run(tool.acall(**given)).raw_output,
+    )
+
+
+@pytest.mark.parametrize("tool", [of_langchain, of_llamaindex])
+def test_verbs_answer_as_tools(objects, tool) -> None:
     memory, chat = objects[:2]
-
-    def tool(one: object, name: str, **more: Any) -> StructuredTool:
-        return StructuredTool.from_function(getattr(one, name), coroutine=getattr(one, f"a{name}"), **more)
-
-    block = {"type": "text", "text": "I moved to Tokyo"}
-    assert tool(chat, "add").invoke({"role": "user", "content": [block]}).stored == 1
-    assert asyncio.run(tool(chat, "add").ainvoke({"role": "assistant", "content": "Noted."})).stored == 1
-    message = {"role": "user", "content": "And in May to Kyoto", "created_at": "2026-05-01T12:00:00Z"}
-    assert tool(chat, "add_messages").invoke({"messages": [message]}).stored == 1
+    given: dict[str, Any] = {"query": "What is Ada allergic to?"}
+    sought = {"query": "Tokyo", "user_id": "ada"}
+    for verb, role in zip(tool(chat, "add"), ("user", "assistant"), strict=True):
+        assert verb(role=role, content=[{"type": "text", "text": "I moved to Tokyo"}]).stored == 1
+    if tool is of_langchain:  # which makes objects of what a model writes
+        message = {"role": "user", "content": "And in May to Kyoto", "created_at": "2026-05-01T12:00:00Z"}
+        assert tool(chat, "add_messages")[0](messages=[message]).stored == 1
+        assert chat.history()[-1].created_at.month == 5
+        given["told"], sought["now"] = [{"role": "user", "content": "hello"}], "2026-06-01T00:00:00"
     assert chat.history()[0].text == "I moved to Tokyo"
-    assert chat.history()[-1].created_at.month == 5
-    remember = tool(chat, "remember", args_schema=Remember)
-    assert remember.invoke({"text": "Ada is allergic to nuts", "importance": 0.9}).importance == 0.9
-    assert asyncio.run(remember.ainvoke({"text": "Ada is allergic to nuts"})).mentions == 2
+    remember, aremember = tool(chat, "remember")
+    assert remember(text="Ada is allergic to nuts", importance=0.9).importance == 0.9
+    assert aremember(text="Ada is allergic to nuts").mentions == 2
     memory.flush()
-    recalled = {"query": "What is Ada allergic to?", "told": [{"role": "user", "content": "hello"}]}
-    assert "nuts" in tool(chat, "recall").invoke(recalled)[0].text
-    assert "nuts" in asyncio.run(tool(chat, "recall").ainvoke({"query": "allergic"}))[0].text
-    sought = {"query": "Tokyo", "user_id": "ada", "now": "2026-06-01T00:00:00"}
-    assert "Tokyo" in tool(memory, "search").invoke(sought)[0].text
-    assert "Tokyo" in asyncio.run(tool(memory, "search").ainvoke(sought))[0].text
-
-
-def test_verbs_answer_as_tools_of_llamaindex(objects) -> None:
-    memory, chat = objects[:2]
-
-    def tool(one: object, name: str) -> FunctionTool:
-        return FunctionTool.from_defaults(getattr(one, name), async_fn=getattr(one, f"a{name}"))
-
-    assert tool(chat, "add").call(role="user", content="I moved to Tokyo").raw_output.stored == 1
-    assert asyncio.run(tool(chat, "add").acall(role="assistant", content="Noted.")).raw_output.stored == 1
-    nuts = tool(chat, "remember").call(text="Ada is allergic to nuts", importance=0.9).raw_output
-    assert nuts.importance == 0.9
-    assert asyncio.run(tool(chat, "remember").acall(text="Ada is allergic to nuts")).raw_output.mentions == 2
-    memory.flush()
-    assert "nuts" in tool(chat, "recall").call(query="What is Ada allergic to?").raw_output[0].text
-    assert "nuts" in asyncio.run(tool(chat, "recall").acall(query="allergic")).raw_output[0].text
-    assert "Tokyo" in tool(memory, "search").call(query="Tokyo", user_id="ada").raw_output[0].text
-    found = asyncio.run(tool(memory, "search").acall(query="Tokyo", user_id="ada"))
-    assert "Tokyo" in found.raw_output[0].text
+    assert all("nuts" in recall(**given)[0].text for recall in tool(chat, "recall"))
+    assert all("Tokyo" in search(**sought)[0].text for search in tool(memory, "search"))

@@ -10,7 +10,14 @@ from typing import Any, ClassVar
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from llama_index.core.agent.workflow import FunctionAgent
-from llama_index.core.base.llms.types import ChatMessage, ImageBlock, TextBlock, ThinkingBlock, ToolCallBlock
+from llama_index.core.base.llms.types import (
+    CachePoint,
+    ChatMessage,
+    ImageBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolCallBlock,
+)
 from llama_index.core.tools.calling import acall_tool, call_tool
 from promises import IMAGE, Line, arguments, places
 from scripted import speaking
@@ -23,7 +30,9 @@ from memlayer_core import Memory
 from tests.langchain.scripted_model import Scripted, calling
 
 ROLES = {"human": "user", "ai": "assistant", "tool": "tool", "system": "system"}
-CALL = {"weather": {"city": "Oslo"}}
+MARK = {"cache_control": {"type": "ephemeral"}}
+SAID, SEEN, WRITTEN = "I see. " * 3000, "heron " * 3000, {"path": "a.py", "text": "x = 1\n" * 4000}
+"""Of a message, a result and a call that are too large to be told whole."""
 
 
 class Door:
@@ -34,9 +43,15 @@ class Door:
     clear: str
     add_temporary: str
     spellings: Sequence[str]
+    previews: dict[str, Any]
+    """What lets a model read large messages again."""
     takes_nameless_results = True
     rich: Sequence[Any]
     """Messages with all that the framework's messages may hold."""
+    large: Sequence[Any]
+    """An answer with `SAID`, whose call has `WRITTEN` as its arguments, and a result that is `SEEN`."""
+    marked: Sequence[Any]
+    """A question and an answer with a mark of a prompt cache."""
 
     def build(self, line: Line, spelling: str = "") -> Any:
         """Return a line as a message of the framework."""
@@ -56,6 +71,7 @@ class History(Door):
     add, context, clear, add_temporary = "add_messages", "context", "clear", "add_temporary"
     to_core = staticmethod(langchain_memlayer.to_core)
     spellings = ("tool_calls", "additional_kwargs", "content blocks", "content alone", "user's results")
+    previews: ClassVar = {"reload": True}
     takes_nameless_results = False
     rich = (
         SystemMessage("Be brief."),
@@ -72,6 +88,30 @@ class History(Door):
         ),
         ToolMessage("cold", tool_call_id="c0", artifact={"rows": [1, 2], "raw": b"\0"}, status="error"),
         AIMessage("It is cold.", additional_kwargs={"mood": "calm"}),
+    )
+    large = (
+        AIMessage(
+            [
+                {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA" * 90},
+                {"type": "text", "text": SAID, "id": "msg"},
+                {"type": "function_call", "call_id": "c0", "name": "look", "arguments": json.dumps(WRITTEN)},
+            ],
+            tool_calls=calling(("look", WRITTEN)).tool_calls,
+            additional_kwargs={"reasoning_content": "I write it.", "signatures": {"c0": "U0lH"}},
+            response_metadata={"model_provider": "openai"},
+            usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+        ),
+        ToolMessage(
+            [{"type": "text", "text": SEEN, **MARK}],
+            tool_call_id="c0",
+            status="error",
+            artifact={"rows": [1, 2]},
+            additional_kwargs={"type": "computer_call_output"},
+        ),
+    )
+    marked = (
+        HumanMessage([{"type": "text", "text": "so?", **MARK}]),
+        AIMessage([{"type": "text", "text": "yes"}, {"cachePoint": {"type": "ephemeral"}}]),
     )
 
     def open(self, memory: Memory, session_id: Any = "monday", **options: Any) -> MemlayerChatMessageHistory:
@@ -139,6 +179,7 @@ class Session(Door):
     add, context, clear, add_temporary = "put_messages", "get", "reset", "put_temporary"
     to_core = staticmethod(llamaindex_memlayer.to_core)
     spellings = ("blocks", "additional_kwargs")
+    previews: ClassVar = {"mode": "BOTH"}
     rich = (
         ChatMessage("Be brief.", role="system"),
         ChatMessage(blocks=[TextBlock(text="Look:\ud800"), ImageBlock(image=b"\x89PNG\xff")]),
@@ -151,6 +192,31 @@ class Session(Door):
             additional_kwargs={"mood": "calm"},
         ),
         ChatMessage("cold", role="tool", additional_kwargs={"tool_call_id": "c0", "name": "weather"}),
+    )
+    large = (
+        ChatMessage(
+            role="assistant",
+            blocks=[
+                ThinkingBlock(
+                    content="heron " * 40, additional_information={"signature": "Eq==", "of": b"\0"}
+                ),
+                TextBlock(text=SAID),
+                ToolCallBlock(tool_call_id="c0", tool_name="look", tool_kwargs=WRITTEN),
+            ],
+            additional_kwargs={
+                "thought_signatures": ["U0lH"],
+                "tool_calls": [{"id": "c0", "function": {"name": "look", "arguments": json.dumps(WRITTEN)}}],
+            },
+        ),
+        ChatMessage(
+            role="tool",
+            blocks=[TextBlock(text=SEEN), CachePoint(**MARK)],
+            additional_kwargs={"tool_call_id": "c0", "is_error": True},
+        ),
+    )
+    marked = (
+        ChatMessage(blocks=[TextBlock(text="so?"), CachePoint(**MARK)]),
+        ChatMessage("yes", role="assistant", additional_kwargs=MARK),
     )
 
     def open(self, memory: Memory, session_id: Any = "monday", **options: Any) -> MemlayerMemory:
@@ -210,7 +276,6 @@ class LangChainKit:
     """The memory's tools and its search, as LangChain calls them."""
 
     door = DOORS["LangChain's history"]
-    previews: ClassVar = {"reload": True}
     reload_tool = staticmethod(langchain_memlayer.reload_tool)
 
     def tools(self, source: Any, **options: Any) -> dict[str, Any]:
@@ -249,7 +314,6 @@ class LlamaIndexKit:
     """The memory's tools and its search, as LlamaIndex calls them."""
 
     door = DOORS["LlamaIndex's memory"]
-    previews: ClassVar = {"mode": "BOTH"}
     reload_tool = staticmethod(llamaindex_memlayer.reload_tool)
 
     def tools(self, source: Any, **options: Any) -> dict[str, Any]:

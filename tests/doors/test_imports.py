@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import import_module
 
 import pytest
-
-from memlayer_core.errors import MissingExtraError
 
 LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'chromadb', %s}))"
 MISSES = "try:\n    from %s import %s\nexcept ImportError as problem:\n    print(type(problem).__name__, problem.hint)"
@@ -50,6 +47,19 @@ SAYS = {
         "sys.modules['langchain'] = None\n" + MISSES % ("langchain_memlayer", "MemlayerMiddleware"),
         "MissingExtraError pip install 'memlayer-core[langchain]'",
     ),
+    "the tools without langchain": (
+        "sys.modules['langchain'] = None\n" + MISSES % ("langchain_memlayer", "create_memory_tools"),
+        "MissingExtraError pip install 'memlayer-core[langchain]'",
+    ),
+    "all names that do not need langchain_classic": (
+        "sys.modules['langchain_classic'] = None\n"
+        "import pydoc\nimport langchain_memlayer\nfrom langchain_memlayer import *\n"
+        "told = pydoc.plain(pydoc.render_doc(langchain_memlayer))\n"
+        "assert MemlayerMiddleware.__doc__.splitlines()[0] in told\n"
+        + MISSES
+        % ("langchain_memlayer", "MemlayerConversationMemory"),
+        "MissingExtraError pip install 'memlayer-core[classic]'",
+    ),
     "LangChain's history without langchain_core": (
         "sys.modules['langchain_core'] = None\n"
         + MISSES % ("langchain_memlayer", "MemlayerChatMessageHistory"),
@@ -68,14 +78,3 @@ def test_an_import_loads_no_other_framework_and_says_what_to_install(program, sa
     command = [sys.executable, "-W", "error", "-c", f"import sys\n{program}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stdout.strip() == says, done.stderr
-
-
-@pytest.mark.parametrize(("home", "extra"), [("agent_tools", "langchain"), ("classic", "classic")])
-def test_without_its_framework_the_line_that_installs_it_is_told(monkeypatch, home, extra) -> None:
-    monkeypatch.delitem(sys.modules, f"langchain_memlayer.{home}", raising=False)
-    for missing in ("langchain.tools", "langchain.agents.middleware", "langchain_classic.memory.buffer"):
-        monkeypatch.setitem(sys.modules, missing, None)
-
-    with pytest.raises(MissingExtraError) as raised:
-        import_module(f"langchain_memlayer.{home}")
-    assert raised.value.hint == f"pip install 'memlayer-core[{extra}]'"

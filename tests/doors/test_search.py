@@ -111,6 +111,7 @@ def test_what_makes_no_sense_is_refused(do, kit, full) -> None:
         ({"token_limit": 0}, errors.InvalidLimitError),
         ({"roles": "cook"}, errors.InvalidRecordError),
         ({"memory": "./memory"}, errors.ConfigurationError),
+        ({"tenant": "other"}, (ValueError, TypeError)),  # it would search in another one
     ):
         given = {"memory": full, "user_id": "ada", **wrong}
         with pytest.raises(problem):

@@ -203,7 +203,7 @@ def test_an_agent_records_corrects_and_forgets_what_the_user_says_it_may(
 def reported(kit: Any, memory: Any) -> Any:
     """Return a session in which a tool reported more than a model is shown."""
     door = kit.door
-    made = door.open(memory, "reports", token_limit=4000, **kit.previews)
+    made = door.open(memory, "reports", token_limit=4000, **door.previews)
     calls = door.build(Line((), "assistant", "", calls=("c1",)))
     getattr(made, door.add)([calls, door.message("tool", REPORT, answers="c1")])
     return made

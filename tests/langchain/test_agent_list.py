@@ -238,13 +238,6 @@ def test_summaries_lose_it_too() -> None:
         assert "Zulu77" not in str(talk.model.shown) + str(talk.chat.summary())
 
 
-@pytest.mark.postgres
-def test_it_is_so_in_postgresql_as_well(postgres_url) -> None:
-    settings = Tuned(index_delay=0.0)
-    with Memory.open(database_url=postgres_url, embedder="hashing", settings=settings) as memory:
-        obeys(Talk(memory), [("remove", 3, False), ("edit", 2, True), ("all", 2, False)])
-
-
 # Deleted, withdrawn or edited in the memory: the state goes on to have the words
 
 

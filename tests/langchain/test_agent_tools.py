@@ -11,6 +11,7 @@ from langchain.agents import create_agent
 from langchain_core.tools import BaseTool
 from langchain_tests.integration_tests import ToolsIntegrationTests
 from langchain_tests.unit_tests import ToolsUnitTests
+from refusals import refused
 from tuned import Tuned
 
 from langchain_memlayer import create_memory_tools
@@ -104,34 +105,23 @@ def test_outside_of_langgraph_the_config_of_the_call_names_the_user_or_a_functio
 
 
 @pytest.mark.requirement("M23")
-def test_no_model_can_name_another_user(do, memory) -> None:
-    bobs = {"configurable": {"thread_id": "s", "user_id": "bob"}}
+def test_no_model_can_name_another_user_than_its_run(do, memory) -> None:
+    bobs, adas = {"configurable": {"thread_id": "s", "user_id": "bob"}}, at("s", user_id="ada")
     forged = {"user_id": "bob", "session_id": "s", "config": bobs, "kwargs": {"user_id": "bob"}}
     forged["runtime"] = {"context": {"user_id": "bob"}, "config": bobs}
     call = calling((LOOK, {**GROW, **forged})).tool_calls[0]
-    for whose, config in (({}, None), ({"user_id": None, "session_id": None}, at("s", user_id="ada"))):
-        look = tool_of(memory, LOOK, **whose)
-        for found in (
-            asked_by_an_agent(do, [look], config, (call["name"], call["args"])),
-            do(look, "invoke", call, config).text,
-        ):
-            assert "pears" in found
-            assert "plums" not in found
+    look = tool_of(memory, LOOK, user_id=None, session_id=None)
+    by_an_agent = asked_by_an_agent(do, [look], adas, (call["name"], call["args"]))
+    for found in (by_an_agent, do(look, "invoke", call, adas).text):
+        assert ("pears" in found, "plums" in found) == (True, False)
 
 
 # Of one conversation, made wrongly, or called by nobody
 
 
-def test_what_names_no_memory_no_room_no_user_or_no_session_is_refused(do, memory) -> None:
-    for wrong, problem in (
-        ({"memory": "./memory"}, errors.ConfigurationError),
-        ({"token_limit": 0}, errors.InvalidLimitError),
-        ({"user_id": ""}, errors.InvalidScopeError),
-    ):
-        with pytest.raises(problem):
-            create_memory_tools(**{"memory": memory, **wrong})
-    with pytest.raises(errors.InvalidScopeError, match="no thread") as raised:
-        do(tool_of(memory, LOOK, session_id=None), "invoke", GROW)
-    assert "session_id" in raised.value.hint
-    with pytest.raises(errors.InvalidScopeError, match="user_id"):
-        do(tool_of(memory, LOOK, user_id=lambda _: None), "invoke", GROW)
+def test_what_names_no_user_or_no_session_is_refused(do, memory) -> None:
+    nobody, nowhere = tool_of(memory, LOOK, user_id=lambda _: None), tool_of(memory, LOOK, session_id=None)
+    refused(errors.InvalidScopeError, "user_id", create_memory_tools, memory, user_id="")
+    refused(errors.InvalidScopeError, "user_id", do, nobody, "invoke", GROW)
+    hint = refused(errors.InvalidScopeError, "no thread", do, nowhere, "invoke", GROW)
+    assert "session_id" in hint

@@ -26,7 +26,7 @@ from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_memlayer import MemlayerChatMessageHistory, with_memory
 from memlayer_core import Memory, errors
 from tests.conftest import PROMPT
-from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at, kinds
+from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at
 
 TURN = [HumanMessage("How tall is Galdhøpiggen?"), AIMessage("2469 metres.")]
 CALL = calling(("height", {"of": "Galdhøpiggen"}))
@@ -176,22 +176,8 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
 # RunnableWithMessageHistory
 
 
-@pytest.mark.requirement("L08")
-@pytest.mark.parametrize("mode", [wrapped, in_keys], ids=["list", "key"])
-def test_langchains_own_wrapper_shows_and_keeps_everything_of_each_user(do, memory, mode) -> None:
-    chain, is_list = mode(memory, RunnableLambda(echo)), mode is wrapped
-    for text in ("a", "b", "c"):
-        given = [[HumanMessage(text)] if is_list else {"question": text}] * 2
-        do(chain, "batch", given, [ADA, at(user_id="bob")])
-
-    told = [f"{text} ({count + (not is_list)})" for text, count in (("a", 1), ("b", 3), ("c", 5))]
-    for user in ("ada", "bob"):
-        kept = history_of(memory, user_id=user).messages
-        assert contents(kept) == ["a", told[0], "b", told[1], "c", told[2]]
-        assert kinds(kept) == ["human", "ai"] * 3
-
-
 @pytest.mark.trap("langchain", 1)
+@pytest.mark.requirement("L08")
 def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
     told = "The user counted pears in Lisbon again and again, and was told how many that makes. " * 2

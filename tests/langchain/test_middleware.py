@@ -358,7 +358,17 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
     assert model.shown == texts(out["messages"][:-1])
 
 
+KEEPS = {
+    "texts alone": lambda own, _: None,
+    "ids of its own": lambda own, _: own,
+    "our ids": lambda _, ours: ours,
+}
+
+
 @pytest.mark.trap("langchain", 7)
+@pytest.mark.parametrize(
+    ("door", "keeps"), [("agent", "texts alone"), *(("with_memory", one) for one in KEEPS)]
+)
 @given(
     st.lists(st.sampled_from(["ask", "ask", "again", "edit", "back"]), max_size=7),
     st.lists(st.sampled_from(["ok", "Which museums are there?", "hi"]), min_size=10, max_size=10),
@@ -366,36 +376,42 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
     st.booleans(),
 )
 @example(["again", "again"], ["I plan a trip to Oslo in June"] * 10, False, True)
-@examples(40)
-def test_the_history_follows_a_list_without_ids_that_a_client_keeps(steps, questions, is_same, looks) -> None:
+@examples(20)
+def test_the_history_follows_a_list_that_a_client_keeps(
+    door, keeps, steps, questions, is_same, looks
+) -> None:
     """It knows nothing of the calls of tools, and its instructions name the time."""
 
     def script(shown: list[BaseMessage]) -> AIMessage | str:
         if looks and shown[-1].type == "human":
-            return LOOK
+            return calling(("weather", {"city": "Oslo"}), first=len(model.seen))
         return "ok" if is_same else f"answer {len(model.seen)}"
 
     def spoken(messages: Sequence[Any]) -> list[str]:
         told = (one.text for one in messages)
         return [text for text in told if text and "rain" not in text and "It is" not in text]
 
+    keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
     with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
         model = Scripted(script=script)
-        agent = agent_of(memory, model, [weather])
-        talk: list[tuple[str, str]] = []
+        agent, config = agent_of(memory, model, [weather]), in_thread()
+        if door == "with_memory":
+            config = in_session("t")
+            agent = with_memory(create_agent(model, [weather]), memory, user_id="ada", **keys)
+        talk, named = list[BaseMessage](), KEEPS[keeps]
         for number, (step, said) in enumerate(zip(["ask", "ask", *steps], questions, strict=False)):
             question = f"{said} {number}"  # an equal one may be any of them
             if step == "ask":
-                talk.append(("human", question))
+                talk.append(HumanMessage(question, id=named(question, question)))
             elif step == "edit":
-                talk[-2:] = [("human", f"{question}, in June")]
+                talk[-2:] = [HumanMessage(f"{question}, in June", id=named(question, question))]
             else:
                 del talk[-3 if step == "back" and len(talk) > 4 else -1 :]
-            told = [("system", f"It is {number}:00"), *talk]
-            answer = agent.invoke({"messages": told}, in_thread())["messages"][-1]
-            assert spoken(model.seen[-1]) == [text for _, text in talk]
-            talk.append(("ai", answer.text))
-            assert spoken(kept(memory)) == [text for _, text in talk]
+            told = [SystemMessage(f"It is {number}:00"), *deepcopy(talk)]
+            answer = agent.invoke({"messages": told}, config)["messages"][-1]
+            assert spoken(model.seen[-1]) == texts(talk)
+            talk.append(AIMessage(answer.text, id=named(f"answer {number}", answer.id)))
+            assert spoken(kept(memory)) == texts(talk)
             assert sum(one.role == "tool" for one in kept(memory)) == looks * len(talk) // 2
 
 
@@ -447,56 +463,13 @@ def test_a_call_translates_only_what_is_new_however_long_the_thread_is(once, mem
 # Tools
 
 
-WORDS, ARGUMENTS = "word " * 3000, {"path": "a.py", "text": "x = 1\n" * 4000}
-SMALLER = {"previews": {}, "truncated": {"truncate_messages": True, "truncate_characters": 300}}
-
-
-@pytest.mark.requirement("A08", "A10", "F08")
-@pytest.mark.parametrize("door", ["history", "STATIC", "BOTH"])
-@pytest.mark.parametrize("smaller", SMALLER.values(), ids=SMALLER)
-def test_what_is_made_smaller_keeps_all_but_its_words(once, smaller, door) -> None:
-    call = {"type": "function_call", "id": "fc", "call_id": "w", "name": "write"}
-    asked = AIMessage(
-        [
-            {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "gAAAA" * 90},
-            {"type": "text", "text": WORDS, "id": "msg"},
-            {**call, "arguments": json.dumps(ARGUMENTS, indent=1)},
-        ],
-        tool_calls=[{"id": "w", "name": "write", "args": ARGUMENTS}],
-        additional_kwargs={"reasoning_content": "I write it.", "signatures": {"w": "U0lH"}},
-        response_metadata={"model_provider": "openai"},
-        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
-        id="a",
-    )
-    of_the_call = {"tool_call_id": "w", "status": "error", "artifact": {"text": WORDS}, "id": "r"}
-    kind = {"additional_kwargs": {"type": "computer_call_output"}}
-    result = ToolMessage([{"type": "text", "text": WORDS, **MARK}], **of_the_call, **kind)
-    said = [HumanMessage("Write the module.", id="q"), asked, result]
-    settings = Tuned(index_delay=3600, **smaller)
-    with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
-        if door == "history":
-            history = MemlayerChatMessageHistory(memory, session_id="t", user_id="ada", token_limit=5000)
-            history.add_messages(said)
-            shown = history.context()
-            sent = [*map(to_core, shown), Message("assistant", "Done.")]
-            assert smaller or history.chat.resync(sent).stored == 1, "what comes back is known again"
-        else:
-            model = Scripted()
-            once(agent_of(memory, model, mode=door, token_limit=5000), {"messages": said})
-            shown = model.seen[0]
-        assert sum(memory.tokens.message(to_core(one)) for one in shown) <= 5000
-    for whole, small in zip(said, shown, strict=True):
-        assert len(small.text) <= len(whole.text)
-        words = {"content", "tool_calls", "id"}
-        assert small.model_dump(exclude=words) == whole.model_dump(exclude=words)
-    reasoning, text, block = shown[1].content
-    assert (reasoning, text["id"], {**block, **call}) == (asked.content[0], "msg", block)
-    assert WORDS.startswith(text["text"].rstrip("…")), "no words that it did not say"
-    arguments = shown[1].tool_calls[0]["args"]
-    assert json.loads(block["arguments"]) == arguments == {**arguments, "path": "a.py"}
-    assert len(arguments["text"]) < len(ARGUMENTS["text"]) / 2
-    assert {**shown[2].content[0], **MARK} == shown[2].content[0]
-    assert ("context_reload" in str(shown)) == (door == "BOTH" and not smaller)
+@pytest.mark.parametrize("mode", ["STATIC", "BOTH"])
+def test_a_preview_names_the_tool_that_reads_on_where_the_agent_has_it(once, memory, mode) -> None:
+    model, result = Scripted(), ToolMessage("word " * 6000, tool_call_id="c0")
+    said = [HumanMessage("Look."), calling(("look", {})), result]
+    once(agent_of(memory, model, mode=mode, token_limit=5000), {"messages": said})
+    assert len(model.shown[-1]) < len(result.text)
+    assert ("context_reload" in model.shown[-1]) == (mode == "BOTH")
 
 
 @pytest.mark.parametrize("saver", [None, InMemorySaver], ids=["stateless", "checkpoints"])
@@ -891,37 +864,16 @@ def look(for_what: str) -> str:
     return for_what
 
 
-def question(number: int, *, alone: bool) -> HumanMessage:
-    text = {"type": "text", "text": f"question {number}"}
-    return HumanMessage([text, {"cachePoint": {"type": "default"}}] if alone else [{**text, **MARK}])
-
-
-def marks(message: BaseMessage) -> int:
-    return sum("cache_control" in one or "cachePoint" in one for one in message.content)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("alone", [False, True], ids=["in a block", "as a block"])
-@pytest.mark.parametrize("door", ["with_memory", "agent", "history"])
-def test_a_prompt_has_four_marks_at_the_most_and_the_newest(memory, door, alone) -> None:
+def test_a_prompt_has_four_marks_at_the_most_with_those_of_the_instructions_and_the_tools(
+    once, memory
+) -> None:
     model, system = Scripted(), SystemMessage([{"type": "text", "text": "Be brief.", **MARK}])
-    ours, saver = MemlayerMiddleware(memory, user_id="u", mode="STATIC"), InMemorySaver()
-    agent = create_agent(model, [look], system_prompt=system, middleware=[ours], checkpointer=saver)
-    chain = with_memory(model, memory, user_id="u")
-    history = MemlayerChatMessageHistory(memory, user_id="u", session_id="s")
-    history.add_messages([system] if door != "agent" else [])
+    agent = saved_agent(memory, model, [look], prompt=system)
     for number in range(7):
-        asked = question(number, alone=alone)
-        if door == "agent":
-            agent.invoke({"messages": [asked]}, in_session("s", thread_id="s"))
-        elif door == "with_memory":
-            chain.invoke([asked], in_session("s", thread_id="s"))
-        else:
-            history.add_messages([asked, AIMessage("Yes.")])
-    told = model.seen[-1] if door != "history" else history.context()
-    rest = 2 if door == "agent" else 3  # beside the system prompt's, and the tool's
-    assert [marks(one) for one in told if one.type != "ai"] == [1, *[0] * (7 - rest), *[1] * rest]
-    assert [one.text for one in told if one.type == "human"] == [f"question {number}" for number in range(7)]
-    assert all(map(marks, (one for one in history.messages if one.type != "ai"))), "the history is as it was"
+        asked = HumanMessage([{"type": "text", "text": f"question {number}", **MARK}])
+        once(agent, {"messages": [asked]})
+    marked = ["cache_control" in str(one.content) for one in model.seen[-1] if one.type != "ai"]
+    assert marked == [True, *[False] * 5, *[True] * 2], "and the tool's"
 
 
 # Streams, batches, roles

@@ -25,7 +25,7 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
-from langmem import create_manage_memory_tool, create_memory_store_manager, create_search_memory_tool
+from langmem import create_memory_store_manager
 from waiting import wait_for
 
 from langchain_memlayer import MemlayerStore
@@ -124,28 +124,6 @@ def test_values_that_json_has_no_type_for_are_found_and_come_back_as_json(store)
     assert keys(store.search(DOCS, filter=found_by)) == ["k"]
 
 
-STRANGE = [
-    (("users", "*"), "*"),
-    (("a" * 1900,), "k" * 10_000),
-    (("users'--", '"; DROP TABLE memlayer_items; --'), "'"),
-    (("l\u043euis",), "e\u0301"),
-    (("[users", "?"), ""),
-    (("deep",) * 60, "k"),
-]
-
-
-@pytest.mark.parametrize(("namespace", "key"), STRANGE)
-def test_strange_labels_and_keys_name_one_place_and_no_other(do, store, namespace, key) -> None:
-    others = [("users", "x"), ("users",), ("louis",), ("b" * 1900,)]
-    for place in (*others, namespace):
-        do(store, "put", place, key, {"mine": place == namespace})
-    assert do(store, "get", namespace, key).value == {"mine": True}
-    assert [item.namespace for item in do(store, "search", namespace)] == [namespace]
-    assert namespace in do(store, "list_namespaces", suffix=namespace[-1:])
-    do(store, "delete", namespace, key)
-    assert len(do(store, "search", ())) == len(others)
-
-
 def test_tenants_never_see_each_other_whatever_their_namespaces(memory) -> None:
     tenants = ["acme", "acme.docs", 'acme","docs', "ACME", "%"]
     stores = [MemlayerStore(memory, tenant_id=tenant) for tenant in tenants]
@@ -170,7 +148,6 @@ BAD_OPS: list[Any] = [
     *(PutOp(namespace, "k", {}) for namespace in ("docs", ("half\ud800",), ("a" * 2000,))),
     *(PutOp(DOCS, "k", {}, ttl=ttl) for ttl in (0, float("nan"), 1e12, "1")),
     PutOp(DOCS, "nul\0", {}),
-    PutOp(DOCS, "k", {"text": "x"}, index="text"),  # type: ignore[arg-type]
     PutOp(DOCS, "k", {"text": [NOON]}, index=["text"]),
     *(SearchOp(DOCS, **asked) for asked in ({"limit": -1}, {"offset": -1}, {"query": 5})),
     *(SearchOp(DOCS, filter=wanted) for wanted in (["v"], {1: "v"}, {"$or": []}, {"v": {"$regex": "."}})),
@@ -480,34 +457,10 @@ async def test_writes_are_done_in_their_order_and_one_that_fails_or_is_cancelled
 
 
 ADA = {"configurable": {"user": "ada@example\uff0eorg"}}  # a full stop would end the label
-BOB = {"configurable": {"user": "bob"}}
 WHERE = ("memories", "{user}")
 
 
-def test_its_tools_create_find_update_and_delete_memories_of_one_user(do, store) -> None:
-    tool = create_manage_memory_tool(WHERE, store=store)
-    search = create_search_memory_tool(WHERE, store=store, response_format="content_and_artifact")
-
-    def manage(config: Any = ADA, **given: Any) -> str:
-        return do(tool, "invoke", given, config)
-
-    def found(query: str, whose: Any) -> list[str]:
-        call = {"name": search.name, "args": {"query": query}, "id": "c1", "type": "tool_call"}
-        answer = do(search, "invoke", call, whose)
-        return [item.value["content"] for item in answer.artifact]
-
-    named = manage(content="Ada is allergic to peanuts").split()[-1]
-    manage(content="Ada likes hiking")
-    manage(BOB, content="Bob is allergic to cats")
-    assert found("allergic", ADA) == ["Ada is allergic to peanuts", "Ada likes hiking"]
-    assert found("allergic", BOB) == ["Bob is allergic to cats"]
-    manage(content="Ada is allergic to walnuts", action="update", id=named)
-    assert found("allergic walnuts", ADA)[0] == "Ada is allergic to walnuts"
-    manage(action="delete", id=named)
-    assert found("allergic", ADA) == ["Ada likes hiking"]
-
-
-def test_its_manager_extracts_changes_and_deletes_memories_in_the_background(do, store) -> None:
+def test_its_manager_extracts_changes_and_deletes_memories_of_one_user(do, store) -> None:
     def manage(said: str, *calls: tuple[str, dict[str, Any]]) -> str:
         model = says(calling(*calls))
         made = create_memory_store_manager(model, namespace=WHERE, store=store, enable_deletes=True)
@@ -518,6 +471,7 @@ def test_its_manager_extracts_changes_and_deletes_memories_in_the_background(do,
         found = store.search(("memories", ADA["configurable"]["user"]))
         return sorted(item.value["content"]["content"] for item in found)
 
+    store.put(("memories", "bob"), "k", {"kind": "Memory", "content": {"content": "Bob likes Oslo"}})
     facts = [("Memory", {"content": fact}) for fact in ("Ada lives in Tokyo", "Ada likes sushi")]
     manage("I moved to Tokyo, and I like sushi.", *facts)
     assert contents() == ["Ada likes sushi", "Ada lives in Tokyo"]
@@ -525,7 +479,9 @@ def test_its_manager_extracts_changes_and_deletes_memories_in_the_background(do,
     stable = create_memory_store_manager(says(), store=store)._stable_id(tokyo)
     change = {"op": "replace", "path": "/content", "value": "Ada lives in Oslo"}
     patch = {"json_doc_id": stable, "planned_edits": "the city", "patches": [change]}
-    assert "Ada lives in Tokyo" in manage("I live in Oslo now, no longer in Tokyo.", ("PatchDoc", patch))
+    told = manage("I live in Oslo now, no longer in Tokyo.", ("PatchDoc", patch))
+    assert "Ada lives in Tokyo" in told
+    assert "Bob" not in told
     assert contents() == ["Ada likes sushi", "Ada lives in Oslo"]
     manage("Forget where I live, Oslo.", ("RemoveDoc", {"json_doc_id": stable}))
     assert contents() == ["Ada likes sushi"]

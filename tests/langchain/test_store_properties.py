@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, example, given, strategies as st
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, Op, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
@@ -52,9 +50,10 @@ FILTERS: list[tuple[dict[str, Any], bool]] = [
 """Where LangGraph's own store in memory says nothing of them."""
 
 LATER = PROMPT.replace(index_delay=3600)
-labels = st.sampled_from(["users", "USERS", "1", "10", "%", "*", "'"])
-namespaces = st.lists(labels, min_size=1, max_size=3).map(tuple)
-keys = st.sampled_from(["a", "b"])
+ODD = ["users'--", "[users", "?", "louis", "l\u043euis", "a" * 1900]
+labels = st.sampled_from(["users", "USERS", "1", "10", "%", "*", "'"]) | st.sampled_from(ODD)
+namespaces = st.lists(labels, min_size=1, max_size=3).map(tuple) | st.just(("deep",) * 60)
+keys = st.sampled_from(["a", "b"]) | st.sampled_from(["", "e\u0301", "k" * 10_000, '"; DROP TABLE items; --'])
 names = st.sampled_from(["x", "y", "text"])
 numbers = st.integers(-3, 3) | st.sampled_from([0.5, 1.0, -2.0])
 scalars = st.none() | st.booleans() | numbers | st.sampled_from(["", "1", "a", "你好"])
@@ -103,54 +102,33 @@ def plain(answer: Any) -> Any:
     return (answer.namespace, answer.key, answer.value) if hasattr(answer, "value") else answer
 
 
-batches_of_operations = st.lists(st.lists(operations, max_size=6), max_size=5)
-
-
-def answered_alike(store: MemlayerStore, batches: list[list[Op]]) -> None:
-    reference = Reference()
-    for batch in batches:
-        expected, answers = reference.batch(batch), store.batch(batch)
-        assert list(map(plain, answers)) == list(map(plain, expected))
-
-
 D = ("docs",)
 
 
 @examples(30, suppress_health_check=[HealthCheck.too_slow])
-@given(batches_of_operations)
+@given(st.lists(st.lists(operations, max_size=6), max_size=5))
 @example([[PutOp(D, "k", {"v": 1}), PutOp(D, "k", {"v": 2}), GetOp(D, "k")], [SearchOp(D)]])
 @example([[PutOp(D, "k", {"v": 1})], [PutOp(D, "k", None), PutOp(D, "k", {"v": 2})], [GetOp(D, "k")]])
 @example(
     [[PutOp(D, "k", {"x": 1})], [PutOp(D, "k", {"x": 2})], [SearchOp(D, {"x": 1}), SearchOp(D, {"x": 2})]]
 )
+@example([[PutOp((one,), "", {"n": 1}) for one in ODD], [SearchOp((one,)) for one in ODD]])
 def test_the_same_batches_are_answered_alike(batches) -> None:
+    reference = Reference()
     with Memory.in_memory(settings=LATER) as memory:
-        answered_alike(MemlayerStore(memory), batches)
-
-
-@pytest.mark.postgres
-def test_postgresql_answers_the_same_batches_alike(postgres_url) -> None:
-    with Memory.open(database_url=postgres_url, embedder="hashing", settings=LATER) as memory:
-
-        @examples(15, suppress_health_check=[HealthCheck.too_slow])
-        @given(batches_of_operations)
-        def every(batches: list[list[Op]]) -> None:
-            answered_alike(MemlayerStore(memory, tenant_id=str(uuid.uuid4())), batches)
-
-        every()
-        finds_what_its_fields_say(MemlayerStore(memory))
-
-
-def finds_what_its_fields_say(store: MemlayerStore) -> None:
-    store.put(("d",), "it", VALUE)
-    store.put(("d",), "other", {})
-    for wanted, found in FILTERS:
-        assert ("it" in {item.key for item in store.search(("d",), filter=wanted)}) is found, wanted
+        store = MemlayerStore(memory)
+        for batch in batches:
+            expected, answers = reference.batch(batch), store.batch(batch)
+            assert list(map(plain, answers)) == list(map(plain, expected))
 
 
 def test_a_filter_finds_what_its_fields_say() -> None:
     with Memory.in_memory(settings=LATER) as memory:
-        finds_what_its_fields_say(MemlayerStore(memory))
+        store = MemlayerStore(memory)
+        store.put(("d",), "it", VALUE)
+        store.put(("d",), "other", {})
+        for wanted, found in FILTERS:
+            assert ("it" in {item.key for item in store.search(("d",), filter=wanted)}) is found, wanted
 
 
 @examples(30, suppress_health_check=[HealthCheck.too_slow])

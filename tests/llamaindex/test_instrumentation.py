@@ -18,8 +18,26 @@ from memlayer_core.events import MessagesIndexed, MessagesStored
 from tests.llamaindex.conftest import talk
 
 
+class Spans(SimpleSpanHandler):
+    """Notes the memory's spans."""
+
+    def ends(self):
+        """How they ended, by verb, with their parents."""
+        ended = [
+            *((span, "done") for span in self.completed_spans),
+            *((span, "failed") for span in self.dropped_spans),
+        ]
+        mine = [(span, end) for span, end in ended if span.id_.startswith("MemlayerMemory.")]
+        return [(span.id_.partition(".")[2].partition("-")[0], end, span.parent_id) for span, end in mine]
+
+
 class Heard(BaseEventHandler):
     _events: list = PrivateAttr(default_factory=list)
+    _spans: Spans = PrivateAttr(default_factory=Spans)
+
+    @property
+    def spans(self):
+        return self._spans
 
     @classmethod
     def class_name(cls):
@@ -36,39 +54,14 @@ class Heard(BaseEventHandler):
         return [event for event in self.of(MemoryEvent) if isinstance(event.event, kind)]
 
 
-class Spans(SimpleSpanHandler):
-    """Notes the memory's spans."""
-
-    def ends(self):
-        """How they ended, by verb, with their parents."""
-        ended = [
-            *((span, "done") for span in self.completed_spans),
-            *((span, "failed") for span in self.dropped_spans),
-        ]
-        mine = [(span, end) for span, end in ended if span.id_.startswith("MemlayerMemory.")]
-        return [(span.id_.partition(".")[2].partition("-")[0], end, span.parent_id) for span, end in mine]
-
-
 @pytest.fixture
-def root():
-    dispatcher = get_dispatcher()
+def heard():
+    dispatcher, handler = get_dispatcher(), Heard()
     before = list(dispatcher.event_handlers), list(dispatcher.span_handlers)
-    yield dispatcher
+    dispatcher.add_event_handler(handler)
+    dispatcher.add_span_handler(handler.spans)
+    yield handler
     dispatcher.event_handlers, dispatcher.span_handlers = before
-
-
-@pytest.fixture
-def heard(root):
-    handler = Heard()
-    root.add_event_handler(handler)
-    return handler
-
-
-@pytest.fixture
-def spans(root):
-    handler = Spans()
-    root.add_span_handler(handler)
-    return handler
 
 
 def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, remembers, heard):
@@ -103,9 +96,7 @@ def test_each_event_is_heard_once_also_of_the_background_and_of_a_memory_that_a_
         assert [event.store_id for event in heard.happened(MessagesStored)][3:] == [other.store_id]
 
 
-def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops_it(
-    session, heard, spans, do
-):
+def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops_it(session, heard, do):
     for verb, given in (("put", ChatMessage("x")), ("put_messages", []), ("set", [ChatMessage("y")])):
         do(session, verb, given)
     for verb in ("get", "get_all", "reset"):
@@ -115,24 +106,24 @@ def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops
 
     a = "a" if do.awaits else ""
     verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]
-    ends = [(verb, end) for verb, end, _ in spans.ends()]
+    ends = [(verb, end) for verb, end, _ in heard.spans.ends()]
     assert ends == [*((a + verb, "done") for verb in verbs), (f"{a}get", "failed")]
     assert heard.of(MemoryReadEvent)[0].span_id.startswith(f"MemlayerMemory.{a}get-")
     assert heard.happened(MessagesStored)[0].span_id.startswith(f"MemlayerMemory.{a}put-")
 
 
-async def test_an_agents_run_has_the_memory_in_its_trace(session, spans):
+async def test_an_agents_run_has_the_memory_in_its_trace(session, heard):
     await FunctionAgent(llm=answers("yes")).run(user_msg="hello", memory=session)
 
-    assert [verb for verb, *_ in spans.ends()] == ["aput", "aget", "aput_messages", "aget"]
-    assert all(parent is not None for *_, parent in spans.ends())
+    assert [verb for verb, *_ in heard.spans.ends()] == ["aput", "aget", "aput_messages", "aget"]
+    assert all(parent is not None for *_, parent in heard.spans.ends())
 
 
-def test_a_handler_that_raises_disturbs_nothing(session, root):
+def test_a_handler_that_raises_disturbs_nothing(session, heard):
     class Raising(Heard):
         def handle(self, event, **kwargs):
             raise RuntimeError("no")
 
-    root.add_event_handler(Raising())
+    get_dispatcher().add_event_handler(Raising())
     session.put(ChatMessage("x"))
     assert session.get_all() == [ChatMessage("x")]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
 from llama_index.core.base.llms.types import (
-    CacheControl,
-    CachePoint,
     ChatMessage,
     CompletionResponse,
     ImageBlock,
@@ -253,18 +250,6 @@ def cost(memory, messages):
     return sum(memory.tokens.message(to_core(message)) for message in messages)
 
 
-def test_a_prompt_has_four_cache_points_at_the_most_and_the_newest(session):
-    point = CachePoint(cache_control=CacheControl(type="ephemeral"))
-    answer = ChatMessage("yes", role="assistant", additional_kwargs={"cache_control": {"a": 1}})
-    for number in range(7):
-        session.put_messages([ChatMessage(blocks=[TextBlock(text=f"{number}?"), point]), answer])
-    told = session.get()
-    marked = [len(one.blocks) == 2 or "cache_control" in one.additional_kwargs for one in told]
-    assert marked == [False] * 10 + [True] * 4
-    assert [one.content for one in told][::2] == [f"{number}?" for number in range(7)]
-    assert sum(len(one.blocks) for one in session.get_all()) == 21, "the history is as it was"
-
-
 @pytest.mark.trap("llamaindex", 13, 15, 28)
 @pytest.mark.requirement("J06", "L05")
 def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothing(memory):
@@ -408,42 +393,6 @@ def test_a_question_that_is_a_picture_alone_is_asked_as_it_is(beside):
 
 
 # What stays as it was
-
-
-@pytest.mark.trap("llamaindex", 22)
-@pytest.mark.parametrize(("mode", "truncates"), [("STATIC", False), ("BOTH", False), ("BOTH", True)])
-def test_what_is_made_smaller_keeps_all_but_its_words(mode, truncates):
-    """Providers check a thought's signature, and refuse a thought that was changed."""
-    arguments = {"path": "a.py", "text": "x = 1\n" * 4000}
-    openai = {"id": "call_1", "function": {"name": "look", "arguments": json.dumps(arguments)}}
-    signed = {"signature": "EqQB==", "of": b"\xff\0"}
-    thought = ThinkingBlock(content="heron " * 40, num_tokens=7, additional_information=signed)
-    spoken = calls("look", **arguments)
-    spoken.blocks[:0] = [thought, TextBlock(text="I see. " * 3000)]
-    spoken.additional_kwargs = {"thought_signatures": ["U0lH"], "tool_calls": [openai]}
-    seen = result("heron " * 3000, is_error=True)
-    seen.blocks.append(CachePoint(cache_control={"type": "ephemeral"}))
-    messages = [ChatMessage("Write the module."), spoken, seen]
-    with Memory.in_memory(settings=Tuned(index_delay=3600, truncate_messages=truncates)) as memory:
-        session = MemlayerMemory(memory, user_id="ada", session_id="monday", token_limit=5000, mode=mode)
-        session.put_messages(messages)
-        told = session.get()
-        assert cost(memory, told) <= 5000
-        assert session.get_all() == messages
-        if not truncates:
-            session.set([*told, ChatMessage("Done.", role="assistant")])
-            assert session.get_all()[:3] == messages, "what comes back is known again"
-    for whole, small in zip(messages, told, strict=True):
-        assert [block.block_type for block in small.blocks] == [block.block_type for block in whole.blocks]
-        assert {**small.additional_kwargs, "tool_calls": 0} == {**whole.additional_kwargs, "tool_calls": 0}
-    kept, text, call = told[1].blocks
-    assert kept == thought
-    assert ("I see. " * 3000).startswith(text.text.rstrip("…")), "no words that it did not say"
-    assert call.tool_kwargs["path"] == "a.py"
-    assert json.loads(told[1].additional_kwargs["tool_calls"][0]["function"]["arguments"]) == call.tool_kwargs
-    assert len(call.tool_kwargs["text"]) < 12_000
-    assert told[2].blocks[1] == messages[2].blocks[1]
-    assert ("context_reload" in str(told)) == (mode == "BOTH" and not truncates)
 
 
 @pytest.mark.trap("llamaindex", 24)
