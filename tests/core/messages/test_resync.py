@@ -238,6 +238,9 @@ VERBS: dict[str, Callable[[Chat, list[Message], str], Any]] = {
 }
 
 
+ERASING = {"start over", "edit for good", "delete", "take", "load"}
+
+
 def assert_sound(chat: Chat) -> None:
     """Check a session's places, totals and what is filed of it against its history."""
     db, count = chat.memory.runtime.db, chat.memory.tokens.message
@@ -276,6 +279,9 @@ def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_chan
                 again = sent_by_a_framework(there, f"{number}v", data)
                 VERBS[verb](chat, again, data.draw(st.sampled_from(there)).id)
                 assert_sound(chat)
+                kept = [one.text for one in chat.history(all_versions=True)]
+                lost = [one for one in there if not any(text.startswith(one.text) for text in kept)]
+                assert verb in ERASING or not lost
         before = chat.history()
         sent = sent_by_a_framework(before, number, data)
         earlier = {None, *(one.withdrawn_at for one in chat.history(all_versions=True))}
@@ -317,57 +323,40 @@ def resynced(chat: Chat, past: str, sent: str, *, whole: bool = True, **options)
 
 
 SENT_AGAIN = [
-    ("", "u1 a1", "u1 a1", ""),
-    ("u1 a1", "", "u1 a1", ""),
-    ("u1 a1", "u1 a1 u2 a2", "u1 a1 u2 a2", ""),
     # trimmed, filtered, cut at the end, without the tools
-    ("u1 a1 u2 a2", "u2 a2 u3", "u1 a1 u2 a2 u3", ""),
     ("u1 a1 u2 a2 u3 a3", "u1 a2 a3 u4", "u1 a1 u2 a2 u3 a3 u4", ""),
     ("u1 a1 u2 a2", "u1 a1", "u1 a1 u2 a2", ""),
     ("u1 a1 u2 t2", "u1 a1 u2 u3", "u1 a1 u2 t2 u3", ""),
     # other words from some place on
-    ("u1 a1 u2 t2 a2", "u1 a1 u9", "u1 a1 u9", "u2 t2 a2"),
     ("u1 a1 u2 a2 u3 a3", "u2 a2 u3 a9 u4", "u1 a1 u2 a2 u3 a9 u4", "a3"),
     # other words in the middle
     ("u1 a1 u2 a2", "u1 a9 u2 a2 u3", "u1 a9 u2 a2 u3", "a1"),
     # a summary in front, or in between
     ("u1 a1 u2 a2 u3 a3", "uS u3 a3 u4", "u1 a1 u2 a2 uS u3 a3 u4", ""),
-    ("u1 a1 u2 a2 u3 a3", "u1 a1 uS a3", "u1 a1 u2 a2 u3 uS a3", ""),
     # by chance
-    ("uok a1 uok a2", "u7 a7", "uok a1 uok a2 u7 a7", ""),
     ("u1 a1 uok a2", "uok u9", "u1 a1 uok a2 uok u9", ""),
     # ids
-    ("u1#1 a1#2 u2#3 a2#4", "u1#1 a1#2 u9#3 a9#5", "u1 a1 u9 a9", "u2 a2"),
-    ("u1#1 a1#2 u2#3 a2#4", "u1#1 a9#2 u2#3 a2#4", "u1 a9 u2 a2", "a1"),
     ("u1#1 a1#2 u2#3 a2#4", "u2#3 a2#4 u2#5", "u1 a1 u2 a2 u2", ""),
     ("u1#1 a1#2 u2#3 a2#4", "u1#1 u2#3 a1#2", "u1 a1 u2 a2", ""),
     ("u1#1 u2#2", "u9#2 u8#1", "u8 u9", "u1 u2"),
     # ids that the history does not know
-    ("u1#1 a1#2 u2#x", "u1#v a1#w u2#x a2#y", "u1 a1 u2 a2", ""),
     ("u1#1 a1#2 u2#3 a2#x", "u1#v a9#w u2#3 a2#x", "u1 a9 u2 a2", "a1"),
     # instructions and hidden messages, also by their ids
-    ("u1 a1", "s1 u1 a1 u2", "s1 u1 a1 u2", ""),
-    ("s1 s2 u1 a1", "s2 u1 a1", "s1 s2 u1 a1", ""),
     ("s1 s2 u1 a1", "s1 u1 a1", "s1 s2 u1 a1 s1", ""),
     ("s1 u1 a1", "s2 s1 u1 a1 u2", "s1 u1 a1 s2 s1 u2", ""),
-    ("s1#s u1#1", "s2#s u1#1 a2#2", "s2 u1 a2", "s1"),
     ("u1#1 h1#2 a1#3", "u1#1 h2#2 a1#3", "u1 h2 a1", "h1"),
     ("s1#a", "s1#b u1#x s1#a", "s1 u1 s1", ""),
-    ("s1#a u1#1 s2#b", "s1#a u1#1", "u1 s2 s1", ""),
     ("s1#a u1#1 s2#b", "s3#a u1#1", "u1 s2 s3", "s1"),
     # an id of instructions proves nothing about the conversation
     ("s1#a u1#1 uok#2 a1#3 uok#4 a2#5", "s1#a uok u9", "s1 u1 uok a1 uok a2 uok u9", ""),
 ]
 AT_THE_END = [
-    ("u1 a1 u2 a2", "u1 a1", "u1 a1", "u2 a2"),
     ("u1 a1 u2 a2 u3 a3", "u2 a2", "u1 a1 u2 a2", "u3 a3"),
     ("u1 t1 a1 u2 t2", "u1 a1", "u1 t1 a1", "u2 t2"),
-    ("u1 a1 u2 t2", "u1 a1 u2", "u1 a1 u2", "t2"),
     ("u1 a1 s1 u2", "u1 a1", "u1 a1 s1", "u2"),
     # too little to decide over what follows, or nothing tells which of several is meant
     ("u1 a1 u2 a2", "a1", "u1 a1 u2 a2", ""),
     ("u1 aok u2 aok u3 aok", "aok", "u1 aok u2 aok u3 aok", ""),
-    ("u1 a1 u2 a2 u1 a1", "u1 a1", "u1 a1 u2 a2 u1 a1", ""),
 ]
 
 
