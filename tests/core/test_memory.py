@@ -223,8 +223,7 @@ def test_a_memory_in_memory_loads_nothing_of_postgresql_and_never_chroma() -> No
 
 
 @pytest.mark.requirement("J01")
-def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_told(memory) -> None:
-    chat = chat_of(memory)
+def test_hundreds_of_rounds_fit_into_a_small_context_and_what_lasts_is_still_told(memory, chat) -> None:
     chat.add("user", "My name is Louis, and I want to watch something with robots tonight.")
     chat.remember("The user's name is Louis.", type="profile")
     talk = " ".join(f"We spoke of the budget of department {number}." for number in range(24))

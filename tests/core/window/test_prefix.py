@@ -133,8 +133,7 @@ def test_a_summary_that_is_late_follows_when_it_is_there_and_then_stays(memory) 
 
 
 @pytest.mark.requirement("A06", "M04")
-def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
+def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory, chat) -> None:
     versions = []
     for at in range(30):
         say(chat, at)
