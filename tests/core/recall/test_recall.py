@@ -20,6 +20,7 @@ from memlayer_core.events import ProblemBegan, ProblemEnded
 from memlayer_core.models import multilingual
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.recall.pack import pack
+from memlayer_core.scope import Scope
 from memlayer_core.seams import recall_budget
 from memlayer_core.storage.terms import index_terms, possible_names, question_terms
 from memlayer_core.testing import NOON
@@ -448,11 +449,18 @@ def test_what_a_search_finds_and_is_not_worth_telling_is_left_out(chat, memory) 
     assert chat.recall("please write a poem") == ()
 
 
-def test_records_are_told_and_nothing_of_another_user(chat) -> None:
+def test_records_are_told_and_nothing_of_another_user_or_of_who_stands_alone(chat, memory) -> None:
     chat.remember("Ada's parrot is called Coco.")
     asked = "what is my parrot called?"
     assert "Ada's parrot is called Coco." in texts(chat.recall(asked, limit=20))
     assert "harbour" not in str(texts(chat.recall(WALK, limit=50)))
+    alone, other = (memory.chat_of(Scope.alone(name)) for name in "st")
+    alone.add("user", "my parrot is called Solo")
+    other.add("user", "my parrot is called Tom")
+    memory.flush()
+    assert texts(alone.recall(asked)) == ["my parrot is called Solo"]
+    told = "".join(texts(alone.context(asked).messages))
+    assert ("Solo" in told, "Tom" in told) == (True, False)
 
 
 def test_it_keeps_to_limits_and_refuses_what_makes_no_sense(chat) -> None:
