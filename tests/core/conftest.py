@@ -6,7 +6,7 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from memlayer_core.storage.database import Database, ensure_tables, open_databas
 from tests.conftest import Colour
 
 OpenWith = Callable[..., Memory]
+TIMES = [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def conversations() -> st.SearchStrategy[list[Message]]:
             name=st.none() | names,
             tool_calls=st.lists(st.builds(ToolCall, names, texts, texts), max_size=2).map(tuple),
             tool_call_id=st.none() | names,
-            created_at=st.none() | st.datetimes(timezones=st.just(UTC)),
+            created_at=st.none() | st.sampled_from(TIMES) | st.datetimes(timezones=st.just(UTC)),
             metadata=dicts,
             model_visible=st.booleans(),
             raw=st.none() | st.builds(Raw, texts, texts, dicts),

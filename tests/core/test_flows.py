@@ -7,7 +7,7 @@ import contextvars
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Any
@@ -16,9 +16,7 @@ import pytest
 from tuned import Tuned
 
 from memlayer_core import Memory, errors
-from memlayer_core.runtime import Asking, Threads, adrive, ask, drive
-
-asked = contextvars.ContextVar("asked", default="nobody")
+from memlayer_core.runtime import Asking, Threads, ask
 
 
 @pytest.fixture
@@ -28,53 +26,15 @@ def threads() -> Iterator[Threads]:
     one.close()
 
 
-async def late() -> str:
-    raise ValueError("late")
-
-
-def embedding(call: Callable[[], Any], acall: Callable[[], Any] | None) -> Asking[list[Any]]:
-    """Ask a service, and tell what it answered, and in which thread the flow was before and behind it."""
-    asked.set("louis")
-    before = threading.get_ident()
-    try:
-        answer = yield ask(call, acall)
-    except ValueError as problem:
-        answer = str(problem)
-    return [before, answer, threading.get_ident()]
-
-
-async def test_a_service_is_awaited_in_the_callers_loop_and_sees_what_the_flow_set(threads) -> None:
-    here = threading.get_ident()
-
-    async def embed() -> tuple[int, str]:
-        await asyncio.sleep(0)
-        return threading.get_ident(), asked.get()
-
-    before, answer, behind = await threads.drive(embedding(str, embed))
-    assert answer == (here, "louis")
-    assert before == behind != here
-    assert asked.get() == "nobody"
-
-
-async def test_a_service_without_an_async_form_is_called_in_the_flows_thread(threads) -> None:
-    before, answer, behind = await threads.drive(embedding(threading.get_ident, None))
-    assert before == answer == behind != threading.get_ident()
-
-
-async def test_an_error_of_a_service_can_be_handled_by_the_flow(threads) -> None:
-    def fail() -> str:
-        raise ValueError("at once")
-
-    assert drive(embedding(fail, late))[1] == "at once"
-    assert (await threads.drive(embedding(fail, late)))[1] == "late"
-    assert (await adrive(embedding(fail, None)))[1] == "at once"
-
-
 async def test_a_service_that_others_wait_for_holds_no_thread(threads) -> None:
     """There is one thread: whoever held it would let nobody else begin."""
     waiting = asyncio.Barrier(20)
+
+    def flow() -> Asking[None]:
+        yield ask(str, waiting.wait)
+
     async with asyncio.timeout(10):
-        await asyncio.gather(*(threads.drive(embedding(str, waiting.wait)) for _ in range(20)))
+        await asyncio.gather(*(threads.drive(flow()) for _ in range(20)))
 
 
 async def ends(task: asyncio.Task[Any]) -> None:

@@ -61,7 +61,7 @@ def test_a_record_is_found_with_what_is_known_of_it(do, kit, full) -> None:
 
 
 @pytest.mark.trap("langchain", 15)
-@pytest.mark.requirement("M16")
+@pytest.mark.requirement("M16", "M06", "M15")
 def test_it_finds_what_is_within_reach_and_nothing_else(do, kit, full) -> None:
     for name in ("s0", "alone"):
         full.chat_of(Scope.alone(name)).add("user", f"In Lisbon grow dates, {name}.")

@@ -108,8 +108,7 @@ def test_a_redactor_must_be_a_function_that_returns_text() -> None:
             chat.remember("I like tea")
 
 
-def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(memory, redactor) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
+def test_a_redactor_that_fails_loses_no_message_and_lets_nothing_through(memory, chat, redactor) -> None:
     chat.remember(f"{KEY} lives in the woods")
     redactor.fails = True
     chat.add("user", f"{KEY} spins straw. I live in Graz.")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from projection import in_chroma, in_journal
+from refusals import refused
 from sql import postings
 from sqlalchemy import Connection, text
 from tuned import Tuned
@@ -184,20 +185,15 @@ def test_what_is_no_item_is_refused_in_an_import_and_elsewhere(open_at) -> None:
         {"created_at": "x"},
     ):
         lines = [{"memlayer": "export", "version": 1, "messages": 0}, {"item": good | wrong}, end]
-        with pytest.raises(ImportStoppedError, match="line 2"):
-            memory.import_from(map(json.dumps, lines))
+        refused(ImportStoppedError, "line 2", memory.import_from, map(json.dumps, lines))
         assert find(memory, None, tenant="t") == [], wrong
-    with pytest.raises(InvalidScopeError):
-        memory.items(tenant_id="nul\0")
+    refused(InvalidScopeError, None, memory.items, tenant_id="nul\0")
     for labels in ("text", ("",), (1,), ("half\ud800",), 5):
-        with pytest.raises(InvalidItemError):
-            memory.items().forget(labels)
+        refused(InvalidItemError, None, memory.items().forget, labels)
     for bad in ({"ttl": 5}, {"texts": "x"}, {"created_at": "x"}, "x", ListFolders(("x",)), ListFolders(5)):
         op = PutItem(("a",), "k", {}, **bad) if isinstance(bad, dict) else bad
-        with pytest.raises(InvalidItemError):
-            memory.items().batch([PutItem(("a",), "good", {}), op])
-    with pytest.raises(InvalidItemError, match="larger than the limit"):
-        put(memory, "d", k="x" * 200)
+        refused(InvalidItemError, None, memory.items().batch, [PutItem(("a",), "good", {}), op])
+    refused(InvalidItemError, "larger than the limit", put, memory, "d", k="x" * 200)
     assert find(memory, None) == []
 
 

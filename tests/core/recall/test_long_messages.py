@@ -14,7 +14,6 @@ from projection import in_chroma, in_journal
 from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message
-from memlayer_core.models.minilm import folder, is_present
 from memlayer_core.recall.pack import excerpt, shares
 from memlayer_core.storage.tables import namespaces, texts
 from memlayer_core.storage.terms import passages, question_terms
@@ -126,16 +125,6 @@ def test_a_fact_behind_fourteen_sentences_is_found_by_its_meaning(open_at, setti
     assert sorted(counted(again)) == [(number, 1), (number + 3, 4)]
     assert again.admin.verify() == []
     assert max(size for size in sizes if size < 100) < 2 + number, "a batch at a time; its scale takes more"
-
-
-def test_minilm_finds_it_too(open_at) -> None:
-    if not is_present(folder()):
-        pytest.skip("MiniLM is not at hand")
-    memory = open_at(embedder="minilm")
-    said(memory, *(f"{text} Nobody minded number {at}." for at, text in enumerate(FILLER * 3)), LONG)
-    asked = "Who in my family is a beekeeper?"
-    assert memory.search(asked, user_id="louis", limit=1)[0].text == LONG
-    assert told(memory, asked)
 
 
 WAYS: dict[str, Callable[[Memory, Chat], Any]] = {

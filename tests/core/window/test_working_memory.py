@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -199,17 +198,6 @@ def test_messages_are_told_whole_unless_truncating_is_turned_on(open_at) -> None
 
 
 # Ids, threads, tokens
-
-
-@pytest.mark.requirement("F04", "F14", "F15", "L07")
-def test_threads_that_write_to_one_session_lose_and_repeat_nothing(memory) -> None:
-    key = "support:u1001:c2002"
-    chat = memory.chat(user_id="u1001", session_id=key)
-    assert (chat.session_id, chat.history()) == (key, [])
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda number: chat.add("user", f"thing {number}"), range(200)))
-    assert sorted(message.text for message in chat.history()) == sorted(f"thing {n}" for n in range(200))
-    assert memory.chat(user_id="u1001", session_id=key).history() == chat.history()
 
 
 @pytest.mark.trap("layered", 9)

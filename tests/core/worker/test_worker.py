@@ -20,7 +20,7 @@ from waiting import heard, wait_for
 
 from memlayer_core import Chat, Memory, Message, events, worker
 from memlayer_core.chroma.index import ChromaIndex
-from memlayer_core.errors import EmbedderError, FlushTimeoutError, StoreClosedError, StoreUnavailableError
+from memlayer_core.errors import FlushTimeoutError, StoreClosedError, StoreUnavailableError
 from memlayer_core.models.hashing import HashingEmbedder
 from memlayer_core.storage import jobs
 
@@ -221,11 +221,6 @@ def test_many_threads_and_the_worker_lose_no_message(open_at) -> None:
     memory.flush(60)
     assert sum(event.messages for event in indexed) == 80
     assert memory.admin.verify() == []
-
-
-def test_an_error_of_the_embedder_is_ours_whatever_it_raised() -> None:
-    with pytest.raises(EmbedderError), Memory.in_memory(embedder=lambda texts: [1 / 0]) as memory:
-        memory.runtime.embedder.embed(["x"])
 
 
 @pytest.mark.slow
