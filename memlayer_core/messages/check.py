@@ -50,8 +50,8 @@ def times_of(messages: Sequence[Message], now: datetime) -> list[datetime]:
         ahead.append((by + 1 if by else 0, following) if one.created_at is None else (1, one.created_at))
     times: list[datetime] = []
     for one, (by, following) in zip(messages, ahead[:0:-1], strict=True):
-        between = times[-1] + (following - times[-1]) / by if times and by else following
-        times.append(one.created_at or between)
+        at = one.created_at or (times[-1] + (following - times[-1]) / by if times and by else following)
+        times.append(at)
     return times
 
 

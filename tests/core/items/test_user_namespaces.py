@@ -96,7 +96,7 @@ def test_agents_and_searches_find_them_where_they_find_what_was_said(memory) -> 
     for user_id, own in (("ada", RED), ("bob", BLUE)):
         chat = memory.chat(user_id=user_id)
         retrieve, _ = AGENT_TOOLS["retrieve_from_memory"].functions(chat, None, ValueError)
-        first = retrieve(["boat"]).splitlines()[1]
+        first = retrieve(["boat"]).splitlines()[2]
         assert first.split("] ")[1] == f"text: {own}"
         assert f"item, memories/{user_id}/boat]" in first
         assert retrieve(["xylophone"]) == "Nothing was found."

@@ -62,7 +62,7 @@ def verbatim(context: Context) -> tuple[Message, ...]:
 
 
 @pytest.mark.trap("layered", 10)
-@pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10", "L03", "J08")
+@pytest.mark.requirement("F02", "F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10")
 @given(talk=talks(), limit=token_limits, policy=policies)
 @examples(100)
 def test_a_context_keeps_its_promises(memory, talk, limit, policy) -> None:

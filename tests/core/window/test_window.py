@@ -13,7 +13,7 @@ from tuned import Tuned
 from memlayer_core import Memory, Message, ToolCall, WindowMemory
 from memlayer_core.message import Entry, Link
 from memlayer_core.seams import Limits, MaxMessages, MaxRounds, Policy
-from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, window
+from memlayer_core.window.fit import COMPRESS_TO, Shape, enough, first_page, presentable, turns, window
 
 
 def entry(position, role, tokens, calls=(), answers=None) -> Entry:
@@ -35,6 +35,28 @@ def told(entries):
 
 def chosen(entries, limit, **how):
     return window(told(entries), Limits(limit), **how)
+
+
+@pytest.mark.trap("layered", 10)
+@pytest.mark.requirement("L03", "L05", "L14", "J08")
+@given(conversations, st.integers(1, 600), st.integers(0, 600), st.sampled_from([0.5, 0.8, 1.0]))
+def test_the_limit_holds_but_for_the_newest_turn_and_the_oldest_make_room(
+    entries, limit, reserved, part
+) -> None:
+    picked = chosen(entries, limit, reserve=reserved, compact_to=part)
+    said, total = told(entries), sum(entry.tokens for entry in told(entries))
+    assert picked.tokens == sum(entry.tokens for entry in picked.entries)
+    over = picked.tokens > limit
+    assert over == ("newest_turn_over_limit" in {reason.code for reason in picked.reasons})
+    if len([turn for turn in turns(picked.entries) if turn[0].role == "user"]) > 1:
+        assert picked.tokens <= (limit - reserved) * (part if picked.moves else 1)
+    assert picked.moves <= (total > limit - reserved)
+    if total <= limit - reserved:
+        assert picked.entries == presentable(said)[0], "what fits is shown whole"
+    users = [entry for entry in said if entry.role == "user"]
+    assert not users or users[-1] in picked.entries
+    if any(entry.role != "tool" and not entry.calls for entry in said):
+        assert picked.entries
 
 
 @pytest.mark.requirement("J07", "J08")
