@@ -238,10 +238,10 @@ def _retrieve(call: Call, arguments: RetrieveArguments) -> Asking[str]:
     filter, facts whose key or words are asked for are listed, too. The answer is signed, so that no later one quotes it.
     """
     chat, wanted = call.chat, " ".join(arguments.keywords)
-    reach, rt = chat.scope.reach(), chat.memory.runtime
+    reach, rt, sign = chat.scope.reach(), chat.memory.runtime, chat.memory.runtime.sign(chat.scope)
     if not wanted.strip():
         return "Nothing was looked up: there is no word to look for."
-    most = max(1, (call.token_limit or rt.settings.max_tokens) // 4)
+    most = max(1, (call.token_limit or rt.settings.max_tokens) // 4 - rt.tokens.text(block([""], sign)))
     hits: Hits = yield from recall_flow(chat, wanted, limit=_FOUND, token_limit=most, filter=call.filter)
     known: Sequence[Record] = ()
     if call.filter is None and reach.session_id is None:
@@ -259,7 +259,7 @@ def _retrieve(call: Call, arguments: RetrieveArguments) -> Asking[str]:
         if most < 0:
             break
         lines.append(line)
-    return block(lines, rt.sign(chat.scope)) or "Nothing was found."
+    return block(lines, sign) or "Nothing was found."
 
 
 def wrong_call(name: str, problem: ValidationError) -> str:

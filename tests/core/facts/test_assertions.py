@@ -186,7 +186,7 @@ def test_each_line_that_an_agent_retrieves_tells_its_date_and_where_it_is_from_w
     home = chat.remember("I live in Graz.", key="home", value="Graz")
     memory.flush()
     day = f"{record.created_at:%Y-%m-%d}"
-    lines = [agent.retrieve([words]).splitlines()[1:] for words in ("the red boat", "loved by the user")]
+    lines = [agent.retrieve([words]).splitlines()[2:-1] for words in ("the red boat", "loved by the user")]
     assert {line for some in lines for line in some} == {
         f"- [{day} user, this conversation] The red boat needs paint.",
         f"- [{day} Louis, another conversation] The red boat was cheap.",
@@ -197,6 +197,6 @@ def test_each_line_that_an_agent_retrieves_tells_its_date_and_where_it_is_from_w
     assert f"{home.memory_id}, said by the user" in agent.retrieve(["home", "address"])
     for number in range(20):
         chat.remember(f"The red boat number {number} is called Ida.")
-    _, *few = Agent(chat, 4 * 150).retrieve(["red boat"]).splitlines()
-    assert len(few) > 1
-    assert sum(map(memory.tokens.text, few)) <= 150
+    few = Agent(chat, 4 * 150).retrieve(["red boat"])
+    assert len(few.splitlines()) > 4
+    assert memory.tokens.text(few) <= 150
