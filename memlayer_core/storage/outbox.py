@@ -123,8 +123,7 @@ def leave(connection: sa.Connection) -> None:
 
 def newest(connection: sa.Connection) -> int:
     """Return the newest key of a text, or of one that was deleted and is marked."""
-    every = (connection.scalar(sa.select(sa.func.max(table.c.key))) or 0 for table in (texts, outbox))
-    return max(every)
+    return max(connection.scalar(sa.select(sa.func.max(one.c.key))) or 0 for one in (texts, outbox))
 
 
 def owe(

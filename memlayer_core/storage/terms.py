@@ -206,8 +206,9 @@ def possible_names(text: str) -> dict[str, str]:
     for run in _RUNS.findall(unicodedata.normalize("NFKC", text)):
         for length in range(2, _LONGEST_NAME + 1) if _IS_CJK.match(run) else (len(run),):
             for part in (run[place : place + length] for place in range(len(run) - length + 1)):
-                parts.setdefault(_plain(part)[:_LONGEST], part)
-    return dict([*parts.items()][:_NAMES])
+                if len(parts) < _NAMES:
+                    parts.setdefault(_plain(part)[:_LONGEST], part)
+    return parts
 
 
 def _plain(text: str) -> str:
