@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from operator import is_
 from typing import Annotated, Any, NotRequired
 from weakref import WeakKeyDictionary
@@ -331,12 +331,14 @@ class Newest:
         stored_id: Its id in the history.
         is_new: Whether messages were stored just now. If not, the thread may have gone back to this message.
         is_alone: Whether nothing that was said before stands in front of it in the list.
+        last: Id of the history's last message before that. If it stands behind this one, the thread went back.
     """
 
     message: Message
     stored_id: str
     is_new: bool
     is_alone: bool
+    last: str | None
 
 
 def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newest | None:
@@ -360,18 +362,18 @@ def store_new_messages(chat: AgentThread, thread: Sequence[BaseMessage]) -> Newe
         messages = [message for message in messages if not is_summary(message)]
     incoming = chat.translate(messages, newest, {message.id for message in thread})
     report = chat.resync(incoming, replaceable=chat.replaceable)
-    return _newest(incoming, report.ids, report.stored)
+    return _newest(incoming, report.ids, report.stored, newest[-1].id if newest else None)
 
 
-def _newest(messages: Sequence[Message], ids: Sequence[str], news: int) -> Newest | None:
+def _newest(said: Sequence[Message], ids: Sequence[str], news: int, last: str | None) -> Newest | None:
     """Return the newest message of a list with these ids in the history, where so many (`news`) are new."""
     talk = (
         (message, stored_id, news > 0 and stored_id == message.id)
-        for message, stored_id in zip(reversed(messages), reversed(ids), strict=False)
+        for message, stored_id in zip(reversed(said), reversed(ids), strict=False)
         if message.role not in SYSTEM_ROLES and message.is_told
     )
     newest, before = next(talk, None), next(talk, None)
-    return None if newest is None else Newest(*newest, is_alone=before is None or before[2])
+    return None if newest is None else Newest(*newest, is_alone=before is None or before[2], last=last)
 
 
 def _compared(message: Message) -> tuple[object, ...]:
@@ -655,19 +657,17 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             )
 
         options: Any = {"token_limit": most - overhead, "policy": self._policy, "reload": bool(self.tools)}
-
-        def read_context() -> flows.Asking[Context]:
-            return context_flow(chat, None if self._recalls else "", **options)
-
-        context = yield from read_context()
+        options["query"] = None if self._recalls else ""
+        context = yield from context_flow(chat, **options)
         place, rewinds = _window_place(context, newest), False
         if newest is not None and place != len(context.window) - 1:
             if newest.stored_id != newest.message.id and newest.is_alone:  # the user repeats it
                 repetition = chat.with_lineage([newest.message])
                 chat.add_messages(repetition, verbatim=True)
-                context = yield from read_context()
+                context = yield from context_flow(chat, **options)
             elif place is not None or not (newest.is_new and context.window):  # else it answers no call
-                rewinds = not newest.is_new  # otherwise somebody else writes to the same thread
+                # Otherwise somebody else writes to the same thread.
+                rewinds = not newest.is_new or newest.last in {*chain(*_ids_in(context)[place or 0 :])}
                 context = _rewind(context, place, incoming.thread)
         composed = _compose_request(context, incoming, request)
         removals = _left_out_ids(context, incoming.thread) if self._destructive else ()
@@ -713,9 +713,11 @@ class MemlayerMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
 def _window_place(context: Context, newest: Newest | None) -> int | None:
     """Return a message's place in the window; None: it is not there."""
-    pieces = [piece for piece in context.pieces if piece.kind == "window"]
-    stored_id = newest.stored_id if newest is not None else None
-    return next((at for at, piece in enumerate(pieces) if stored_id in piece.message_ids), None)
+    return next((at for at, ids in enumerate(_ids_in(context)) if newest and newest.stored_id in ids), None)
+
+
+def _ids_in(context: Context) -> list[tuple[str, ...]]:
+    return [piece.message_ids for piece in context.pieces if piece.kind == "window"]
 
 
 def _rewind(context: Context, place: int | None, thread: Sequence[BaseMessage]) -> Context:
@@ -749,6 +751,6 @@ def _compose_request(
 
 def _left_out_ids(context: Context, thread: Sequence[BaseMessage]) -> tuple[str, ...]:
     """Return the ids of the thread's messages in front of the first one in the context."""
-    ids = {id for piece in context.pieces if piece.kind == "window" for id in piece.message_ids}
+    ids = {*chain(*_ids_in(context))}
     first = next((at for at, message in enumerate(thread) if message.id in ids), 0)
     return tuple(m.id for m in thread[:first] if m.id is not None and not isinstance(m, SystemMessage))

@@ -367,7 +367,8 @@ KEEPS = {
 
 @pytest.mark.trap("langchain", 7)
 @pytest.mark.parametrize(
-    ("door", "keeps"), [("agent", "texts alone"), *(("with_memory", one) for one in KEEPS)]
+    ("door", "keeps"),
+    [("agent", "texts alone"), ("agent", "our ids"), *(("with_memory", one) for one in KEEPS)],
 )
 @given(
     st.lists(st.sampled_from(["ask", "ask", "again", "edit", "back"]), max_size=7),
@@ -388,8 +389,7 @@ def test_the_history_follows_a_list_that_a_client_keeps(
         return "ok" if is_same else f"answer {len(model.seen)}"
 
     def spoken(messages: Sequence[Any]) -> list[str]:
-        told = (one.text for one in messages)
-        return [text for text in told if text and "rain" not in text and "It is" not in text]
+        return [m.text for m in messages if m.text and "rain" not in m.text and "It is" not in m.text]
 
     keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
     with Memory.in_memory(settings=Tuned(index_delay=3600.0), tokenizer="estimate") as memory:
