@@ -127,10 +127,11 @@ def serve(
         InputError: It cannot listen there.
     """
 
-    def stop(*_: Any) -> None:
-        sys.exit(0)  # a stopped service closes its store
+    def stop(number: int, _: Any) -> None:
+        sys.exit(130 if number == signal.SIGINT else 0)  # a stopped service closes its store
 
-    signal.signal(signal.SIGTERM, stop)
+    for one in (signal.SIGINT, signal.SIGTERM):  # asyncio's own handler of SIGINT may lose it
+        signal.signal(one, stop)
     try:
         listener = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -140,8 +141,7 @@ def serve(
             f"cannot listen at {host}, port {port}: {problem.strerror}",
             hint="Choose another `--port` (0: any free one), or an address of this machine.",
         ) from problem
-    port = listener.getsockname()[1]
-    own = f"[{host}]" if ":" in host else host
+    port, own = listener.getsockname()[1], f"[{host}]" if ":" in host else host
     new = "" if token else secrets.token_urlsafe(32)
     for line in lines(f"http://{names[0] if host in _ANY else own}:{port}", new):
         print(line, file=sys.stderr, flush=True)  # noqa: T201  (a command says where it serves)
