@@ -112,7 +112,7 @@ def arguments_of(value: object) -> str:
     """Return a tool call's arguments as JSON text; text stays as the model wrote it."""
     if isinstance(value, str):
         return value
-    return json.dumps(codec.write(value)[0] or {}, ensure_ascii=False)
+    return json.dumps(codec.write({} if value is None else value)[0], ensure_ascii=False)
 
 
 def identifier(value: object) -> str | None:

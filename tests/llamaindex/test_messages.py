@@ -183,8 +183,7 @@ def test_images_in_the_old_place_are_not_doubled():
 def test_tool_calls_are_known_in_every_spelling_and_once(caplog):
     arguments = '{"city": "Riga"}'
     function = SimpleNamespace(name="weather", arguments=arguments)
-    spelled = {"id": "call_1", "type": "function", "function": vars(function)}
-    extras = {"tool_calls": [spelled]}
+    extras = {"tool_calls": [{"id": "call_1", "type": "function", "function": vars(function)}]}
     of_objects = ChatMessage(
         role="assistant", additional_kwargs={"tool_calls": [SimpleNamespace(id="call_1", function=function)]}
     )
@@ -198,6 +197,8 @@ def test_tool_calls_are_known_in_every_spelling_and_once(caplog):
         assert to_core(message).tool_calls == (ToolCall("call_1", "weather", arguments),)
         assert to_core(message).content == ""
     assert stored(of_objects).additional_kwargs == extras
+    listed = ChatMessage("", additional_kwargs={"function_call": {"name": "f", "arguments": []}})
+    assert to_core(listed).tool_calls[0].arguments == "[]"
     assert not caplog.records
 
 
