@@ -329,13 +329,13 @@ def _llamaindex(
 ) -> Reply:
     metadata = getattr(model, "metadata", None)
     calls_tools = getattr(metadata, "is_function_calling_model", False)
-    is_chat = calls_tools or getattr(metadata, "is_chat_model", False)
+    types = sys.modules.get("llama_index.core.base.llms.types")  # the framework's own models load it
+    is_chat = types is not None and (calls_tools or getattr(metadata, "is_chat_model", False))
 
     def call(asked: Any) -> Any:
-        if not is_chat:
+        if types is None or not is_chat:
             return _either(asked.complete, asked.acomplete, f"{instructions}\n\n{text}")
-        made = sys.modules["llama_index.core.base.llms.types"].ChatMessage  # the model's own module loads it
-        messages = [made(instructions, role="system"), made(text, role="user")]
+        messages = [types.ChatMessage(instructions, role="system"), types.ChatMessage(text, role="user")]
         return _either(asked.chat, asked.achat, messages)
 
     def held() -> Any:

@@ -98,9 +98,8 @@ class Texts:
         keys = np.concatenate([embedded, others])
         order = np.argsort(keys, kind="stable")
         if eligible is not None:
-            order = order[np.isin(keys[order], _keys(eligible))]
-        if asks:
-            order = order[keys[order] != asks]
+            order = order[np.isin(keys[order], np.fromiter(eligible, np.int64))]
+        order = order[keys[order] != asks]
         self._places, self._order, self._others = places, order, len(others)
         self._common = np.full(len(order), np.nan)
         self.keys = keys[order]
@@ -144,21 +143,15 @@ class Texts:
 
     def order(self, total: Column, hidden: Collection[int] = (), limit: int | None = None) -> Rows:
         """Return the rows of the best texts, the best first, without those of some keys; of equal ones the newest first."""
-        rows = np.arange(len(total))
-        if hidden:
-            rows = rows[~np.isin(self.keys, _keys(hidden))]
+        rows = np.flatnonzero(~np.isin(self.keys, np.fromiter(hidden, np.int64)))
         if limit is not None and limit < len(rows):
             rows = rows[np.argpartition(-total[rows], limit)[:limit]]
         best: Rows = rows[np.lexsort((-self.keys[rows], -total[rows]))]
         return best
 
     def _column(self, values: Sequence[NDArray[Any]], fill: float) -> Column:
-        column = np.concatenate([np.zeros(0), *values, np.full(self._others, fill)])[self._order]
+        column: Column = np.concatenate([np.zeros(0), *values, np.full(self._others, fill)])[self._order]
         return column.astype(np.float64, copy=False)
-
-
-def _keys(some: Collection[int]) -> NDArray[np.int64]:
-    return np.fromiter(some, np.int64, len(some))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -347,6 +340,11 @@ def excess(vector: FloatVector, samples: Samples, deviation: float) -> float:
     """Return how much more support a message with this vector needs than a question about what was said, at least 0."""
     questions, rest = (float(np.sort(some @ vector)[-_NEAREST:].mean()) for some in samples)
     return _SELF_CONTAINED * max(0.0, rest - questions) / deviation
+
+
+def is_behind(scores: Scores, rows: Sequence[int]) -> bool:
+    """Return whether the last of some lines is so far behind the first one that `selected` leaves it out."""
+    return len(rows) > LEADING and scores.total[rows[-1]] < _SHARE * scores.total[rows[0]]
 
 
 def selected(scores: Scores, order: Rows, limit: int | None, more: float = 0.0) -> Rows:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from os.path import commonprefix
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -429,17 +429,15 @@ def read_lines(
     rt: Runtime,
     result: SearchResult,
     rows: NDArray[np.int64],
-    limit: int,
     visible: Visible | None = None,
-) -> list[Line]:
-    """Read texts in their order, until there are enough that may be shown and say something new.
+) -> Iterator[Line]:
+    """Read texts in their order, and yield those that may be shown and say something new.
 
     Args:
         connection: On the snapshot of the search.
         rt: What the memory works with.
         result: What the search found.
         rows: Rows of its texts, the best first.
-        limit: How many to return at most.
         visible: What the context already has. Results of tools in other sessions are left out, unless
             `Settings.recall_tool_results` says so. None: there is no context. Then repetitions, results of tools and all
             episodes are found, too.
@@ -448,7 +446,7 @@ def read_lines(
     messages, session, beginnings = shown.messages, shown.session, shown.beginnings
     said = dict.fromkeys(terms.fold(one.text) for one in messages)
     number = session.number if session is not None else 0
-    lines, seen = list[Line](), dict[object, Scope]()
+    seen: dict[object, Scope] = {}
     for start in range(0, len(rows), _READ):
         some = rows[start : start + _READ]
         keys = result.texts.keys[some].tolist()
@@ -475,10 +473,7 @@ def read_lines(
                 continue
             said[terms.fold(message.text)] = None
             score = float(result.scores.total[row])
-            lines.append(one._replace(turn=stored, score=score, row=int(row), skip=skip))
-            if len(lines) == limit:
-                return lines
-    return lines
+            yield one._replace(turn=stored, score=score, row=int(row), skip=skip)
 
 
 def explain(connection: Connection, result: SearchResult, lines: Sequence[Line]) -> list[Line]:
@@ -604,8 +599,13 @@ def choose(
     order = result.texts.order(result.scores.total, visible.keys, _MOST)
     if not len(scoring.selected(result.scores, order[: scoring.LEADING], line_limit, more)):
         return [], 0  # nothing is relevant to the question, whatever the texts are: they need not be read
-    limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else _MOST
-    lines = read_lines(connection, rt, result, order, limit, visible)
+    limit = RERANKED if rt.reranker is not None else 2 * line_limit if line_limit is not None else None
+    lines: list[Line] = []
+    for one in islice(read_lines(connection, rt, result, order, visible), limit):
+        lines.append(one)
+        is_chosen_here = rt.reranker is None and line_limit is not None
+        if is_chosen_here and scoring.is_behind(result.scores, [line.row for line in lines]):
+            break  # nor will any other be selected
     # What is not shown, or is already shown, is not a measure for the others.
     every = np.array([one.row for one in lines], np.int64)
     worth = scoring.selected(result.scores, every, line_limit, more)[:line_limit]
@@ -804,7 +804,8 @@ def search(
         order = result.texts.order(result.scores.total, (), max(limit, RERANKED) * _COPIES)
         order = order[result.scores.support(order) > 0]
         most = max(limit, RERANKED) if rt.reranker is not None else limit
-        return explain(connection, result, read_lines(connection, rt, result, order, most)), limit
+        lines = islice(read_lines(connection, rt, result, order), most)
+        return explain(connection, result, [*lines]), limit
 
     lines, notes = yield from _found(rt, reach, asked, known, wanted, best)
     return _hits(rt, lines, token_limit, notes)
