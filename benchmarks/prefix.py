@@ -6,7 +6,7 @@ prompts' tokens that stand in an unchanged prefix, message by message and then c
 all prompts cost together (memlayer's estimate of tokens, for everybody), `longest` the longest of them. `calls` and
 `spent` are a model's: calls for summaries, and the tokens in and out of them. The scripted model answers with a text
 of about a hundred words; asked by memlayer, which judges summaries, with words of the conversation. By default
-memlayer asks no model: `with a model` does, and is without recall, as the others are.
+memlayer asks no model: `with a model` does. It is without recall, facts and episodes, as the others are.
 
 In the same run, as far as they are installed: LangChain's `trim_messages`, its `SummarizationMiddleware` and the
 classic `ConversationSummaryBufferMemory`, LlamaIndex's `Memory` and `ChatSummaryMemoryBuffer`, all with the same limit.
@@ -91,11 +91,11 @@ def shown(messages):
     return [f"{message.role}: {message.text}" for message in messages]
 
 
-def memlayer(turns, limit, ledger, model=None, embedder="hashing", **settings):
+def memlayer(turns, limit, ledger, summarizer=None, embedder="hashing", **settings):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         chosen = Settings(durability="normal", **settings)
-        opened = Memory.open(folder, embedder=embedder, tokenizer="estimate", model=model, settings=chosen)
-        with opened as memory:
+        parts = {"embedder": embedder, "tokenizer": "estimate", "summarizer": summarizer}
+        with Memory.open(folder, **parts, settings=chosen) as memory:
             chat = memory.chat(user_id="u", session_id="s")
             chat.add("system", "Be a friend.")
             for asked, answered in turns:
@@ -123,7 +123,7 @@ def with_a_model(turns, limit, ledger):
         ledger.spent += COUNT.text(instructions + prompt) + COUNT.text(summary)
         return summary
 
-    memlayer(turns, limit, ledger, model=summarise, recall_tokens=0)
+    memlayer(turns, limit, ledger, summarizer=summarise, recall_tokens=0, episodes=False)
 
 
 def trim_messages(turns, limit, ledger):

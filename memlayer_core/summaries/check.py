@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import regex
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from memlayer_core.facts.check import fold
 from memlayer_core.storage.terms import searchable
 from memlayer_core.summaries.prompt import INSTRUCTIONS, TAG
 
@@ -86,13 +87,9 @@ def _scripts(text: str) -> Iterable[str]:
 
 def _is_echo(text: str, conversation: str) -> bool:
     """Return whether an answer repeats its prompt: its tags, a sentence of its instructions, or the conversation."""
-    said, given = _folded(text), _folded(conversation)
-    repeats = any(_folded(line) in said for line in INSTRUCTIONS.splitlines() if line)
+    said, given = fold(text), fold(conversation)
+    repeats = any(fold(line) in said for line in INSTRUCTIONS.splitlines() if line)
     return repeats or TAG.search(text) is not None or said in given or (bool(given) and given in said)
-
-
-def _folded(text: str) -> str:
-    return " ".join(text.casefold().split())
 
 
 # Reads the episode in a model's answer.
