@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
@@ -297,7 +297,7 @@ def _made_for(batch: Batch) -> dict[str, Any]:
 
 
 def _fits(target: chromadb.Collection, made_for: tuple[str, int]) -> bool:
-    configuration: Mapping[str, Any] = target.configuration
+    configuration = target.configuration_json  # `configuration` warns of what has no embedding function
     space = (configuration.get("hnsw") or configuration.get("spann") or {}).get("space")
     metadata = target.metadata or {}
     made = metadata.get("embedder"), metadata.get("dimension")

@@ -238,8 +238,7 @@ def list_of(name: str, value: object) -> list[Any]:
     Raises:
         InvalidRecordError: It is not one.
     """
-    hint = f'Such as `{name}=["one", "two"]`.'
-    found = require_list(name, value, "a list", hint, InvalidRecordError)
+    found = require_list(name, value, "a list", f'Such as `{name}=["one", "two"]`.', InvalidRecordError)
     for one in found:
         if not isinstance(one, Relation if name == "relations" else str):
             raise InvalidRecordError(

@@ -339,7 +339,7 @@ class Change(NamedTuple):
 
 @cache
 def _change_query(count: int) -> ListStatement:
-    former, again, own = records.alias(), records.alias(), evidence.alias()
+    former, own = records.alias(), evidence.alias()
     rests = former.c.namespace == evidence.c.namespace, former.c.ordinal == evidence.c.ordinal
     follows = records.c.namespace == former.c.namespace, records.c.about == former.c.about
     says = own.c.namespace == records.c.namespace, own.c.ordinal == records.c.ordinal
@@ -351,19 +351,17 @@ def _change_query(count: int) -> ListStatement:
         former.c.replaced_by != former.c.ordinal,
         former.c.updated_at > former.c.created_at,
     )
-    holds = sa.exists().where(
-        again.c.digest == former.c.digest, again.c.replaced_by.is_(None), again.c.number != former.c.number
-    )
     return ListStatement(
         sa.select(
             evidence.c.message,
             sa.func.coalesce(former.c.valid_until, former.c.updated_at).label("at"),
             sa.case((is_said, None), else_=records.c.number).label("fact"),
+            *(former.c.number.label("former"), former.c.body.label("was"), records.c.body.label("now")),
         )
         .select_from(evidence)
         .join(former, sa.and_(*rests))
         .outerjoin(records, sa.and_(*follows, _visible(count)))
-        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held, ~holds)
+        .where(is_item(evidence.c.message), evidence.c.kind != "ended", has_ended, held)
         .order_by("at")
     )
 
@@ -371,11 +369,18 @@ def _change_query(count: int) -> ListStatement:
 def changes(connection: sa.Connection, reader: Reader, keys: Collection[int]) -> dict[int, Change]:
     """Return what has changed of what some messages say, as far as facts tell it, by the messages' keys."""
     found: dict[int, Change] = {}
-    for row in _change_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader)):
+    rows = _change_query(1 + len(reader.roles)).all(connection, list(keys), _parameters(reader))
+    again = {row.former for row in rows if row.now is not None and _value_in(row.was) == _value_in(row.now)}
+    for row in (one for one in rows if one.former not in again):
         facts = found.get(row.message, Change()).facts
         new = () if row.fact is None or row.fact in facts else (row.fact,)
         found[row.message] = Change(statements.from_micros(row.at), facts + new)
     return found
+
+
+def _value_in(body: str) -> str:
+    """Return the value of a record's body as values are compared."""
+    return check.fold(json.loads(body).get("value"))
 
 
 def shared_columns(connection: sa.Connection, reader: Reader) -> vectors.TextColumns:
@@ -791,10 +796,7 @@ _KNOWN = 500  # facts of a user that are compared with a batch: the last written
 
 def learns(connection: sa.Connection) -> bool:
     """Return whether a model was ever given to learn from this store."""
-    return (
-        connection.scalar(sa.select(tables.meta.c.value).where(tables.meta.c.name == vectors.LEARNS))
-        is not None
-    )
+    return connection.scalar(sa.select(sa.exists().where(tables.meta.c.name == vectors.LEARNS))) is True
 
 
 def before_each(connection: sa.Connection, rows: Sequence[Any]) -> dict[int, StoredMessage]:

@@ -125,7 +125,8 @@ def _change(
     elif new.category == IDENTITY and not is_named:
         return _by_confidence(old, new)
     elif new.first_observed < last or (
-        not is_named and all(_is_dated(one) and (one.valid_from or latest) > latest for one in old)
+        not is_named
+        and all(one.valid_from != one.first_observed and (one.valid_from or latest) > latest for one in old)
     ):
         return _earlier(old, since, last)
     elif not is_named and statement.quote is not None and any(_is_said_with(new, one) for one in old):
@@ -135,11 +136,6 @@ def _change(
 
 def _last_said(record: Record, said_again: Mapping[str, datetime]) -> datetime:
     return max(record.first_observed, said_again.get(record.memory_id, record.first_observed))
-
-
-def _is_dated(record: Record) -> bool:
-    """Return whether it was said since when a fact is true."""
-    return record.valid_from not in {None, record.first_observed}
 
 
 def _by_confidence(old: tuple[Record, ...], new: Record) -> Decision:

@@ -346,8 +346,12 @@ def _find_time(
         goes_on = reopen_facts(connection, _close(connection, old, ordinal, until, said, now), now)
         if record.modality != "denies":
             _close(connection, goes_on, ordinal, record.valid_from or said, said, now)
-    elif until is not None and until <= now:  # it is new, and of the past
-        return _of_the_past(record, after, until)
+    elif (
+        until is not None and until <= now
+    ):  # it is of the past; if nobody said when it began, it has no beginning
+        began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
+        successor = memory_id(record.user_id, after)
+        return replace(record, valid_from=began, valid_until=until, replaced_by=successor, always=False)
     elif until is not None:
         return replace(record, valid_until=until)
     ends = filter(None, (record.valid_until, _next_beginning(connection, record, now)))
@@ -378,19 +382,6 @@ def _decide(
     facts = [reads.record_of(row) for row in rows]
     decision = reconcile(facts, statement, now, reads.last_said(connection, rows))
     return decision, [rows[facts.index(one)] for one in decision.old]
-
-
-def _of_the_past(record: Record, after: int, until: datetime) -> Record:
-    """Return a fact that had ended before it was said. If nobody said when it began, it has no beginning.
-
-    Args:
-        record: The fact.
-        after: The number of the fact that came after it; its own: none is known.
-        until: When it ended.
-    """
-    began = record.valid_from if record.valid_from is not None and record.valid_from < until else None
-    successor = memory_id(record.user_id, after)
-    return replace(record, valid_from=began, valid_until=until, replaced_by=successor, always=False)
 
 
 def _make_room(
