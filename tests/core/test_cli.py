@@ -199,9 +199,7 @@ def test_search_finds_what_this_user_said(kept: Path):
     assert "peanuts" not in run("search", "peanuts", kept, "--user", "ada", "--agent", "bot").stdout
 
 
-def test_a_store_with_the_embedder_of_an_application_is_inspected_searched_and_embedded_anew(
-    open_at, tmp_path: Path, monkeypatch
-):
+def test_a_store_of_an_own_embedder_is_searched_and_embedded_anew(open_at, tmp_path, monkeypatch):
     source = "def mine(texts):\n    return [[1.0, 'nut' in text, 0.1] for text in texts]\n"
     (tmp_path / "app_embedders.py").write_text(source)
     monkeypatch.chdir(tmp_path)
@@ -564,9 +562,7 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(kept: Path, tmp_
 
 @pytest.mark.slow
 @pytest.mark.skipif("os.name != 'posix'", reason="modes are POSIX")
-def test_a_backup_is_its_users_own_replaces_no_memory_and_is_indexed_without_a_model(
-    kept, tmp_path, monkeypatch
-):
+def test_a_backup_is_its_users_own_replaces_no_memory_and_is_indexed_by_no_model(kept, tmp_path, monkeypatch):
     copy = tmp_path / "copy"
     copy.mkdir()
     for end in ("", "-journal"):
@@ -602,7 +598,7 @@ def small(instructions, text):
 """
 
 
-def test_work_with_a_model_sums_up_what_processes_without_one_left(open_at, tmp_path: Path, monkeypatch):
+def test_work_with_a_model_sums_up_what_processes_without_one_left(open_at, tmp_path, monkeypatch):
     with open_at(settings=Tuned(index_delay=0, max_tokens=400)) as memory:
         chat = memory.chat(user_id="ada", session_id="s")
         for number in range(20):
@@ -712,9 +708,7 @@ def test_doctor_and_forget_work_on_postgresql(postgres_url: str):
 
 
 @pytest.mark.postgres
-def test_an_export_comes_to_postgresql_or_the_hint_says_which_right_its_user_lacks(
-    kept: Path, new_postgres_url: str, tmp_path: Path
-):
+def test_an_export_comes_to_postgresql_or_a_hint_says_what_right_it_lacks(kept, new_postgres_url, tmp_path):
     file = tmp_path / "all.jsonl"
     prints(0, "export", file, kept)
     for place in (new_postgres_url, new_postgres_url):

@@ -262,9 +262,7 @@ def test_no_text_and_no_id_of_a_user_is_told_by_default(monkeypatch) -> None:
     claim()
 
 
-def test_texts_and_ids_are_told_when_they_are_asked_for_but_as_the_redactor_leaves_them(
-    do, told, opened
-) -> None:
+def test_texts_and_ids_are_told_when_asked_for_but_as_the_redactor_leaves_them(do, told, opened) -> None:
     redact = {"redactor": lambda text: text.replace("hunter2", "[secret]")}
     memory = opened("spans", "ids", "text", summarizer=lambda prompt: "A parrot.", **redact)
     chat = memory.chat(user_id="ada", tenant_id="acme", session_id="monday")

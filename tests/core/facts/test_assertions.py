@@ -174,9 +174,7 @@ def test_no_agent_corrects_or_forgets_what_is_another_users(chat, agent) -> None
 
 
 @pytest.mark.requirement("A15")
-def test_each_line_that_an_agent_retrieves_tells_its_date_and_where_it_is_from_within_its_tokens(
-    chat, agent
-) -> None:
+def test_each_line_that_an_agent_retrieves_tells_date_and_source_within_its_tokens(chat, agent) -> None:
     memory = chat.memory
     chat.add("user", "The red boat needs paint.")
     memory.chat(user_id="louis", session_id="past").add("user", "The red boat was cheap.", name="Louis")

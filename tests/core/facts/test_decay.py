@@ -122,9 +122,7 @@ def test_sql_archives_exactly_what_the_rule_says(memory) -> None:
 
 
 @pytest.mark.requirement("J28", "J29", "M22")
-def test_what_is_recalled_starts_anew_and_what_nobody_asks_for_is_archived_until_it_is_said_again(
-    memory,
-) -> None:
+def test_what_is_recalled_starts_anew_and_what_is_not_is_archived_until_it_is_said_again(memory) -> None:
     chat = memory.chat(user_id="louis")
     record = chat.remember(CATS, type="episodic", importance=0.5)
     for ahead in (1, 1, 20, 40):
@@ -145,9 +143,7 @@ def test_what_is_recalled_starts_anew_and_what_nobody_asks_for_is_archived_until
 
 
 @pytest.mark.parametrize(("rating", "left"), [("", 1), (', "importance": 0.5', 0)])
-def test_an_importance_that_a_model_gave_fades_and_one_that_it_left_out_does_not(
-    open_at, rating, left
-) -> None:
+def test_an_importance_that_a_model_gave_fades_and_one_that_it_left_out_stays(open_at, rating, left) -> None:
     said = "My two cats are called Mimi and Momo."
     memory = open_at(model=lambda prompt: f'{{"summary": "{said}!"{rating}}}', settings=PROMPT)
     chat = memory.chat(user_id="louis", session_id="s")

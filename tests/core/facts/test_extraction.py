@@ -384,9 +384,7 @@ def test_three_turns_are_read_when_nobody_says_more_and_fewer_when_the_session_e
 
 
 @pytest.mark.requirement("J28")
-def test_a_prompt_has_a_limit_and_shows_of_each_message_something_and_the_facts_that_bear_on_it(
-    opened,
-) -> None:
+def test_a_prompt_has_a_limit_and_shows_some_of_each_message_and_the_facts_that_bear_on_it(opened) -> None:
     model = Reader()
     memory = opened(model, QUICK.replace(extraction_tokens=2000, extraction_idle_seconds=600))
     louis = memory.chat(user_id="louis", session_id="s")

@@ -571,9 +571,7 @@ def test_records_come_into_another_store_equal(filled, memory) -> None:
     assert told(memory, Scope("bob", agent_id="cook")) == ["Louis may eat nuts."]
 
 
-def test_an_imported_record_goes_on_where_it_was_and_gets_another_id_where_its_own_is_taken(
-    store, memory
-) -> None:
+def test_an_imported_record_goes_on_where_it_was_with_another_id_if_its_own_is_taken(store, memory) -> None:
     chat, tenant = store.chat(user_id="louis"), {"tenant_id": "other"}
     record = chat.remember(NUTS)
     old = exported(store)

@@ -146,9 +146,7 @@ class TestChoice:
         assert token_counter().text("How are you?") == estimate("How are you?")
         assert not caplog.records
 
-    def test_a_model_without_its_table_is_estimated_with_one_warning_of_how_to_get_it(
-        self, bare, caplog, monkeypatch
-    ):
+    def test_a_model_without_its_table_is_estimated_with_one_warning(self, bare, caplog, monkeypatch):
         assert [token_counter("gpt-4o").name for _ in range(3)] == ["estimate"] * 3
         [record] = caplog.records
         assert (record.name, record.levelno) == ("memlayer", logging.WARNING)
@@ -263,9 +261,7 @@ class TestText:
         assert real.text("<|endoftext|>") > 1
         assert real.text("a\ud800b \udc00") >= 3
 
-    def test_a_million_spaces_are_counted_in_pieces_which_cost_two_tokens_more_at_most(
-        self, real, monkeypatch
-    ):
+    def test_a_million_spaces_are_counted_in_pieces_for_two_tokens_more_each(self, real, monkeypatch):
         for counter in (real, token_counter("estimate")):
             assert 1000 < counter.text(" " * 1_000_000) < 100_000
         text = SAMPLES["English prose"] * 5

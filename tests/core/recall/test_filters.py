@@ -127,9 +127,7 @@ def full(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(wanted=filters)
-def test_with_a_filter_what_passes_is_found_and_told_and_nothing_else(
-    full: Memory, wanted: RecallFilter
-) -> None:
+def test_with_a_filter_what_passes_is_found_and_told_and_nothing_else(full, wanted) -> None:
     every = {one.text for one in STORED if passing(one, wanted)}
     shared = not (wanted.sessions or wanted.speakers or wanted.metadata or "home" in wanted.tags) and (
         not wanted.kinds or not {"record", "semantic"}.isdisjoint(wanted.kinds)

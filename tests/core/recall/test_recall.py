@@ -77,7 +77,7 @@ FORMS: list[Callable[[str], str]] = [
 
 
 @given(st.sampled_from(FACTS), st.sampled_from(FORMS), st.integers(1, 30), st.integers(31, 200))
-def test_few_hits_are_the_beginning_of_many_and_equal_forms_of_a_question_are_told_the_same(
+def test_few_hits_are_the_first_of_many_and_equal_questions_are_told_alike(
     told, row, form, few, many
 ) -> None:
     for asked in (row["question"], row["fact"]):
@@ -133,9 +133,7 @@ def test_a_question_that_names_nothing_is_asked_with_the_round_before_it(memory)
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_a_message_that_needs_no_memory_recalls_nothing_and_one_word_that_asks_what_has_it(
-    open_at, is_own
-) -> None:
+def test_a_message_that_needs_no_memory_recalls_nothing_and_a_word_that_asks_does(open_at, is_own) -> None:
     """What it is compared with is in English; the embedder reads the other languages."""
     if not multilingual.is_present():
         pytest.skip("the extra `multilingual` is missing")
@@ -257,9 +255,7 @@ SAYINGS = st.lists(
 
 @pytest.mark.requirement("J34", "L05", "F12")
 @given(SAYINGS, SAYINGS, st.integers(20, 300))
-def test_a_context_keeps_its_limit_and_tells_nothing_twice_and_reading_changes_nothing(
-    past, present, limit
-) -> None:
+def test_a_context_keeps_its_limit_tells_nothing_twice_and_changes_nothing(past, present, limit) -> None:
     with Memory.in_memory(settings=Tuned(index_delay=60)) as memory:
         memory.chat(user_id="u", session_id="past").add_messages([Message(*one) for one in past])
         chat = memory.chat(user_id="u", session_id="now")

@@ -158,9 +158,7 @@ WORDS_ALONE: dict[str, tuple[Work, ...]] = {
 }
 
 
-def test_what_is_taken_back_is_in_no_file_and_no_row_while_the_memory_is_open(
-    dialect, open_with, tmp_path, monkeypatch
-) -> None:
+def test_what_is_taken_back_is_in_no_file_and_no_row(dialect, open_with, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(sqlite, "_REWRITTEN", 0)  # as for a large file
     memory = open_with(PROMPT, embedder=dense)
 
@@ -274,9 +272,7 @@ def forget_secret(memory: Memory) -> None:
     memory.forget("ada")
 
 
-def test_what_one_process_deleted_the_next_one_erases_and_it_comes_by_itself(
-    open_at, tmp_path, monkeypatch
-) -> None:
+def test_what_one_process_deleted_the_next_one_erases_by_itself(open_at, tmp_path, monkeypatch) -> None:
     memory = open_at("store", settings=NEVER)
     with closing(sqlite3.connect(tmp_path / "store" / "journal.sqlite3")) as other:
         # Now the log stays when a memory is closed.

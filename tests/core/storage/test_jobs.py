@@ -41,9 +41,7 @@ def subjects(leased: list[Any]) -> list[int]:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(0), timedelta(minutes=5)])
-def test_a_leased_job_is_given_to_nobody_else_until_the_lease_ends_by_a_clock_that_is_a_little_ahead(
-    db, ahead
-):
+def test_a_leased_job_is_nobody_elses_until_the_lease_ends_by_a_clock_that_is_a_little_ahead(db, ahead):
     owe(db, "a", "b")
     first = lease(db, "one", NOON + ahead, kinds=("index", "unindex"))
     assert len(first) == 2
@@ -95,9 +93,7 @@ def test_work_of_the_whole_store_is_owed_once_gathers_and_can_be_hurried(db):
 
 
 @given(LEASES, WAITS, st.floats(-LONGEST_BACKOFF, LONGEST_BACKOFF), st.floats(0.001, 10**9))
-def test_clocks_that_differ_by_minutes_take_no_job_from_each_other_and_what_lies_beyond_every_wait_is_due(
-    term, wait, ahead, beyond
-) -> None:
+def test_clocks_that_differ_take_no_job_and_what_lies_beyond_waits_is_due(term, wait, ahead, beyond) -> None:
     end = latest(NOON, NOON + seconds(term))
     for due in (term, wait):
         assert NOON + seconds(ahead + due) <= end
@@ -133,9 +129,7 @@ def learn(memory: Memory, user_id: str, *said: str) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"session_id": "s"}], ids=["user", "session"])
-def test_costs_are_counted_for_each_user_once_and_stay_as_numbers_when_the_user_is_forgotten(
-    open_with, more
-) -> None:
+def test_costs_are_counted_for_each_user_once_and_stay_as_numbers_without_the_user(open_with, more) -> None:
     def spent(name: str, **whose: Any) -> int:
         return sum(getattr(one, name) for one in memory.admin.costs(**whose))
 

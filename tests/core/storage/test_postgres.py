@@ -137,9 +137,7 @@ def test_a_turn_takes_three_round_trips_and_a_context_nine_and_a_few_for_what_is
     assert trips(chat.context) <= usual + 3, "the question is asked with the round before it, too"
 
 
-def test_what_breaks_before_its_commit_is_done_again_and_what_breaks_in_it_is_told_of(
-    database, kill, run
-) -> None:
+def test_what_breaks_before_its_commit_is_done_again_and_in_it_is_told(database, kill, run) -> None:
     runs: list[str] = []
 
     def broken(connection: Connection, name: str, look: bool) -> None:
@@ -172,9 +170,7 @@ def test_what_breaks_before_its_commit_is_done_again_and_what_breaks_in_it_is_to
     assert run(lambda: names(database)) == {"note 1", "note 2"}
 
 
-def test_a_connection_is_not_tested_a_snapshot_ends_with_its_read_and_an_error_spoils_none(
-    database: Database, trips: Trips, postgres_url: str
-) -> None:
+def test_a_connection_is_not_tested_nor_spoilt_nor_keeps_a_snapshot(database, trips, postgres_url) -> None:
     names(database)
     assert trips(lambda: names(database)) == 1
     # It waits before it commits: else nobody could tell whether a dead connection committed what reads nothing.

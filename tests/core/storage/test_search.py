@@ -68,9 +68,7 @@ STEPS = st.lists(st.tuples(VERBS, st.sampled_from([LOUIS, HELPER, EVE]), st.inte
 
 @given(STEPS, st.sampled_from([0, 3_000, 2**20]))
 @examples(90)
-def test_a_search_compares_exactly_what_the_journal_has(
-    steps: list[tuple[str, Scope, int]], max_bytes: int
-) -> None:
+def test_a_search_compares_exactly_what_the_journal_has(steps, max_bytes) -> None:
     db, now = open_database(None, Tuned()), NOON
     db.write(ensure_tables, shards=SHARDS)
     cache, late = VectorCache(max_bytes), VectorCache(2**20)
@@ -104,9 +102,7 @@ def test_a_search_compares_exactly_what_the_journal_has(
         db.close()
 
 
-def test_new_vectors_are_found_at_once_within_reach_and_those_of_a_user_who_came_back_alone(
-    db: Database,
-) -> None:
+def test_new_vectors_are_found_at_once_in_reach_and_of_a_user_who_came_back_alone(db: Database) -> None:
     cache, reach, keys, versions = VectorCache(2**20), LOUIS.reach(), set[int](), set[int]()
     for count in (8, 1, 1):
         db.write(messages_writes.append, Batch(LOUIS, drafts(*["x"] * count), NOON))

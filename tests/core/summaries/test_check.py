@@ -54,9 +54,7 @@ def source_of(said: list[str]) -> Source:
         (["123", "456 !"], "Two numbers were told.", ()),
     ],
 )
-def test_each_fault_of_a_summary_is_found_out_and_the_score_is_the_share_of_checks(
-    said, summary, expected
-) -> None:
+def test_each_fault_of_a_summary_is_found_and_its_score_is_a_share_of_checks(said, summary, expected) -> None:
     bare = unwrapped(summary)
     faults = check(bare, COUNT(bare), source_of(said), 60)
     assert faults == expected

@@ -340,9 +340,7 @@ def test_no_answer_breaks_the_reading_of_it(reply) -> None:
 
 @pytest.mark.each_database
 @pytest.mark.requirement("J18")
-def test_an_end_waits_for_no_model_and_one_that_stays_away_leaves_a_letter_to_send_again(
-    opened, caplog
-) -> None:
+def test_an_end_waits_for_no_model_and_one_that_stays_away_leaves_a_letter_to_resend(opened, caplog) -> None:
     """It is tried again before, and each failure is logged with the session."""
     model = Scripted(*[ConnectionError("away")] * 3)
     memory = opened(model, job_attempts=3)
@@ -398,9 +396,7 @@ def test_what_changes_outside_of_an_episode_leaves_it_and_too_little_that_is_lef
     assert left(memory, "memlayer_jobs") == 0
 
 
-def test_what_a_person_forgot_or_revised_by_hand_is_neither_made_again_nor_kept_without_its_source(
-    opened,
-) -> None:
+def test_what_a_person_forgot_or_revised_is_not_made_again_nor_kept_without_its_source(opened) -> None:
     memory = opened()
     chat = idle(memory)
     memory.forget(record_id=episodes(memory)[0].memory_id)
@@ -431,9 +427,7 @@ def test_two_parts_of_one_session_in_the_same_words_are_one_record_and_two_sessi
 
 
 @pytest.mark.each_database
-def test_an_episode_that_was_carried_elsewhere_is_not_told_again_and_goes_with_its_source_there(
-    opened, open_at, tmp_path
-) -> None:
+def test_a_carried_episode_is_not_told_again_and_goes_with_its_source(opened, open_at, tmp_path) -> None:
     there = open_at(settings=QUIET, model=scripted_summarizer.honest)
     idle(there)
     there.export(tmp_path / "louis.jsonl", user_id="louis")

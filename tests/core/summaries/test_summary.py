@@ -238,9 +238,7 @@ def test_what_is_refused_stays_due_and_is_asked_for_with_the_next_three_times_at
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["commit", "store_episode"])
-def test_a_crash_between_answer_and_commit_loses_nothing_and_books_nothing_twice(
-    opened, monkeypatch, name
-) -> None:
+def test_a_crash_between_answer_and_commit_loses_and_books_nothing_twice(opened, monkeypatch, name) -> None:
     real, crashes = getattr(summaries, name), list[str]()
 
     def crashing(*args: Any) -> Any:
@@ -300,9 +298,7 @@ def test_what_is_made_of_words_that_were_changed_meanwhile_is_not_kept_but_made_
     assert memory.admin.costs()[0].calls == len(model.prompts) == 2
 
 
-def test_words_that_were_taken_back_are_gone_at_once_and_their_summary_and_episode_are_made_anew(
-    opened, take_back
-) -> None:
+def test_words_taken_back_are_gone_at_once_and_summary_and_episode_are_made_anew(opened, take_back) -> None:
     memory = opened(episode_tokens=200)
     chat, past = (memory.chat(user_id="louis", session_id=name) for name in ("s", "past"))
     code = [

@@ -112,9 +112,7 @@ def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, 
     assert chat.context(token_limit=10**6).temporary == ()
 
 
-def test_a_recall_costs_what_parts_it_from_its_question_and_what_makes_room_for_it_is_recalled_at_once() -> (
-    None
-):
+def test_a_recall_costs_what_parts_it_from_its_question_and_what_it_pushes_out_is_recalled() -> None:
     settings = Tuned(index_delay=0, recall_tokens=200)
     with Memory.in_memory(settings=settings, tokenizer="estimate") as memory:
         a_session(memory, [Message("user", "A heron stood in the river.")], "bob")

@@ -60,9 +60,7 @@ def turn(at: int, kind: str) -> list[Message]:
     st.sampled_from([None, {"max_rounds": 2}, {"max_messages": 5}]),
     st.booleans(),
 )
-def test_a_model_is_told_the_same_whether_a_question_is_stored_first_or_with_its_answer(
-    quiet, kinds, last, many, limit, policy, ended
-) -> None:
+def test_a_question_is_told_alike_stored_or_pending(quiet, kinds, last, many, limit, policy, ended) -> None:
     """Messages that are truncated in a history are truncated once they are one: here none is as long."""
     said = [one for at, kind in enumerate(kinds) for one in turn(at, kind)]
     pending = turn(LAST, last)[:many]

@@ -83,9 +83,7 @@ def test_what_will_leave_is_summed_up_while_it_is_shown_and_the_prompt_does_not_
 
 
 @pytest.mark.each_database
-def test_a_prompt_changes_its_beginning_only_when_its_window_moves_and_then_the_summary_moves_with_it(
-    open_with,
-) -> None:
+def test_a_prompt_changes_its_beginning_only_when_its_window_and_its_summary_move(open_with) -> None:
     """Every turn is told once, and one answer of the model is enough for each move."""
     asked: list[str] = []
 

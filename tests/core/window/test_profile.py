@@ -81,9 +81,7 @@ def test_nobody_elses_profile_is_told_and_to_an_agent_what_that_agent_knows(stor
     assert facts(chat.context()) == [TOKYO, NUTS, "Likes soup."]
 
 
-def test_only_what_is_in_force_lasting_and_certain_is_told_and_a_change_stays_in_its_place(
-    store, chat
-) -> None:
+def test_only_what_is_in_force_lasting_and_certain_is_told_and_a_change_keeps_its_place(store, chat) -> None:
     soon = datetime.now(UTC) + timedelta(days=1)
     chat.remember("Is on holiday.", type="profile", expires_at=soon)
     chat.remember("May like jazz.", type="profile", confidence=0.5)

@@ -32,9 +32,7 @@ def lines(chat: Any, question: str = "Write an e-mail to my boss.", **more: Any)
 
 
 @pytest.mark.requirement("J13", "J26", "M01")
-def test_facts_and_preferences_of_last_week_are_told_where_they_share_no_word_with_the_task(
-    chat: Any,
-) -> None:
+def test_facts_of_last_week_are_told_where_they_share_no_word_with_the_task(chat: Any) -> None:
     """A preference becomes a line when its sentence leaves the window."""
     chat.add("user", "I am allergic to nuts. I live in Graz. I love spicy food.")
     chat.memory.flush()

@@ -40,9 +40,7 @@ def chosen(entries, limit, **how):
 @pytest.mark.trap("layered", 10)
 @pytest.mark.requirement("L03", "L05", "L14", "J08")
 @given(conversations, st.integers(1, 600), st.integers(0, 600), st.sampled_from([0.5, 0.8, 1.0]))
-def test_the_limit_holds_but_for_the_newest_turn_and_the_oldest_make_room(
-    entries, limit, reserved, part
-) -> None:
+def test_the_limit_holds_but_for_the_newest_turn_and_old_ones_leave(entries, limit, reserved, part) -> None:
     picked = chosen(entries, limit, reserve=reserved, compact_to=part)
     said, total = told(entries), sum(entry.tokens for entry in told(entries))
     assert picked.tokens == sum(entry.tokens for entry in picked.entries)
@@ -163,9 +161,7 @@ def test_a_window_shrinks_step_by_step_and_each_step_is_told() -> None:
 
 @pytest.mark.requirement("A08")
 @given(conversations, st.integers(1, 900), st.integers(0, 300))
-def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_only_drops(
-    entries, limit, reserved
-) -> None:
+def test_a_window_that_shrinks_keeps_the_limit_and_more_than_one_that_drops(entries, limit, reserved) -> None:
     """Chosen from what it showed, it is the same."""
     shape = Shape(50, 5, 2, 40)
     shrinking = chosen(entries, limit, reserve=reserved, shape=shape)
@@ -191,9 +187,7 @@ def test_a_result_without_its_call_makes_no_run_of_tools_out_of_one_call() -> No
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**9), st.integers(1, 10**6), bounds, bounds)
-def test_the_first_page_is_bounded_by_the_limits_and_not_by_the_history(
-    messages, tokens, limit, most, rounds
-) -> None:
+def test_the_first_page_is_bounded_by_limits_not_by_history(messages, tokens, limit, most, rounds) -> None:
     page = first_page(messages, tokens, Limits(limit, policies_of(most, rounds)))
     assert 16 <= page <= 2000
     assert most is None or page <= most + 16

@@ -92,9 +92,7 @@ def test_a_message_for_people_is_in_the_history_and_never_told_or_recalled(memor
 
 
 @pytest.mark.requirement("F13")
-def test_what_is_temporary_belongs_to_its_session_alone_and_waits_for_a_prompt(
-    memory, chat, monkeypatch
-) -> None:
+def test_what_is_temporary_is_of_its_session_alone_and_waits_for_a_prompt(memory, chat, monkeypatch) -> None:
     chat.add("user", "hello")
     chat.add_temporary(Message("user", "(shown)"))
     for other in (

@@ -118,9 +118,7 @@ def test_a_fact_goes_with_those_that_it_had_replaced_and_is_not_learned_again(op
     assert texts(memory, every=True) == ["Louis likes tea.", "Louis stays in Oslo."]
 
 
-def test_a_learned_fact_that_was_deleted_leaves_its_message_and_entries_of_the_ledger_go_after_ninety_days(
-    open_at,
-) -> None:
+def test_a_learned_fact_that_was_deleted_leaves_its_message_and_its_entries_go_in_90_days(open_at) -> None:
     ends = f"{in_days(2):%Y-%m-%d}"
     plan = (r"I will fly to (\w+) tomorrow", {"key": "trip", "modality": "plans", "until": ends})
     memory = open_at(settings=DELETING, extractor=reads(plan))

@@ -114,9 +114,7 @@ def lazy(flaky) -> Iterator[Memory]:
 
 
 @pytest.mark.requirement("J34")
-def test_adding_asks_no_model_and_what_waits_is_a_problem_from_a_number_on_and_is_embedded_once(
-    lazy, flaky
-) -> None:
+def test_adding_asks_no_model_and_what_waits_is_embedded_once_and_many_are_a_problem(lazy, flaky) -> None:
     chat = chat_of(lazy)
     chat.add_messages([Message("user", "ok"), Message("assistant", "ok")])
     assert problem(lazy, "backlog") == ""
@@ -132,9 +130,7 @@ def test_adding_asks_no_model_and_what_waits_is_a_problem_from_a_number_on_and_i
     assert len(flaky.texts) == 2
 
 
-def test_an_error_that_is_no_exception_ends_no_thread_and_a_closed_memory_no_longer_waits(
-    open_at, flaky
-) -> None:
+def test_an_error_that_is_no_exception_ends_no_thread_and_no_closed_memory_waits(open_at, flaky) -> None:
     def stop(*_: object) -> bool:
         raise SystemExit("no API key")
 
@@ -240,9 +236,7 @@ def test_a_script_that_ends_while_chroma_is_loaded_says_nothing(tmp_path) -> Non
 # --- embedders
 
 
-def test_an_embedder_that_hangs_is_a_problem_until_it_answers_and_a_flush_says_what_is_left(
-    gate, monkeypatch
-) -> None:
+def test_an_embedder_that_hangs_is_a_problem_and_a_flush_says_what_is_left(gate, monkeypatch) -> None:
     monkeypatch.setattr(worker, "_PATIENCE", 0.1)
     with Memory.in_memory(embedder=gate, settings=HURRIED) as memory:
         # Another process has a model.
@@ -261,9 +255,7 @@ def test_an_embedder_that_hangs_is_a_problem_until_it_answers_and_a_flush_says_w
         assert type(told[-1]) is events.ProblemEnded
 
 
-def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does_it(
-    open_at, monkeypatch, gate
-) -> None:
+def test_closing_does_not_wait_for_what_hangs_and_the_next_process_does(open_at, monkeypatch, gate) -> None:
     assert worker._CLOSING <= 5
     monkeypatch.setattr(worker, "_CLOSING", 0.05)
     memory = open_at(embedder=gate, settings=HURRIED)
@@ -394,9 +386,7 @@ def test_a_message_is_found_while_a_summarizer_hangs_which_is_a_problem_until_it
     memory.flush(30)
 
 
-def test_models_are_called_once_at_a_time_for_a_user_and_for_as_many_users_as_a_setting_allows(
-    open_at,
-) -> None:
+def test_models_are_called_once_at_a_time_for_a_user_and_for_as_many_users_as_allowed(open_at) -> None:
     for allowed, most in ((1, 1), (2, 2), (5, 2)):
         model = Slow()
         settings = MODELS.replace(model_concurrency=allowed)
