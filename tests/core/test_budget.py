@@ -84,14 +84,11 @@ def test_a_context_with_recall_reads_two_snapshots_in_ten_statements(memory, cos
     memory.flush()
     pending = {"pending": [Message("user", "What violin is it?")]}
     ada, other = (memory.chat(user_id="ada", session_id=session) for session in ("s0", "s1"))
-    for chat, asked in (
-        *(
-            (ada, {"query": query})
-            for query in ("Who has the kayak?", "How is my parrot called?", "What violin is it?")
-        ),
-        (other, pending),
-        *((bob, {"query": query}) for query in ("Who has the kayak?", "What violin is it?")),
-    ):
+    kayak, parrot, violin = "Who has the kayak?", "How is my parrot called?", "What violin is it?"
+    of_ada, of_bob = (
+        [{"query": one} for one in asked] for asked in ((kayak, parrot, violin), (kayak, violin))
+    )
+    for chat, asked in (*((ada, one) for one in of_ada), (other, pending), *((bob, one) for one in of_bob)):
         chat.context(**asked, token_limit=1000)
         told, cost = costs(partial(chat.context, **asked, token_limit=1000))
         assert told.recall

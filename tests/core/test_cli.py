@@ -34,10 +34,8 @@ from memlayer_core.storage.database import SCHEMA_VERSION
 from memlayer_core.storage.statements import to_micros
 from tests.conftest import INDEXED
 
-COMMANDS = {
-    *("demo", "inspect", "search", "export", "import", "forget"),
-    *("backup", "verify", "reindex", "work", "doctor"),
-}
+NAMES = "demo inspect search export import forget backup verify reindex work doctor"
+COMMANDS = {*NAMES.split()}
 MAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
 
@@ -131,9 +129,8 @@ def test_the_directory_stands_last_and_has_one_default(kept: Path, tmp_path: Pat
 def test_ctrl_c_while_modules_are_loaded_ends_it_quietly(tmp_path: Path):
     stand = Offline(tmp_path)
     heard = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job in the background ignores it
-    stand.module(
-        "typer", f"import os, signal, time; {heard}; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
-    )
+    interrupted = f"{heard}; os.kill(os.getpid(), signal.SIGINT); time.sleep(9)"
+    stand.module("typer", f"import os, signal, time; {interrupted}")
     command = [sys.executable, "-m", "memlayer_core", "inspect"]
     ended = subprocess.run(command, env=stand.environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
@@ -450,11 +447,8 @@ def test_whatever_is_wrong_comes_with_how_to_mend_it(given_up: Path, monkeypatch
     (queue,) = checks["queue"]
     assert "1 job(s) given up: index: the model is away" in queue["finding"]
     assert "--revive --once" in queue["mend"]
-    change(
-        given_up,
-        "UPDATE memlayer_jobs SET dead = 0, due = ?",
-        to_micros(datetime.now(UTC) - timedelta(hours=2)),
-    )
+    two_hours_ago = to_micros(datetime.now(UTC) - timedelta(hours=2))
+    change(given_up, "UPDATE memlayer_jobs SET dead = 0, due = ?", two_hours_ago)
     (failed, waits) = found(given_up)[1]["queue"]
     assert (failed["state"], waits["state"]) == ("note", "wrong")
     assert "nobody seems to do them" in waits["finding"]

@@ -48,13 +48,9 @@ def through(value: Any) -> Any:
 
 
 texts = st.text() | st.just(TAG) | st.sampled_from(["value", "bytes"])
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 json_and_bytes = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | texts
-    | st.binary(),
+    st.none() | st.booleans() | numbers | texts | st.binary(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )

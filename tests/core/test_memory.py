@@ -204,10 +204,8 @@ def test_scopes_of_different_people_never_share_a_key() -> None:
 
 def test_importing_the_core_loads_no_index_and_no_framework() -> None:
     heavy = {"chromadb", "langchain_core", "llama_index", "sqlalchemy", "numpy", "onnxruntime", "tiktoken"}
-    for statement, needed in (
-        ("import memlayer_core", set()),
-        ("from memlayer_core import *", {"numpy", "sqlalchemy"}),
-    ):
+    all_names = {"numpy", "sqlalchemy"}
+    for statement, needed in (("import memlayer_core", set()), ("from memlayer_core import *", all_names)):
         loaded = set(printed_by(f"import sys; {statement}; print(*sys.modules)").split())
         assert heavy & loaded <= needed
 

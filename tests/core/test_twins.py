@@ -113,9 +113,7 @@ WRONG: dict[str, Call] = {
 REFUSED = {("Memory", "summarize"), ("Memory", "import_from"), ("Chat", "reload"), ("Chat", "reload_text")}
 """What a store without a model, an export and a preview has no answer to."""
 
-TWINS = [
-    pytest.param(kind, verb, id=f"{kind.__name__}.{verb}") for kind, calls in CALLS.items() for verb in calls
-]
+TWINS = {f"{kind.__name__}.{verb}": (kind, verb) for kind, calls in CALLS.items() for verb in calls}
 
 
 def test_every_verb_with_an_async_twin_is_compared() -> None:
@@ -171,13 +169,12 @@ def outcome_of(kind: type, verb: str, given: Call, folder: Path, *, awaits: bool
         return left + [CHANGES.sub("…", line) for line in lines]
 
 
-@pytest.mark.parametrize(("kind", "verb"), TWINS)
+@pytest.mark.parametrize(("kind", "verb"), TWINS.values(), ids=TWINS)
 def test_an_async_verb_does_what_the_blocking_one_does(tmp_path, kind, verb) -> None:
     calls = [CALLS[kind][verb], *filter(None, [WRONG.get(f"{kind.__name__}.{verb}")])]
     for place, given in enumerate(calls):
-        one, other = (
-            outcome_of(kind, verb, given, tmp_path / f"{place}{awaits}", awaits=awaits)
-            for awaits in (False, True)
-        )
+        blocks, awaits = (tmp_path / f"{place} {way}" for way in ("blocks", "awaits"))
+        one = outcome_of(kind, verb, given, blocks, awaits=False)
+        other = outcome_of(kind, verb, given, awaits, awaits=True)
         assert one == other
         assert ("Error" in one[0]) == (place == 1 or (kind.__name__, verb) in REFUSED)

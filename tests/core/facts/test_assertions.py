@@ -61,9 +61,8 @@ def test_an_agents_conclusion_is_its_own_and_it_may_correct_and_forget_it(chat, 
     said = agent.correct(home.memory_id, "The user lives in Oslo.", "they never saw Linz", "")
     [oslo] = memory.records(user_id="louis")
     assert "version 2" in said
-    assert (oslo.value, oslo.version, oslo.source) == (oslo.text, 2, "implicit_inference"), (
-        "not the old value"
-    )
+    told_now = oslo.value, oslo.version, oslo.source
+    assert told_now == (oslo.text, 2, "implicit_inference"), "not the old value"
     assert oslo.confidence == INFERRED
     assert oslo.structured["correction"] == {"by": "agent", "reason": "they never saw Linz"}
     versions = memory.records(user_id="louis", record_id=oslo.memory_id, all_versions=True)

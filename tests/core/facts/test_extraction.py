@@ -185,9 +185,8 @@ def test_what_was_past_when_it_was_said_or_holds_again_is_not_told_as_changed(op
 
 
 def test_a_period_ends_with_its_last_day_and_what_has_ended_in_it_when_that_was_said(opened) -> None:
-    model = Reader(
-        *({"quote": "in Porto", "key": f"stay_{last}", "until": until} for until, last in PERIODS.items())
-    )
+    stays = ({"quote": "in Porto", "key": f"stay_{last}", "until": until} for until, last in PERIODS.items())
+    model = Reader(*stays)
     memory = opened(model)
     say(memory, "I am in Porto for now.")
     for last in PERIODS.values():
@@ -458,9 +457,8 @@ def test_a_process_without_the_model_leaves_the_work_to_one_that_has_it(opened) 
 @pytest.mark.each_database
 @pytest.mark.parametrize(("days", "boats"), [(0, {"green"}), (30, {"green", "red"})])
 def test_a_model_that_is_given_later_reads_as_far_back_as_a_setting_says(opened, days, boats) -> None:
-    model = Reader(
-        *({"quote": f"the {one} boat", "key": f"{one}_boat", "value": one} for one in ("old", "red", "green"))
-    )
+    colours = ("old", "red", "green")
+    model = Reader(*({"quote": f"the {one} boat", "key": f"{one}_boat", "value": one} for one in colours))
     before = opened(None)
     chat = before.chat(user_id="louis", session_id="s")
     for one, age in (("old", 3000), ("red", 3)):
@@ -519,16 +517,14 @@ BOAT = {"op": "add", "key": "boat", "value": "red", "quote": "a red boat", "mess
 
 TOLD = {"operations": [BOAT]}
 GOOD = json.dumps(TOLD)
-IN_LANGCHAIN = AIMessage(
-    "", tool_calls=[{"name": "Operations", "args": TOLD, "id": "1", "type": "tool_call"}]
-)
-IN_LLAMAINDEX = ToolCallBlock(tool_call_id="1", tool_name="Operations", tool_kwargs=TOLD)
+CALL = {"name": "Operations", "args": TOLD, "id": "1", "type": "tool_call"}
+IN_LANGCHAIN = AIMessage("", tool_calls=[CALL])
+CALL_BLOCK = ToolCallBlock(tool_call_id="1", tool_name="Operations", tool_kwargs=TOLD)
+IN_LLAMAINDEX = ChatMessage(role="assistant", blocks=[CALL_BLOCK])
 MODELS: dict[str, Callable[[], Any]] = {
     "LangChain's, held to the schema": lambda: ToolCaller(messages=iter([IN_LANGCHAIN])),
     "LangChain's, asked in words": lambda: GenericFakeChatModel(messages=iter([AIMessage(GOOD)])),
-    "LlamaIndex's, held to the schema": lambda: speaking(
-        lambda _: ChatMessage(role="assistant", blocks=[IN_LLAMAINDEX])
-    ),
+    "LlamaIndex's, held to the schema": lambda: speaking(lambda _: IN_LLAMAINDEX),
     "LlamaIndex's, asked in words": lambda: speaking(lambda _: ChatMessage(GOOD, role="assistant")),
 }
 

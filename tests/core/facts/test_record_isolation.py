@@ -30,13 +30,8 @@ tenants = st.sampled_from(["default", "louis"])
 agents = st.none() | st.sampled_from(["louis", "%"])
 few = st.lists(ids, max_size=2)
 words = st.sampled_from(["pineapple", "mango", "東京", "tokyo"])
-accesses = st.fixed_dictionaries(
-    {
-        "visibility": st.sampled_from(["private", "share", "public"]),
-        "allowed_users": few,
-        "allowed_roles": few,
-    }
-)
+visibilities = st.sampled_from(["private", "share", "public"])
+accesses = st.fixed_dictionaries({"visibility": visibilities, "allowed_users": few, "allowed_roles": few})
 
 
 def whose(scope: Scope) -> dict[str, Any]:
@@ -162,9 +157,8 @@ TestRecordIsolationOnPostgres = pytest.mark.postgres(
         pytest.mark.slow(RecordIsolationOnPostgres.TestCase)
     )
 )
-TestRecordIsolationOnPostgres.settings = hypothesis_settings(
-    max_examples=8, stateful_step_count=20, deadline=None
-)
+fewer = hypothesis_settings(max_examples=8, stateful_step_count=20, deadline=None)
+TestRecordIsolationOnPostgres.settings = fewer
 
 
 HIDDEN = 300

@@ -83,8 +83,7 @@ def test_a_record_has_every_field_and_reads_back_equal(store) -> None:
             key_topics=["style"],
             actions_taken=["asked"],
             outcomes=["agreed"],
-            importance=0.92,
-            confidence=0.96,
+            **SURE,
             tags=["style", "style", "口吻"],
             source=source,
             occurred_at=NOW,
@@ -93,7 +92,7 @@ def test_a_record_has_every_field_and_reads_back_equal(store) -> None:
             relations=[Relation("related_to", first.memory_id)],
             visibility="share",
             allowed_users=["eve"],
-            allowed_roles=["admin", "editor"],
+            allowed_roles=ROLES,
         )
         assert (record.memory_id, record.version, record.mentions) == (f"louis_mem_00{number}", 1, 1)
         assert record.created_at == record.updated_at == record.first_observed
@@ -113,6 +112,7 @@ def test_a_record_has_every_field_and_reads_back_equal(store) -> None:
     assert [set(one) for one in form["relations"]] == [set(one) for one in LAYER["relations"]]
 
 
+SURE, ROLES = {"importance": 0.92, "confidence": 0.96}, ["admin", "editor"]
 LAYER = {
     "memory_id": "louis_mem_002",
     "tenant_id": "app_iOS",
@@ -126,13 +126,7 @@ LAYER = {
         "structured": {"tone": ["concise", "humorous"], "communication_style": "casual", "priority": "high"},
     },
     "embedding": {"model": "e5-large", "vector": [0.12, -0.03]},
-    "metadata": {
-        "importance": 0.92,
-        "confidence": 0.96,
-        "tags": ["style"],
-        "source": "explicit_user_input",
-        "version": 1,
-    },
+    "metadata": {**SURE, "tags": ["style"], "source": "explicit_user_input", "version": 1},
     "time": {
         "created_at": "2026-01-05T10:00:00Z",
         "updated_at": "2026-01-06T10:00:00Z",
@@ -140,11 +134,7 @@ LAYER = {
         "decay_score": 0.95,
     },
     "relations": [{"type": "related_to", "target_memory_id": "louis_mem_001"}],
-    "access_control": {
-        "visibility": "private",
-        "allowed_users": ["louis"],
-        "allowed_roles": ["admin", "editor"],
-    },
+    "access_control": {"visibility": "private", "allowed_users": ["louis"], "allowed_roles": ROLES},
 }
 """A record as memory layers write it: with the names of M08 and the values of M13, and with nothing else."""
 

@@ -80,9 +80,7 @@ def test_it_is_in_no_record_no_index_and_no_prompt_but_in_the_history(memory, re
     memory.why(record.memory_id, user_id="user-4711")
     embedded = " ".join(embedder.texts)
     assert ("[secret]" in embedded, KEY in embedded) == (True, False)
-    assert "471" not in " ".join(redactor.shown), (
-        "it is shown no id, no field of a provider, no argument's name"
-    )
+    assert "471" not in " ".join(redactor.shown), "it is shown no id, no field and no argument's name"
 
 
 def test_an_import_and_a_revision_are_redacted(tmp_path: Any, open_at: Any, redactor: Fickle) -> None:

@@ -112,20 +112,14 @@ def test_a_model_of_the_seam_is_asked_and_its_own_errors_pass() -> None:
     refused(errors.ModelContextError, "it is too long", asked, Mine())
 
 
+LOG = "The log says:\n<think>\nhm\n</think>\nand goes on."
 THOUGHT = [
     (f"<think>Oslo?</think>{TOLD}", TOLD),
     (f"\n<THINKING>\nOslo?\n\n</THINKING>\n\n{TOLD}", TOLD),
     (f"<think></think>\n<think>Bergen?</think>{TOLD}", TOLD),
     (f"Oslo? No: Riga.\n</think>\n\n{TOLD}", TOLD),
     ("<think>Oslo? Perhaps", ""),
-    *(
-        (said, said)
-        for said in (f"{TOLD} <think> is a tag, and </think> ends it.", "<thinker> is no such tag.")
-    ),
-    (
-        "The log says:\n<think>\nhm\n</think>\nand goes on.",
-        "The log says:\n<think>\nhm\n</think>\nand goes on.",
-    ),
+    *((said, said) for said in (f"{TOLD} <think> is a tag, </think> its end.", "<thinker> is no tag.", LOG)),
 ]
 
 

@@ -283,10 +283,7 @@ class TestMessages:
         for message, cost in (
             (Message("user", "one two three"), 3),
             (block(type="text", text="one two three"), 3),
-            (
-                Message("tool", "it rains", name="weather service", tool_call_id="call 1"),
-                2 + (tokens.NAME_TOKENS + 2) + 2,
-            ),
+            (Message("tool", "it rains", name="my weather", tool_call_id="call 1"), tokens.NAME_TOKENS + 6),
             (Message("assistant", tool_calls=(call,)), tokens.CALL_TOKENS + 1 + 1 + 4),
             (block(type="thinking", thinking="first second third", signature="a b c d"), 3),
             (block(type="reasoning", reasoning="first second third", signature="a b c d"), 3),

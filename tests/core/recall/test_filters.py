@@ -41,9 +41,8 @@ class Text:
 def messages() -> Iterator[Text]:
     for number in range(45):
         whose = frozenset({ROLES[number % 2], *filter(None, [NAMES[number % 5 % 3]])})
-        metadata = (
-            {"project": "apollo" if number % 4 else "gemini", "score": number % 7} if number % 3 else {}
-        )
+        project = "apollo" if number % 4 else "gemini"
+        metadata = {"project": project, "score": number % 7} if number % 3 else {}
         at, session = MAY + timedelta(days=number), SESSIONS[number % 3]
         yield Text(f"kayak {number}", "message", at, session, speakers=whose, metadata=metadata)
 

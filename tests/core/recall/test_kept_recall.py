@@ -324,13 +324,7 @@ def test_writes_that_wait_in_a_circle_are_done_again(on_server) -> None:
 # Whatever else is kept
 
 
-WORDS = [
-    "doctor in tokyo",
-    "a parrot called coco",
-    "the violin and the doctor",
-    "pears from porto",
-    "nothing at all",
-]
+WORDS = ["doctor in tokyo", "a parrot called coco", "violin and doctor", "pears from porto", "nothing at all"]
 STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "add", "add", "edit", "delete", "forget"]), st.sampled_from(WORDS)),
     max_size=8,

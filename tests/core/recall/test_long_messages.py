@@ -204,9 +204,7 @@ TALK = " ".join(
     f"Then there was part {number} of the talk, which went on." if number != 40 else "Her cat is named Pixel."
     for number in range(80)
 )
-spoken = st.lists(
-    st.sampled_from(["I moved.", "猫叫皮皮。", "Why not?", "word " * 40 + "ends.", "```x = 1```", "\n"])
-)
+SPOKEN = ["I moved.", "猫叫皮皮。", "Why not?", "word " * 40 + "ends.", "```x = 1```", "\n"]
 
 
 def part_told(text: str, asked: str, room: int, *cosines: float) -> str:
@@ -214,7 +212,7 @@ def part_told(text: str, asked: str, room: int, *cosines: float) -> str:
     return excerpt(text, question_terms(asked), room, len, cosines)
 
 
-@given(spoken.map(" ".join), st.integers(1, 400))
+@given(st.lists(st.sampled_from(SPOKEN)).map(" ".join), st.integers(1, 400))
 def test_an_excerpt_keeps_its_room_and_is_one_part_of_what_was_said(text, room) -> None:
     part = part_told(text, "word 猫", room)
     assert len(part) <= room
@@ -233,11 +231,8 @@ def test_the_sentence_that_was_asked_for_is_in_it_with_what_stands_around_it() -
     cut = part_told("pineapple " * 100, "pineapple", 55)
     assert len(cut) <= 55
     assert set(cut.removesuffix("…").split()) == {"pineapple"}, "a sentence that is too long is cut at a word"
-    for filler, said in (
-        ("and then we went on ", "Bonnet is my doctor "),
-        ('"a":1,', '"doctor":2,'),
-        ("猫", "医生叫李"),
-    ):
+    fillers = {"and then we went on ": "Bonnet is my doctor ", '"a":1,': '"doctor":2,', "猫": "医生叫李"}
+    for filler, said in fillers.items():
         part = part_told(filler * 90 + said + filler * 90, "doctor 医生", 150)
         assert said.strip() in part
         assert (part[:2], part[-2:]) == ("… ", " …")

@@ -77,9 +77,7 @@ FORMS: list[Callable[[str], str]] = [
 
 
 @given(st.sampled_from(FACTS), st.sampled_from(FORMS), st.integers(1, 30), st.integers(31, 200))
-def test_few_hits_are_the_first_of_many_and_equal_questions_are_told_alike(
-    told, row, form, few, many
-) -> None:
+def test_few_hits_are_the_first_of_many_and_equal_questions_told_alike(told, row, form, few, many) -> None:
     for asked in (row["question"], row["fact"]):
         some, more = (told.search(asked, user_id="ada", limit=limit) for limit in (few, many))
         assert some == more[: len(some)]
@@ -106,11 +104,8 @@ def test_a_question_about_two_things_or_after_another_topic_is_told_what_it_is_a
 
 
 def test_there_are_as_many_lines_as_the_settings_say_and_each_has_its_reason() -> None:
-    for most, settings in (
-        (10, {}),
-        (3, {"recall_lines": 3}),
-        (40, {"recall_lines": None, "recall_tokens": 1600}),
-    ):
+    endless = {"recall_lines": None, "recall_tokens": 1600}
+    for most, settings in ((10, {}), (3, {"recall_lines": 3}), (40, endless)):
         with Memory.in_memory(embedder="hashing", settings=Tuned(index_delay=0, **settings)) as memory:
             said(memory, *(f"Boat {number} is moored in harbour {number}." for number in range(40)))
             new = memory.chat(user_id="ada", session_id="new")
@@ -145,9 +140,8 @@ def test_a_message_that_needs_no_memory_recalls_nothing_and_a_word_that_asks_doe
     assert lines(memory, "dentist?")[0] == "The dentist pulled a tooth."
     assert lines(memory, "write a poem about our trip to Porto")[0].startswith("We fly to Porto")
     assert letter in lines(memory, "who did i thank for a letter")
-    assert letter in [hit.text for hit in memory.chat(user_id="ada").recall("ok thanks, bye")], (
-        "it was asked for"
-    )
+    asked_for = memory.chat(user_id="ada").recall("ok thanks, bye")
+    assert letter in [hit.text for hit in asked_for]
 
 
 def test_a_word_that_stands_everywhere_displaces_nothing(memory) -> None:
@@ -411,14 +405,11 @@ def texts(hits) -> list[str]:
 
 def test_a_question_that_names_a_speaker_finds_what_that_one_said(memory) -> None:
     group = memory.chat(user_id="team", session_id="trip")
-    for name, text in (
-        ("Ana", "I bring salad."),
-        ("Chloé", "I'm vegan, please no cheese!"),
-        ("Ben", "Mine has five seats."),
-    ):
+    vegan = "I'm vegan, please no cheese!"
+    for name, text in (("Ana", "I bring salad."), ("Chloé", vegan), ("Ben", "Mine has five seats.")):
         group.add("user", text, name=name)
     memory.flush()
-    assert texts(memory.search("What did Chloé say?", user_id="team"))[0] == "I'm vegan, please no cheese!"
+    assert texts(memory.search("What did Chloé say?", user_id="team"))[0] == vegan
 
 
 def test_what_is_told_already_neither_comes_again_nor_hides_what_bears_less_on_it(chat, memory):

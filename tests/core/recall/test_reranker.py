@@ -90,11 +90,9 @@ def test_what_passes_a_filter_is_judged_a_long_text_by_the_part_that_bears_on_th
     judge = Judge("nothing")
     with opened(judge) as memory:
         far = "Rain fell on the hills. " * 500 + "The kayak of Whitaker is red. " + "Snow lay there. " * 500
-        memory.chat(user_id="ada").add("user", far)
-        records = {
-            memory.chat(user_id="ada").remember(f"The kayak of {name} is red.").text
-            for name in ("Ada", "Eve")
-        }
+        ada = memory.chat(user_id="ada")
+        ada.add("user", far)
+        records = {ada.remember(f"The kayak of {name} is red.").text for name in ("Ada", "Eve")}
         memory.search(QUESTION, user_id="ada", limit=20)
         [long] = [text for text in judge.asked[0][1] if "Whitaker" in text]
         assert memory.tokens.text(long) <= 400

@@ -120,9 +120,8 @@ def first_record(memory: Memory) -> str:
     return memory.records(user_id="ada")[0].memory_id
 
 
-TALK = on_chat(
-    "add_messages", [TEA, Message("user", f"My secret is {GONE}.", id="m"), Message("assistant", "Noted.")]
-)
+SECRET = Message("user", f"My secret is {GONE}.", id="m")
+TALK = on_chat("add_messages", [TEA, SECRET, Message("assistant", "Noted.")])
 RECORD = on_chat("remember", f"Her secret is {GONE}.", type="semantic")
 ITEM, HIDDEN = on_items(item(GONE)), on_items(item(GONE, texts=()))
 EDIT, SAME_ID = on_chat("edit", "m", "nothing"), on_chat("add", "user", "nothing", id="m")

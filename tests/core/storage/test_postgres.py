@@ -198,9 +198,8 @@ def test_connections_that_are_cut_at_any_moment_raise_our_errors_alone(postgres_
     """Also those that the driver knows to be closed, and whose errors SQLAlchemy has not seen."""
     raised: list[BaseException] = []
     until, closing = time.monotonic() + 4, itertools.cycle([False] * 6 + [True])
-    cut = text(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'victim' AND random() < 0.7"
-    )
+    some = "application_name = 'victim' AND random() < 0.7"
+    cut = text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {some}")
 
     def close_some(driven: Any, *_: object) -> None:
         if next(closing) and "victim" in driven.info.dsn:

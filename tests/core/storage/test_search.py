@@ -208,9 +208,8 @@ SIZES = st.tuples(st.integers(1, 4), st.floats(0, 1))
 @given(st.lists(SIZES, min_size=1, max_size=6), st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_rows_of_any_density_come_back_together(rows, dimension: int, seed: int) -> None:
     chance = np.random.default_rng(seed)
-    given_ = [
-        chance.normal(size=(n, dimension)) * (chance.random((n, dimension)) < share) for n, share in rows
-    ]
+    sizes = [((count, dimension), share) for count, share in rows]
+    given_ = [chance.normal(size=size) * (chance.random(size) < share) for size, share in sizes]
     blobs = [packed(one.astype(np.float32)) for one in given_]
     back = unpacked(blobs, [len(one) for one in given_]).T
     assert back.dtype == np.float32

@@ -383,9 +383,8 @@ def test_what_changes_outside_of_an_episode_leaves_it_and_too_little_that_is_lef
     assert episodes(memory) == before
     assert memory.admin.costs()[0].calls == 1
     history = [one for one in chat.history() if one.role != "system"]
-    chat.resync(
-        [history[0], Message("user", "My sister Mathilda comes along.", created_at=MAY), *history[1:]]
-    )
+    along = Message("user", "My sister Mathilda comes along.", created_at=MAY)
+    chat.resync([history[0], along, *history[1:]])
     memory.flush(30)
     (record,) = episodes(memory)
     assert ("Mathilda" in record.text, "Good morning" in record.text) == (True, False)

@@ -301,10 +301,7 @@ def test_what_is_made_of_words_that_were_changed_meanwhile_is_not_kept_but_made_
 def test_words_taken_back_are_gone_at_once_and_summary_and_episode_are_made_anew(opened, take_back) -> None:
     memory = opened(episode_tokens=200)
     chat, past = (memory.chat(user_id="louis", session_id=name) for name in ("s", "past"))
-    code = [
-        Message("user", "The code is Bela555.", id="m0"),
-        Message("assistant", "Noted: Bela555.", id="m1"),
-    ]
+    code = [Message("user", "The code is Bela555.", id="m0"), Message("assistant", "Bela555, then.", id="m1")]
     past.add_messages([*rounds(1, 3), *code])
     past.end()
     chat.add_messages(code)

@@ -56,11 +56,8 @@ def test_a_limit_below_one_or_of_another_kind_and_an_unknown_policy_are_refused(
         with pytest.raises(errors.InvalidLimitError) as caught:
             chat.context(**given_as)
         refused(caught, f"`{name}` must be a whole number of at least 1", repr(wrong))
-    for wrong, named in (
-        (["max_rounds", "newest"], "'newest'"),
-        ({"rounds": 4}, "'rounds'"),
-        (MaxRounds, "Max"),
-    ):
+    unknown = (["max_rounds", "newest"], "'newest'"), ({"rounds": 4}, "'rounds'"), (MaxRounds, "Max")
+    for wrong, named in unknown:
         with pytest.raises(errors.InvalidLimitError) as caught:
             chat.context(policy=wrong)
         refused(caught, "unknown policy", named)

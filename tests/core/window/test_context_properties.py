@@ -90,10 +90,8 @@ def test_temporary_messages_stand_at_the_end_until_a_model_has_answered(memory, 
     chat = a_session(memory, [core(line) for line in talk])
     before, hint = chat.history(), Message("user", f"hint: {'plum ' * words}")
     step = Message("assistant", "I look", tool_calls=(ToolCall("once", "look"),))
-    results = (
-        Message("tool", text, tool_call_id=of) for text, of in (("lost", "nowhere"), ("found", "once"))
-    )
-    chat.add_temporary([next(results), hint, step, next(results)])
+    lost, found = Message("tool", "lost", tool_call_id="?"), Message("tool", "found", tool_call_id="once")
+    chat.add_temporary([lost, hint, step, found])
     for _ in range(2):  # a call that failed is repeated with them
         context = context_of(chat, limit, None)
         assert [(message.role, message.text) for message in context.temporary] == [
@@ -125,9 +123,8 @@ def test_a_recall_costs_what_parts_it_from_its_question_and_what_it_pushes_out_i
         places = ("drawer", "hall", "garage")
         keys = [Message("user", f"The spare key was in the {place} once, I think.") for place in places]
         a_session(memory, keys, "ada", "old")
-        chat = a_session(
-            memory, [Message("user", "By the way, the spare key is in the blue cupboard.")], "ada"
-        )
+        told_now = Message("user", "By the way, the spare key is in the blue cupboard.")
+        chat = a_session(memory, [told_now], "ada")
         for number in range(12):
             chat.add("user", f"The weather on day {number} of the month was fine, as always.")
             chat.add("assistant", f"Noted as remark number {number}, nothing else to say about it.")

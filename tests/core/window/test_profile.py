@@ -67,11 +67,8 @@ def test_it_is_told_behind_the_system_message_whatever_is_asked_and_in_a_new_ses
 
 
 def test_nobody_elses_profile_is_told_and_to_an_agent_what_that_agent_knows(store, chat) -> None:
-    others = [
-        store.chat(user_id="ada", session_id="s"),
-        store.chat(user_id="louis", session_id="s", tenant_id="other"),
-    ]
-    for other in others:
+    others = {"user_id": "ada"}, {"user_id": "louis", "tenant_id": "other"}
+    for other in (store.chat(**whose, session_id="s") for whose in others):
         assert other.context().profile is None
         other.remember("Is a spy.", type="profile", visibility="public")
     assert facts(chat.context()) == [TOKYO, NUTS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import starmap
 
 import pytest
 from hypothesis import given, strategies as st
@@ -21,12 +22,11 @@ def entry(position, role, tokens, calls=(), answers=None) -> Entry:
     return Entry(position, role, tokens, tuple(Link((one,)) for one in calls), own, characters=4 * tokens)
 
 
-conversations = talks().map(
-    lambda lines: [
-        entry(3 * at, one.role, 1 + len(one.text) // 20, one.calls, one.answers)
-        for at, one in enumerate(lines)
-    ]
-)
+def entry_of(at, line) -> Entry:
+    return entry(3 * at, line.role, 1 + len(line.text) // 20, line.calls, line.answers)
+
+
+conversations = talks().map(lambda lines: list(starmap(entry_of, enumerate(lines))))
 
 
 def told(entries):
@@ -102,39 +102,25 @@ def talked(*said: tuple[str, int]) -> list[Entry]:
     for role, tokens in said:
         at = 3 * len(entries)
         if role == "call":
-            entries += [
-                entry(at, "assistant", SMALL, [f"c{at}"]),
-                entry(at + 3, "tool", tokens, (), f"c{at}"),
-            ]
+            call = f"c{at}"
+            entries += entry(at, "assistant", SMALL, [call]), entry(at + 3, "tool", tokens, (), call)
         else:
             entries.append(entry(at, role, tokens))
     return entries
 
 
-ROUND = [("user", SMALL), ("assistant", SMALL)]
-ANSWERED = ("assistant", SMALL)
-LARGE = [("user", SMALL), ("assistant", 900)]
+ASKED, ANSWERED = ("user", SMALL), ("assistant", SMALL)
+ROUND, LARGE = [ASKED, ANSWERED], [ASKED, ("assistant", 900)]
+OFFLOADED = "current_round_offloaded"
 STEPS = {
     "nothing": ([*ROUND * 3], 120, []),
     "two answers in a row": ([*ROUND, ("assistant", 900), *ROUND * 5], 500, ["merged", "offloaded"]),
-    "old tool run": (
-        [("user", SMALL), *[("call", 1700)] * 3, ANSWERED, *ROUND * 5],
-        2000,
-        ["tool_runs_compressed"],
-    ),
-    "too short a tool run": (
-        [("user", SMALL), *[("call", 2600)] * 2, ANSWERED, *ROUND * 5],
-        2000,
-        ["offloaded"],
-    ),
+    "old tool run": ([ASKED, *[("call", 1700)] * 3, ANSWERED, *ROUND * 5], 2000, ["tool_runs_compressed"]),
+    "too short a tool run": ([ASKED, *[("call", 2600)] * 2, ANSWERED, *ROUND * 5], 2000, ["offloaded"]),
     "large, old and new": ([*LARGE, *ROUND * 5, *LARGE, *ROUND], 700, ["offloaded", "offloaded"]),
     "offloading is not enough": ([*LARGE, *ROUND * 20], 500, ["compacted"]),
-    "the current round, large": (
-        [*ROUND, ("user", SMALL), ("call", 900), ANSWERED],
-        300,
-        ["compacted", "current_round_offloaded"],
-    ),
-    "the current round": ([("user", SMALL), *[("call", 240)] * 4], 800, ["current_round_compressed"]),
+    "the current round, large": ([*ROUND, ASKED, ("call", 900), ANSWERED], 300, ["compacted", OFFLOADED]),
+    "the current round": ([ASKED, *[("call", 240)] * 4], 800, ["current_round_compressed"]),
     "the question is too large": ([*ROUND, ("user", 900)], 300, ["compacted", "newest_turn_over_limit"]),
 }
 
@@ -264,7 +250,7 @@ def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: M
     said = (
         Message("user", (image,)),
         Message("assistant", (refusal,)),
-        Message("assistant", tool_calls=(call,)),
+        Message("assistant", tool_calls=[call]),
     )
     chat.add_messages(said)
     assert [one.content for one in chat.context().window] == [message.content for message in said]

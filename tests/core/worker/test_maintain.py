@@ -159,20 +159,20 @@ def test_a_moment_must_be_one(memory) -> None:
 
 # --- again and again
 
-KINDS = {
-    "type": st.sampled_from(["episodic", "semantic", "profile"]),
-    "importance": st.sampled_from([0.05, 0.5, 1.0]),
-    "decay_score": st.sampled_from([0.1, 0.5, 1.0]),
-    "key": st.sampled_from([None, "home", "likes"]),
-}
+KINDS = st.fixed_dictionaries(
+    {
+        "type": st.sampled_from(["episodic", "semantic", "profile"]),
+        "importance": st.sampled_from([0.05, 0.5, 1.0]),
+        "decay_score": st.sampled_from([0.1, 0.5, 1.0]),
+        "key": st.sampled_from([None, "home", "likes"]),
+    }
+)
 
 
 @pytest.mark.trap("layered", 3)
 @pytest.mark.requirement("J28")
 @examples(25, deadline=None)
-@given(
-    st.lists(st.fixed_dictionaries(KINDS), max_size=6), st.integers(0, 900), st.sampled_from([None, 0, 30])
-)
+@given(st.lists(KINDS, max_size=6), st.integers(0, 900), st.sampled_from([None, 0, 30]))
 def test_to_do_it_twice_changes_nothing(drafts: list[Any], days: int, delete_days: int | None) -> None:
     settings = QUIET.replace(delete_archived_days=delete_days)
     with Memory.in_memory(settings=settings) as memory:
