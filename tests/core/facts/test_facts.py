@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -211,71 +209,6 @@ def test_what_ended_is_of_the_past_and_what_was_corrected_was_never_true(chat: A
     assert known(memory) == {("user", "likes"): "tea", ("user", "home"): "Graz"}
 
 
-SCRIPTED = (
-    (r"home is (\w+) since (\S+)", {"key": "home"}),
-    (r"(\w+) is my home", {"key": "home"}),
-    (r"no, it is (\w+)", {"key": "home", "correction": True}),
-    (r"(\w+) from (\S+) on", {"key": "home"}),
-    (r"(\w+) ends (\S+)", {"op": "end"}),
-    (r"never been in (\w+)", {"op": "end", "correction": True}),
-    (r"plan: (\w+)", {"key": "home", "modality": "plans"}),
-    (r"not (\w+) after all", {"key": "home", "modality": "denies"}),
-)
-
-
-@pytest.mark.requirement("J21")
-@pytest.mark.parametrize(
-    ("told", "held"),
-    [  # the days when each sentence is said, and the values that then hold on some days
-        ({-90: "plan: York", -50: "York is my home"}, {-95: "", -70: "York?", 0: "York"}),
-        ({-90: "Rome is my home", -50: "home is York since -20"}, {-60: "Rome", 0: "York"}),
-        ({-90: "Rome is my home", -50: "Rome ends 30", -10: "Rome is my home"}, {0: "Rome", 60: "Rome"}),
-        (
-            {-90: "Rome is my home", -50: "York is my home", -40: "never been in York"},
-            {-45: "Rome", 0: "Rome"},
-        ),
-        (
-            {-90: "Rome is my home", -50: "York is my home", -40: "no, it is Bonn"},
-            {-60: "Rome", -45: "Bonn", 0: "Bonn"},
-        ),
-        (
-            {-90: "Rome is my home", -50: "York is my home", -30: "home is York since -70"},
-            {-80: "Rome", -60: "York"},
-        ),
-        (
-            {-90: "Rome is my home", -50: "Turin from 30 on", -10: "York is my home"},
-            {-20: "Rome", 0: "York", 40: "Turin"},
-        ),
-        ({-50: "Rome is my home", -300: "home is Rome since -400"}, {-350: "Rome", 0: "Rome"}),
-        ({-90: "Rome is my home", -30: "Rome is my home", -60: "York is my home"}, {0: "Rome"}),
-        (
-            {-90: "plan: York", -50: "Rome is my home", -70: "York is my home"},
-            {-60: "York York?", 0: "Rome York?"},
-        ),
-    ],
-)
-def test_a_fact_holds_from_its_beginning_to_the_next_one_however_it_was_told(open_with, told, held) -> None:
-    now = datetime.now(UTC)
-    read = reads(*SCRIPTED)
-
-    def extract(instructions: str, prompt: str) -> str:
-        """Give the days that the sentences name as dates."""
-        found = json.loads(read(instructions, prompt))
-        for one in found["operations"]:
-            if day := re.search(r"-?\d+", one["quote"]):
-                edge = "until" if one["op"] == "end" else "since"
-                one[edge] = f"{now + timedelta(days=int(day[0])):%Y-%m-%d}"
-        return json.dumps(found)
-
-    memory = open_with(QUIET, extractor=extract)
-    for day, text in told.items():
-        chat = memory.chat(user_id="louis", session_id=f"s{day}")
-        say(chat, text, start=now + timedelta(days=day))
-    for day, values in held.items():
-        found = memory.records(user_id="louis", as_of=now + timedelta(days=day))
-        assert " ".join(f"{one.value}{'?' * (one.modality == 'plans')}" for one in found) == values, day
-
-
 def test_forgetting_a_session_a_user_or_an_agent_leaves_no_word(store: Memory) -> None:
     for session in ("one", "two"):
         tutor = store.chat(user_id="louis", session_id=session, agent_id="tutor")
@@ -401,14 +334,6 @@ def test_what_has_expired_is_in_conflict_with_nothing(chat: Any) -> None:
     say(chat, "My name is Louis.", start=soon + timedelta(days=2))
     found = {value: one.replaced_by for value, one in ever(chat.memory).items()}
     assert found == {"Lou": None, "Louis": None}
-
-
-def test_what_was_imported_later_and_said_earlier_is_of_the_past(chat: Any) -> None:
-    say(chat, "I live in Rome.")
-    other = chat.memory.chat(user_id="louis", session_id="an old one")
-    say(other, "I live in Graz.", start=MAY - timedelta(days=300))
-    assert known(chat.memory) == {("user", "home"): "Rome"}
-    assert known(chat.memory, as_of=MAY - timedelta(days=100)) == {("user", "home"): "Graz"}
 
 
 # What holds by now follows from the clock
