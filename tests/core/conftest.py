@@ -81,9 +81,8 @@ def conversations() -> st.SearchStrategy[list[Message]]:
     # Lone surrogates and NUL are among them, but no two that are one character together: JSON joins them.
     anything = st.characters(exclude_categories=("Cs",), include_characters="\udc80")
     texts = st.text(anything, max_size=20) | st.sampled_from(["", "你好世界", "\ud800", "\0"])
-    names = st.text(
-        st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=8
-    )
+    letters = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
+    names = st.text(letters, min_size=1, max_size=8)
     numbers = st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
     keys = texts | st.sampled_from(["$memlayer", "type"])
 

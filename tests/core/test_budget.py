@@ -53,14 +53,11 @@ def costs(memory, monkeypatch) -> Callable[[Callable[[], Any]], tuple[Any, Count
 
 def turns(count: int) -> list[Message]:
     """Return three facts, and so many remarks that are like each other."""
-    remarks = [
-        Message(
-            ("user", "assistant")[place % 2],
-            f"Remark {place} about the {TOPICS[place % len(TOPICS)]} and what happened on day {place // 7}.",
-        )
-        for place in range(count)
-    ]
-    return [*(Message("user", fact) for fact in FACTS), *remarks]
+    said = [Message("user", fact) for fact in FACTS]
+    for place in range(count):
+        topic, role = TOPICS[place % len(TOPICS)], ("user", "assistant")[place % 2]
+        said.append(Message(role, f"Remark {place} about the {topic} and what happened on day {place // 7}."))
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +82,9 @@ def test_a_context_with_recall_reads_two_snapshots_in_ten_statements(memory, cos
     pending = {"pending": [Message("user", "What violin is it?")]}
     ada, other = (memory.chat(user_id="ada", session_id=session) for session in ("s0", "s1"))
     kayak, parrot, violin = "Who has the kayak?", "How is my parrot called?", "What violin is it?"
-    of_ada, of_bob = (
-        [{"query": one} for one in asked] for asked in ((kayak, parrot, violin), (kayak, violin))
-    )
-    for chat, asked in (*((ada, one) for one in of_ada), (other, pending), *((bob, one) for one in of_bob)):
+    queries = {ada: (kayak, parrot, violin), bob: (kayak, violin)}
+    given = [(chat, {"query": query}) for chat, some in queries.items() for query in some]
+    for chat, asked in (*given, (other, pending)):
         chat.context(**asked, token_limit=1000)
         told, cost = costs(partial(chat.context, **asked, token_limit=1000))
         assert told.recall

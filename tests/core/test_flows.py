@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 from tuned import Tuned
 
-from memlayer_core import Memory, errors
+from memlayer_core import errors
 from memlayer_core.runtime import Asking, Threads, ask
 
 
@@ -158,17 +157,3 @@ async def test_a_memory_that_closes_ends_its_threads(open_at) -> None:
     assert not any(one.is_alive() for one in ours)
     with pytest.raises(errors.StoreClosedError):
         await threads.read(str)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_the_async_verbs_of_a_memory_survive_a_fork(open_at) -> None:
-    memory: Memory = open_at()
-    chat = memory.chat(user_id="ada", session_id="s")
-    asyncio.run(chat.aadd("user", "from the parent"))
-    child = os.fork()
-    if child == 0:
-        asyncio.run(chat.aadd("user", "from the child"))
-        os._exit(0 if len(asyncio.run(chat.ahistory())) == 2 else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert [message.text for message in asyncio.run(chat.ahistory())] == ["from the parent", "from the child"]

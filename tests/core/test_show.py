@@ -48,11 +48,9 @@ def on_a_terminal(value: object, width: int = 200) -> str:
 def test_the_command_line_prints_remembered_text_and_its_errors_with_escapes(chat, tmp_path) -> None:
     chat.memory.close()
     where = tmp_path / "memory"
-    for command in (
-        ("inspect", where, "--user", "louis", "--session", "s"),
-        ("search", "red", where, "--user", "louis"),
-        ("inspect", tmp_path / "no\x1b[31m\u202e"),
-    ):
+    inspect_session = "inspect", where, "--user", "louis", "--session", "s"
+    search, missing = ("search", "red", where, "--user", "louis"), ("inspect", tmp_path / "no\x1b[31m\u202e")
+    for command in (inspect_session, search, missing):
         shown = run(*command, NO_COLOR="1")
         assert not ESCAPES.search(shown.output)
         if shown.exit_code == 0:

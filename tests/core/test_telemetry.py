@@ -289,10 +289,10 @@ def test_texts_and_ids_are_told_when_asked_for_but_as_the_redactor_leaves_them(d
     assert failed.status.description == str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "provider", "model"),
-    [("ChatOllama:qwen3:8b", "ChatOllama", "qwen3:8b"), ("summarize", "function", "summarize")],
-)
+OLLAMA = ("ChatOllama:qwen3:8b", "ChatOllama", "qwen3:8b")
+
+
+@pytest.mark.parametrize(("name", "provider", "model"), [OLLAMA, ("summarize", "function", "summarize")])
 def test_a_model_is_named_as_its_provider_names_it(name, provider, model, told, opened) -> None:
     with opened().runtime.telemetry.model_call(name, "summarize"):
         pass

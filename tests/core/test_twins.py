@@ -86,11 +86,7 @@ CALLS: dict[type, dict[str, Call]] = {
     },
     Admin: plain("costs maintain reindex retry_dead status verify warm"),
     UserMemory: {"record": call(SAID[1:]), "retrieve": call("pears")},
-    WindowMemory: {
-        **plain("clear context history"),
-        "add": call("user", "And plums.", id="m3"),
-        "add_messages": call(SAID),
-    },
+    WindowMemory: {**plain("clear context history"), "add": call("user", "a"), "add_messages": call(SAID)},
     SessionManager: plain("load_if_exists save_session"),
 }
 
@@ -118,11 +114,8 @@ TWINS = {f"{kind.__name__}.{verb}": (kind, verb) for kind, calls in CALLS.items(
 
 def test_every_verb_with_an_async_twin_is_compared() -> None:
     for kind, calls in CALLS.items():
-        verbs = {
-            name
-            for name in dir(kind)
-            if not name.startswith("_") and inspect.iscoroutinefunction(getattr(kind, f"a{name}", None))
-        }
+        public = [name for name in dir(kind) if not name.startswith("_")]
+        verbs = {name for name in public if inspect.iscoroutinefunction(getattr(kind, f"a{name}", None))}
         assert verbs == set(calls), kind.__name__
 
 
@@ -147,17 +140,10 @@ def outcome_of(kind: type, verb: str, given: Call, folder: Path, *, awaits: bool
         window = WindowMemory(DictStore(), "monday")
         window.add_messages(SAID)
         files = SessionManager("monday").with_session(JsonSession(folder)).add_component(chat)
-        made = {
-            Memory: memory,
-            Chat: chat,
-            Items: memory.items(),
-            Admin: memory.admin,
-            UserMemory: UserMemory(chat),
-            WindowMemory: window,
-            SessionManager: files,
-        }[kind]
+        made = memory, chat, memory.items(), memory.admin, UserMemory(chat), window, files
+        owner = next(one for one in made if type(one) is kind)
         try:
-            result = Colour(awaits=awaits)(made, verb, *args, **kwargs)
+            result = Colour(awaits=awaits)(owner, verb, *args, **kwargs)
         except errors.MemlayerError as problem:
             result = (type(problem), str(problem), problem.hint)
         left = [told(result), told(window.history()), told(sorted(path.name for path in folder.iterdir()))]

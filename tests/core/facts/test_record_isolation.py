@@ -66,11 +66,8 @@ class RecordIsolation(Reopening):
         tenant, record_id = place = data.draw(st.sampled_from(sorted(self.kept)))
         user = self.kept[place].user_id
         self.count += 1
-        others = [
-            other
-            for (where, other), one in self.kept.items()
-            if (where, one.user_id) == (tenant, user) and other != record_id
-        ]
+        mine = {at[1] for at, one in self.kept.items() if (at[0], one.user_id) == (tenant, user)}
+        others = sorted(mine - {record_id})
         merge = data.draw(st.sets(st.sampled_from(others), max_size=2)) if others else ()
         chat = self.memory.chat(user_id=user, tenant_id=tenant)
         self.kept[place] = chat.revise(record_id, f"{word} number{self.count}", merge=merge, **access)
@@ -88,12 +85,10 @@ class RecordIsolation(Reopening):
     def forgets_a_user(self, scope, narrow) -> None:
         agent = scope.agent_id if narrow else None
         self.memory.forget(scope.user_id, tenant_id=scope.tenant_id, agent_id=agent)
-        self.kept = {
-            place: one
-            for place, one in self.kept.items()
-            if (one.tenant_id, one.user_id) != (scope.tenant_id, scope.user_id)
-            or agent not in {None, one.agent_id}
-        }
+        for place, one in list(self.kept.items()):
+            is_theirs = (one.tenant_id, one.user_id) == (scope.tenant_id, scope.user_id)
+            if is_theirs and agent in {None, one.agent_id}:
+                del self.kept[place]
 
     def seen_by(self, scope: Scope, roles: list[str]) -> set[str]:
         """Return the texts that the dict says somebody may be told."""
@@ -152,11 +147,9 @@ class RecordIsolationOnPostgres(RecordIsolation):
 
 TestRecordIsolation = pytest.mark.slow(RecordIsolation.TestCase)
 TestRecordIsolation.settings = hypothesis_settings(max_examples=15, stateful_step_count=25, deadline=None)
-TestRecordIsolationOnPostgres = pytest.mark.postgres(
-    pytest.mark.skipif(not os.environ.get("MEMLAYER_TEST_POSTGRES"), reason="no PostgreSQL")(
-        pytest.mark.slow(RecordIsolationOnPostgres.TestCase)
-    )
-)
+is_away = pytest.mark.skipif(not os.environ.get("MEMLAYER_TEST_POSTGRES"), reason="no PostgreSQL")
+on_postgres = is_away(pytest.mark.slow(RecordIsolationOnPostgres.TestCase))
+TestRecordIsolationOnPostgres = pytest.mark.postgres(on_postgres)
 fewer = hypothesis_settings(max_examples=8, stateful_step_count=20, deadline=None)
 TestRecordIsolationOnPostgres.settings = fewer
 

@@ -598,9 +598,8 @@ def test_a_line_that_is_no_record_stops_the_import(store, memory) -> None:
 
 # --- rules
 
-words = st.text(
-    st.characters(exclude_categories=("Cs",), exclude_characters="\0"), min_size=1, max_size=12
-).filter(lambda text: bool(text.strip()))
+letters = st.characters(exclude_categories=("Cs",), exclude_characters="\0")
+words = st.text(letters, min_size=1, max_size=12).filter(lambda text: bool(text.strip()))
 lists = st.lists(words, max_size=3, unique=True).map(tuple)
 moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
 ids = st.builds(model.memory_id, st.just("louis"), st.integers(1, 10**12))

@@ -50,13 +50,8 @@ from memlayer_core.settings import Settings
 
 ASKS_OTHERS = True  # whose async methods an async verb awaits: tests of both
 REAL_MODEL = folder()
-CHAT = [
-    "I am allergic to peanuts.",
-    "",
-    "word " * 600,
-    "北京的天气怎么样",
-    "a longer one, to be padded: " + "the train to Porto leaves at nine. " * 5,
-]
+LONGER = "a longer one, to be padded: " + "the train to Porto leaves at nine. " * 5
+CHAT = ["I am allergic to peanuts.", "", "word " * 600, "北京的天气怎么样", LONGER]
 
 
 def resolve(choice, recorded=None, dimension=None):
@@ -88,10 +83,8 @@ def model():
     return MiniLM(REAL_MODEL)
 
 
-FILES = [
-    *(f"{name}.json" for name in ("config", "special_tokens_map", "tokenizer_config", "tokenizer")),
-    *("model.onnx", "vocab.txt"),
-]
+JSON_FILES = (f"{name}.json" for name in ("config", "special_tokens_map", "tokenizer_config", "tokenizer"))
+FILES = [*JSON_FILES, "model.onnx", "vocab.txt"]
 
 
 def put_minilm() -> None:
@@ -233,10 +226,8 @@ class TestTheChoice:
 
     def test_auto_keeps_what_the_store_was_built_with_and_never_replaces_or_guesses_it(self, home, caplog):
         assert resolve("auto", recorded=HASHING).identity == HASHING
-        for choice, recorded, ways in (
-            ("auto", MINILM, ("go online", "onnx.tar.gz", "memlayer reindex --embedder hashing")),
-            ("minilm", None, ('embedder="hashing"',)),
-        ):
+        three = "go online", "onnx.tar.gz", "memlayer reindex --embedder hashing"
+        for choice, recorded, ways in (("auto", MINILM, three), ("minilm", None, ['embedder="hashing"'])):
             hint = refused(errors.EmbedderError, None, resolve, choice, recorded=recorded)
             assert [way for way in ways if way not in hint] == []
         put_minilm()

@@ -83,7 +83,7 @@ def test_any_model_answers_with_a_text() -> None:
         assert asked(given) == answer, name
 
 
-def test_errors_are_ours_and_tell_no_secret_and_what_is_no_model_is_refused() -> None:
+def test_errors_are_ours_and_tell_no_secret_and_what_is_no_model_is_refused_at_once(tmp_path) -> None:
     for problem in ("429 Too Many Requests", "This model's maximum context length is 8192 tokens"):
 
         def broken(prompt: str, problem: str = problem) -> str:
@@ -94,8 +94,12 @@ def test_errors_are_ours_and_tell_no_secret_and_what_is_no_model_is_refused() ->
         assert type(raised.value) is (errors.ModelContextError if "maximum" in problem else errors.ModelError)
         assert raised.value.retryable
         assert "verysecret" not in str(raised.value)
-    for given in (42, "gpt-5-mini", int):
-        refused(errors.ConfigurationError, "summariser", Memory.in_memory, summarizer=given)
+    for name, said in {"summarizer": "summariser", "extractor": "extractor", "model": "`model`"}.items():
+        for given in (42, "gpt-5-mini", int):
+            own = {"embedder": "hashing", name: given}
+            told = f"{said} must be a model"
+            refused(errors.ConfigurationError, told, Memory.open, tmp_path / "new", **own)
+    assert not (tmp_path / "new").exists()
     refused(errors.ModelError, "int", asked, lambda prompt: 42)
 
 

@@ -116,6 +116,7 @@ def words():
 
 
 class TestEstimate:
+    @pytest.mark.requirement("A20", "J06")
     def test_is_a_tenth_below_the_dearer_encoding_at_most_and_not_far_above_both(self):
         for (kind, text), *counts in zip(SAMPLES.items(), *COUNTS.values(), strict=True):
             assert 0.9 * max(counts) <= estimate(text) <= min(1.6 * max(counts), 1.8 * min(counts)), kind

@@ -94,6 +94,7 @@ def some(values: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
     return st.just([]) | st.lists(st.sampled_from(values), max_size=2)
 
 
+BOTH = {"project": "gemini", "score": {"$gte": 2}}
 moments = st.none() | st.integers(0, 80).map(lambda days: MAY + timedelta(days=days))
 filters = st.builds(
     RecallFilter,
@@ -103,9 +104,7 @@ filters = st.builds(
     sessions=some(SESSIONS),
     since=moments,
     until=moments,
-    metadata=st.sampled_from(
-        [{}, {}, {"project": "apollo"}, {"score": {"$gte": 3}}, {"project": "gemini", "score": {"$gte": 2}}]
-    ),
+    metadata=st.sampled_from([{}, {}, {"project": "apollo"}, {"score": {"$gte": 3}}, BOTH]),
 ).filter(lambda one: one.since is None or one.until is None or one.since < one.until)
 
 

@@ -195,10 +195,8 @@ def test_what_was_taken_back_in_another_process_is_not_told_again(open_at, way) 
 
 
 def test_a_question_that_moved_is_told_with_what_was_recalled_for_it(past, chat) -> None:
-    said = [
-        Message("user", "Which pears grow in Lisbon, of all the pears?"),
-        Message("assistant", "Yours are the best of all that grow there."),
-    ]
+    asked = Message("user", "Which pears grow in Lisbon, of all the pears?")
+    said = [asked, Message("assistant", "Yours are the best of all that grow there.")]
     chat.add_messages(said[:1])
     first = texts(chat.context())
     chat.add_messages(said[1:])
@@ -325,15 +323,12 @@ def test_writes_that_wait_in_a_circle_are_done_again(on_server) -> None:
 
 
 WORDS = ["doctor in tokyo", "a parrot called coco", "violin and doctor", "pears from porto", "nothing at all"]
-STEPS = st.lists(
-    st.tuples(st.sampled_from(["add", "add", "add", "edit", "delete", "forget"]), st.sampled_from(WORDS)),
-    max_size=8,
-)
+STEPS = st.sampled_from(["add", "add", "add", "edit", "delete", "forget"])
 
 
 @pytest.mark.slow
 @examples(6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(STEPS)
+@given(st.lists(st.tuples(STEPS, st.sampled_from(WORDS)), max_size=8))
 def test_who_was_asked_early_tells_what_a_new_process_tells(open_with, steps) -> None:
     with open_with(PROMPT) as old:
         old.forget("ada")

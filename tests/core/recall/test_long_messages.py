@@ -200,10 +200,8 @@ def test_copies_moves_and_another_store_have_the_parts_too(open_at, tmp_path, se
 
 # It is told by the part of it that bears on the question.
 
-TALK = " ".join(
-    f"Then there was part {number} of the talk, which went on." if number != 40 else "Her cat is named Pixel."
-    for number in range(80)
-)
+PARTS = [f"Then there was part {number} of the talk, which went on." for number in range(80)]
+TALK = " ".join([*PARTS[:40], "Her cat is named Pixel.", *PARTS[41:]])
 SPOKEN = ["I moved.", "猫叫皮皮。", "Why not?", "word " * 40 + "ends.", "```x = 1```", "\n"]
 
 
@@ -255,10 +253,8 @@ def test_a_long_answer_is_recalled_in_short_and_displaces_nothing(memory) -> Non
     chat.add("user", "Pixel sleeps all day.")
     memory.chat(user_id="huge").add("user", TALK + " And so on." * 200_000)
     memory.flush()
-    whole, short = (
-        next(hit for hit in memory.search("named cat", user_id="u", **more) if hit.speaker == "assistant")
-        for more in ({}, {"token_limit": 200})
-    )
+    found = (memory.search("named cat", user_id="u", **more) for more in ({}, {"token_limit": 200}))
+    whole, short = (next(hit for hit in hits if hit.speaker == "assistant") for hits in found)
     assert whole.text == TALK
     assert "Her cat is named Pixel." in short.text
     assert short.tokens <= 100 + 20

@@ -240,11 +240,8 @@ def test_a_question_is_its_telling_words_and_a_message_has_its_day_and_its_speak
     assert set(possible_names("who is li wei?")) >= {"li", "wei"}
 
 
-SAYINGS = st.lists(
-    st.tuples(st.sampled_from(["user", "assistant"]), st.text(st.sampled_from("ab 中文<>\n/"), max_size=60)),
-    min_size=1,
-    max_size=12,
-)
+WORDS = st.text(st.sampled_from("ab 中文<>\n/"), max_size=60)
+SAYINGS = st.lists(st.tuples(st.sampled_from(["user", "assistant"]), WORDS), min_size=1, max_size=12)
 
 
 @pytest.mark.requirement("J34", "L05", "F12")
@@ -316,14 +313,10 @@ def test_an_embedder_that_hangs_keeps_no_search_waiting() -> None:
 def test_a_message_without_words_is_no_hit_and_takes_no_ones_place(memory) -> None:
     """A call is found with its turn; there is nothing of it to quote."""
     chat = said(memory, "my parrot is called Coco")
-    chat.add_messages(
-        [
-            Message("assistant", tool_calls=(ToolCall("c1", "look", '{"where": "my parrot"}'),)),
-            Message("tool", "my parrot is green", tool_call_id="c1"),
-            Message("user", ({"type": "image", "url": "https://example.org/parrot.png"},)),
-            Message("assistant", " \n"),
-        ]
-    )
+    chat.add("assistant", tool_calls=(ToolCall("c1", "look", '{"where": "my parrot"}'),))
+    chat.add("tool", "my parrot is green", tool_call_id="c1")
+    chat.add("user", ({"type": "image", "url": "https://example.org/parrot.png"},))
+    chat.add("assistant", " \n")
     memory.flush()
     for limit in (2, 50):
         hits = memory.search("what of my parrot?", user_id="ada", limit=limit)
@@ -391,9 +384,8 @@ BIT = "the parrot bit the postman"
 @pytest.fixture
 def chat(memory) -> Chat:
     said = BIT, "oh no", "I like tea with milk", "noted", "my sister lives in Tokyo", "nice"
-    memory.chat(user_id="ada", session_id="old").add_messages(
-        Message(("user", "assistant")[place % 2], text) for place, text in enumerate(said)
-    )
+    old = [Message(("user", "assistant")[place % 2], text) for place, text in enumerate(said)]
+    memory.chat(user_id="ada", session_id="old").add_messages(old)
     memory.chat(user_id="bob").add("user", "my parrot likes long walks to the harbour")
     memory.flush()
     return memory.chat(user_id="ada", session_id="now")

@@ -19,11 +19,8 @@ from memlayer_core import Memory
 from tests.core.storage.crashing_child import CLEARING, POINTS, SETTINGS
 from tests.core.storage.interrupted_child import LATER
 
-pytestmark = [
-    pytest.mark.each_database,
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL"),
-]
+kills = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+pytestmark = [pytest.mark.each_database, pytest.mark.slow, kills]
 
 HERE = Path(__file__).parent
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import json
 import os
@@ -85,26 +86,27 @@ warns = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:Dep
 
 @forks
 @warns
-def test_a_forked_child_opens_its_own_and_leaves_the_parents_alone(open_at) -> None:
+def test_a_forked_child_opens_its_own_also_to_await_it_and_leaves_the_parents_alone(open_at) -> None:
     memory = open_at(settings=SETTINGS)
     chat = memory.chat(user_id="louis", session_id="s")
 
     def work() -> bool:
         chat.add("user", "from the child")
+        asyncio.run(chat.aadd("user", "and again"))
         with ThreadPoolExecutor() as threads:  # also those that did not fork come in
             found = threads.submit(memory.search, "parent", user_id="louis", limit=1).result()
         index = memory.admin.status().index
         memory.close()
         return (found[0].text, index) == ("from the parent", "not held")
 
-    chat.add("user", "from the parent")
+    asyncio.run(chat.aadd("user", "from the parent"))
     memory.flush(30)
     assert fork(work) == 0
     chat.add("user", "from the parent again")
     memory.flush(30)
     assert memory.admin.status().index == "held"
-    said = [message.content for message in chat.history()]
-    assert said == ["from the parent", "from the child", "from the parent again"]
+    said = [message.content for message in asyncio.run(chat.ahistory())]
+    assert said == ["from the parent", "from the child", "and again", "from the parent again"]
     assert memory.admin.verify() == []
 
 

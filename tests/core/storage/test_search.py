@@ -13,7 +13,7 @@ from sql import EVE, LOUIS, SHARDS, filed_under, filing, stored_vectors
 from tuned import Tuned
 
 from examples import examples
-from memlayer_core import Message, Scope
+from memlayer_core import Scope
 from memlayer_core.messages import reads as messages_reads, writes as messages_writes
 from memlayer_core.messages.model import Batch
 from memlayer_core.models.hashing import HashingEmbedder
@@ -166,9 +166,9 @@ def test_a_speaker_whose_name_is_one_endless_word_is_found_by_it(open_with):
     memory = open_with(PROMPT)
     letters = list(filter(str.isalpha, map(chr, range(0x1200, 0x1350))))
     name = "".join(random.Random(1).choices(letters, k=1_500))
-    memory.chat(user_id="ada", session_id="s").add_messages(
-        [Message("user", "We won the cup.", name=name), Message("user", "We lost the cup.", name="Lee")]
-    )
+    chat = memory.chat(user_id="ada", session_id="s")
+    for speaker, verb in ((name, "won"), ("Lee", "lost")):
+        chat.add("user", f"We {verb} the cup.", name=speaker)
     memory.flush()
     best, _ = memory.search(f"Which cup did {name} see?", user_id="ada")
     assert best.text == "We won the cup."

@@ -22,10 +22,8 @@ def take_back(request: pytest.FixtureRequest) -> Callable[[Chat, str, str], None
     """Return a function that takes back the words of a question and of its answer, in each way that there is."""
 
     def change(chat: Chat, question: str, answer: str) -> None:
-        others = {
-            question: Message("user", "The code is Dana444.", id=question),
-            answer: Message("assistant", "Noted.", id=answer),
-        }
+        other = Message("user", "The code is Dana444.", id=question)
+        others = {question: other, answer: Message("assistant", "Noted.", id=answer)}
         history = chat.history()
         match request.param:
             case "edit":

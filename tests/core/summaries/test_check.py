@@ -100,9 +100,7 @@ SAYINGS = st.tuples(st.sampled_from(["user", "assistant", "tool"]), st.integers(
 
 
 def talk_of(said: list[tuple[str, int]]) -> list[StoredMessage]:
-    return [
-        StoredMessage(at, SCOPE, Message(role, "x"), tokens, "c") for at, (role, tokens) in enumerate(said)
-    ]
+    return [StoredMessage(at, SCOPE, Message(role), count, "c") for at, (role, count) in enumerate(said)]
 
 
 @given(st.lists(SAYINGS, max_size=30).map(talk_of), st.integers(1, 200), st.booleans())

@@ -75,11 +75,8 @@ def test_an_unknown_session_is_an_empty_context_whatever_the_limits(memory) -> N
 # Temporary messages
 
 
-NOT_STORED = (
-    Message("user", ({"type": "image", "data": b"\x00"},)),
-    [Message("user", "fine"), Message("user", 5)],
-    [Message("user", "fine"), "text"],
-)
+FINE, IMAGE = Message("user", "fine"), {"type": "image", "data": b"\x00"}
+NOT_STORED = Message("user", (IMAGE,)), [FINE, Message("user", 5)], [FINE, "text"]
 
 
 @pytest.mark.requirement("F13", "F18")

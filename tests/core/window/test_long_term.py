@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from refusals import refused
 from tuned import Tuned
 
 from memlayer_core import Chat, Memory, Message, RecallFilter, Scope, ToolCall, errors
@@ -87,18 +88,15 @@ def test_what_is_recorded_of_user_and_assistant_is_retrieved_in_another_session(
         *(Message("assistant", tool_calls=[call]), Message("tool", "a parrot", tool_call_id="c1")),
         Message("assistant", "A fine name for a parrot."),
     ]
-    ours, later, other = (
-        UserMemory(store.chat(user_id=user, session_id=name))
-        for user, name in (("louis", "past"), ("louis", "now"), ("bob", "now"))
-    )
+    named = ("louis", "past"), ("louis", "now"), ("bob", "now")
+    ours, later, other = (UserMemory(store.chat(user_id=user, session_id=name)) for user, name in named)
     for _ in range(2):
         ours.record(said)
     store.flush()
     assert [one.role for one in ours.chat.history()] == ["user", "assistant"]
     assert coco in later.retrieve(Message("user", ASKED)) == later.retrieve(ASKED)
     assert other.retrieve(ASKED) == ""
-    with pytest.raises(errors.MessageTypeError):
-        later.record(["hello"])
+    refused(errors.MessageTypeError, None, later.record, ["hello"])
 
 
 # Another service
@@ -151,10 +149,8 @@ def test_each_round_is_recorded_once_and_in_the_background(memory, service, chat
     chat.add("assistant", "A parrot.")
     chat.add("user", "Not answered yet.")
     memory.flush()
-    assert service.recorded == [
-        ("louis", [("user", "Hello."), ("assistant", "Hi.")]),
-        ("louis", [("user", "Look!"), ("assistant", "I look."), ("assistant", "A parrot.")]),
-    ]
+    looked = [("user", "Look!"), ("assistant", "I look."), ("assistant", "A parrot.")]
+    assert service.recorded == [("louis", [("user", "Hello."), ("assistant", "Hi.")]), ("louis", looked)]
 
 
 def test_tenants_and_users_never_share_a_service(memory) -> None:
@@ -170,8 +166,7 @@ def test_without_a_question_from_outside_it_is_not_asked(chat, service) -> None:
     filtered = chat.context(filter=RecallFilter(kinds=["record"]))
     assert service.asked == []
     assert "long_term_filtered" in {one.code for one in filtered.reasons}
-    with pytest.raises(errors.ConfigurationError, match="long_term_memory"):
-        Memory.in_memory(long_term_memory=service)
+    refused(errors.ConfigurationError, "long_term_memory", Memory.in_memory, long_term_memory=service)
 
 
 def test_a_service_that_fails_costs_its_recall_and_nothing_else(memory, service, chat) -> None:

@@ -246,12 +246,8 @@ def test_a_message_that_says_nothing_is_in_the_history_and_in_no_prompt(memory: 
 def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: Memory) -> None:
     chat = memory.chat(user_id="u", session_id="s")
     image = {"type": "image", "url": "https://example.org/cat"}
-    refusal, call = {"type": "refusal", "refusal": "No."}, ToolCall("c1", "look")
-    said = (
-        Message("user", (image,)),
-        Message("assistant", (refusal,)),
-        Message("assistant", tool_calls=[call]),
-    )
+    refusal, calls = {"type": "refusal", "refusal": "No."}, (ToolCall("c1", "look"),)
+    said = Message("user", (image,)), Message("assistant", (refusal,)), Message("assistant", tool_calls=calls)
     chat.add_messages(said)
     assert [one.content for one in chat.context().window] == [message.content for message in said]
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from flaky import FlakyEmbedder
+from refusals import refused
 from sql import stored_vectors
 from tuned import Tuned
 from waiting import heard, wait_for
@@ -143,8 +144,7 @@ def test_an_error_that_is_no_exception_ends_no_thread_and_no_closed_memory_waits
         flaky.failing = lambda _: False
         wait_for(lambda: "did not answer" in problem(memory, "learning"))
         memory.close()
-        with pytest.raises(StoreClosedError):
-            flushed.result(10)
+        refused(StoreClosedError, None, flushed.result, 10)
 
 
 def test_messages_deleted_while_they_wait_are_no_work(lazy, flaky) -> None:
@@ -182,9 +182,9 @@ def test_a_flush_that_cannot_end_says_what_is_in_the_way(flaky) -> None:
     flaky.failing = lambda _: True
     with Memory.in_memory(embedder=flaky, settings=QUICK.replace(job_backoff=60)) as memory:
         chat_of(memory).add("user", "hello")
-        with pytest.raises(FlushTimeoutError, match="the model is away") as refused:
+        with pytest.raises(FlushTimeoutError, match="the model is away") as ended:
             memory.flush(0.5)
-        assert refused.value.retryable
+        assert ended.value.retryable
 
 
 def test_a_job_whose_every_worker_died_is_given_up_and_not_tried_for_ever(memory) -> None:
@@ -245,10 +245,9 @@ def test_an_embedder_that_hangs_is_a_problem_and_a_flush_says_what_is_left(gate,
         chat_of(memory).add_messages(numbered(2))
         wait_for(lambda: "no answer for 0.05 seconds" in problem(memory, "embedder"))
         assert {type(event) for event in told} == {events.ProblemBegan}
-        with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) and none was done for"):
-            memory.flush()
-        with pytest.raises(FlushTimeoutError, match=r"2 job\(s\) are left \(2 index\) after 0.1 seconds"):
-            memory.flush(0.1)
+        left = r"2 job\(s\) are left \(2 index\)"
+        refused(FlushTimeoutError, f"{left} and none was done for", memory.flush)
+        refused(FlushTimeoutError, f"{left} after 0.1 seconds", memory.flush, 0.1)
         gate.open.set()
         memory.flush(30)
         assert memory.admin.status().problems == {}
