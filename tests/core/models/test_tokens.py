@@ -295,9 +295,10 @@ class TestMessages:
         assert words.message(sentence) > 600, "a long sentence is not taken for bytes"
 
     def test_a_call_that_is_also_a_block_is_counted_once(self, words):
-        call = ToolCall("id", "weather")
-        for own in ({"type": "tool_use", "id": "id"}, {"type": "function_call", "id": "fc", "call_id": "id"}):
-            content = ({**own, "name": "weather", "input": {}},)
+        call, named = ToolCall("id", "weather", "in Rome " * 500), {"id": "fc", "call_id": "id"}
+        kinds = {"tool_use": {"id": "id"}, "function_call": named, "custom_tool_call": named}
+        for kind, own in kinds.items():
+            content = ({**own, "type": kind, "name": "weather", "input": call.arguments},)
             both, alone = (Message("assistant", one, tool_calls=(call,)) for one in (content, ""))
             assert words.message(both) == words.message(alone)
             assert words.message(Message("assistant", content)) > FRAME

@@ -252,14 +252,6 @@ def test_a_message_without_text_says_something_by_its_calls_and_blocks(memory: M
     assert [one.content for one in chat.context().window] == [message.content for message in said]
 
 
-@pytest.mark.requirement("A19")
-def test_a_call_that_is_told_twice_costs_once(memory: Memory) -> None:
-    code = "print(1) " * 500
-    block = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "c1", "name": "run", "input": code}
-    once = Message("assistant", "", tool_calls=(ToolCall("c1", "run", code),))
-    assert memory.tokens.message(replace(once, content=(block,))) == memory.tokens.message(once)
-
-
 @pytest.mark.requirement("A19", "L13")
 def test_what_stands_in_blocks_is_in_openais_form_and_results_are_no_questions(memory: Memory) -> None:
     chat = memory.chat(user_id="u", session_id="s")
