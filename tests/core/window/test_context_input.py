@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from memlayer_core import MemlayerError, Message, ToolCall, errors
+from memlayer_core import Message, ToolCall, errors
 from memlayer_core.seams import MaxMessages, MaxRounds, MaxTokens
 from tests.conftest import offload_id
 
@@ -25,7 +25,7 @@ def chat(store):
 
 @pytest.fixture
 def refused(store, chat):
-    """Return a check that an error says what to do, and that it left everything as it was."""
+    """Return a call that must raise an error which says what to do, and leave everything as it was. It returns the hint."""
 
     def stored():
         told = [message.text for message in chat.context().messages]
@@ -33,11 +33,14 @@ def refused(store, chat):
 
     before = stored()
 
-    def check(caught: pytest.ExceptionInfo[MemlayerError], *named: str) -> None:
+    def check(error, named, call, *given, **more) -> str:
+        with pytest.raises(error) as caught:
+            call(*given, **more)
         assert caught.value.hint
         assert not caught.value.retryable
         assert all(word in str(caught.value) for word in named)
         assert stored() == before
+        return caught.value.hint
 
     return check
 
@@ -53,15 +56,12 @@ def test_a_limit_below_one_or_of_another_kind_and_an_unknown_policy_are_refused(
             policies = kind(wrong), [MaxRounds(2), kind(wrong)], {name: wrong}
             limited += [(name, {"policy": policy}, wrong) for policy in policies]
     for name, given_as, wrong in limited:
-        with pytest.raises(errors.InvalidLimitError) as caught:
-            chat.context(**given_as)
-        refused(caught, f"`{name}` must be a whole number of at least 1", repr(wrong))
+        told = f"`{name}` must be a whole number of at least 1", repr(wrong)
+        refused(errors.InvalidLimitError, told, chat.context, **given_as)
     unknown = (["max_rounds", "newest"], "'newest'"), ({"rounds": 4}, "'rounds'"), (MaxRounds, "Max")
     for wrong, named in unknown:
-        with pytest.raises(errors.InvalidLimitError) as caught:
-            chat.context(policy=wrong)
-        refused(caught, "unknown policy", named)
-        assert all(name in caught.value.hint for name in ("max_tokens", "max_messages", "max_rounds"))
+        hint = refused(errors.InvalidLimitError, ["unknown policy", named], chat.context, policy=wrong)
+        assert all(name in hint for name in ("max_tokens", "max_messages", "max_rounds"))
 
 
 @pytest.mark.requirement("J10")
@@ -82,9 +82,7 @@ NOT_STORED = Message("user", (IMAGE,)), [FINE, Message("user", 5)], [FINE, "text
 @pytest.mark.requirement("F13", "F18")
 def test_temporary_messages_that_could_not_be_stored_are_refused_all_together(chat, refused) -> None:
     for wrong in NOT_STORED:
-        with pytest.raises((errors.InvalidMessageError, errors.MessageTypeError)) as caught:
-            chat.add_temporary(wrong)
-        refused(caught)
+        refused((errors.InvalidMessageError, errors.MessageTypeError), [], chat.add_temporary, wrong)
 
 
 @pytest.mark.requirement("F13")
@@ -112,19 +110,14 @@ def test_temporary_messages_over_the_limit_are_told_and_a_reason_says_so(memory)
 def test_what_is_no_id_of_the_session_or_no_part_of_its_text_is_refused(store, chat, refused) -> None:
     for wrong in ("msg-x", "17", " msg-0", "msg--1", "msg-" + "1" * 19, None):
         for verb in (chat.reload, chat.reload_text):
-            with pytest.raises(errors.InvalidMessageError) as caught:
-                verb(wrong)
-            refused(caught, "is not an id of an offloaded message")
-            assert "msg-17" in caught.value.hint
+            told = ["is not an id of an offloaded message"]
+            assert "msg-17" in refused(errors.InvalidMessageError, told, verb, wrong)
     own = offload_id(chat, 1)
     for offset in (-1, 5, True, "0", None):
-        with pytest.raises(errors.InvalidMessageError) as caught:
-            chat.reload_text(own, offset=offset)
-        refused(caught, "`offset` must be a whole number from 0 to 4")
+        told = ["`offset` must be a whole number from 0 to 4"]
+        refused(errors.InvalidMessageError, told, chat.reload_text, own, offset=offset)
     for limit in NO_LIMITS:
-        with pytest.raises(errors.InvalidLimitError) as caught:
-            chat.reload_text(own, token_limit=limit)
-        refused(caught, "token_limit")
+        refused(errors.InvalidLimitError, ["token_limit"], chat.reload_text, own, token_limit=limit)
     assert (chat.reload(own).content, chat.reload_text(own, offset=4)) == ("hello", "o")
     here, foreign = {"user_id": "louis", "session_id": "s"}, [f"msg-{10**18 - 1}"]
     for elsewhere in ({"session_id": "other"}, {"user_id": "mia"}, {"tenant_id": "t"}, {"agent_id": "a"}):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from clock import set_ahead
+from scripted_reader import reads
+from tuned import Tuned
 
 from memlayer_core import Chat, Context, Memory
 from memlayer_core.facts.flow import reader_of
@@ -155,3 +158,64 @@ def test_a_users_many_other_records_are_not_looked_through_for_it(open_at) -> No
         sql = next(one for one in ran if "always = 1" in one)
         plan = " ".join(str(row) for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}"))
     assert "memlayer_records_profile" in plan
+
+
+# Facts are told as `label: value`, in an order that changes only if they do
+
+SPICY = "likes: spicy food"
+
+
+@pytest.fixture
+def learner(open_at) -> Chat:
+    """Return a conversation of which facts are learned."""
+    settings = Tuned(index_delay=3600, durability="normal", extraction_idle_seconds=600)
+    spicy = (r"I love (spicy food)", {"key": "likes", "category": "preference", "always": True})
+    return open_at("store", settings=settings, extractor=reads(spicy)).chat(user_id="louis", session_id="s")
+
+
+def lines(chat: Chat, question: str = "Write an e-mail to my boss.", **more: Any) -> list[str]:
+    told = chat.context(question, **more).profile
+    return [] if told is None else [line[2:] for line in told.text.splitlines() if line.startswith("- ")]
+
+
+@pytest.mark.requirement("J13", "J26", "M01")
+def test_facts_of_last_week_are_told_where_they_share_no_word_with_the_task(learner: Chat) -> None:
+    """A preference becomes a line when its sentence leaves the window."""
+    learner.add("user", "I am allergic to nuts. I live in Graz. I love spicy food.")
+    learner.memory.flush()
+    assert lines(learner) == ["allergy: nuts", "home: Graz"], "its sentence is shown"
+    later, all_of_it = learner.memory.chat(user_id="louis", session_id="later"), [*lines(learner), SPICY]
+    for question in ("Recommend me a restaurant", "Write an e-mail to my boss"):
+        later.add("user", question)
+        assert lines(later, question) == all_of_it
+    for number in range(12):
+        learner.add("assistant", f"And what then? {number}")
+        learner.add("user", f"And then this and that happened for the time number {number}")
+        learner.context(token_limit=300)
+    assert lines(learner, token_limit=300) == all_of_it
+
+
+@pytest.mark.requirement("J26")
+def test_at_most_twenty_are_told_the_surest_first_and_preferences_last(learner: Chat) -> None:
+    """Their order changes only if they do; what is told always may have words of its own."""
+    for number in range(25):
+        learner.remember(f"tune {number}", key=f"tune_{number}", value="good", category="preference")
+    learner.remember("Louis wears 43", key="shoe_size", value="43", confidence=0.7)
+    learner.remember("Louis is called Louis", key="name", value="Louis")
+    told = lines(learner)
+    assert (len(told), told[:2], told[-1]) == (20, ["name: Louis", "shoe_size: 43"], "tune_17: good")
+    learner.remember("Louis again", key="name", value="Louis")
+    assert lines(learner) == told
+    few = lines(learner, token_limit=220)
+    assert few[:2] == told[:2]
+    assert len(few) < 20
+    learner.remember("Answers should fit on a phone", always=True)
+    assert lines(learner)[-1].endswith("] Answers should fit on a phone")
+
+
+@pytest.mark.requirement("J26")
+def test_what_is_unsure_wanted_or_about_others_is_not_told(learner: Chat) -> None:
+    learner.remember("perhaps Graz", key="home", value="Graz", confidence=0.5)
+    learner.remember("wants to work in Rome", key="work", value="in Rome", modality="wants")
+    learner.remember("his sister is Ada", key="name", value="Ada", subject="sister")
+    assert lines(learner) == []
