@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from refusals import refused
 
 from memlayer_core import Memory, Message, RecallFilter, errors
 from memlayer_core.scope import Scope
@@ -117,5 +118,4 @@ def test_what_makes_no_sense_is_refused(do, kit, full) -> None:
         with pytest.raises(problem):
             kit.search(do, given.pop("memory"), WHERE, **given)
     full.close()
-    with pytest.raises(errors.StoreClosedError):
-        kit.search(do, full, WHERE, user_id="ada")
+    refused(errors.StoreClosedError, None, kit.search, do, full, WHERE, user_id="ada")

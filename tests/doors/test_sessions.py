@@ -128,10 +128,8 @@ def test_a_session_goes_on_in_another_memory(do, door, memory, session, elsewher
     assert door.kept(session) == door.kept(there) == do(session, door.context) == after
     assert door.kept(here) == before
     elsewhere.close()
-    with pytest.raises(errors.StoreClosedError):
-        here.set_memory(elsewhere)
-    with pytest.raises(errors.ConfigurationError, match="Memory"):
-        here.set_memory("a path")
+    refused(errors.StoreClosedError, None, here.set_memory, elsewhere)
+    refused(errors.ConfigurationError, "Memory", here.set_memory, "a path")
     assert door.kept(here) == before
 
 
@@ -139,8 +137,7 @@ def test_a_session_goes_on_in_another_memory(do, door, memory, session, elsewher
 def test_a_memory_that_is_closed_says_so(do, door, memory, session) -> None:
     memory.close()
     for verb, given in ((door.context, ()), (door.add, (door.say("hello"),))):
-        with pytest.raises(errors.StoreClosedError):
-            do(session, verb, *given)
+        refused(errors.StoreClosedError, None, do, session, verb, *given)
 
 
 # Whose it is
@@ -194,10 +191,8 @@ def test_ids_that_name_nobody_and_what_is_no_memory_are_refused(door, memory) ->
         ("tenant_id", ""),
         ("agent_id", ""),
     ):
-        with pytest.raises(errors.InvalidScopeError, match=name):
-            door.open(memory, **{name: wrong})
-    with pytest.raises(errors.ConfigurationError, match="Memory"):
-        door.open("./memory")
+        refused(errors.InvalidScopeError, name, door.open, memory, **{name: wrong})
+    refused(errors.ConfigurationError, "Memory", door.open, "./memory")
 
 
 # What a model is told
@@ -214,17 +209,14 @@ def test_limits_are_given_with_the_session_or_for_a_call(do, door, memory) -> No
     for small in ({"token_limit": 15}, {"policy": MaxTokens(15)}):
         assert len(do(session, door.context, **small)) == 2
     for wrong in ({"token_limit": 0}, {"policy": "newest"}, {"policy": {"max_rounds": True}}):
-        with pytest.raises(errors.InvalidLimitError):
-            do(session, door.context, **wrong)
-        with pytest.raises(errors.InvalidLimitError):
-            door.open(memory, **wrong)
+        refused(errors.InvalidLimitError, None, do, session, door.context, **wrong)
+        refused(errors.InvalidLimitError, None, door.open, memory, **wrong)
 
 
 @pytest.mark.trap("langchain", 18)
 def test_instructions_over_the_limit_are_told_with_numbers_and_never_sent_alone(do, door, session) -> None:
     do(session, door.add, [door.message("system", "be kind " * 200), *door.say("hi", "yes?")])
-    with pytest.raises(errors.InvalidLimitError, match=r"needs \d+ tokens, of 60"):
-        do(session, door.context, token_limit=60)
+    refused(errors.InvalidLimitError, r"needs \d+ tokens, of 60", do, session, door.context, token_limit=60)
 
 
 @pytest.mark.requirement("F13", "M03")

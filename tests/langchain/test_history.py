@@ -22,6 +22,7 @@ from langchain_core.messages import (
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
+from refusals import refused
 
 from langchain_memlayer import MemlayerChatMessageHistory, with_memory
 from memlayer_core import Memory, errors
@@ -169,8 +170,7 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
         assert type(history) is Mine
         assert (history.token_limit, history.policy, history.chat.roles) == (77, "max_rounds", ("staff",))
     for wrong in ({"token_limit": 0}, {"roles": "staff"}, {"user_id": ""}, {"memory": "./memory"}):
-        with pytest.raises(errors.MemlayerError):
-            MemlayerChatMessageHistory.factory(**{"memory": memory, **wrong})
+        refused(errors.MemlayerError, None, MemlayerChatMessageHistory.factory, **{"memory": memory, **wrong})
 
 
 # RunnableWithMessageHistory

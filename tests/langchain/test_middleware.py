@@ -31,6 +31,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel, Field
+from refusals import refused
 from scripted_reader import reads
 from tuned import Tuned
 
@@ -618,8 +619,7 @@ def test_a_thread_of_one_user_is_refused_to_another(run, memory) -> None:
     resumed = Command(resume={"decisions": [{"type": "approve"}]})
     for other in ("bob", None):
         for thread, said in (("said", "Hello"), ("interrupted", resumed)):
-            with pytest.raises(errors.InvalidScopeError, match=f"'{thread}'"):
-                asks(other, said, thread)
+            refused(errors.InvalidScopeError, f"'{thread}'", asks, other, said, thread)
     assert {one.user_id for one in memory.users()} == {"ada"}
     assert not memory.records(user_id="ada")
     asks("ada", "Hello", "said")
@@ -643,11 +643,8 @@ def test_a_run_without_a_user_stands_alone_and_one_without_a_thread_or_of_nobody
     once, memory
 ) -> None:
     model, hi = Scripted(), {"messages": [HumanMessage("hi")]}
-    with pytest.raises(errors.InvalidScopeError) as refused:
-        agent_of(memory, model).invoke(hi)
-    assert "thread_id" in refused.value.hint
-    with pytest.raises(errors.InvalidScopeError):
-        once(agent_of(memory, model, user_id=lambda runtime: None), hi)
+    assert "thread_id" in refused(errors.InvalidScopeError, None, agent_of(memory, model).invoke, hi)
+    refused(errors.InvalidScopeError, None, once, agent_of(memory, model, user_id=lambda runtime: None), hi)
     assert (memory.users(), model.seen) == ([], [])
     agent_of(memory, model, session_id=lambda runtime: "mine").invoke(hi)
     assert history(memory, "mine") == ["user: hi", "assistant: ok"]
@@ -780,8 +777,7 @@ def test_wrong_arguments_are_refused_at_once(memory) -> None:
         ({"agent_id": ""}, errors.InvalidScopeError),
         ({"roles": "admin"}, errors.InvalidRecordError),
     ):
-        with pytest.raises(problem):
-            MemlayerMiddleware(**{"memory": memory, "user_id": "ada", **wrong})
+        refused(problem, None, MemlayerMiddleware, **{"memory": memory, "user_id": "ada", **wrong})
 
 
 def block_of(kind: str, **fields: object) -> dict[str, object]:

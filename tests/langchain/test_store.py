@@ -26,6 +26,7 @@ from langgraph.store.base import (
     SearchOp,
 )
 from langmem import create_memory_store_manager
+from refusals import refused
 from waiting import wait_for
 
 from langchain_memlayer import MemlayerStore
@@ -340,8 +341,7 @@ def test_a_sweeper_sweeps_until_it_is_stopped_cancelled_or_the_memory_is_closed(
     last = store.start_ttl_sweeper()
     memory.close()
     assert last.result(timeout=5) is None
-    with pytest.raises(errors.InvalidItemError, match="above zero"):
-        store.start_ttl_sweeper(-1)
+    refused(errors.InvalidItemError, "above zero", store.start_ttl_sweeper, -1)
 
 
 # --- the object
@@ -362,16 +362,13 @@ def test_a_configuration_that_cannot_be_kept_is_refused(memory, letters) -> None
         ({"ttl": {"sweep_interval_minutes": "often"}}, errors.ConfigurationError),
         *(({"index": {"fields": fields}}, errors.InvalidItemError) for fields in wrong_fields),
     ):
-        with pytest.raises(problem) as raised:
-            MemlayerStore(**{"memory": memory, **given})
-        assert raised.value.hint
+        refused(problem, None, MemlayerStore, **{"memory": memory, **given})
     for fields in wrong_fields:
         with pytest.raises(errors.InvalidItemError):
             MemlayerStore(memory).put(DOCS, "k", {"text": "x"}, index=fields)
     assert MemlayerStore(memory, index={"embed": letters, "dims": 64}).supports_ttl
     memory.close()
-    with pytest.raises(errors.StoreClosedError):
-        MemlayerStore(memory).get(DOCS, "k")
+    refused(errors.StoreClosedError, None, MemlayerStore(memory).get, DOCS, "k")
 
 
 def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory, letters) -> None:

@@ -15,6 +15,7 @@ from llama_index.core.memory import ChatMemoryBuffer, Memory as FrameworkMemory
 from llama_index.core.storage.chat_store import SimpleChatStore
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 from llama_index.core.storage.chat_store.sql import SQLAlchemyChatStore
+from refusals import refused
 from scripted import answers, takes_any_store
 from tuned import Tuned
 
@@ -319,5 +320,4 @@ def test_each_is_made_in_a_memory_that_is_given_or_opened_at_a_path(memory, tmp_
     with kind.from_defaults(path=tmp_path / "m", embed_model="hashing").memory as opened:
         assert opened.path == tmp_path / "m"
         assert kind.from_defaults(path=tmp_path / "m").memory is opened
-    with pytest.raises(errors.ConfigurationError, match="together with `path`"):
-        kind.from_defaults(memory, path=tmp_path)
+    refused(errors.ConfigurationError, "together with `path`", kind.from_defaults, memory, path=tmp_path)

@@ -22,6 +22,7 @@ from llama_index.core.settings import Settings
 from llama_index.core.storage.chat_store import BaseChatStore
 from llama_index.core.tools.tool_spec.base import BaseToolSpec
 from llama_index.core.workflow import Context, JsonPickleSerializer, JsonSerializer
+from refusals import refused
 from scripted import answers
 
 from llamaindex_memlayer import (
@@ -197,13 +198,10 @@ def test_a_mistyped_argument_and_what_names_no_memory_or_two_is_refused(memory, 
         with pytest.raises((errors.ConfigurationError, ValueError), match=says):
             MemlayerMemory.from_defaults(memory, **wrong)
     for make in KEPT.values():
-        with pytest.raises(errors.ConfigurationError, match=r"memlayer_core.Memory"):
-            make("./memory")
-        with pytest.raises(errors.ConfigurationError, match="not open"):
-            make(None, store_id="another")
+        refused(errors.ConfigurationError, r"memlayer_core.Memory", make, "./memory")
+        refused(errors.ConfigurationError, "not open", make, None, store_id="another")
         for name in ("user_id", "tenant_id", "agent_id"):
-            with pytest.raises(errors.InvalidScopeError, match=name):
-                make(memory, **{name: ""})
+            refused(errors.InvalidScopeError, name, make, memory, **{name: ""})
 
 
 @pytest.mark.trap("llamaindex", 11)
@@ -224,8 +222,7 @@ def test_the_async_twins_are_native_and_some_of_five_tools_may_be_chosen(memory)
         (tool,) = spec.to_tool_list([chosen])
         assert tool.metadata.name == "retrieve_from_memory"
         assert asyncio.run(tool.acall(keywords=["parrot"])).content == "Nothing was found."
-    with pytest.raises(errors.InvalidScopeError, match="neither a user nor a session"):
-        MemlayerToolSpec(memory)
+    refused(errors.InvalidScopeError, "neither a user nor a session", MemlayerToolSpec, memory)
 
 
 @pytest.mark.trap("llamaindex", 8, 31)
@@ -378,12 +375,10 @@ def test_a_store_is_known_by_its_id_while_it_is_open_and_found_where_it_is_when_
     assert MemlayerMemory.from_dict(dumped).memory is opened
     opened.close()
     (tmp_path / "memory").rename(tmp_path / "old")
-    with pytest.raises(errors.ConfigurationError, match="there is none at"):
-        MemlayerMemory.from_dict(dumped)
+    refused(errors.ConfigurationError, "there is none at", MemlayerMemory.from_dict, dumped)
     assert not (tmp_path / "memory").exists()
     open_at()  # it took the other one's place
-    with pytest.raises(errors.ConfigurationError, match="another one"):
-        MemlayerMemory.from_dict(dumped)
+    refused(errors.ConfigurationError, "another one", MemlayerMemory.from_dict, dumped)
 
 
 @pytest.mark.trap("llamaindex", 5)
@@ -393,8 +388,7 @@ def test_a_dump_of_a_server_whose_chroma_is_in_a_directory_opens_no_journal_ther
     assert postgres_url not in str(dumped)
     assert "postgres" not in str(dumped)
 
-    with pytest.raises(errors.ConfigurationError, match="not open in this process"):
-        MemlayerMemory.from_dict(dumped)
+    refused(errors.ConfigurationError, "not open in this process", MemlayerMemory.from_dict, dumped)
 
     assert not Memory.is_at(tmp_path / "m")
 
@@ -404,12 +398,10 @@ def test_one_path_is_one_memory_and_is_opened_again_with_its_own_embedder(tmp_pa
     one, other = (MemlayerMemory.from_defaults(**given, session_id=name) for name in "ab")
     dumped = one.to_dict()
     assert one.memory is other.memory
-    with pytest.raises(errors.ConfigurationError, match="another embedder"):
-        at(given["path"])
+    refused(errors.ConfigurationError, "another embedder", at, given["path"])
     one.put(ChatMessage("hello"))
     one.memory.close()
-    with pytest.raises(errors.ConfigurationError, match="embedder"):
-        MemlayerMemory.from_dict(dumped)
+    refused(errors.ConfigurationError, "embedder", MemlayerMemory.from_dict, dumped)
     again = MemlayerMemory.from_defaults(**given, session_id="a")
     assert again.get_all() == [ChatMessage("hello")]
     assert MemlayerMemory.from_dict(dumped).memory is again.memory

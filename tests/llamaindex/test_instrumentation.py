@@ -9,6 +9,7 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from pydantic import PrivateAttr
+from refusals import refused
 from scripted import answers
 
 from llamaindex_memlayer import MemlayerMemory
@@ -101,8 +102,7 @@ def test_every_verb_has_its_span_its_events_stand_in_it_and_one_that_fails_drops
         do(session, verb, given)
     for verb in ("get", "get_all", "reset"):
         do(session, verb)
-    with pytest.raises(errors.InvalidLimitError):
-        do(session, "get", initial_token_count=5000)
+    refused(errors.InvalidLimitError, None, do, session, "get", initial_token_count=5000)
 
     a = "a" if do.awaits else ""
     verbs = ["put", "put_messages", "set", "get", "get_all", "reset"]

@@ -19,6 +19,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.memory import InsertMethod
 from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base_db import MessageStatus
+from refusals import refused
 from scripted import Library, Scripted, answers, said, speaking
 from tuned import Tuned
 
@@ -139,8 +140,7 @@ def test_what_makes_no_sense_is_refused_by_its_name(session, memory):
         ({"token_limit": 1.5}, errors.InvalidLimitError, "token_limit"),
         ({"memory": None, "path": ""}, errors.ConfigurationError, "directory"),
     ):
-        with pytest.raises(error, match=says):
-            MemlayerMemory.from_defaults(**{"memory": memory, "user_id": "ada", **wrong})
+        refused(error, says, MemlayerMemory.from_defaults, **{"memory": memory, "user_id": "ada", **wrong})
     with pytest.raises(ValueError, match="frozen"):
         session.session_id = "another"
 
@@ -172,8 +172,7 @@ def test_the_mode_decides_who_looks_into_the_memory(memory):
     session = MemlayerMemory.from_defaults(memory, user_id="ada")
     assert (session.mode, session.tools) == ("STATIC", [])
     assert len(MemlayerToolSpec(session).to_tool_list()) == 5, "a spec of it has tools in any mode"
-    with pytest.raises(errors.ConfigurationError, match="unknown mode"):
-        MemlayerMemory(memory, user_id="ada", mode="static")
+    refused(errors.ConfigurationError, "unknown mode", MemlayerMemory, memory, user_id="ada", mode="static")
     with pytest.raises(errors.ConfigurationError, match="does not know `token_limits`"):
         MemlayerMemory.from_defaults(memory, user_id="ada", token_limits=100)
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given, strategies as st
+from refusals import refused
 from tuned import Tuned
 
 from examples import examples
@@ -175,8 +176,7 @@ def test_a_tools_message_by_hand_names_its_call(memory) -> None:
     chat = memory.chat(user_id="louis")
     chat.add("user", "go")
     chat.add("assistant", tool_calls=[ToolCall("c1", "f")])
-    with pytest.raises(errors.InvalidMessageError, match="call"):
-        chat.add("tool", "x")
+    refused(errors.InvalidMessageError, "call", chat.add, "tool", "x")
     assert len(chat.history()) == 2
 
 
@@ -303,8 +303,7 @@ def test_openais_own_dumps_are_read_and_what_is_no_message_of_openais_is_told() 
         assert Message.from_openai(dump) == Message.from_openai(dumped) == message
     no_messages = [None, "hi", {"content": "hi"}, {"role": "user", "content": 3}]
     for form in (*no_messages, {"role": "assistant", "tool_calls": [{}]}):
-        with pytest.raises(errors.InvalidMessageError, match="OpenAI"):
-            Message.from_openai(form)
+        refused(errors.InvalidMessageError, "OpenAI", Message.from_openai, form)
 
 
 # What a context showed is given back to be stored, as whoever runs an agent on it does

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from refusals import refused
 from sql import LOUIS, texts
 from tuned import Tuned
 
@@ -121,10 +122,8 @@ def test_a_message_of_a_known_id_is_not_put_a_second_time_and_a_set_is_whole_or_
         lambda: lists.insert_into_list("k", known, 0),
         lambda: lists.add_to_list("k", known, part="archived"),
     ):
-        with pytest.raises(errors.InvalidMessageError, match="already"):
-            put()
-    with pytest.raises(errors.MessageTypeError):
-        lists.replace_list("k", [Message("user", "fine"), "no message"])
+        refused(errors.InvalidMessageError, "already", put)
+    refused(errors.MessageTypeError, None, lists.replace_list, "k", [Message("user", "fine"), "no message"])
     assert said(lists.list_messages("k")) == "a b"
     assert kept_apart(store) == []
     lists.replace_list("k", [Message("user", "b", id="m2"), Message("user", "a", id="m1")])
@@ -194,8 +193,7 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
         chat.resync(talk(told), replace="nothing")
     assert said(chat.history()) == f"a b c d e f between {words} a b x y z w"
     assert kept_apart(store) == []
-    with pytest.raises(errors.MessageTypeError):
-        chat.resync(["text"], replace="nothing")
+    refused(errors.MessageTypeError, None, chat.resync, ["text"], replace="nothing")
 
 
 # Whose it is
@@ -226,18 +224,13 @@ def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
 def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists) -> None:
     a = talk("a")
     for key in ("a\0b", None):
-        with pytest.raises(errors.InvalidScopeError):
-            lists.add_to_list(key, a)
+        refused(errors.InvalidScopeError, None, lists.add_to_list, key, a)
     for wrong in (True, "0", -(2**40)):
-        for refused in (lists.archive_list, lists.take_from_list):
-            with pytest.raises(errors.InvalidLimitError):
-                refused("k", wrong)
-        with pytest.raises(errors.InvalidLimitError):
-            lists.insert_into_list("k", a, wrong)
-        with pytest.raises(errors.InvalidLimitError):
-            lists.list_messages("k", limit=wrong)
-    with pytest.raises(errors.InvalidScopeError):
-        Lists(store, user_id=None, agent_id="").add_to_list("k", a)
+        for verb in (lists.archive_list, lists.take_from_list):
+            refused(errors.InvalidLimitError, None, verb, "k", wrong)
+        refused(errors.InvalidLimitError, None, lists.insert_into_list, "k", a, wrong)
+        refused(errors.InvalidLimitError, None, lists.list_messages, "k", limit=wrong)
+    refused(errors.InvalidScopeError, None, Lists(store, user_id=None, agent_id="").add_to_list, "k", a)
     assert lists.keys() == []
 
 

@@ -238,11 +238,9 @@ def test_what_a_user_brings_is_not_written_into_somebody_elses_memory(memory, tm
         file.write_text(text, encoding="utf-8")
         sources = [file, io.BytesIO(text.encode()), io.StringIO(text)] if what == "a record" else [file]
         for source in sources:
-            with pytest.raises(
-                ImportStoppedError, match=f"nothing was imported: line 4: {problem}"
-            ) as caught:
-                memory.import_from(source, user_id="ada")
-            assert "memory.export(user_id='ada')" in caught.value.hint
+            says = f"nothing was imported: line 4: {problem}"
+            hint = refused(ImportStoppedError, says, memory.import_from, source, user_id="ada")
+            assert "memory.export(user_id='ada')" in hint
             assert [len(exported(memory, tenant_id=one).splitlines()) for one in ("default", "b")] == [2, 2]
     with pytest.raises(ImportStoppedError, match="at line 4: an item"):
         memory.import_from(text.splitlines(), user_id="ada")  # lines are read once
