@@ -238,7 +238,6 @@ class Ollama(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), OllamaHandler)
         self.requests: list[dict[str, Any]] = []
-        self.is_down = False
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
@@ -252,9 +251,6 @@ class OllamaHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.server.requests.append({"path": self.path, **body})
-        if self.server.is_down:
-            self.send_error(503)
-            return
         words = {"value": "Elm Street", "quote": "a shop on Elm Street"}
         fact = {"op": "add", "key": "shop", **words, "messages": [1]}
         said = {"role": "assistant", "content": json.dumps({"operations": [fact]})}
@@ -299,23 +295,3 @@ def test_an_ollama_model_learns_facts_and_is_held_to_the_schema(ollama) -> None:
     assert (request["path"], request["model"]) == ("/api/chat", "qwen3:8b")
     assert "operations" in json.dumps(request.get("format") or request.get("tools"))
     assert "a shop on Elm Street" in request["messages"][-1]["content"]
-
-
-@pytest.mark.slow
-def test_an_ollama_server_that_is_down_is_a_problem_and_the_fact_is_learned_when_it_is_back(ollama) -> None:
-    client = pytest.importorskip("langchain_ollama", reason="langchain-ollama is not installed")
-    model = client.ChatOllama(model="qwen3:8b", base_url=ollama.url)
-    settings = Tuned(extraction_idle_seconds=0, index_delay=0, job_backoff=0.1)
-    ollama.is_down = True
-    with Memory.in_memory(extractor=model, settings=settings) as memory:
-        chat = memory.chat(user_id="ada", session_id="monday")
-        chat.add("user", "Last year we opened a shop on Elm Street.")
-        chat.end()
-        until = time.monotonic() + 30
-        while "learning" not in memory.admin.status().problems and time.monotonic() < until:
-            time.sleep(0.05)
-        assert "learning" in memory.admin.status().problems
-        ollama.is_down = False
-        memory.flush(60)
-        assert {fact.value for fact in memory.records(user_id="ada")} == {"Elm Street"}
-        assert memory.admin.status().problems == {}

@@ -106,7 +106,7 @@ def test_turns_that_are_added_at_once_are_all_kept_and_stay_together(do, door, s
     assert sorted(map(str, zip(kept[::2], kept[1::2], strict=True))) == sorted(map(str, map(tuple, turns)))
 
 
-@pytest.mark.requirement("A04", "A17", "F18")
+@pytest.mark.requirement("A04", "A17", "F18", "L02")
 def test_a_session_comes_back_equal_from_a_file(do, door, session, elsewhere, tmp_path) -> None:
     do(session, door.add, [*door.rich])
     file = JsonSession(tmp_path)

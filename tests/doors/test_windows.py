@@ -50,8 +50,8 @@ def drawn(data: st.DataObject, door: Any) -> tuple[list[Line], list[Any]]:
 
 
 @pytest.mark.trap("langchain", 17, 19)
-@pytest.mark.trap("llamaindex", 12, 14, 15)
-@pytest.mark.requirement("F11", "F12", "L04", "L05", "L13", "L14", "L15", "A19", "J10", "M03")
+@pytest.mark.trap("llamaindex", 12, 13, 14, 15)
+@pytest.mark.requirement("F11", "F12", "J06", "J10", "L04", "L05", "L13", "L14", "L15", "A19", "M03")
 @given(data=st.data(), limit=token_limits, policy=policies)
 @examples(100)
 def test_a_list_of_messages_for_a_model_keeps_its_promises(memory, door, data, limit, policy) -> None:

@@ -223,22 +223,6 @@ def test_what_was_removed_comes_back_when_it_is_added_again_and_all_goes_with_wh
     assert {f"({line})" for line in SAID} < {*short.every}
 
 
-def test_summaries_lose_it_too() -> None:
-    told = (
-        "The user asked many times whether Zulu77 is the number of a passport, and was told so each time. "
-        * 4
-    )
-    with Memory.in_memory(settings=PROMPT, tokenizer="estimate", model=lambda _: told) as memory:
-        talk, more = Talk(memory), {"token_limit": 700, "mode": "STATIC"}
-        said = [HumanMessage(f"is Zulu77 the number of passport {n}? " * 9, id=f"m{n}") for n in range(20)]
-        talk.ask(*(one for asked in said for one in (asked, AIMessage("It is."))), "and the newt", **more)
-        memory.flush()
-        assert talk.chat.summary()[0].text == told.strip()
-        talk.change(*(RemoveMessage(id=one.id) for one in said))
-        talk.ask("and the toad", **more)
-        assert "Zulu77" not in str(talk.model.shown) + str(talk.chat.summary())
-
-
 # Deleted, withdrawn or edited in the memory: the state goes on to have the words
 
 

@@ -15,7 +15,6 @@ from langchain_core.messages import (
     BaseMessage,
     HumanMessage,
     SystemMessage,
-    ToolMessage,
     get_buffer_string,
     message_to_dict,
 )
@@ -31,7 +30,6 @@ from tests.langchain.scripted_model import Scripted, calling, contents, in_sessi
 
 TURN = [HumanMessage("How tall is Galdhøpiggen?"), AIMessage("2469 metres.")]
 CALL = calling(("height", {"of": "Galdhøpiggen"}))
-PARROT = "My parrot is called Grillparzer"
 
 
 def history_of(memory: Memory, session_id: str = "s1", **options: Any) -> MemlayerChatMessageHistory:
@@ -41,11 +39,6 @@ def history_of(memory: Memory, session_id: str = "s1", **options: Any) -> Memlay
 @pytest.fixture
 def history(memory: Memory) -> MemlayerChatMessageHistory:
     return history_of(memory)
-
-
-def knows_the_parrot(memory: Memory, user: str | None = "ada", name: str = PARROT) -> None:
-    history_of(memory, "earlier", user_id=user).add_messages([HumanMessage(name), AIMessage("lovely")])
-    memory.flush()
 
 
 def echo(messages: Any) -> AIMessage:
@@ -92,23 +85,6 @@ def test_messages_are_added_replaced_and_set_and_gain_nothing(do, history) -> No
     assert history.messages == [SystemMessage("be kind"), *TURN]
     asyncio.run(history.aset_messages([AIMessageChunk("2469 "), *TURN]))
     assert history.messages == [AIMessage("2469 "), *TURN]
-
-
-@pytest.mark.requirement("L02", "F18", "M23")
-def test_the_whole_transcript_survives_reopening_and_a_role_is_shown_what_is_shared_with_it(open_at) -> None:
-    said = [message for turn in range(40) for message in (HumanMessage(f"{turn}?"), AIMessage(f"{turn}!"))]
-    said += [CALL, ToolMessage("x", tool_call_id="c0", artifact={"1": b"\0"})]
-    memory = open_at()
-    history_of(memory).add_messages(said)
-    memory.chat(user_id="bob").remember("The parrot of the office is Grillparzer", allowed_roles=["staff"])
-    memory.close()
-
-    memory = open_at()
-    again, of_staff = history_of(memory), history_of(memory, roles=["staff"])
-    assert again.messages == said
-    assert len(again.context(token_limit=100)) < len(said)
-    assert again.messages == said
-    assert ["Grillparzer" in str(one.context("parrot")) for one in (again, of_staff)] == [False, True]
 
 
 # The factory
@@ -159,6 +135,7 @@ def test_a_config_that_names_no_user_is_refused(do, memory) -> None:
         histories(user_id=None, session_id="s1")
 
 
+@pytest.mark.requirement("M23")
 def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memory) -> None:
     class Mine(MemlayerChatMessageHistory):
         pass

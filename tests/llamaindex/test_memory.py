@@ -23,13 +23,7 @@ from refusals import refused
 from scripted import Library, Scripted, answers, said, speaking
 from tuned import Tuned
 
-from llamaindex_memlayer import (
-    MemlayerMemory,
-    MemlayerMemoryBlock,
-    MemlayerRetriever,
-    MemlayerToolSpec,
-    to_core,
-)
+from llamaindex_memlayer import MemlayerMemory, MemlayerMemoryBlock, MemlayerRetriever, MemlayerToolSpec
 from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
@@ -243,31 +237,6 @@ def turns(count, words="I walked along the river and saw a heron"):
 
 def asks_to_look():
     return calls("look", where="garden")
-
-
-def cost(memory, messages):
-    return sum(memory.tokens.message(to_core(message)) for message in messages)
-
-
-@pytest.mark.trap("llamaindex", 13, 15, 28)
-@pytest.mark.requirement("J06", "L05")
-def test_the_limit_holds_at_the_first_read_and_the_next_message_collapses_nothing(memory):
-    instructions = ChatMessage("be short", role="developer")
-    history = [instructions, *turns(100)]
-    session = MemlayerMemory.from_defaults(memory, chat_history=history, user_id="ada", token_limit=600)
-    first = session.get()
-    assert first[-1] == history[-1]
-    session.put(ChatMessage("and now?"))
-    then = session.get()
-
-    for told in (first, then):
-        assert cost(memory, told) <= 600
-        assert told[0] == instructions
-        assert told[1].role == "user"
-        assert len(told) > 5
-    assert session.context().tokens <= 600
-    assert then[-1].content.endswith("and now?")  # what is recalled may stand in front
-    assert len(session.get_all()) == 202
 
 
 # What is recalled

@@ -128,26 +128,6 @@ async def test_a_workflows_context_keeps_its_memory_and_finds_it_again(session, 
     assert (await found.aget_all())[-1].content == "said later"
 
 
-async def test_many_agents_at_once_on_one_memory_keep_to_their_sessions(memory):
-    async def one(number):
-        session = MemlayerMemory.from_defaults(memory, user_id=f"user {number}", session_id="today")
-        llm = answers("noted")
-        agent = FunctionAgent(llm=llm)
-        await agent.run(user_msg=f"my number is secret{number}.", memory=session)
-        await agent.run(user_msg="what is my number?", memory=session)
-        return str(said(llm.last_chat_messages)), said(await session.aget_all())
-
-    for number, (told, kept) in enumerate(await asyncio.gather(*map(one, range(12)))):
-        assert f"secret{number}." in told
-        assert told.count("secret") == 1
-        assert kept == [
-            ("user", f"my number is secret{number}."),
-            ("assistant", "noted"),
-            ("user", "what is my number?"),
-            ("assistant", "noted"),
-        ]
-
-
 async def test_an_agent_that_reasons_with_a_tool_keeps_what_it_thought(session, remembers):
     def reply(messages):
         observed = "Observation: 3 degrees" in (messages[-1].content or "")

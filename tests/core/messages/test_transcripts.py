@@ -196,29 +196,7 @@ def test_what_is_shown_again_is_stored_once_wherever_it_stands(store) -> None:
     refused(errors.MessageTypeError, None, chat.resync, ["text"], replace="nothing")
 
 
-# Whose it is
-
-
-@pytest.mark.parametrize("user_id", ["ada", None])
-def test_keys_are_those_of_one_tenant_user_and_agent(store, user_id) -> None:
-    mine = Lists(store, user_id=user_id)
-    others = [
-        Lists(store, user_id="bob"),
-        Lists(store, user_id=user_id, tenant_id="other"),
-        Lists(store, user_id=user_id, agent_id="clerk"),
-        Lists(store, user_id=None if user_id else "ada"),
-    ]
-    for number, lists in enumerate([mine, *others]):
-        lists.add_to_list("k", talk(f"word{number}"))
-        lists.add_to_list(f"k{number}", talk("more"))
-    mine.replace_list("k0", talk("else"))
-
-    assert mine.keys() == ["k", "k0"]
-    for number, lists in enumerate([mine, *others]):
-        assert said(lists.list_messages("k")) == f"word{number}"
-        assert lists.keys() == ["k", f"k{number}"]
-    mine.take_from_list("k")
-    assert [said(lists.list_messages("k")) for lists in others] == ["word1", "word2", "word3", "word4"]
+# What is no key and no place
 
 
 def test_bad_keys_and_places_are_refused_before_anything_is_written(store, lists) -> None:

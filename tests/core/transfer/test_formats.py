@@ -16,7 +16,6 @@ import pytest
 from command_line import run
 from hypothesis import HealthCheck, event, given, strategies as st
 from refusals import refused
-from scripted_reader import reads
 from tuned import Tuned
 
 from examples import examples
@@ -259,21 +258,6 @@ def test_what_another_memory_knows_becomes_records_with_their_times(store, write
     assert {one.source for one in found.values()} == {"external_data"}
     assert found["Likes tea"].occurred_at == datetime.fromisoformat(MEM0["created_at"])
     assert found["Likes tea"].tags == ("food",)
-
-
-def test_an_old_talk_ends_nothing_newer(open_with, write) -> None:
-    with open_with(Tuned(index_delay=0, extraction_idle_seconds=0), extractor=reads()) as memory:
-        chat = memory.chat(user_id="ada", session_id="new")
-        chat.add("user", "I live in Oslo.")
-        chat.end()
-        memory.flush(30)
-        said = ("I live in Riga.", "Yes.", "Fine.")
-        rows = [{"role": "user", "content": one, "time": AT} for one in said]
-        memory.import_from(write(rows), user_id="ada")
-        memory.flush(30)
-        assert memory.profile(user_id="ada")["home"].value == "Oslo"
-        then = memory.records(user_id="ada", as_of=datetime(2024, 6, 1, tzinfo=UTC))
-        assert [one.value for one in then if one.key == "home"] == ["Riga"]
 
 
 # --- whose it is

@@ -8,8 +8,6 @@ import io
 import json
 import os
 import re
-import subprocess
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -284,34 +282,6 @@ def test_pages_hold_every_line_once_whatever_they_are_read_from(memory) -> None:
             memory.import_from(made(blank + "\n".join(EXPORT[:3]) + '\n{"mess'), **whose)
         done = memory.import_from(made(blank + "\n".join(EXPORT)), **whose)
         assert (done.messages, words(memory, made.__name__)) == (2, ["one", "two"])
-
-
-# --- what killed processes leave
-
-
-EXPORTS = """
-import sys, time
-from memlayer_core import Memory
-memory = Memory.in_memory()
-memory.chat(user_id="ada").add("user", "hello")
-def wait(done, expected):
-    print("begun", flush=True)
-    time.sleep(120)
-memory.export(sys.argv[1], user_id="ada", progress=wait)
-"""
-
-
-@pytest.mark.slow
-def test_an_export_that_is_killed_leaves_the_old_file_as_it_was(memory, tmp_path) -> None:
-    memory.chat(user_id="ada").add("user", "hello")
-    memory.export(path := tmp_path / "ada.jsonl", user_id="ada")
-    before = path.read_text()
-    command = [sys.executable, "-c", EXPORTS, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        assert running.stdout is not None
-        assert running.stdout.readline() == "begun\n"
-        running.kill()
-    assert path.read_text() == before
 
 
 # --- files
