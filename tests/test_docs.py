@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import run
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
+from typer.main import get_command
 
 from memlayer_core import Memory, RecallFilter
+from memlayer_core.cli.app import EXIT_CODES
+from memlayer_core.cli.commands import app
 from memlayer_core.models.llm import RETRY_SHARE
 from memlayer_core.recall.search import RERANKED
 from memlayer_core.settings import Settings
@@ -26,6 +31,9 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = {
     str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS]
 }
+README = PAGES["README.md"]
+COMMAND_PAGE = PAGES["docs/cli.md"].partition("\n## `memlayer-ui`")[0]
+COMMANDS = set(get_command(app).commands)
 LINKED = [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
 EXAMPLES = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "examples").glob("*.py"))
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -69,9 +77,7 @@ KEY = re.compile(r'( key=")[0-9a-f]{8}(">)')
 
 
 @pytest.mark.parametrize("page", RUNS)
-def test_every_example_runs_and_prints_what_the_page_says(
-    page, names, set_provider, tmp_path, monkeypatch, capsys
-) -> None:
+def test_examples_print_what_the_page_says(page, names, set_provider, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         trace, "set_tracer_provider", set_provider
@@ -264,3 +270,59 @@ def test_the_site_is_built_strictly_and_loads_nothing_from_the_network(tmp_path)
 @pytest.mark.requirement("F07")
 def test_the_concepts_name_the_limit_that_suits_most_chats() -> None:
     assert "four to ten rounds suit most chats" in " ".join(PAGES["docs/concepts.md"].split())
+
+
+# The README
+
+
+def test_the_two_commands_of_the_readme_make_their_own_environment() -> None:
+    commands = re.findall(r"^```\n(python3 .*)\n```$", README, re.MULTILINE)
+    assert [command.split("/")[-1] for command in commands] == ["memlayer demo", "pytest"]
+    for command in commands:
+        assert command.startswith("python3 -m venv .venv && .venv/bin/pip install -e '.[")
+
+
+def test_each_of_the_readmes_five_numbers_is_in_the_full_tables() -> None:
+    table = README[README.index("## Measured") : README.index("## When not to use it")]
+    rows = [line for line in table.splitlines() if "docs/measuring.md#" in line]
+    assert len(rows) == 5
+    for row in rows:
+        for number in re.findall(r"[\d.]+", row.rstrip("| ").rpartition("|")[2]):
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d])", PAGES["docs/measuring.md"]), row
+
+
+def test_the_readme_stays_short() -> None:
+    assert len(README.splitlines()) <= 120
+
+
+# The page about commands
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_about_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```(python|sh)\n(.*?)```", COMMAND_PAGE, re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["python", *["sh"] * 4]
+    for kind, block in blocks:
+        if kind == "python":
+            exec(compile(block, "cli.md", "exec"), {})
+            continue
+        for line in block.splitlines():
+            program, *arguments = shlex.split(line)
+            shown = run(*arguments)
+            assert program == "memlayer"
+            assert shown.exit_code == 0, f"{line}: {shown.output}"
+            assert shown.stdout, line
+
+
+def test_the_table_of_commands_and_the_readme_have_each_command() -> None:
+    table = "".join(re.findall(r"^\| (`.*?`) \|", COMMAND_PAGE, re.MULTILINE))
+    assert set(re.findall(r"`(\w+)`", table)) == COMMANDS
+    listed = re.search(r"`memlayer --help`\s+lists the commands: (.*?)\.", README, re.DOTALL)
+    assert listed is not None
+    assert set(re.findall(r"`(\w+)`", listed[1])) == COMMANDS
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_help() -> None:
+    codes = re.findall(r"^\| (\d+) \|", COMMAND_PAGE, re.MULTILINE)
+    assert codes == re.findall(r"(\d+)(?=[: ])(?!%)", EXIT_CODES)

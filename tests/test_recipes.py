@@ -78,9 +78,7 @@ def test_a_langgraph_servers_configuration_names_a_store_and_a_graph_that_work(t
     ]
 
 
-async def test_the_store_is_opened_and_closed_by_the_server_and_keeps_its_items(
-    langgraph_json, tmp_path, monkeypatch
-) -> None:
+async def test_servers_open_and_close_a_store_that_keeps_items(langgraph_json, tmp_path, monkeypatch) -> None:
     from langgraph.store.base import BaseStore
 
     monkeypatch.setenv("MEMLAYER_DIRECTORY", str(tmp_path / "memory"))

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,37 +24,8 @@ TALK = [("user", "I live in Riga."), ("assistant", "Riga it is."), ("user", "Yes
 Put = Callable[..., Any]
 
 
-def in_core(memory: Memory) -> tuple[Put, Put]:
-    chat = memory.chat(user_id="u", session_id="old")
-    return (lambda role, text, **_: Message(role, text)), chat.add_messages
-
-
-def in_history(memory: Memory) -> tuple[Put, Put]:
-    history = MemlayerChatMessageHistory(memory, user_id="u", session_id="old")
-    return langchain, history.add_messages
-
-
-def in_history_later(memory: Memory) -> tuple[Put, Put]:
-    history = MemlayerChatMessageHistory(memory, user_id="u", session_id="old")
-    return langchain, lambda *args, **more: asyncio.run(history.aadd_messages(*args, **more))
-
-
-def in_memory(memory: Memory) -> tuple[Put, Put]:
-    return llama, MemlayerMemory.from_defaults(memory, user_id="u", session_id="old").put_messages
-
-
-def in_list(memory: Memory) -> tuple[Put, Put]:
-    return llama, MemlayerMemory.from_defaults(memory, user_id="u", session_id="old").set
-
-
-def in_store(memory: Memory) -> tuple[Put, Put]:
-    store = MemlayerChatStore(memory, user_id="u")
-    return llama, lambda *args, **more: store.set_messages("old", *args, **more)
-
-
-def in_async_store(memory: Memory) -> tuple[Put, Put]:
-    store = MemlayerAsyncChatStore(memory, user_id="u")
-    return llama, lambda *args, **more: asyncio.run(store.add_messages("old", *args, **more))
+def core(role: str, text: str, **_: Any) -> Message:
+    return Message(role, text)
 
 
 def langchain(role: str, text: str, **kwargs: Any) -> BaseMessage:
@@ -66,7 +38,31 @@ def llama(role: str, text: str, **kwargs: Any) -> ChatMessage:
     return ChatMessage(role=role, content=text, additional_kwargs=kwargs)
 
 
-DOORS = [in_core, in_history, in_history_later, in_memory, in_list, in_store, in_async_store]
+def old_session(kind: type[Any], memory: Memory) -> Any:
+    return kind(memory, user_id="u", session_id="old")
+
+
+def awaited(verb: Put) -> Put:
+    return lambda *args, **more: asyncio.run(verb(*args, **more))
+
+
+DOORS: dict[str, Callable[[Memory], tuple[Put, Put]]] = {
+    "core": lambda memory: (core, memory.chat(user_id="u", session_id="old").add_messages),
+    "history": lambda memory: (langchain, old_session(MemlayerChatMessageHistory, memory).add_messages),
+    "history, awaited": lambda memory: (
+        langchain,
+        awaited(old_session(MemlayerChatMessageHistory, memory).aadd_messages),
+    ),
+    "memory": lambda memory: (llama, old_session(MemlayerMemory, memory).put_messages),
+    "memory's list": lambda memory: (llama, old_session(MemlayerMemory, memory).set),
+    "store": lambda memory: (llama, partial(MemlayerChatStore(memory, user_id="u").set_messages, "old")),
+    "async store": lambda memory: (
+        llama,
+        awaited(partial(MemlayerAsyncChatStore(memory, user_id="u").add_messages, "old")),
+    ),
+}
+"""How each door makes a message, and stores messages in one session."""
+every_door = pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
 
 
 def times(memory: Memory) -> list[datetime | None]:
@@ -83,7 +79,10 @@ FORMS = {
 
 @pytest.mark.parametrize(
     ("door", "told"),
-    [*((door, FORMS["some"]) for door in DOORS), *((in_history, form) for form in FORMS.values())],
+    [
+        *((door, FORMS["some"]) for door in DOORS.values()),
+        *((DOORS["history"], form) for form in FORMS.values()),
+    ],
 )
 def test_an_old_talk_that_is_moved_is_of_its_own_time(door, told: Sequence[Any]) -> None:
     """Its session, too; what it says ends nothing that was said since."""
@@ -102,7 +101,7 @@ def test_an_old_talk_that_is_moved_is_of_its_own_time(door, told: Sequence[Any])
         assert [fact.value for fact in memory.records(user_id="u") if fact.key == "home"] == ["Oslo"]
 
 
-@pytest.mark.parametrize("door", DOORS)
+@every_door
 def test_one_time_is_that_of_all_messages_and_what_is_no_time_is_refused(door) -> None:
     with Memory.in_memory(embedder="hashing") as memory:
         new, put = door(memory)
@@ -131,7 +130,7 @@ NOT_TOLD = [
 ]
 
 
-@pytest.mark.parametrize("door", DOORS[1:])
+@pytest.mark.parametrize("door", [*DOORS.values()][1:], ids=[*DOORS][1:])
 def test_a_framework_s_own_field_tells_the_time(door) -> None:
     with Memory.in_memory(embedder="hashing") as memory:
         new, put = door(memory)
@@ -143,7 +142,7 @@ def test_a_framework_s_own_field_tells_the_time(door) -> None:
                 memory.forget(user_id="u")
 
 
-@pytest.mark.parametrize("door", DOORS)
+@every_door
 def test_who_opens_a_session_with_many_messages_of_no_time_is_warned_once(door, caplog) -> None:
     caplog.set_level(logging.WARNING, "memlayer")
     with Memory.in_memory(embedder="hashing") as memory:

@@ -270,6 +270,7 @@ DOORS = {"LangChain's history": History(), "LlamaIndex's memory": Session()}
 
 
 Call = tuple[str, dict[str, Any]]
+Reply = Callable[[list[str]], Call | str]
 
 
 class LangChainKit:
@@ -290,9 +291,7 @@ class LangChainKit:
         answer = do(tool, "invoke", call)
         return answer.content, answer.status == "error"
 
-    def agent(
-        self, do: Any, tools: list[Any], reply: Callable[[list[str]], Call | str]
-    ) -> tuple[list[str], str]:
+    def agent(self, do: Any, tools: list[Any], reply: Reply) -> tuple[list[str], str]:
         """Run an agent whose model says what `reply` makes of the tools' answers. Returns these, and its own."""
 
         def script(messages: list[BaseMessage]) -> AIMessage | str:
@@ -327,9 +326,7 @@ class LlamaIndexKit:
         answer = asyncio.run(acall_tool(tool, given)) if do.awaits else call_tool(tool, given)
         return answer.content, answer.is_error
 
-    def agent(
-        self, do: Any, tools: list[Any], reply: Callable[[list[str]], Call | str]
-    ) -> tuple[list[str], str]:
+    def agent(self, do: Any, tools: list[Any], reply: Reply) -> tuple[list[str], str]:
         """Run an agent whose model says what `reply` makes of the tools' answers. Returns these, and its own."""
         seen: list[str] = []
 

@@ -133,9 +133,7 @@ BROKEN = "\0\udc80"
 
 @pytest.mark.trap("langchain", 15)
 @pytest.mark.requirement("A10")
-def test_a_wrong_call_is_an_error_that_the_model_is_told_and_the_agent_goes_on(
-    do, kit, memory, session, tools
-) -> None:
+def test_a_wrong_call_is_told_as_an_error_and_the_agent_goes_on(do, kit, memory, session, tools) -> None:
     session.chat.add("user", "a card for people", model_visible=False)
     for name, given, says in (
         (RECORD, {"thinking": "x"}, "content"),
@@ -173,9 +171,7 @@ def test_a_wrong_call_is_an_error_that_the_model_is_told_and_the_agent_goes_on(
 
 @pytest.mark.requirement("A15")
 @pytest.mark.parametrize("written", [lambda fact: fact, json.dumps], ids=["as it is", "as text"])
-def test_an_agent_records_corrects_and_forgets_what_the_user_says_it_may(
-    do, kit, memory, session, tools, written
-) -> None:
+def test_an_agent_records_corrects_and_forgets_what_it_may(do, kit, memory, session, tools, written) -> None:
     def known() -> dict[str, Any]:
         return {one.text: one.valid_from for one in memory.records(user_id="ada")}
 
@@ -215,9 +211,7 @@ def preview(kit: Any, message: Any) -> str:
 
 
 @pytest.mark.requirement("A08", "A10", "A11", "A21")
-def test_an_agent_reads_all_of_a_huge_result_that_its_context_shows_a_preview_of(
-    do, kit, memory, reported
-) -> None:
+def test_an_agent_reads_all_of_a_huge_result_that_it_sees_a_preview_of(do, kit, memory, reported) -> None:
     shown = do(reported, kit.door.context)[-1]
     place = preview(kit, shown)
 

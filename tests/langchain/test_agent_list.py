@@ -292,9 +292,7 @@ def outside(request, memory) -> Outside:
     return Outside(memory, request.param)
 
 
-def test_where_somebody_else_keeps_the_list_nothing_is_taken_for_removed_and_nothing_comes_back(
-    memory, outside
-) -> None:
+def test_where_others_keep_the_list_nothing_is_removed_and_nothing_comes_back(memory, outside) -> None:
     outside.ask("zebra")
     outside.ask("lion")
     outside.chat.delete_message(0)
@@ -379,9 +377,7 @@ ROOM = ["destructive", "SummarizationMiddleware", "before", "after", "with the a
 @pytest.mark.trap("langchain", 20, 21)
 @pytest.mark.parametrize("kind", ROOM)
 @pytest.mark.parametrize("first", [True, False], ids=["memory first", "memory last and awaiting"])
-def test_what_makes_room_inside_a_run_stays_in_the_memory_and_a_removal_is_obeyed(
-    memory, kind, first
-) -> None:
+def test_what_makes_room_in_a_run_stays_in_the_memory_and_a_removal_is_obeyed(memory, kind, first) -> None:
     """LangChain's own summaries take the place of what they sum up: the words are gone from every checkpoint."""
     talk, more = Talk(memory, awaits=not first), makes_room(kind)
     out = tour(talk, **more, first=first)

@@ -49,9 +49,7 @@ def styled(classic: MemlayerConversationMemory) -> LLMChain:
 
 @pytest.mark.trap("langchain", 11)
 @pytest.mark.requirement("J15")
-def test_a_conversation_chain_remembers_and_another_session_is_recalled_for_the_input_alone(
-    do, memory, history, classic, in_may
-) -> None:
+def test_a_chain_remembers_and_recalls_for_the_input_alone(do, memory, history, classic, in_may) -> None:
     chain = talk_of(classic)
     do(chain, "invoke", {"input": "I am Ada."})
     answer = do(chain, "invoke", {"input": FOOD})
@@ -246,9 +244,7 @@ def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(do, 
 
 @pytest.mark.trap("langchain", 3, 19)
 @pytest.mark.requirement("M03")
-def test_a_failed_model_leaves_no_half_turn_and_a_failed_store_fails_the_turn(
-    do, memory, history, classic
-) -> None:
+def test_a_failed_model_leaves_no_half_turn_and_a_failed_store_fails_it(do, memory, history, classic) -> None:
     def broken(_: list[BaseMessage]) -> str:
         raise TimeoutError
 

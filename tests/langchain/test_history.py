@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
 import pytest
+from langchain_community.chat_message_histories import FileChatMessageHistory
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
+    AnyMessage,
     BaseMessage,
     HumanMessage,
     SystemMessage,
+    ToolMessage,
     get_buffer_string,
     message_to_dict,
 )
@@ -214,3 +218,36 @@ def test_a_history_pickles_by_reconnecting(memory) -> None:
     assert b"7777" not in pickled
     assert contents(again.messages) == ["My code is 7777."]
     assert (again.token_limit, again.chat.memory) == (500, memory)
+
+
+# A file of LangChain's
+
+
+SAID = "2023-05-01T10:00:00+02:00"
+TALK: list[AnyMessage] = [
+    HumanMessage("I live in Riga.", additional_kwargs={"created_at": SAID}),
+    AIMessage(
+        "One moment.",
+        tool_calls=[{"name": "f", "args": {"x": 1}, "id": "c1"}],
+        usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+    ),
+    ToolMessage("found", tool_call_id="c1", artifact={"rows": [1]}, status="error"),
+    AIMessage([{"type": "text", "text": "Fine."}], id="a9", response_metadata={"model": "m"}),
+]
+
+
+def test_langchains_file_comes_back_equal_with_its_times(memory, tmp_path) -> None:
+    path = tmp_path / "s1.json"
+    FileChatMessageHistory(str(path)).add_messages(TALK)
+    report = memory.import_from(path, user_id="ada")
+    assert memory.import_from(path, user_id="ada").stored == 0
+    assert (report.source_format, report.stored, report.without_time) == ("langchain", 4, 3)
+    (session,) = memory.sessions(user_id="ada")
+    assert session.updated_at == datetime.fromisoformat(SAID), (
+        "what has no time is not newer than what has one"
+    )
+    read = MemlayerChatMessageHistory(memory, session_id=session.scope.session_id, user_id="ada").messages
+    assert [one.model_copy(update={"id": None}) for one in read] == [
+        one.model_copy(update={"id": None}) for one in TALK
+    ]
+    assert read[-1].id == "a9"

@@ -185,9 +185,7 @@ def test_the_limit_is_kept_with_the_system_prompt_and_the_tools_counted(once, me
 
 
 @pytest.mark.trap("langchain", 18)
-def test_tools_and_schemas_that_leave_no_room_are_told_with_numbers_and_the_mode_that_has_none(
-    once, memory
-) -> None:
+def test_tools_and_schemas_without_room_are_told_with_numbers_and_a_mode_that_has_none(once, memory) -> None:
     class Long(BaseModel):
         """An answer."""
 
@@ -336,9 +334,7 @@ OTHERS = {
 
 @memory_first
 @pytest.mark.parametrize(("other", "answers", "said"), OTHERS.values(), ids=OTHERS)
-def test_the_memory_has_what_the_state_has_whatever_another_middleware_does(
-    once, memory, other, answers, said, first
-) -> None:
+def test_memory_and_state_agree_whatever_middleware_does(once, memory, other, answers, said, first) -> None:
     model = says(*answers)
     agent = saved_agent(memory, model, [weather], other, first=first)
     once(agent, "go")
@@ -379,9 +375,7 @@ KEEPS = {
 )
 @example(["again", "again"], ["I plan a trip to Oslo in June"] * 10, False, True)
 @examples(20)
-def test_the_history_follows_a_list_that_a_client_keeps(
-    door, keeps, steps, questions, is_same, looks
-) -> None:
+def test_a_history_follows_a_list_that_a_client_keeps(door, keeps, steps, questions, is_same, looks) -> None:
     """It knows nothing of the calls of tools, and its instructions name the time."""
 
     def script(shown: list[BaseMessage]) -> AIMessage | str:
@@ -434,9 +428,7 @@ def test_a_thread_that_goes_back_in_front_of_its_window_takes_its_history_along(
     assert len(memory.sessions(user_id="ada")) == 1
 
 
-def test_instructions_and_hidden_messages_at_the_end_are_no_question_and_there_may_be_none(
-    once, memory
-) -> None:
+def test_instructions_and_hidden_ones_at_the_end_are_no_question_and_there_may_be_none(once, memory) -> None:
     model = Scripted()
     card = AIMessage("a card", additional_kwargs={"model_visible": False})
     talk = [HumanMessage("hi"), AIMessage("hello"), HumanMessage("and?")]
@@ -639,9 +631,7 @@ def test_questions_that_a_state_keeps_without_ids_are_told_and_stored(memory) ->
     assert [message.text for message in model.seen[-1] if message.type != "system"] == said
 
 
-def test_a_run_without_a_user_stands_alone_and_one_without_a_thread_or_of_nobody_is_refused(
-    once, memory
-) -> None:
+def test_a_run_without_user_stands_alone_and_one_without_thread_or_of_nobody_is_refused(once, memory) -> None:
     model, hi = Scripted(), {"messages": [HumanMessage("hi")]}
     assert "thread_id" in refused(errors.InvalidScopeError, None, agent_of(memory, model).invoke, hi)
     refused(errors.InvalidScopeError, None, once, agent_of(memory, model, user_id=lambda runtime: None), hi)
@@ -860,9 +850,7 @@ def look(for_what: str) -> str:
     return for_what
 
 
-def test_a_prompt_has_four_marks_at_the_most_with_those_of_the_instructions_and_the_tools(
-    once, memory
-) -> None:
+def test_a_prompt_has_four_marks_at_the_most_with_those_of_instructions_and_the_tools(once, memory) -> None:
     model, system = Scripted(), SystemMessage([{"type": "text", "text": "Be brief.", **MARK}])
     agent = saved_agent(memory, model, [look], prompt=system)
     for number in range(7):

@@ -119,9 +119,7 @@ def test_whatever_a_runnable_takes_is_told_with_what_was_said_before_and_kept(do
 
 
 @pytest.mark.trap("langchain", 22)
-def test_a_prompt_has_the_history_apart_with_the_users_recall_and_its_own_words_are_not_stored(
-    do, memory
-) -> None:
+def test_a_prompt_has_history_apart_with_the_users_recall_and_its_words_are_not_stored(do, memory) -> None:
     knows_the_parrot(memory)
     model = echo()
     chain = with_memory(PROMPT | model | StrOutputParser(), memory, **KEYS)
@@ -471,9 +469,7 @@ def test_answers_that_have_one_id_are_all_kept(memory) -> None:
     assert contents(kept(memory, "ours"))[1::2] == ["changed", *(f"answer {n}" for n in range(1, 6))]
 
 
-def test_an_edited_list_of_which_the_model_fails_replaces_nothing_and_its_first_message_may_change(
-    memory,
-) -> None:
+def test_an_edited_list_whose_model_fails_replaces_nothing_and_its_first_message_may_change(memory) -> None:
     chain = with_memory(Scripted(), memory, user_id="ada")
     fails = with_memory(RunnableLambda(lambda shown: [][len(shown)]), memory, user_id="ada")
     begun = [("human", "A trip to Oslo"), ("ai", chain.invoke("A trip to Oslo", at()).text)]

@@ -200,9 +200,7 @@ def test_without_a_query_the_last_put_come_first_page_by_page(store, at) -> None
 # --- search by meaning and by words
 
 
-def test_an_item_is_found_by_its_meaning_at_once_paid_once_and_its_score_is_the_cosine(
-    do, memory, letters
-) -> None:
+def test_an_item_is_found_by_meaning_at_once_paid_once_and_its_score_is_a_cosine(do, memory, letters) -> None:
     store = MemlayerStore(memory, index={"fields": ["text"]})
     for key, text in (("zebra", "zany zebra"), ("dogs", "something about dogs"), ("again", "zany zebra")):
         do(store, "put", DOCS, key, {"text": text})
@@ -287,9 +285,7 @@ def test_a_namespace_is_forgotten_with_all_below_it_and_a_users_with_the_user(do
 # --- time to live
 
 
-def test_an_item_that_has_expired_goes_when_it_is_swept_and_may_be_hidden_before(
-    do, store, at, memory
-) -> None:
+def test_an_item_that_expired_goes_when_it_is_swept_and_may_be_hidden_before(do, store, at, memory) -> None:
     other = MemlayerStore(memory, tenant_id="other")
     hiding = MemlayerStore(memory, ttl={"omit_expired": True})
     for key, ttl in (("short", 1), ("long", 60), ("stays", None)):
@@ -383,9 +379,7 @@ def test_the_dimensions_that_a_store_is_to_have_are_those_of_its_embedder(memory
         MemlayerStore(memory, index={"dims": 384})
 
 
-def test_one_store_serves_threads_and_event_loops_at_once_also_behind_one_that_ended_amid_calls(
-    store,
-) -> None:
+def test_one_store_serves_threads_and_event_loops_at_once_also_behind_one_ended_amid_calls(store) -> None:
     async def leave(ticks: int) -> None:
         asyncio.get_running_loop().create_task(store.aput(("left",), "k", {}))
         for _ in range(ticks):
@@ -423,9 +417,7 @@ def held_up(memory, monkeypatch) -> SimpleNamespace:
     return state
 
 
-async def test_writes_are_done_in_their_order_and_one_that_fails_or_is_cancelled_holds_nobody_up(
-    store, held_up
-) -> None:
+async def test_writes_keep_their_order_and_what_fails_or_is_cancelled_holds_nobody_up(store, held_up) -> None:
     """A task that timed out is cancelled, and the thread that writes for it goes on."""
 
     def put(key: str, value: Any) -> asyncio.Task[None]:

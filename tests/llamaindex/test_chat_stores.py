@@ -289,9 +289,7 @@ def test_the_file_of_a_chat_store_is_imported_as_if_its_messages_were_put(sessio
     assert not [hit for hit in memory.search("zebras", user_id="ada") if "zebras" in hit.text]
 
 
-def test_an_older_file_is_read_and_what_is_no_chat_store_is_refused_before_anything_is_stored(
-    memory, tmp_path
-) -> None:
+def test_old_files_are_read_and_what_is_no_chat_store_is_refused_and_nothing_stored(memory, tmp_path) -> None:
     path = tmp_path / "s.json"
     old = {"store": {"k": [{"role": "user", "content": "hello", "additional_kwargs": {}}]}}
     path.write_text(json.dumps(json.dumps(old)))

@@ -80,9 +80,7 @@ def test_the_dispatcher_hears_what_is_stored_and_what_is_read(session, remembers
     assert {event.model_dump()["class_name"] for event in heard._events} == {"MemoryEvent", "MemoryReadEvent"}
 
 
-def test_each_event_is_heard_once_also_of_the_background_and_of_a_memory_that_a_session_goes_on_in(
-    memory, heard
-):
+def test_each_event_is_heard_once_also_of_the_background_and_of_a_memory_a_session_goes_on_in(memory, heard):
     sessions = [MemlayerMemory.from_defaults(memory, user_id="ada", session_id=str(n)) for n in range(3)]
     for session in sessions:
         session.put(ChatMessage("x"))

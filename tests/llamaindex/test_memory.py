@@ -87,9 +87,7 @@ def test_a_question_in_any_form_recalls_the_same_users_other_sessions_and_nobody
 @pytest.mark.trap("llamaindex", 17, 20)
 @pytest.mark.requirement("J14", "A14")
 @pytest.mark.parametrize("method", [InsertMethod.SYSTEM, "user", None])
-def test_recalled_text_goes_where_the_insert_method_says_and_stays_only_beside_the_question(
-    memory, remembers, method
-):
+def test_a_recall_goes_where_the_method_says_and_stays_only_beside_the_question(memory, remembers, method):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", insert_method=method)
     rules, picture = ChatMessage("be short", role="system"), ImageBlock(image=b"\x89PNG\xff")
     session.put(rules)
@@ -194,9 +192,7 @@ def test_a_policy_holds_and_survives_a_dump_as_json_if_it_is_not_ones_own(memory
 
 @pytest.mark.trap("llamaindex", 26)
 @pytest.mark.requirement("L09", "L02")
-async def test_an_agent_that_is_given_its_trimmed_history_each_time_loses_and_repeats_nothing(
-    session, memory
-):
+async def test_an_agent_that_is_given_a_trimmed_history_each_time_loses_and_repeats_nothing(session, memory):
     llm = speaking(lambda messages: ChatMessage(f"answer to {messages[-1].content}", role="assistant"))
     agent = FunctionAgent(llm=llm)
     history = []

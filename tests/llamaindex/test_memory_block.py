@@ -80,9 +80,7 @@ LONG = [one for n in range(8) for one in talk(f"question {n} " + "word " * 20, f
 
 
 @pytest.mark.trap("llamaindex", 26, 32)
-async def test_it_keeps_a_question_with_its_answer_once_and_none_that_it_is_only_asked_with(
-    block, memory, framework
-):
+async def test_it_keeps_question_and_answer_once_and_none_it_is_only_asked_with(block, memory, framework):
     """Blocks get what leaves the queue, which most talks never fill; it ends with the question, put or not."""
     queue = framework(block)
     await queue.aput(PETS[0])
@@ -145,9 +143,7 @@ async def test_it_keeps_what_the_queue_forgets_until_it_is_forgotten_itself(bloc
 
 
 @pytest.mark.requirement("F18")
-async def test_a_queue_that_begins_anew_loses_nothing_that_was_said_before_in_the_same_words(
-    block, memory, framework
-):
+async def test_a_queue_that_begins_anew_loses_nothing_said_before_in_the_same_words(block, memory, framework):
     """A process that starts again has an empty queue, and people greet alike each day."""
     days = [
         [*talk("hi", "Hello!"), *talk("what is on my list?", f"task {day}"), *talk("thx", "Bye!")]
@@ -283,9 +279,7 @@ async def test_without_a_user_many_sessions_at_once_on_one_block_keep_apart(memo
 # How much it takes
 
 
-async def test_it_keeps_to_its_limits_and_truncated_it_keeps_the_best_pieces_and_saves_what_is_asked(
-    block, memory, framework
-):
+async def test_it_keeps_limits_and_truncated_keeps_the_best_and_saves_what_is_asked(block, memory, framework):
     few = MemlayerMemoryBlock(memory, user_id="ada", similarity_top_k=3)
     small = MemlayerMemoryBlock(memory, user_id="ada", token_limit=45)
     await said_earlier(memory, *(f"my parrot of the year {1990 + n} was called something" for n in range(8)))

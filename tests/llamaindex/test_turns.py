@@ -244,9 +244,7 @@ def index():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rules", [[], [ChatMessage("be short", role="system")]], ids=["bare", "with rules"])
-def test_every_mode_of_an_index_takes_the_memory_and_no_two_messages_of_the_user_follow_each_other(
-    mode, rules, index, session, remembers
-):
+def test_each_mode_takes_the_memory_and_no_questions_are_neighbours(mode, rules, index, session, remembers):
     llm = answers("yes")
     session.put_messages(rules)
     chat = index.as_chat_engine(chat_mode=mode, llm=llm, memory=session)
@@ -389,9 +387,7 @@ ASKS = [
 @pytest.mark.requirement("J11", "J15")
 @pytest.mark.trap("llamaindex", 16, 17)
 @pytest.mark.parametrize("ask", ASKS)
-async def test_what_the_user_said_in_another_session_is_told_and_makes_no_second_system_message(
-    ask, memory, remembers
-):
+async def test_what_was_said_elsewhere_is_told_and_makes_no_second_system_message(ask, memory, remembers):
     """Some providers refuse more than one, and agents that reason or write code write over the first one."""
     llm = answers("Thought: I can answer without using any more tools.\nAnswer: a parrot")
     session = MemlayerMemory(memory, user_id="ada", session_id="monday", insert_method="system")

@@ -165,9 +165,7 @@ async def test_the_official_client_calls_each_tool_over_http(place: Path, enviro
 
 
 @pytest.mark.slow
-def test_only_the_token_the_names_and_the_own_pages_open_it_over_http(
-    place: Path, environment: Environment
-) -> None:
+def test_only_the_token_names_and_own_pages_open_it_over_http(place: Path, environment: Environment) -> None:
     token = "a token of the host"
     line = line_of("mcp", place, "--user", "ada", "--host", "0.0.0.0", "--allow-host", "me.example")
     with serving(line, {**environment, "MEMLAYER_MCP_TOKEN": token}) as (there, _, process):
@@ -199,9 +197,7 @@ def test_only_the_token_the_names_and_the_own_pages_open_it_over_http(
         assert process.returncode == 130
 
 
-def test_what_would_open_it_to_others_or_cannot_be_is_refused(
-    tmp_path: Path, refusal: Callable[..., str]
-) -> None:
+def test_what_opens_it_to_others_or_cannot_be_is_refused(tmp_path: Path, refusal: Callable[..., str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for words, *options in (

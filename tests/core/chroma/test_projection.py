@@ -298,9 +298,7 @@ def test_damage_that_shows_in_a_search_is_answered_exactly_and_healed(open_store
     assert_whole(memory)
 
 
-def test_damage_that_one_memory_sees_may_be_healed_by_another(
-    open_at, chroma_url, monkeypatch, asked
-) -> None:
+def test_damage_that_one_memory_sees_is_healed_by_another(open_at, chroma_url, monkeypatch, asked) -> None:
     one, two = (open_at(chroma_url=chroma_url, settings=ASKED) for _ in range(2))
     before = collections(copied(one, *boats(0, 10)))
     one._resources.worker._stopping.set()  # it does no work itself
@@ -443,9 +441,7 @@ def test_a_second_process_compares_exactly_and_takes_over_from_a_dead_one(open_a
 
 
 @pytest.mark.postgres
-def test_two_on_one_server_write_to_it_in_turn_and_who_opens_it_meanwhile_drops_nothing(
-    chroma_url: str, new_postgres_url: str
-) -> None:
+def test_two_on_one_server_write_in_turn_and_who_opens_it_drops_nothing(chroma_url, new_postgres_url) -> None:
     where = {"database_url": new_postgres_url, "chroma_url": chroma_url, "embedder": "hashing"}
 
     def work(user: str) -> None:

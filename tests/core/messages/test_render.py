@@ -424,9 +424,7 @@ def test_what_somebody_writes_as_we_would_show_another_message_is_stored_as_it_w
 
 
 @pytest.mark.requirement("F12")
-def test_without_ids_each_original_has_one_copy_in_a_list_at_most_and_none_before_a_context_showed_it(
-    memory,
-) -> None:
+def test_without_ids_each_original_has_one_copy_in_a_list_and_none_before_a_context_showed_it(memory) -> None:
     chat = memory.chat(user_id="louis", session_id="s")
     chat.add_messages([Message("user", POSING[0]), Message("assistant", "Yes?")])
     unseen = [Message("user", as_prompt(Message("user", POSING[0])).text), Message("assistant", "Oh?")]

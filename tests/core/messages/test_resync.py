@@ -267,9 +267,7 @@ def meant(messages: list[Message]) -> Counter[tuple[str, str, bool]]:
 @pytest.mark.requirement("L09")
 @EXAMPLES
 @given(said=st.lists(WORDS, max_size=10).map(" ".join), data=st.data())
-def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_again_changes_nothing(
-    store, said, data
-):
+def test_whatever_a_framework_sends_nothing_is_lost_and_the_same_list_changes_nothing(store, said, data):
     chat = store.chat(user_id="ada")
     chat.add_messages(listed(said), verbatim=True)
     for number in range(data.draw(st.integers(1, 4))):

@@ -343,9 +343,7 @@ def alone(store: Memory) -> Chat:
     return made
 
 
-def test_a_session_without_a_user_is_forgotten_by_its_id_alone_and_nobody_elses_session_of_that_id(
-    store, alone
-) -> None:
+def test_a_session_without_user_is_forgotten_by_its_id_and_nobody_elses_of_that_id(store, alone) -> None:
     of_ada = store.chat(user_id="ada", session_id="monday", agent_id="clerk")
     of_ada.add("user", "mine stays")
     other = store.chat_of(Scope.alone("tuesday", agent_id="clerk"))

@@ -113,9 +113,7 @@ def test_whatever_is_done_to_a_list_it_says_what_a_list_of_python_says(steps, ch
 # Nothing is lost silently
 
 
-def test_a_message_of_a_known_id_is_not_put_a_second_time_and_a_set_is_whole_or_not_at_all(
-    store, lists
-) -> None:
+def test_a_message_of_a_known_id_is_not_put_twice_and_a_set_is_whole_or_not_at_all(store, lists) -> None:
     lists.add_to_list("k", [Message("user", "a", id="m1"), Message("user", "b", id="m2")])
     known = [Message("user", "else", id="m2")]
     for put in (

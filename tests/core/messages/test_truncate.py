@@ -165,7 +165,7 @@ messages = st.builds(message, contents, tool_calls=st.lists(calls, max_size=3).m
 @pytest.mark.requirement("F09", "F12")
 @given(messages, st.integers(0, 60))
 @example(message(({"type": "image_url", "text": FAMILY},), tool_calls=(ToolCall("c1", "tool", FAMILY),)), 0)
-def test_a_truncated_message_keeps_the_limit_and_all_else_its_dump_says_the_same_and_the_original_stays(
+def test_a_truncated_message_and_its_dump_keep_the_limit_and_all_else_the_original_stays(
     original, characters
 ):
     before = copy.deepcopy(original)

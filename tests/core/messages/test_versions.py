@@ -172,9 +172,7 @@ def test_an_answer_that_is_stored_while_it_grows_leaves_no_versions(chat):
     assert every(chat) == [*TALK, f"({text})", "Something else."]
 
 
-def test_an_export_takes_versions_along_and_an_import_keeps_what_was_said_here(
-    store, chat, tmp_path, open_at
-):
+def test_an_export_takes_versions_along_and_an_import_keeps_what_is_said_here(store, chat, tmp_path, open_at):
     store.export(tmp_path / "earlier.jsonl")
     chat.withdraw(["m2"])
     chat.add("user", "ZEBRA", id="m0")

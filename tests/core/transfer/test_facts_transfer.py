@@ -138,9 +138,7 @@ def test_wrong_counts_and_evidence_and_others_records_are_refused(exported, open
         other.import_from(io.StringIO("\n".join(exported)), user_id="ada")
 
 
-def test_what_is_here_is_neither_replaced_nor_taken_for_what_was_forgotten(
-    memory, exported, open_with, open_at
-) -> None:
+def test_what_is_here_is_not_replaced_nor_taken_for_forgotten(memory, exported, open_with, open_at) -> None:
     other = open_with(Tuned(durability="normal"))
     other.chat(user_id="louis", session_id="t").remember("Louis moved", key="home", value="Rome")
     other.import_from(exported)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -384,6 +385,16 @@ def test_what_cannot_be_read_is_named_and_nothing_is_written(store, tmp_path) ->
         store.import_from(path, user_id="ada", source_format="claud")
 
 
+def test_a_database_is_refused_with_the_page_that_shows_how_it_is_read(store, tmp_path) -> None:
+    sqlite3.connect(tmp_path / "x.db").execute("CREATE TABLE other (a)").connection.close()
+    urls = "postgresql://ada:hush-hush@127.0.0.1:1/x", "redis://:hush-hush@127.0.0.1:1"
+    for source in (tmp_path / "x.db", *urls):
+        with pytest.raises((ImportStoppedError, InputError)) as caught:
+            store.import_from(source, user_id="ada")
+        assert "docs/migration.md" in str(caught.value.hint)
+        assert "hush" not in f"{caught.value}{caught.value.hint}"
+
+
 def test_a_number_of_thousands_of_digits_stops_the_import_and_not_the_process(write) -> None:
     path = write('[{"role": "user", "content": "hi", "time": ' + "9" * 5000 + "}]")
     command = [sys.executable, "-c", PEAK, str(path)]
@@ -402,9 +413,7 @@ values = st.recursive(
 
 @examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=values, name=st.sampled_from([None, *FORMATS]))
-def test_whatever_a_file_holds_an_import_ends_with_a_report_or_an_error_of_ours(
-    store, write, value, name
-) -> None:
+def test_whatever_a_file_holds_an_import_ends_with_a_report_or_our_error(store, write, value, name) -> None:
     path = write(value)
     try:
         first = store.import_from(path, user_id="ada", source_format=name)
