@@ -28,9 +28,7 @@ from memlayer_core.tools import AGENT_TOOLS
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = {
-    str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS]
-}
+PAGES = {str(one.relative_to(ROOT)): one.read_text(encoding="utf-8") for one in [ROOT / "README.md", *DOCS]}
 README = PAGES["README.md"]
 COMMAND_PAGE = PAGES["docs/cli.md"].partition("\n## `memlayer-ui`")[0]
 COMMANDS = set(get_command(app).commands)

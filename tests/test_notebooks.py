@@ -109,6 +109,4 @@ def test_a_notebook_is_a_lesson_with_outputs_of_no_machine(path) -> None:
 
 
 def test_the_lessons_are_there() -> None:
-    assert [path.stem[:2] for path in NOTEBOOKS] == [
-        f"{number:02}" for number in range(1, len(NOTEBOOKS) + 1)
-    ]
+    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{at:02}" for at, _ in enumerate(NOTEBOOKS, 1)]

@@ -88,9 +88,7 @@ def test_an_old_talk_that_is_moved_is_of_its_own_time(door, told: Sequence[Any])
     """Its session, too; what it says ends nothing that was said since."""
     with Memory.in_memory(embedder="hashing", extractor=reads()) as memory:
         new, put = door(memory)
-        memory.chat(user_id="u", session_id="new").add(
-            "user", "I live in Oslo.", created_at=THEN + 500 * HOUR
-        )
+        memory.chat(user_id="u", session_id="new").add("user", "I live in Oslo.", created_at=THEN + 99 * HOUR)
         memory.flush()
         put([new(role, text) for role, text in TALK], created_at=told)
         memory.flush()

@@ -136,10 +136,8 @@ class History(Door):
             case "system":
                 return SystemMessage(line.text)
             case "tool" if spelling == "user's results":
-                result = {"type": "text", "text": line.text}
-                return HumanMessage(
-                    [{"type": "tool_result", "tool_use_id": line.answers, "content": [result]}]
-                )
+                said = {"type": "text", "text": line.text}
+                return HumanMessage([{"type": "tool_result", "tool_use_id": line.answers, "content": [said]}])
             case "tool":
                 return ToolMessage(line.text, tool_call_id=line.answers)
             case _ if not line.calls:

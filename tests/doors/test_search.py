@@ -66,9 +66,7 @@ def test_a_record_is_found_with_what_is_known_of_it(do, kit, full) -> None:
 def test_it_finds_what_is_within_reach_and_nothing_else(do, kit, full) -> None:
     for name in ("s0", "alone"):
         full.chat_of(Scope.alone(name)).add("user", f"In Lisbon grow dates, {name}.")
-    pears, plums = (
-        {f"In Lisbon garden {number} grow {one}." for number in range(3)} for one in ("pears", "plums")
-    )
+    pears, plums = ({f"In Lisbon garden {at} grow {one}." for at in range(3)} for one in ("pears", "plums"))
     for reach, finds in (
         ({}, pears),
         ({"session_id": "s0"}, {"In Lisbon garden 0 grow pears."}),

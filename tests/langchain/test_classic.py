@@ -92,11 +92,8 @@ def test_a_conversation_is_told_as_by_langchains_memories_and_all_of_it_kept(do,
     for name in ("memory_variables", "buffer", "buffer_as_str", "buffer_as_messages"):
         assert getattr(ours, name) == getattr(theirs, name)
     assert history.messages == theirs.chat_memory.messages
-    narrow = history.chat.scope.session_id
-    history = MemlayerChatMessageHistory(
-        history.chat.memory, session_id=narrow, user_id="ada", policy=MaxRounds(1)
-    )
-    own = MemlayerConversationMemory(chat_memory=history)
+    of = {"session_id": "today", "user_id": "ada", "policy": MaxRounds(1)}
+    own = MemlayerConversationMemory(chat_memory=MemlayerChatMessageHistory(history.chat.memory, **of))
     assert own.buffer == "Human: question 3\nAI: answer 3", "the history's own limit"
     do(ours, "clear")
     assert do(ours, "load_memory_variables", {}) == empty

@@ -59,9 +59,7 @@ def wrapped(memory: Memory, model: Any, **keys: str) -> RunnableWithMessageHisto
 
 def in_keys(memory: Memory, model: Any) -> RunnableWithMessageHistory:
     """Return a model in LangChain's own wrapper, with a prompt in which the history stands apart."""
-    prompt = ChatPromptTemplate(
-        [("system", "be kind"), MessagesPlaceholder("history"), ("human", "{question}")]
-    )
+    prompt = ChatPromptTemplate([("system", "kind"), MessagesPlaceholder("history"), ("human", "{question}")])
     keys = {"input_messages_key": "question", "history_messages_key": "history"}
     return wrapped(memory, prompt | model, **keys)
 
@@ -243,11 +241,8 @@ def test_langchains_file_comes_back_equal_with_its_times(memory, tmp_path) -> No
     assert memory.import_from(path, user_id="ada").stored == 0
     assert (report.source_format, report.stored, report.without_time) == ("langchain", 4, 3)
     (session,) = memory.sessions(user_id="ada")
-    assert session.updated_at == datetime.fromisoformat(SAID), (
-        "what has no time is not newer than what has one"
-    )
+    assert session.updated_at == datetime.fromisoformat(SAID), "what has no time is not newer"
     read = MemlayerChatMessageHistory(memory, session_id=session.scope.session_id, user_id="ada").messages
-    assert [one.model_copy(update={"id": None}) for one in read] == [
-        one.model_copy(update={"id": None}) for one in TALK
-    ]
+    ours, theirs = ([one.model_copy(update={"id": None}) for one in every] for every in (read, TALK))
+    assert ours == theirs
     assert read[-1].id == "a9"

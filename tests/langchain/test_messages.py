@@ -87,24 +87,18 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
-objects = st.dictionaries(texts, anything, max_size=2)
+dicts = st.dictionaries(texts, anything, max_size=2)
 blocks = st.one_of(
     texts,
     *(
         st.fixed_dictionaries({"type": st.just(kind), kind: texts})
         for kind in ("text", "image_url", "reasoning")
     ),
-    objects,
+    dicts,
 )
 contents = texts | st.lists(blocks, max_size=4)
 ids = st.none() | texts
-common = {
-    "content": contents,
-    "additional_kwargs": objects,
-    "response_metadata": objects,
-    "name": ids,
-    "id": ids,
-}
+common = {"content": contents, "additional_kwargs": dicts, "response_metadata": dicts, "name": ids, "id": ids}
 call = {"name": texts, "args": st.dictionaries(texts, anything, max_size=3), "id": ids}
 broken_call = {"name": ids, "args": ids, "id": ids, "error": ids}
 messages = st.one_of(

@@ -355,11 +355,7 @@ def test_turns_without_the_memory_are_stored_in_their_place_when_it_is_there(onc
     assert model.shown == texts(out["messages"][:-1])
 
 
-KEEPS = {
-    "texts alone": lambda own, _: None,
-    "ids of its own": lambda own, _: own,
-    "our ids": lambda _, ours: ours,
-}
+KEEPS = {"texts alone": lambda own, _: None, "own ids": lambda own, _: own, "our ids": lambda _, ours: ours}
 
 
 @pytest.mark.trap("langchain", 7)

@@ -358,12 +358,10 @@ def test_a_stream_is_passed_on_piece_by_piece_and_kept_whole(memory, verb) -> No
     sources = RunnablePassthrough.assign(context=lambda _: ["a source"])
     named = {"output_messages_key": "answer", **KEYS}
     of_model = with_memory(words("one two three"), memory, user_id="ada")
-    of_chain = with_memory(
-        sources | RunnablePassthrough.assign(answer=answers), memory, user_id="ada", **named
-    )
+    chain = with_memory(sources | RunnablePassthrough.assign(answer=answers), memory, user_id="ada", **named)
 
     heard = [contents(pieces(of_model, verb, "count", at()))]
-    told = pieces(of_chain, verb, {"question": "count"}, at())
+    told = pieces(chain, verb, {"question": "count"}, at())
     heard.append([piece["answer"] for piece in told if "answer" in piece])
     assert heard == [["one", " ", "two", " ", "three"]] * 2
     assert kept(memory)[2:] == [HumanMessage("count"), AIMessage("one two three")]
@@ -723,14 +721,7 @@ def test_a_graph_that_is_streamed_in_any_mode_keeps_what_its_agent_said(memory, 
         """Look."""
         return "red"
 
-    modes: list[Any] = [
-        "updates",
-        "values",
-        "messages",
-        "debug",
-        ["values", "messages"],
-        ["messages", "updates"],
-    ]
+    modes: Any = ["updates", "values", "messages", "debug", ["values", "messages"], ["messages", "updates"]]
     for number, mode in enumerate(modes):
         model = says(calling(("look", {})), "It is red.")
         trims = Edits(after=lambda said: [RemoveMessage(id=REMOVE_ALL_MESSAGES), *said])

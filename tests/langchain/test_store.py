@@ -247,7 +247,7 @@ def test_put_may_say_what_an_item_is_found_by(memory) -> None:
 def test_filters_go_with_any_query(store) -> None:
     docs = {
         "red apple": 4.5,
-        "red car": 3.0,
+        "red car": 3,
         "green apple": 4.0,
         "blue car": 3.5,
         "这是中文": 1,

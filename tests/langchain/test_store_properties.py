@@ -67,9 +67,7 @@ ordered = st.dictionaries(st.sampled_from(["$gt", "$gte", "$lt", "$lte"]), numbe
 equal = st.dictionaries(st.sampled_from(["$eq", "$ne"]), values, min_size=1, max_size=2)
 flat = scalars | st.lists(scalars, max_size=2)
 wanted = st.dictionaries(names, flat | equal | st.dictionaries(names, flat | equal, max_size=2), max_size=2)
-patterns = st.tuples(st.sampled_from(["prefix", "suffix"]), namespaces).map(
-    lambda given: MatchCondition(*given)
-)
+patterns = st.tuples(st.sampled_from(["prefix", "suffix"]), namespaces).map(lambda one: MatchCondition(*one))
 operations: st.SearchStrategy[Op] = st.one_of(
     st.tuples(namespaces, keys, st.none() | items).map(lambda given: PutOp(*given)),
     st.tuples(namespaces, keys, items).map(lambda given: PutOp(*given)),

@@ -7,7 +7,7 @@ import json
 
 import fsspec
 import pytest
-from hypothesis import HealthCheck, settings as hypothesis_settings, strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from llama_index.core.base.llms.types import ChatMessage, ImageBlock
 from llama_index.core.chat_engine import SimpleChatEngine
@@ -157,9 +157,7 @@ class AsyncStores(SideBySide):
             assert sorted(ours) == sorted(theirs)
 
 
-few = hypothesis_settings(
-    max_examples=5, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
-)
+few = settings(max_examples=5, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck))
 TestStores = pytest.mark.trap("llamaindex", 29, 32)(Stores.TestCase)
 TestAsyncStores = pytest.mark.trap("llamaindex", 32)(AsyncStores.TestCase)
 TestStores.settings = TestAsyncStores.settings = few

@@ -50,10 +50,7 @@ KEPT = {
     "memory block": maker(MemlayerMemoryBlock, session_id="monday"),
 }
 """Those that a dump names, and that write."""
-MADE = KEPT | {
-    "retriever": maker(MemlayerRetriever),
-    "tool spec": maker(MemlayerToolSpec, session_id="monday"),
-}
+MADE = KEPT | {"retriever": maker(MemlayerRetriever), "tools": maker(MemlayerToolSpec, session_id="monday")}
 kept = pytest.mark.parametrize("make", KEPT.values(), ids=KEPT)
 listed = pytest.mark.parametrize("make", [*KEPT.values()][:3], ids=[*KEPT][:3])
 """Those of which a history is set and read as a list."""

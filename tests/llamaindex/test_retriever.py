@@ -25,9 +25,7 @@ def pets(memory):
         said = Message("user", text, id="m1", created_at=AT)
         answer = Message("assistant", "a parrot, nice", id="m2", created_at=AT + timedelta(days=1))
         memory.chat(user_id="ada", session_id=session).add_messages([said, answer])
-    memory.chat(user_id="ada").remember(
-        "Ada's parrot is green.", type="profile", tags=["pets"], importance=0.8
-    )
+    memory.chat(user_id="ada").remember("Ada's parrot is red.", type="profile", tags=["pets"], importance=0.8)
     memory.chat(user_id="bob", session_id="old").add("user", "my parrot is called Fred")
     memory.chat(user_id="ada", session_id="old", tenant_id="other").add("user", "my parrot is called Tom")
     memory.chat_of(Scope.alone("old")).add("user", "my parrot is called Solo")
@@ -99,9 +97,7 @@ def test_what_is_no_filter_is_refused_when_the_retriever_is_made(memory):
 
 def test_a_query_engine_answers_from_it(pets):
     llm = answers("Coco")
-    engine = RetrieverQueryEngine.from_args(
-        MemlayerRetriever(pets, user_id="ada"), llm=llm, response_mode="compact"
-    )
+    engine = RetrieverQueryEngine.from_args(MemlayerRetriever(pets, user_id="ada"), llm=llm)
     response = engine.query("what is my parrot called?")
 
     assert str(response) == "Coco"

@@ -32,9 +32,7 @@ TABLES = ("items", "namespaces", "texts WHERE vector IS NOT NULL")
 
 
 def put(memory: Memory, *labels: str, tenant: str = "default", **texts: str) -> None:
-    memory.items(tenant_id=tenant).batch(
-        [PutItem(labels, key, {"text": said}) for key, said in texts.items()]
-    )
+    memory.items(tenant_id=tenant).batch([PutItem(labels, key, {"text": one}) for key, one in texts.items()])
 
 
 def find(memory: Memory, query: str | None, *labels: str, tenant: str = "default", **more: Any) -> list[Item]:
@@ -177,13 +175,7 @@ def test_what_is_no_item_is_refused_in_an_import_and_elsewhere(open_at) -> None:
     times = dict.fromkeys(("created_at", "updated_at"), "2026-05-04T12:00:00Z")
     good = {"tenant_id": "t", "labels": ["a"], "key": "k", "value": {}, **times}
     end = {"end": {"sessions": 0, "messages": 0, "items": 1}}
-    for wrong in (
-        {"value": []},
-        {"labels": ["a", ""]},
-        {"texts": "x"},
-        {"ttl_seconds": -1},
-        {"created_at": "x"},
-    ):
+    for wrong in ({"value": []}, {"labels": [""]}, {"texts": "x"}, {"ttl_seconds": -1}, {"created_at": "x"}):
         lines = [{"memlayer": "export", "version": 1, "messages": 0}, {"item": good | wrong}, end]
         refused(ImportStoppedError, "line 2", memory.import_from, map(json.dumps, lines))
         assert find(memory, None, tenant="t") == [], wrong

@@ -181,9 +181,7 @@ def test_what_is_far_back_is_found_and_supersedes_all_that_followed(chat):
 def test_of_a_whole_list_only_what_is_new_is_embedded(store, monkeypatch):
     embedded: list[str] = []
     embed = HashingEmbedder.embed
-    monkeypatch.setattr(
-        HashingEmbedder, "embed", lambda self, texts: embedded.extend(texts) or embed(self, texts)
-    )
+    monkeypatch.setattr(HashingEmbedder, "embed", lambda self, of: embedded.extend(of) or embed(self, of))
     said = listed("u1 a1 uok a2 uok a3")
     for options in ({}, {"replace": "all"}, {"replace": "nothing"}, {"replace": "all", "erase": True}):
         chat = store.chat(user_id="ada")

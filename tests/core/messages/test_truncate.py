@@ -147,9 +147,7 @@ LONG = "It rains in Tokyo today. " * 100
 
 def message(content=LONG, **more) -> Message:
     more |= {"raw": Raw("langchain", "1.4", {"content": content, "artifact": content})}
-    return Message(
-        "assistant", content, id="m1", name="Bot", created_at=NOON, metadata={"long": LONG}, **more
-    )
+    return Message("assistant", content, id="m1", name="Me", created_at=NOON, metadata={"long": LONG}, **more)
 
 
 blocks = st.one_of(

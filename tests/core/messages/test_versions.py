@@ -21,9 +21,7 @@ TALK = ("zebra question", "zebra answer", "lion question", "lion answer", "okapi
 @pytest.fixture
 def chat(store: Memory) -> Chat:
     chat = store.chat(user_id="ada", session_id="monday")
-    chat.add_messages(
-        Message("user" if at % 2 == 0 else "assistant", text, id=f"m{at}") for at, text in enumerate(TALK)
-    )
+    chat.add_messages(Message(("user", "assistant")[at % 2], one, id=f"m{at}") for at, one in enumerate(TALK))
     return chat
 
 

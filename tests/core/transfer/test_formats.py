@@ -151,10 +151,8 @@ def history(memory: Memory, session: str, user: str = "ada") -> list[Message]:
 
 
 def told(messages: list[Message]) -> str:
-    lines = [f"{one.role}: {one.label}" for one in messages]
-    return "|".join(
-        line if one.model_visible else f"({line})" for line, one in zip(lines, messages, strict=True)
-    )
+    lines = ((one.model_visible, f"{one.role}: {one.label}") for one in messages)
+    return "|".join(line if is_visible else f"({line})" for is_visible, line in lines)
 
 
 @pytest.mark.parametrize("name", FILES)
