@@ -240,8 +240,7 @@ def test_a_model_is_called_once_more_with_less_and_the_turn_is_stored_once(memor
     [event] = events
     assert event.token_limit == int(0.6 * min(1000, event.tokens))
     history = [one.text for one in memory.chat(user_id="ada", session_id="s").history()]
-    assert history[-2:] == [QUESTION, "This is it."]
-    assert history.count(QUESTION) == 1
+    assert (history[-2:], history.count(QUESTION)) == ([QUESTION, "This is it."], 1)
     assert len(history) == 62
 
 

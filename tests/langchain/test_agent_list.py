@@ -432,8 +432,7 @@ def test_time_travel_goes_on_beside_removals(short) -> None:
     forked = short.change(RemoveMessage(id="zebra"), at=earlier)
     short.ask("and the crow", at=forked)
     left = [*SAID[1:4], "and the crow", "about crow"]
-    assert short.history == left
-    assert short.model.shown == left[:-1]
+    assert (short.history, short.model.shown) == (left, left[:-1])
     crow = short.do("get_state", AT).config
     short.ask(RemoveMessage(id=REMOVE_ALL_MESSAGES), "and the toad")
     for again in ("ibis", "same"):  # back to before everything was removed, and once more with the same words
@@ -459,8 +458,7 @@ def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents, voc
             word = f"q{number % vocabulary}"
             talk.ask(HumanMessage(word, id=f"m{number}"), at=config, mode="STATIC")
             line = [*line, word, f"about {word}"]
-            assert talk.model.shown == line[:-1]
-            assert talk.history == line
+            assert (talk.model.shown, talk.history) == (line[:-1], line)
             lines.append((talk.do("get_state", AT).config, line))
 
 

@@ -135,8 +135,7 @@ def test_it_prunes_itself_asks_no_model_while_a_chain_waits_and_outlives_a_resta
     memory.close()
 
     again = opened()
-    assert again.load_memory_variables({}) == before
-    assert len(again.chat_memory.messages) == 50
+    assert (again.load_memory_variables({}), len(again.chat_memory.messages)) == (before, 50)
 
 
 # Recall: the vector store memory

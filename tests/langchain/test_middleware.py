@@ -716,8 +716,7 @@ def test_an_agent_that_is_a_node_of_a_graph_goes_on_in_one_session(once, memory)
     once(compiled, "two")
 
     said = ["user: one", "assistant: answer 1", "user: two", "assistant: answer 2"]
-    assert history(memory, "t/helper") == said
-    assert len(memory.sessions(user_id="ada")) == 1
+    assert (history(memory, "t/helper"), len(memory.sessions(user_id="ada"))) == (said, 1)
     once(compiled, "My boat is called Petrel.")
     memory.flush()
     assert "Petrel" in memory.chat(user_id="ada", session_id="u").context("What is my boat called?").recall
@@ -870,8 +869,7 @@ def test_a_streamed_answer_is_stored_whole_and_one_that_is_left_early_keeps_its_
     assert len(parts) >= 5
     assert "".join(parts) == "it is raining in Oslo"
     whole = ["user: weather?", "assistant: it is raining in Oslo"]
-    assert history(memory) == whole
-    assert kept(memory)[-1].raw.dump["type"] == "ai"
+    assert (history(memory), kept(memory)[-1].raw.dump["type"]) == (whole, "ai")
 
     left = stream("and now?")
     next(left)

@@ -106,8 +106,7 @@ def test_a_summary_written_during_a_run_is_neither_in_its_stream_nor_in_its_trac
 
     assert "".join(chunk.text for chunk, _ in streamed) == "Good day."
     assert len(summaries(of_the_model)) == 1
-    assert summaries(of_the_run) == []
-    assert len(of_the_run.of("model")) == 1
+    assert (summaries(of_the_run), len(of_the_run.of("model"))) == ([], 1)
 
 
 # Embeddings

@@ -206,8 +206,7 @@ def test_an_item_is_found_by_meaning_at_once_paid_once_and_its_score_is_a_cosine
         do(store, "put", DOCS, key, {"text": text})
     for _ in range(2):
         found = do(store, "search", DOCS, query="a zebra")
-        assert sorted(keys(found[:2])) == ["again", "zebra"]
-        assert keys(found[2:]) == ["dogs"]
+        assert (sorted(keys(found[:2])), keys(found[2:])) == (["again", "zebra"], ["dogs"])
         memory.flush()
         do(store, "put", DOCS, "zebra", {"text": "zany zebra"})  # as it was
     paid = [text for text in letters.embedded if text not in calibration_texts()]
@@ -304,8 +303,7 @@ def test_an_item_that_expired_goes_when_it_is_swept_and_may_be_hidden_before(do,
     assert sorted(keys(store.search(DOCS, query="x", refresh_ttl=False))) == ["long", "stays"]
     at(NOON + timedelta(days=1))
     assert do(store, "sweep_ttl") == 1
-    assert store.list_namespaces() == [DOCS]
-    assert keys(store.search(DOCS)) == ["stays"]
+    assert (store.list_namespaces(), keys(store.search(DOCS))) == ([DOCS], ["stays"])
     assert other.get(("gone",), "short") is not None
 
 

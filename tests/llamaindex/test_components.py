@@ -349,8 +349,7 @@ def test_a_dump_is_connected_to_a_memory_by_hand_and_of_one_that_is_gone_tells_h
         session.put(ChatMessage("a secret"))
         back = MemlayerMemory.from_dict(dumped := session.to_dict(), memory=other)
         assert back.memory is other
-        assert back.chat.scope == session.chat.scope
-        assert back.get_all() == []
+        assert (back.chat.scope, back.get_all()) == (session.chat.scope, [])
     with pytest.raises(errors.ConfigurationError, match="not open in this process") as raised:
         MemlayerMemory.from_dict(dumped)
     assert "from_dict(data, memory=" in raised.value.hint
@@ -364,8 +363,7 @@ def test_a_store_is_known_by_its_id_while_it_is_open_and_found_where_it_is_when_
     first.close()
 
     back = MemlayerMemory.from_dict(dumped)
-    assert back.get_all() == [ChatMessage("hello")]
-    assert back.to_dict() == dumped
+    assert (back.get_all(), back.to_dict()) == ([ChatMessage("hello")], dumped)
     back.memory.close()
     opened = open_at()
     assert MemlayerMemory.from_dict(dumped).memory is opened

@@ -300,8 +300,7 @@ def test_what_was_summed_up_makes_no_second_system_message():
         asyncio.run(run())
     for told in llm.told:
         roles = [message.role.value for message in told]
-        assert roles.count("system") == 1
-        assert roles[:2] == ["system", "user"]
+        assert (roles.count("system"), roles[:2]) == (1, ["system", "user"])
         assert "<conversation_summary key=" in told[1].content
 
 

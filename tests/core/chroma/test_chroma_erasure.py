@@ -114,8 +114,7 @@ def test_what_is_taken_back_is_in_none_of_chromas_files(open_at, chroma, persist
     for _ in range(2):
         assert memory.admin.reindex() == len(in_journal(memory))
     assert len([*chroma.iterdir()]) == before, "and no directory is left behind"
-    assert memory.admin.verify() == []
-    assert found(memory, "eve") == 5
+    assert (memory.admin.verify(), found(memory, "eve")) == ([], 5)
 
 
 def test_many_forgets_are_cleared_out_together_by_a_flush_or_within_an_hour(open_at, monkeypatch) -> None:

@@ -427,8 +427,7 @@ def test_a_second_process_compares_exactly_and_takes_over_from_a_dead_one(open_a
         say(memory, *boats(0, 3))
         assert found(memory) == 4
         memory.flush(60)  # the first process tells Chroma
-        assert memory.admin.status().index == "not held"
-        assert memory.admin.verify() == []
+        assert (memory.admin.status().index, memory.admin.verify()) == ("not held", [])
     finally:
         first.kill()
         first.communicate()

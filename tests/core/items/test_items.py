@@ -77,8 +77,7 @@ def test_items_are_there_when_the_store_is_opened_again(open_with) -> None:
     find(memory, "hiking", "users")  # makes the vectors
     memory.close()
     again = open_with(LATER)
-    assert find(again, None, "users") == before
-    assert keys(find(again, "hiking", "users")) == ["a", "b"]
+    assert (find(again, None, "users"), keys(find(again, "hiking", "users"))) == (before, ["a", "b"])
 
 
 def test_an_item_that_goes_and_the_old_text_of_one_that_changes_leave_nothing_behind(store) -> None:
@@ -93,8 +92,7 @@ def test_an_item_that_goes_and_the_old_text_of_one_that_changes_leave_nothing_be
     assert store.runtime.db.read(vectors.overview, folder).vectors == 2
     items = store.items()
     items.batch([DropItem(folder.labels, "k")])
-    assert counted(store) == [1, 1, 1, 1]
-    assert keys(find(store, "new words")) == ["other"]
+    assert (counted(store), keys(find(store, "new words"))) == ([1, 1, 1, 1], ["other"])
     items.batch([PutItem(("a",), "short", {"text": "x"}, ttl=timedelta(microseconds=1))])
     assert items.sweep() == 1
     assert items.forget(("a",)) == 1
@@ -118,8 +116,7 @@ def test_what_was_said_and_items_are_found_and_forgotten_apart(store) -> None:
     assert not folders & {users[0].commons.namespace, *(one.namespace for one in users)}
     chat.add("user", "I like pineapples")
     store.items().forget()
-    assert find(store, "pineapples") == []
-    assert len(store.search("pineapples", user_id="ada")) == 1
+    assert (find(store, "pineapples"), len(store.search("pineapples", user_id="ada"))) == ([], 1)
 
 
 def test_many_threads_write_to_one_folder_and_empty_it_without_losing_any(store) -> None:

@@ -52,8 +52,7 @@ def test_a_message_that_cannot_be_stored_is_refused_with_its_whole_batch(memory,
         with pytest.raises(errors.InvalidMessageError, match="tool"):
             chat.add("assistant", "x", tool_calls=content)
     assert chat.history() == []
-    assert memory.sessions(user_id="louis") == []
-    assert memory.admin.status().backlog.queued == 0
+    assert (memory.sessions(user_id="louis"), memory.admin.status().backlog.queued) == ([], 0)
 
 
 def test_a_message_over_the_size_limit_is_refused() -> None:

@@ -81,8 +81,7 @@ def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(st
     assert chat.resync(listed("usummary uzebra ayak u4 a4")).stored == 1
     store.flush()
     assert store.search("uzebra", user_id="ada", limit=1)[0].text == "uzebra"
-    assert store.admin.status().backlog.dead == 0
-    assert store.admin.verify() == []
+    assert (store.admin.status().backlog.dead, store.admin.verify()) == (0, [])
     session = store.sessions(user_id="ada")[0]
     assert (session.messages, session.tokens) == (10, sum(p.tokens for p in chat.context().pieces))
 

@@ -79,11 +79,9 @@ def test_a_user_has_many_sessions_that_are_listed_with_labels_the_last_used_firs
 def test_a_history_is_read_in_parts_as_copies_and_an_unknown_one_is_empty(store, chat):
     everything = chat.history()
     assert chat.history(2, 3) == chat.history(offset=2, limit=3) == everything[2:5]
-    assert chat.history(offset=5) == everything[5:]
-    assert chat.history(offset=99) == []
+    assert (chat.history(offset=5), chat.history(offset=99)) == (everything[5:], [])
     assert chat.history(-3) == chat.history(-3, all_versions=True) == everything[-3:]
-    assert chat.history(-3, 2) == everything[-3:-1]
-    assert chat.history(-99) == everything
+    assert (chat.history(-3, 2), chat.history(-99)) == (everything[-3:-1], everything)
     for wrong in ({"offset": -1.5}, {"offset": True}, {"limit": 0}, {"limit": "3"}):
         refused(errors.InvalidLimitError, None, chat.history, **wrong)
     chat.history().clear()

@@ -143,8 +143,7 @@ def test_a_title_and_an_end_come_back_and_no_model_is_told_what_was_ended(store)
     assert [one.content for one in other.context().messages] == ["a new beginning"]
     assert session() == (None, False)
     other.load_state(plain)
-    assert other.save_state() == plain
-    assert len(other.context().messages) == 3
+    assert (other.save_state(), len(other.context().messages)) == (plain, 3)
 
 
 def test_a_bad_state_changes_nothing_and_says_what_is_wrong(memory) -> None:
