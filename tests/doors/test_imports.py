@@ -10,6 +10,14 @@ import pytest
 LOADED = "print(sorted({name.partition('.')[0] for name in sys.modules} & {'chromadb', %s}))"
 MISSES = "try:\n    from %s import %s\nexcept ImportError as problem:\n    print(type(problem).__name__, problem.hint)"
 LANGCHAIN = "'langchain', 'langchain_classic', 'langgraph'"
+
+
+def without(gone: str, extra: str, name: str) -> tuple[str, str]:
+    """Return a program that asks for a name where a framework is missing, and what it says."""
+    asks = f"sys.modules[{gone!r}] = None\n" + MISSES % (f"{extra}_memlayer", name)
+    return asks, f"MissingExtraError pip install 'memlayer-core[{extra}]'"
+
+
 SAYS = {
     "langchain_memlayer loads no other framework": (
         "from langchain_memlayer import MemlayerChatMessageHistory\n"
@@ -43,31 +51,19 @@ SAYS = {
         ),
         "hi",
     ),
-    "the middleware without langchain": (
-        "sys.modules['langchain'] = None\n" + MISSES % ("langchain_memlayer", "MemlayerMiddleware"),
-        "MissingExtraError pip install 'memlayer-core[langchain]'",
+    "the middleware without langchain": without("langchain", "langchain", "MemlayerMiddleware"),
+    "the tools without langchain": without("langchain", "langchain", "create_memory_tools"),
+    "LangChain's history without langchain_core": without(
+        "langchain_core", "langchain", "MemlayerChatMessageHistory"
     ),
-    "the tools without langchain": (
-        "sys.modules['langchain'] = None\n" + MISSES % ("langchain_memlayer", "create_memory_tools"),
-        "MissingExtraError pip install 'memlayer-core[langchain]'",
-    ),
+    "LlamaIndex's memory without llama_index": without("llama_index", "llamaindex", "MemlayerMemory"),
     "all names that do not need langchain_classic": (
-        "sys.modules['langchain_classic'] = None\n"
-        "import pydoc\nimport langchain_memlayer\nfrom langchain_memlayer import *\n"
+        "sys.modules['langchain_classic'] = None\nimport pydoc\nimport langchain_memlayer\nfrom langchain_memlayer import *\n"
         "told = pydoc.plain(pydoc.render_doc(langchain_memlayer))\n"
         "assert MemlayerMiddleware.__doc__.splitlines()[0] in told\n"
         + MISSES
         % ("langchain_memlayer", "MemlayerConversationMemory"),
         "MissingExtraError pip install 'memlayer-core[classic]'",
-    ),
-    "LangChain's history without langchain_core": (
-        "sys.modules['langchain_core'] = None\n"
-        + MISSES % ("langchain_memlayer", "MemlayerChatMessageHistory"),
-        "MissingExtraError pip install 'memlayer-core[langchain]'",
-    ),
-    "LlamaIndex's memory without llama_index": (
-        "sys.modules['llama_index'] = None\n" + MISSES % ("llamaindex_memlayer", "MemlayerMemory"),
-        "MissingExtraError pip install 'memlayer-core[llamaindex]'",
     ),
 }
 

@@ -14,7 +14,6 @@ from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import offload_id
 
 RECORD, RETRIEVE, CORRECT, FORGET, RELOAD = AGENT_TOOLS
-GROW = {"keywords": ["grow"]}
 REPORT = "\n".join(f"{number} of pears: {number * 7919 % 1000} kilograms" for number in range(500))
 PREVIEW = re.compile(r"call context_reload with id '(msg-\d+)'")
 NEXT = re.compile(r"\n\[characters [\d,]+ to [\d,]+ of [\d,]+; .* offset (\d+) to read on\]$")

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.chat_engine import SimpleChatEngine
 from scripted import answers, speaking
 from tuned import Tuned
+from waiting import heard
 
 from langchain_memlayer import MemlayerChatMessageHistory, MemlayerMiddleware, MemlayerStore, with_memory
 from llamaindex_memlayer import MemlayerMemory, acall_with_retry, call_with_retry
@@ -71,27 +71,24 @@ def function_agent(memory: Memory) -> Any:
     return None, lambda question: made.run(user_msg=question, memory=session)
 
 
-@dataclass(frozen=True)
-class Turn:
-    """A door, and what its turn may cost: writes, statements, and hops of an async one."""
+def runnable(memory: Memory) -> Any:
+    return runs(with_memory(Scripted(), memory, user_id="ada"))
 
-    door: Callable[[Memory], Any]
-    writes: int
-    statements: int
-    hops: int
+
+def wrapper(memory: Memory) -> Any:
+    return runs(RunnableWithMessageHistory(Scripted(), history_of(memory)))
 
 
 TURNS = {
-    "agent": Turn(agent, 2, 46, 2),
-    "with_memory": Turn(lambda memory: runs(with_memory(Scripted(), memory, user_id="ada")), 1, 40, 2),
+    "agent": (agent, 2, 46, 2),
+    "with_memory": (runnable, 1, 40, 2),
     # LangChain's own wrapper reads twice and writes once
-    "LangChain's own": Turn(
-        lambda memory: runs(RunnableWithMessageHistory(Scripted(), history_of(memory))), 1, 16, 3
-    ),
+    "LangChain's own": (wrapper, 1, 16, 3),
     # LlamaIndex puts the question, reads the context and puts the answer; its agent reads once more at the end
-    "LlamaIndex's engine": Turn(chat_engine, 2, 39, 3),
-    "LlamaIndex's agent": Turn(function_agent, 2, 43, 4),
+    "LlamaIndex's engine": (chat_engine, 2, 39, 3),
+    "LlamaIndex's agent": (function_agent, 2, 43, 4),
 }
+"""A door, and what its turn may cost: writes, statements, and hops of an async one."""
 
 
 @pytest.fixture
@@ -100,15 +97,17 @@ def long_known(meter: Meter, tmp_path: Path) -> Iterator[Memory]:
         yield opened
 
 
-@pytest.mark.parametrize("turn", TURNS.values(), ids=TURNS)
-def test_a_turn_writes_as_often_as_it_must_and_takes_few_hops(meter, long_known, turn) -> None:
-    blocking, awaiting = turn.door(long_known)
+@pytest.mark.parametrize(("door", "writes", "statements", "hops"), TURNS.values(), ids=TURNS)
+def test_a_turn_writes_as_it_must_and_takes_few_hops(
+    meter, long_known, door, writes, statements, hops
+) -> None:
+    blocking, awaiting = door(long_known)
     with blockbuster_ctx(OURS):
         spent = asyncio.run(meter.aturns(awaiting))
-    assert spent.hops == turn.hops
+    assert spent.hops == hops
     for costs in (spent, *([meter.turns(blocking)] if blocking else [])):
-        assert costs.writes == turn.writes
-        assert costs.statements <= turn.statements
+        assert costs.writes == writes
+        assert costs.statements <= statements
 
 
 async def test_turns_at_the_same_time_use_no_thread_of_the_application(long_known) -> None:
@@ -167,9 +166,7 @@ def memory() -> Iterator[Memory]:
 
 @pytest.fixture
 def events(memory: Memory) -> list[ContextOverflowed]:
-    seen: list[Any] = []
-    memory.listen(lambda event: seen.append(event) if isinstance(event, ContextOverflowed) else None)
-    return seen
+    return heard(memory, ContextOverflowed)
 
 
 class Reader:

@@ -61,10 +61,16 @@ class Scripted(BaseChatModel):
         yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=calls))
 
 
-def then(*answers: AIMessage | str) -> Script:
-    """Say one thing after the other."""
+def then(*answers: AIMessage | str | Exception) -> Script:
+    """Say one thing after the other, or fail."""
     left = iter(answers)
-    return lambda _: next(left)
+
+    def say(_: list[BaseMessage]) -> AIMessage | str:
+        if isinstance(answer := next(left), Exception):
+            raise answer
+        return answer
+
+    return say
 
 
 def says(*answers: AIMessage | str) -> Scripted:
@@ -104,6 +110,12 @@ def ask(do: Any, agent: Any, said: Any, thread: str = "t", **more: Any) -> Any:
     """Run an agent with a text, or with messages of which each may be one. Returns its state."""
     given = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
     return do(agent, "invoke", given, in_thread(thread), **more)
+
+
+@tool
+def weather(city: str) -> str:
+    """Tell the weather."""
+    return f"{city}: rain"
 
 
 VERBS = ["invoke", "stream", "ainvoke", "astream"]

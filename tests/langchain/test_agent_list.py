@@ -23,7 +23,18 @@ from langchain_memlayer import MemlayerMiddleware
 from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT, Colour
-from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, in_thread, kinds, texts
+from tests.langchain.scripted_model import (
+    Edits,
+    Scripted,
+    Wraps,
+    calling,
+    in_thread,
+    kinds,
+    says,
+    texts,
+    then,
+    weather,
+)
 
 AT = in_thread()
 
@@ -95,14 +106,7 @@ def tour(talk: Talk, **more: Any) -> list[BaseMessage]:
 
 @pytest.mark.parametrize("by_run", [False, True], ids=["one agent", "an agent a run"])
 def test_a_question_whose_run_failed_and_that_was_deleted_then_stays_deleted(memory, by_run) -> None:
-    answers = iter(["Hi.", TimeoutError("away"), "I go on."])
-
-    def say(_: list[BaseMessage]) -> str:
-        if isinstance(answer := next(answers), Exception):
-            raise answer
-        return answer
-
-    model, saver = Scripted(script=say), InMemorySaver()
+    model, saver = says("Hi.", TimeoutError("away"), "I go on."), InMemorySaver()
 
     def made() -> Any:
         own = MemlayerMiddleware(memory, user_id="ada")
@@ -172,10 +176,7 @@ def test_it_is_set_aside_before_the_run_does_anything_else(short) -> None:
     """A model that fails changes nothing of it, nor does the run that follows."""
     tour(short)
 
-    def fails(_: Any) -> AIMessage:
-        raise ConnectionError("away")
-
-    answers, short.model.script = short.model.script, fails
+    answers, short.model.script = short.model.script, then(ConnectionError("away"))
     with pytest.raises(ConnectionError):
         short.ask(RemoveMessage(id="zebra"), "and the newt")
     assert short.every == ["(tell me of the zebra)", *SAID[1:], "and the newt"]
@@ -187,14 +188,9 @@ def test_it_is_set_aside_before_the_run_does_anything_else(short) -> None:
 
 
 def test_a_question_is_removed_with_its_tool_calls(short) -> None:
-    @tool
-    def look(animal: str) -> str:
-        """Look after an animal."""
-        return f"the {animal} sleeps"
-
-    said = (calling(("look", {"animal": one}), first=at) for at, one in enumerate(("zebra", "lion")))
-    answers = iter([line for call in said for line in (call, "it is well")] + ["yes?", "yes?"])
-    short.tools, short.model.script = [look], lambda _: next(answers)
+    said = (calling(("weather", {"city": one}), first=at) for at, one in enumerate(("zebra", "lion")))
+    answers = [line for call in said for line in (call, "it is well")]
+    short.tools, short.model.script = [weather], then(*answers, "yes?", "yes?")
     for animal in ("zebra", "lion"):
         out = short.ask(f"look at the {animal}")
     assert kinds(out) == ["human", "ai", "tool", "ai"] * 2
@@ -319,8 +315,7 @@ def test_what_a_tool_of_the_run_forgets_is_not_stored_by_the_same_run(short) -> 
         return "all is forgotten"
 
     tour(short, mode="STATIC")
-    answers = iter([calling(("forget_me", {})), "it is done", "yes?"])
-    short.tools, short.model.script = [forget_me], lambda _: next(answers)
+    short.tools, short.model.script = [forget_me], then(calling(("forget_me", {})), "it is done", "yes?")
     short.ask("forget me", mode="STATIC")
     assert "zebra" not in str(short.model.shown)
     short.ask("and the newt", mode="STATIC")
@@ -463,16 +458,10 @@ def test_a_run_from_any_checkpoint_sees_the_line_of_that_checkpoint(parents, voc
 
 
 def test_removals_after_an_interrupted_run_are_obeyed(short) -> None:
-    @tool
-    def feed(animal: str) -> str:
-        """Feed an animal."""
-        return f"the {animal} eats"
-
-    answers = short.model.script
-    calls = iter([calling(("feed", {"animal": "zebra"})), "done"])
-    short.tools, more = [feed], {"more": [HumanInTheLoopMiddleware({"feed": True})]}
+    answers, short.tools = short.model.script, [weather]
+    more = {"more": [HumanInTheLoopMiddleware({"weather": True})]}
     short.ask("first a newt", **more)
-    short.model.script = lambda _: next(calls)
+    short.model.script = then(calling(("weather", {"city": "zebra"})), "done")
     short.ask("feed the zebra", **more)
     out = short.do("invoke", Command(resume={"decisions": [{"type": "approve"}]}), AT, **more)["messages"]
     assert short.history == short.every == texts(out)

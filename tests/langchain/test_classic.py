@@ -8,7 +8,7 @@ import pytest
 from langchain_classic.chains import ConversationChain, LLMChain
 from langchain_classic.memory.buffer import ConversationBufferMemory
 from langchain_classic.memory.buffer_window import ConversationBufferWindowMemory
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.prompts import PromptTemplate
 from pydantic import ValidationError
 from refusals import refused
@@ -17,11 +17,10 @@ from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationM
 from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT
-from tests.langchain.scripted_model import Scripted, contents, in_session, kinds, mountains
+from tests.langchain.scripted_model import Scripted, contents, in_session, kinds, mountains, then
 
 HI, YES = {"input": "hi"}, {"output": "yes"}
 FOOD = "What should I not eat in Tokyo?"
-LOADS = ("load_memory_variables", {"input": FOOD})
 
 
 @pytest.fixture
@@ -241,11 +240,8 @@ def test_an_agent_executor_remembers_with_its_tool_calls_if_it_returns_them(do, 
 @pytest.mark.trap("langchain", 3, 19)
 @pytest.mark.requirement("M03")
 def test_a_failed_model_leaves_no_half_turn_and_a_failed_store_fails_it(do, memory, history, classic) -> None:
-    def broken(_: list[BaseMessage]) -> str:
-        raise TimeoutError
-
     with pytest.raises(TimeoutError):
-        do(talk_of(classic, broken), "invoke", HI)
+        do(talk_of(classic, then(TimeoutError())), "invoke", HI)
     assert history.messages == []
     with pytest.raises(errors.StoreClosedError):
         do(talk_of(classic, lambda _: memory.close() or "yes"), "invoke", HI)

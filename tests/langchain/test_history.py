@@ -33,7 +33,6 @@ from tests.conftest import PROMPT
 from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at
 
 TURN = [HumanMessage("How tall is Galdhøpiggen?"), AIMessage("2469 metres.")]
-CALL = calling(("height", {"of": "Galdhøpiggen"}))
 
 
 def history_of(memory: Memory, session_id: str = "s1", **options: Any) -> MemlayerChatMessageHistory:

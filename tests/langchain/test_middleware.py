@@ -60,6 +60,7 @@ from tests.langchain.scripted_model import (
     kinds,
     says,
     texts,
+    weather,
 )
 
 RECORD = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
@@ -97,12 +98,6 @@ def history(memory: Memory, session: str = "t") -> list[str]:
 
 def ids(messages: Sequence[Any]) -> list[str | None]:
     return [message.id for message in messages]
-
-
-@tool
-def weather(city: str) -> str:
-    """Tell the weather."""
-    return f"{city}: rain"
 
 
 def said_before(memory: Memory, user: str = "ada") -> None:

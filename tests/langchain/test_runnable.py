@@ -33,13 +33,13 @@ from langchain_core.runnables import (
     RunnablePassthrough,
 )
 from langchain_core.runnables.history import RunnableWithMessageHistory
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel
 from refusals import refused
+from waiting import heard
 
 from langchain_memlayer import MemlayerChatMessageHistory, to_core, with_memory
 from langchain_memlayer.runnable import STEPS, join_chunks
@@ -59,6 +59,7 @@ from tests.langchain.scripted_model import (
     pieces,
     says,
     texts,
+    weather,
 )
 
 PARROT = "My parrot is called Grillparzer"
@@ -154,14 +155,8 @@ def test_instructions_in_the_input_are_told_and_stored_once(do, memory) -> None:
 @pytest.mark.requirement("A11")
 def test_an_agent_keeps_the_steps_that_are_new_and_nothing_twice(do, memory) -> None:
     """A graph returns its input along with its answer, which makes other transcripts grow with every turn."""
-
-    @tool
-    def height(of: str) -> str:
-        """Return a height."""
-        return "2469"
-
-    turn = [calling(("height", {"of": "it"})), "high"]
-    agent = create_agent(says(*turn, *turn), [height], system_prompt="be kind")
+    turn = [calling(("weather", {"city": "Oslo"})), "wet"]
+    agent = create_agent(says(*turn, *turn), [weather], system_prompt="be kind")
     keys = {"input_messages_key": "messages", "output_messages_key": "messages"}
     chain = with_memory(agent, memory, user_id="ada", **keys)
     for said in ("one?", "two?"):
@@ -320,8 +315,7 @@ def test_question_and_answer_are_stored_at_once_and_a_call_that_fails_stores_not
             raise TimeoutError
         return "42"
 
-    model, during, events = Scripted(script=script), [], []
-    memory.listen(lambda event: events.append(event) if isinstance(event, MessagesStored) else None)
+    model, during, events = Scripted(script=script), [], heard(memory, MessagesStored)
     chain = with_memory(model, memory, user_id="ada")
     with pytest.raises(TimeoutError):
         do(chain, "invoke", "hi", at())
@@ -407,19 +401,14 @@ def test_an_async_stream_that_is_left_keeps_what_was_said_when_its_loop_ends(mem
     assert interrupted(memory) == ["count", "one"]
 
 
-async def hang_up(memory: Memory, model: Any, began: asyncio.Event) -> asyncio.Task[None]:
-    """Cancel the task of a client until it has ended, as a server does."""
+def listener(memory: Memory, model: Any) -> asyncio.Task[None]:
+    """Return the task of a client that hears an answer."""
 
     async def listen() -> None:
         async for _ in with_memory(model, memory, user_id="ada").astream("count", at()):
             pass
 
-    task = asyncio.create_task(listen())
-    await began.wait()
-    while not task.done():
-        task.cancel()
-        await asyncio.sleep(0)
-    return task
+    return asyncio.create_task(listen())
 
 
 @pytest.mark.trap("langchain", 6)
@@ -430,7 +419,11 @@ async def test_a_listener_who_goes_away_takes_no_word_along(memory) -> None:
         await asyncio.sleep(3600)
 
     began = asyncio.Event()
-    task = await hang_up(memory, RunnableLambda(model), began)
+    task = listener(memory, RunnableLambda(model))
+    await began.wait()
+    while not task.done():  # as a server does
+        task.cancel()
+        await asyncio.sleep(0)
     await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
     assert task.cancelled()
     assert await asyncio.to_thread(interrupted, memory) == ["count", "one"]
@@ -534,11 +527,7 @@ async def test_a_listener_who_goes_away_at_the_last_word_takes_nothing_along(mem
 
     monkeypatch.setattr("langchain_memlayer.runnable.join_chunks", slowly)
 
-    async def listen() -> None:
-        async for _ in with_memory(words("one two"), memory, user_id="ada").astream("count", at()):
-            pass
-
-    task = asyncio.create_task(listen())
+    task = listener(memory, words("one two"))
     await began.wait()
     task.cancel()
     added.set()
@@ -714,20 +703,15 @@ def test_a_trace_is_one_tree_with_the_callers_tags_wherever_a_runnable_goes(memo
 
 
 def test_a_graph_that_is_streamed_in_any_mode_keeps_what_its_agent_said(memory, caplog) -> None:
-    @tool
-    def look() -> str:
-        """Look."""
-        return "red"
-
     modes: Any = ["updates", "values", "messages", "debug", ["values", "messages"], ["messages", "updates"]]
     for number, mode in enumerate(modes):
-        model = says(calling(("look", {})), "It is red.")
+        model = says(calling(("weather", {"city": "Oslo"})), "It is wet.")
         trims = Edits(after=lambda said: [RemoveMessage(id=REMOVE_ALL_MESSAGES), *said])
-        agent = create_agent(model, [look], middleware=[trims])
+        agent = create_agent(model, [weather], middleware=[trims])
         chain = with_memory(agent, memory, user_id="ada", input_messages_key="messages")
         more = {"version": "v2"} if number == 2 else {"subgraphs": number % 2 == 1}
-        list(chain.stream({"messages": "Which colour?"}, at(), stream_mode=mode, **more))
-        assert contents(kept(memory)) == ["Which colour?", "", "red", "It is red."] * (number + 1)
+        list(chain.stream({"messages": "How is it?"}, at(), stream_mode=mode, **more))
+        assert contents(kept(memory)) == ["How is it?", "", "Oslo: rain", "It is wet."] * (number + 1)
         assert len(kept(memory)[-3].tool_calls) == 1
     chain = with_memory(RunnableLambda(lambda _: ("custom", {"progress": 1})), memory, user_id="ada")
     list(chain.stream("hi", at("progress")))

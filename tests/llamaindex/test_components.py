@@ -22,6 +22,7 @@ from llama_index.core.tools.tool_spec.base import BaseToolSpec
 from llama_index.core.workflow import Context, JsonPickleSerializer, JsonSerializer
 from refusals import refused
 from scripted import answers
+from waiting import heard
 
 from llamaindex_memlayer import (
     MemlayerAsyncChatStore,
@@ -278,8 +279,7 @@ async def test_a_set_is_whole_or_not_at_all_of_copies_and_at_every_turn_stored_o
     """Nothing is deleted before everything can be written, and agents write into what they read."""
     component = make(memory)
     talked = talk(*(f"my parrot number {n}" for n in range(8)))
-    stored = []
-    memory.listen(lambda event: stored.append(event.stored) if isinstance(event, MessagesStored) else None)
+    events = heard(memory, MessagesStored)
     for end in (4, 6, 8, 8):
         given = [one.model_copy(deep=True) for one in talked[:end]]
         await call(component, SET, given)
@@ -294,7 +294,7 @@ async def test_a_set_is_whole_or_not_at_all_of_copies_and_at_every_turn_stored_o
                 await call(component, verb, wrong)
 
     assert await call(component, READ) == talked
-    assert sum(stored) == 8
+    assert sum(event.stored for event in events) == 8
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve("my parrot")
     assert sorted(node.get_content() for node in nodes) == sorted(texts(talked))
 

@@ -10,6 +10,7 @@ from llama_index.core.chat_engine import ContextChatEngine
 from llama_index.core.memory import BaseMemoryBlock, Memory as FrameworkMemory
 from llama_index.core.utils import get_tokenizer
 from scripted import Library, answers, takes_any_store
+from waiting import heard
 
 from llamaindex_memlayer import MemlayerAsyncChatStore, MemlayerMemoryBlock, from_core
 from memlayer_core.errors import MessageTypeError
@@ -88,11 +89,10 @@ async def test_it_keeps_question_and_answer_once_and_none_it_is_only_asked_with(
     assert await kept(memory) == []
     await queue.aput_messages([PETS[1], *PETS, ASKED])
     await queue.aget()
-    heard = []
-    memory.listen(lambda event: heard.append(event) if isinstance(event, MessagesStored) else None)
+    stored = heard(memory, MessagesStored)
     for _ in range(3):
         await queue.aget(input="hello?")
-    assert heard == [], "reading again stores nothing again"
+    assert stored == [], "reading again stores nothing again"
     await queue.aput(ChatMessage("hello?"))
     await queue.aget(input="hello?")
     assert await kept(memory) == texts([*PETS, *PETS])

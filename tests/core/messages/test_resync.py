@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, strategies as st
 from sqlalchemy import select
+from waiting import heard
 
 from memlayer_core import Chat, Memory, Message, ToolCall
 from memlayer_core.events import MessagesStored
@@ -87,15 +88,14 @@ def test_a_summary_stands_in_front_of_what_followed_it_and_all_is_still_found(st
 
 
 def test_the_receipt_names_what_is_stored_and_it_is_told_of_like_an_add(store, chat):
-    heard: list[Any] = []
-    store.listen(lambda told: heard.append(told) if isinstance(told, MessagesStored) else None)
+    events = heard(store, MessagesStored)
     first = chat.resync(listed("u1 a1#mine"))
     assert chat.resync(listed("u1 a1")).stored == 0
     again = chat.resync(listed("u1 a1 u2"))
     assert (first.stored, first.unchanged, again.stored, again.unchanged) == (2, 0, 1, 2)
     assert again.ids == tuple(message.id for message in chat.history())
     assert again.ids[:2] == first.ids == (first.ids[0], "mine")
-    assert [(told.stored, told.unchanged) for told in heard] == [(2, 0), (1, 2)]
+    assert [(told.stored, told.unchanged) for told in events] == [(2, 0), (1, 2)]
 
 
 def test_two_processes_that_send_the_same_list_store_it_once(store):

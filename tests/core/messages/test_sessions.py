@@ -178,9 +178,7 @@ def test_of_many_edits_with_one_expectation_one_is_made(chat):
 @pytest.mark.requirement("A02")
 def test_a_message_is_deleted_by_its_id_or_its_place(store, chat):
     store.flush()
-    assert chat.delete_message("a1").text == "answer 1"
-    assert chat.delete_message(-1).text == "answer 3"
-    assert chat.delete_message(0).text == "be kind"
+    assert [chat.delete_message(at).text for at in ("a1", -1, 0)] == ["answer 1", "answer 3", "be kind"]
     left = [*(f"question {n} about parrots" for n in (1, 2)), "answer 2", "question 3 about parrots"]
     assert texts(chat) == left
     assert not any(message.role == "system" for message in chat.context().messages)
