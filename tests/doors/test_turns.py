@@ -29,7 +29,8 @@ from llamaindex_memlayer import MemlayerMemory, acall_with_retry, call_with_retr
 from memlayer_core import Memory
 from memlayer_core.events import ContextOverflowed
 from tests.conftest import OURS, PROMPT
-from tests.langchain.scripted_model import VERBS, Scripted, in_session, in_thread, pieces, texts
+from tests.langchain.running import VERBS, in_session, in_thread, pieces, texts
+from tests.langchain.scripted_model import Scripted
 
 __all__ = ["meter"]
 

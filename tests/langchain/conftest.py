@@ -10,7 +10,7 @@ import pytest
 
 from memlayer_core import Memory
 from tests.conftest import PROMPT, Colour
-from tests.langchain.scripted_model import ask
+from tests.langchain.running import ask
 
 
 @pytest.fixture

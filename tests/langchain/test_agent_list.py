@@ -23,18 +23,8 @@ from langchain_memlayer import MemlayerMiddleware
 from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT, Colour
-from tests.langchain.scripted_model import (
-    Edits,
-    Scripted,
-    Wraps,
-    calling,
-    in_thread,
-    kinds,
-    says,
-    texts,
-    then,
-    weather,
-)
+from tests.langchain.running import in_thread, kinds, texts
+from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, says, then, weather
 
 AT = in_thread()
 

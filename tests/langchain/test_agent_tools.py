@@ -17,7 +17,8 @@ from tuned import Tuned
 from langchain_memlayer import create_memory_tools
 from memlayer_core import Memory, errors
 from memlayer_core.tools import AGENT_TOOLS
-from tests.langchain.scripted_model import calling, in_thread as at, says
+from tests.langchain.running import in_thread as at
+from tests.langchain.scripted_model import calling, says
 
 RECORD, LOOK, CORRECT, FORGET, RELOAD = AGENT_TOOLS
 EXAMPLES = {

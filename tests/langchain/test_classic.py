@@ -17,7 +17,8 @@ from langchain_memlayer import MemlayerChatMessageHistory, MemlayerConversationM
 from memlayer_core import Memory, errors
 from memlayer_core.seams import MaxRounds
 from tests.conftest import PROMPT
-from tests.langchain.scripted_model import Scripted, contents, in_session, kinds, mountains, then
+from tests.langchain.running import contents, in_session, kinds
+from tests.langchain.scripted_model import Scripted, mountains, then
 
 HI, YES = {"input": "hi"}, {"output": "yes"}
 FOOD = "What should I not eat in Tokyo?"

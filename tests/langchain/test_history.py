@@ -30,7 +30,8 @@ from refusals import refused
 from langchain_memlayer import MemlayerChatMessageHistory, with_memory
 from memlayer_core import Memory, errors
 from tests.conftest import PROMPT
-from tests.langchain.scripted_model import Scripted, calling, contents, in_session as at
+from tests.langchain.running import contents, in_session as at
+from tests.langchain.scripted_model import Scripted, calling
 
 TURN = [HumanMessage("How tall is Galdhøpiggen?"), AIMessage("2469 metres.")]
 

@@ -35,7 +35,7 @@ from langchain_memlayer.messages import put_after, put_before
 from memlayer_core import Memory, Message, ToolCall, errors
 from memlayer_core.codec import TAG
 from memlayer_core.message import Raw
-from tests.langchain.scripted_model import contents as contents_of
+from tests.langchain.running import contents as contents_of
 
 CALL = {"name": "weather", "args": {"city": "Oslo"}, "id": "call_1", "type": "tool_call"}
 BROKEN_CALL = {**CALL, "args": '{"city": ', "id": "call_2", "error": "no JSON", "type": "invalid_tool_call"}

@@ -49,19 +49,8 @@ from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
 from memlayer_core.tools import AGENT_TOOLS
 from tests.conftest import OURS, PROMPT, taken_out
-from tests.langchain.scripted_model import (
-    Edits,
-    Scripted,
-    Wraps,
-    calling,
-    contents,
-    in_session,
-    in_thread,
-    kinds,
-    says,
-    texts,
-    weather,
-)
+from tests.langchain.running import contents, in_session, in_thread, kinds, texts
+from tests.langchain.scripted_model import Edits, Scripted, Wraps, calling, says, weather
 
 RECORD = calling(("record_to_memory", {"thinking": "", "content": ["Ada plays chess."]}))
 LOOK = calling(("weather", {"city": "Oslo"}))

@@ -20,7 +20,8 @@ from tuned import Tuned
 
 from langchain_memlayer import MemlayerMiddleware
 from memlayer_core import Chat, Memory, Message, errors
-from tests.langchain.scripted_model import Heard, Scripted, in_thread, pieces
+from tests.langchain.running import Heard, in_thread, pieces
+from tests.langchain.scripted_model import Scripted
 
 TOLD = "The user told of Anna and Bela, who took 2 cats to the old quarter of Lisbon, where trams are loud."
 SHORT = Tuned(max_tokens=600, index_delay=0, durability="normal", recall_tokens=0, episodes=False)

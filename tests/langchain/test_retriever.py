@@ -11,7 +11,7 @@ from langchain_tests.integration_tests import RetrieversIntegrationTests
 from langchain_memlayer import MemlayerRetriever
 from memlayer_core import Memory, Message, errors
 from tests.doors.test_search import WHERE, full
-from tests.langchain.scripted_model import Heard
+from tests.langchain.running import Heard
 
 __all__ = ["full"]
 

@@ -46,21 +46,8 @@ from langchain_memlayer.runnable import STEPS, join_chunks
 from memlayer_core import Memory, errors
 from memlayer_core.events import MessagesStored
 from memlayer_core.seams import MaxRounds
-from tests.langchain.scripted_model import (
-    VERBS,
-    Edits,
-    Heard,
-    Scripted,
-    calling,
-    contents,
-    in_session as at,
-    in_thread,
-    kinds,
-    pieces,
-    says,
-    texts,
-    weather,
-)
+from tests.langchain.running import VERBS, Heard, contents, in_session as at, in_thread, kinds, pieces, texts
+from tests.langchain.scripted_model import Edits, Scripted, calling, says, weather
 
 PARROT = "My parrot is called Grillparzer"
 PROMPT = ChatPromptTemplate.from_messages(
