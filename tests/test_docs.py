@@ -232,10 +232,7 @@ def test_every_page_is_in_the_navigation_and_there_are_few() -> None:
 
 def test_every_command_that_a_page_names_exists() -> None:
     named = {name for text in PAGES.values() for name in re.findall(r"`memlayer (\w+)", text)}
-    assert {"reindex", "work", "export"} <= named
-    command = [Path(sys.executable).parent / "memlayer", "--help"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert [name for name in named if not re.search(rf"\b{name}\b", shown)] == []
+    assert {"reindex", "work", "export"} <= named <= {*COMMANDS, "COMMAND"}
 
 
 @pytest.mark.parametrize("package", ["memlayer_core", "langchain_memlayer", "llamaindex_memlayer"])

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 from langchain_community.chat_message_histories import FileChatMessageHistory
-from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import (
     AIMessage,
     AIMessageChunk,
@@ -22,7 +20,6 @@ from langchain_core.messages import (
     get_buffer_string,
     message_to_dict,
 )
-from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from refusals import refused
@@ -31,7 +28,7 @@ from langchain_memlayer import MemlayerChatMessageHistory, with_memory
 from memlayer_core import Memory, errors
 from tests.conftest import PROMPT
 from tests.langchain.running import contents, in_session as at
-from tests.langchain.scripted_model import Scripted, calling
+from tests.langchain.scripted_model import Scripted
 
 TURN = [HumanMessage("How tall is Galdhøpiggen?"), AIMessage("2469 metres.")]
 
@@ -49,22 +46,6 @@ def echo(messages: Any) -> AIMessage:
     """Answer with the last message and how many there were."""
     told = getattr(messages, "messages", messages)
     return AIMessage(f"{told[-1].text} ({len(told)})")
-
-
-def wrapped(memory: Memory, model: Any, **keys: str) -> RunnableWithMessageHistory:
-    """Return a model in LangChain's own wrapper, which takes the ids of each call to our history."""
-    histories = MemlayerChatMessageHistory.factory(memory)
-    return RunnableWithMessageHistory(model, histories, history_factory_config=histories.config_specs, **keys)
-
-
-def in_keys(memory: Memory, model: Any) -> RunnableWithMessageHistory:
-    """Return a model in LangChain's own wrapper, with a prompt in which the history stands apart."""
-    prompt = ChatPromptTemplate([("system", "kind"), MessagesPlaceholder("history"), ("human", "{question}")])
-    keys = {"input_messages_key": "question", "history_messages_key": "history"}
-    return wrapped(memory, prompt | model, **keys)
-
-
-ADA = at(user_id="ada")
 
 
 # The transcript
@@ -128,8 +109,9 @@ def test_a_factory_makes_the_history_that_a_config_names(memory, fixed, named) -
 
 def test_a_config_that_names_no_user_is_refused(do, memory) -> None:
     histories = MemlayerChatMessageHistory.factory(memory)
+    specs = {"history_factory_config": histories.config_specs}
     with pytest.raises(ValueError, match="user_id"):
-        do(wrapped(memory, Scripted()), "invoke", [HumanMessage("hi")], at())
+        do(RunnableWithMessageHistory(Scripted(), histories, **specs), "invoke", [HumanMessage("hi")], at())
     with pytest.raises(errors.InvalidScopeError, match="user_id") as refused:
         do(RunnableWithMessageHistory(Scripted(), histories), "invoke", [HumanMessage("hi")], at())
     assert "history_factory_config" in refused.value.hint
@@ -182,25 +164,6 @@ def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at)
     assert contents(kept.messages)[1::2] == [f"That makes {2 * turn + 1}." for turn in range(10)]
     assert summaries[0] == 0 < max(summaries)
     assert len(kept.context()) < len(kept.messages)
-
-
-@pytest.mark.trap("langchain", 6)
-async def test_a_streamed_answer_is_kept_whole_and_a_streamed_call_as_a_call(memory, history) -> None:
-    async def calls(_: Any) -> AsyncIterator[AIMessageChunk]:
-        for name, args in (("height", '{"of": '), (None, '"it"}')):
-            chunk = {"name": name, "args": args, "id": name and "c0", "index": 0}
-            yield AIMessageChunk("", tool_call_chunks=[chunk])
-
-    words = GenericFakeChatModel(messages=iter([AIMessage("one two three"), AIMessage("four five")]))
-    pieces = [piece async for piece in in_keys(memory, words).astream({"question": "count"}, ADA)]
-    assert len(pieces) > 1
-    await asyncio.to_thread(lambda: [*wrapped(memory, words).stream("more", ADA)])
-    _ = [piece async for piece in wrapped(memory, RunnableLambda(calls)).astream("?", ADA)]
-
-    kept = await history.aget_messages()
-    assert contents(kept) == ["count", "one two three", "more", "four five", "?", ""]
-    assert [type(message) for message in kept] == [HumanMessage, AIMessage] * 3
-    assert kept[-1] == calling(("height", {"of": "it"}))
 
 
 # Being a part of LangChain

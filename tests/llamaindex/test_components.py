@@ -188,16 +188,21 @@ def test_a_mistyped_argument_and_what_names_no_memory_or_two_is_refused(memory, 
             make(memory, sesion_id=5)
     for wrong, says in (
         ({"sesion_id": "monday"}, "sesion_id"),
+        ({"llm": "gpt"}, "`llm` must be"),
+        ({"token_limit": 1.5}, "token_limit"),
+        ({"memory": None, "path": ""}, "directory"),
         ({"path": tmp_path}, "`memory` is given"),
         ({"embed_model": "hashing"}, "`memory` is given"),
     ):
         with pytest.raises((errors.ConfigurationError, ValueError), match=says):
-            MemlayerMemory.from_defaults(memory, **wrong)
+            MemlayerMemory.from_defaults(**{"memory": memory, **wrong})
     for make in KEPT.values():
         refused(errors.ConfigurationError, r"memlayer_core.Memory", make, "./memory")
         refused(errors.ConfigurationError, "not open", make, None, store_id="another")
         for name in ("user_id", "tenant_id", "agent_id"):
             refused(errors.InvalidScopeError, name, make, memory, **{name: ""})
+    with pytest.raises(ValueError, match="frozen"):
+        MemlayerMemory(memory).session_id = "another"
 
 
 @pytest.mark.trap("llamaindex", 11)

@@ -124,19 +124,6 @@ def test_an_engine_or_agent_may_make_one_from_its_own_arguments(session, memory)
     assert again.get_all() == turn(1), "an empty history erases nothing"
 
 
-def test_what_makes_no_sense_is_refused_by_its_name(session, memory):
-    """An application whose session id is missing would begin a new talk at every turn."""
-    for wrong, error, says in (
-        ({"llm": "gpt"}, errors.ConfigurationError, "`llm` must be"),
-        ({"session_id": ""}, errors.InvalidScopeError, "session_id"),
-        ({"token_limit": 1.5}, errors.InvalidLimitError, "token_limit"),
-        ({"memory": None, "path": ""}, errors.ConfigurationError, "directory"),
-    ):
-        refused(error, says, MemlayerMemory.from_defaults, **{"memory": memory, "user_id": "ada", **wrong})
-    with pytest.raises(ValueError, match="frozen"):
-        session.session_id = "another"
-
-
 @pytest.mark.trap("llamaindex", 10)
 def test_an_embedding_model_of_llamaindex_and_a_tokenizer_are_used(session):
     given = {"embed_model": MockEmbedding(embed_dim=8), "tokenizer_fn": str.split}
