@@ -69,14 +69,9 @@ def test_concurrency_makes_no_error_and_loses_nothing():
 def locomo_file(folder: Path) -> Path:
     """Write a talk of forty turns, about a hundred tokens each, twenty of them on boats, and four questions."""
     subjects = ["boats lie in the harbour", "a piano stands in the attic"]
-    said = [
-        {
-            "speaker": who,
-            "dia_id": f"D1:{at}",
-            "text": f"I count {at}: {subjects[at % 2]}{' and so on' * 30}.",
-        }
-        for at, who in enumerate(["Ann", "Ben"] * 20)
-    ]
+    texts = [f"I count {at}: {subjects[at % 2]}{' and so on' * 30}." for at in range(40)]
+    speakers = ["Ann", "Ben"] * 20
+    said = [{"speaker": speakers[at], "dia_id": f"D1:{at}", "text": text} for at, text in enumerate(texts)]
     said[7] |= {"text": "Look what I found!", "blip_caption": "a red bicycle"}
     told = {"speaker_a": "Ann", "speaker_b": "Ben", "session_1": said}
     told["session_1_date_time"] = "1:56 pm on 8 May, 2023"
@@ -259,18 +254,10 @@ def sample(**changes: Any) -> dict[str, Any]:
         ],
         "session_9_date_time": "1:00 pm on 9 October, 2023",
     }
-    return {
-        "conversation": {**conversation, **changes},
-        "qa": [
-            {
-                "question": "What is the parrot called?",
-                "answer": "Zarquon",
-                "evidence": ["D1:1"],
-                "category": 4,
-            },
-            {"question": "Of no evidence?", "answer": 7, "evidence": [], "category": 5},
-        ],
-    }
+    named = {"answer": "Zarquon", "evidence": ["D1:1"], "category": 4}
+    unknown = {"question": "Of no evidence?", "answer": 7, "evidence": [], "category": 5}
+    asked = [{"question": "What is the parrot called?", **named}, unknown]
+    return {"conversation": {**conversation, **changes}, "qa": asked}
 
 
 def write(directory: Path, content: Any) -> Path:

@@ -41,14 +41,8 @@ def run(name: str, directory: Path) -> str:
     offline = Offline(directory)
     here = directory / "here"
     here.mkdir()
-    ended = subprocess.run(
-        [sys.executable, FOLDER / f"{name}.py"],
-        env=offline.environment,
-        cwd=here,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    options = {"env": offline.environment, "cwd": here, "capture_output": True, "text": True, "timeout": 120}
+    ended = subprocess.run([sys.executable, FOLDER / f"{name}.py"], **options)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     assert offline.tried == []
@@ -154,12 +148,9 @@ def test_writers_in_redis_lose_nothing_and_an_idle_session_ends_after_a_week(mes
 def test_a_window_in_redis_has_the_newest_rounds(message_store) -> None:
     ended = subprocess.run([sys.executable, FOLDER / "redis_store.py"], capture_output=True, text=True)
     assert ended.stderr == ""
-    assert ended.stdout.splitlines() == [
-        "user: I live in Paris.",
-        "assistant: (an answer to 3 messages)",
-        "user: Where do I live?",
-        "assistant: (an answer to 3 messages)",
-    ]
+    answer = "assistant: (an answer to 3 messages)"
+    said = ["user: I live in Paris.", answer, "user: Where do I live?", answer]
+    assert ended.stdout.splitlines() == said
 
 
 # An adapter

@@ -57,6 +57,16 @@ class Isolation(Reopening):
         super().__init__()
         self.said: dict[Scope, list[str]] = defaultdict(list)
 
+    def reached(self, scope: Scope) -> set[str]:
+        """Return what the user of a scope said, to its agent if it names one."""
+        return {
+            text
+            for other, texts in self.said.items()
+            if (other.tenant_id, other.user_id) == (scope.tenant_id, scope.user_id)
+            if scope.agent_id in {None, other.agent_id}
+            for text in texts
+        }
+
     @rule(target=scopes, user=ids, session=ids, agent=st.none() | ids, tenant=ids)
     def someone(self, user, session, agent, tenant) -> Scope:
         return Scope(user, session, agent, tenant)
@@ -74,36 +84,17 @@ class Isolation(Reopening):
 
     @rule(scope=scopes, word=words, narrow=st.booleans())
     def searches(self, scope, word, narrow) -> None:
-        found = self.memory.search(
-            word,
-            user_id=scope.user_id,
-            tenant_id=scope.tenant_id,
-            agent_id=scope.agent_id,
-            session_id=scope.session_id if narrow else None,
-            limit=1000,
-        )
-        within = {
-            text
-            for other, texts in self.said.items()
-            for text in texts
-            if (other.tenant_id, other.user_id) == (scope.tenant_id, scope.user_id)
-            and (scope.agent_id is None or other.agent_id == scope.agent_id or narrow)
-            and (not narrow or other == scope)
-        }
+        ids = {name: getattr(scope, name) for name in ("user_id", "tenant_id", "agent_id")}
+        session = scope.session_id if narrow else None
+        found = self.memory.search(word, **ids, session_id=session, limit=1000)
+        within = {*self.said.get(scope, [])} if narrow else self.reached(scope)
         assert {hit.text for hit in found} <= within
         assert {text for text in within if word in text} <= {hit.text for hit in found}
 
     @rule(scope=scopes, word=words)
     def reads_a_context(self, scope, word) -> None:
         context = self.memory.chat_of(scope).context(word)
-        allowed = {
-            text
-            for other, texts in self.said.items()
-            for text in texts
-            if (other.tenant_id, other.user_id) == (scope.tenant_id, scope.user_id)
-            and (scope.agent_id is None or other.agent_id == scope.agent_id)
-        }
-        assert {piece.text for piece in context.pieces} <= allowed
+        assert {piece.text for piece in context.pieces} <= self.reached(scope)
 
     @invariant()
     def every_session_holds_what_was_said_in_it(self) -> None:

@@ -161,14 +161,10 @@ class History(Door):
         assert not (spelled and calls) or spelled == calls, "a call in the content, too, is the same call"
         results = [block for block in blocks if block["type"] == "tool_result"]
         text = str(message.text) + "".join(result["content"][0]["text"] for result in results)
-        return Line(
-            places(text),
-            "tool" if results else ROLES[message.type],
-            text,
-            tuple(calls or spelled),
-            results[0]["tool_use_id"] if results else getattr(message, "tool_call_id", None),
-            any(block["type"] == "image_url" for block in blocks),
-        )
+        role = "tool" if results else ROLES[message.type]
+        answers = results[0]["tool_use_id"] if results else getattr(message, "tool_call_id", None)
+        image = any(block["type"] == "image_url" for block in blocks)
+        return Line(places(text), role, text, tuple(calls or spelled), answers, image)
 
 
 class Session(Door):
@@ -251,14 +247,9 @@ class Session(Door):
         spelled = [call["id"] for call in extras.get("tool_calls", ())]
         calls = [block.tool_call_id for block in message.blocks if isinstance(block, ToolCallBlock)]
         assert not (spelled and calls), "a call is told once"
-        return Line(
-            places(message.content or ""),
-            message.role.value,
-            message.content or "",
-            tuple(calls or spelled),
-            extras.get("tool_call_id"),
-            any(isinstance(block, ImageBlock) for block in message.blocks),
-        )
+        role, text, answers = message.role.value, message.content or "", extras.get("tool_call_id")
+        image = any(isinstance(block, ImageBlock) for block in message.blocks)
+        return Line(places(text), role, text, tuple(calls or spelled), answers, image)
 
 
 DOORS = {"LangChain's history": History(), "LlamaIndex's memory": Session()}

@@ -78,12 +78,9 @@ class Heard(BaseCallbackHandler):
 
     def _begin(self, kind: str, given: object, serialized: Any, **of: Any) -> None:
         name = of.get("name") or (serialized or {}).get("name")
-        more = {
-            "tags": set(of["tags"] or ()),
-            "metadata": of["metadata"] or {},
-            "parent": of.get("parent_run_id"),
-        }
-        self.runs.append(SimpleNamespace(kind=kind, given=given, id=of["run_id"], name=name, **more))
+        told = {"tags": set(of["tags"] or ()), "metadata": of["metadata"] or {}, "name": name}
+        run = {"id": of["run_id"], "parent": of.get("parent_run_id"), **told}
+        self.runs.append(SimpleNamespace(kind=kind, given=given, **run))
 
     def on_chain_start(self, serialized, inputs, **of):
         self._begin("chain", inputs, serialized, **of)

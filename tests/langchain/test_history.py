@@ -138,7 +138,7 @@ def test_a_factory_hands_limits_and_roles_on_and_is_checked_when_it_is_made(memo
 
 
 @pytest.mark.trap("langchain", 1)
-@pytest.mark.requirement("L08")
+@pytest.mark.requirement("L02", "L08")
 def test_list_mode_loses_no_question_whatever_the_memory_does_meanwhile(open_at) -> None:
     """What LangChain reads again when it has answered is as long as before: it counts from there what is new."""
     told = "The user counted pears in Lisbon again and again, and was told how many that makes. " * 2
@@ -197,6 +197,7 @@ TALK: list[AnyMessage] = [
 ]
 
 
+@pytest.mark.requirement("F18")
 def test_langchains_file_comes_back_equal_with_its_times(memory, tmp_path) -> None:
     path = tmp_path / "s1.json"
     FileChatMessageHistory(str(path)).add_messages(TALK)

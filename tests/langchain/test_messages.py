@@ -88,14 +88,10 @@ anything = st.recursive(
     max_leaves=6,
 )
 dicts = st.dictionaries(texts, anything, max_size=2)
-blocks = st.one_of(
-    texts,
-    *(
-        st.fixed_dictionaries({"type": st.just(kind), kind: texts})
-        for kind in ("text", "image_url", "reasoning")
-    ),
-    dicts,
-)
+typed = [
+    st.fixed_dictionaries({"type": st.just(kind), kind: texts}) for kind in ("text", "image_url", "reasoning")
+]
+blocks = st.one_of(texts, *typed, dicts)
 contents = texts | st.lists(blocks, max_size=4)
 ids = st.none() | texts
 common = {"content": contents, "additional_kwargs": dicts, "response_metadata": dicts, "name": ids, "id": ids}

@@ -244,14 +244,7 @@ def test_put_may_say_what_an_item_is_found_by(memory) -> None:
 
 
 def test_filters_go_with_any_query(store) -> None:
-    docs = {
-        "red apple": 4.5,
-        "red car": 3,
-        "green apple": 4.0,
-        "blue car": 3.5,
-        "这是中文": 1,
-        "Это русский": 1,
-    }
+    docs = {"red apple": 5, "red car": 3, "green apple": 4, "blue car": 3.5, "这是中文": 1, "Это русский": 1}
     for text, score in docs.items():
         store.put(DOCS, text, {"text": text, "color": text.split()[0], "score": score})
     assert keys(store.search(DOCS, query="apple", filter={"color": "red"})) == ["red apple", "red car"]

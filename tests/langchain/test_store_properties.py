@@ -13,18 +13,9 @@ from langchain_memlayer import MemlayerStore
 from memlayer_core import Memory
 from tests.conftest import PROMPT
 
-VALUE = {
-    "kind": "note",
-    "n": 3,
-    "half": 0.5,
-    "yes": True,
-    "none": None,
-    "tags": ["a", {"b": 1.0}],
-    "user": {"name": "Ada", "access-level": {"deep": "x"}, "empty": {}},
-    "a.b": "literal",
-    "when": "2026-05-04",
-    "digits": "10",
-}
+USER = {"name": "Ada", "access-level": {"deep": "x"}, "empty": {}}
+VALUE = {"kind": "note", "n": 3, "half": 0.5, "yes": True, "none": None, "user": USER}
+VALUE |= {"tags": ["a", {"b": 1.0}], "a.b": "literal", "when": "2026-05-04", "digits": "10"}
 
 
 FILTERS: list[tuple[dict[str, Any], bool]] = [
@@ -35,7 +26,7 @@ FILTERS: list[tuple[dict[str, Any], bool]] = [
     ({"user.name.first": "Ada"}, False),
     ({"a.b": "literal"}, True),
     ({"user": {"$eq": {"name": "Ada"}}}, False),
-    ({"user": {"$eq": VALUE["user"]}}, True),
+    ({"user": {"$eq": USER}}, True),
     ({"n": {"$lt": float("inf"), "$gt": float("-inf")}}, True),
     ({"n": {"$lt": float("nan")}}, False),
     ({"n": {"$ne": float("nan")}}, True),

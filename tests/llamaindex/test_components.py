@@ -61,11 +61,7 @@ made = pytest.mark.parametrize("make", MADE.values(), ids=MADE)
 KEYED = MemlayerChatStore | MemlayerAsyncChatStore
 WRITE = {MemlayerAsyncChatStore: "add_messages", MemlayerMemoryBlock: "aput", MemlayerMemory: "aput_messages"}
 SET = {MemlayerAsyncChatStore: "set_messages", MemlayerChatStore: "aset_messages", MemlayerMemory: "aset"}
-READ = {
-    MemlayerAsyncChatStore: "get_messages",
-    MemlayerChatStore: "aget_messages",
-    MemlayerMemory: "aget_all",
-}
+GET = {MemlayerAsyncChatStore: "get_messages", MemlayerChatStore: "aget_messages", MemlayerMemory: "aget_all"}
 
 
 def call(component, names, *given):
@@ -95,7 +91,7 @@ async def found(component, words):
         case MemlayerToolSpec():
             return await component.aretrieve_from_memory(keywords=[words])
         case _:
-            return str(await call(component, READ))
+            return str(await call(component, GET))
 
 
 def history(memory, tenant_id="default", agent_id=None):
@@ -288,7 +284,7 @@ async def test_a_set_is_whole_or_not_at_all_of_copies_and_at_every_turn_stored_o
     for end in (4, 6, 8, 8):
         given = [one.model_copy(deep=True) for one in talked[:end]]
         await call(component, SET, given)
-        for changed in (given[0], (await call(component, READ))[0]):
+        for changed in (given[0], (await call(component, GET))[0]):
             changed.blocks[0].text = "Current state: …"
             changed.additional_kwargs["state"] = 1
     await memory.aflush()
@@ -298,7 +294,7 @@ async def test_a_set_is_whole_or_not_at_all_of_copies_and_at_every_turn_stored_o
             with pytest.raises(errors.MessageTypeError):
                 await call(component, verb, wrong)
 
-    assert await call(component, READ) == talked
+    assert await call(component, GET) == talked
     assert sum(event.stored for event in events) == 8
     nodes = await MemlayerRetriever(memory, user_id="ada", similarity_top_k=50).aretrieve("my parrot")
     assert sorted(node.get_content() for node in nodes) == sorted(texts(talked))

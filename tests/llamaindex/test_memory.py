@@ -6,13 +6,7 @@ import asyncio
 
 import pytest
 from llama_index.core.agent.workflow import AgentWorkflow, FunctionAgent, ReActAgent
-from llama_index.core.base.llms.types import (
-    ChatMessage,
-    CompletionResponse,
-    ImageBlock,
-    TextBlock,
-    ThinkingBlock,
-)
+from llama_index.core.base.llms.types import ChatMessage, CompletionResponse, ImageBlock, TextBlock
 from llama_index.core.chat_engine import CondensePlusContextChatEngine
 from llama_index.core.embeddings import MockEmbedding
 from llama_index.core.llms import MockLLM
@@ -20,7 +14,7 @@ from llama_index.core.memory import InsertMethod
 from llama_index.core.schema import QueryBundle
 from llama_index.core.storage.chat_store.base_db import MessageStatus
 from refusals import refused
-from scripted import Library, Scripted, answers, said, speaking
+from scripted import Library, Scripted, answers, speaking
 from tuned import Tuned
 
 from llamaindex_memlayer import MemlayerMemory, MemlayerMemoryBlock, MemlayerRetriever, MemlayerToolSpec
@@ -50,6 +44,7 @@ def test_all_messages_are_active_and_none_is_archived(session, do):
 
 
 @pytest.mark.trap("llamaindex", 9, 10)
+@pytest.mark.requirement("J06", "L05")
 def test_what_the_prompt_has_spent_is_taken_from_the_window_and_more_is_refused(memory, do):
     session = MemlayerMemory.from_defaults(memory, user_id="ada", token_limit=400)
     session.put_messages([m for n in range(50) for m in turn(n)])
@@ -308,15 +303,10 @@ def test_a_question_is_condensed_with_what_was_said_and_nothing_else(beside):
 async def test_what_has_no_words_is_never_quoted(memory):
     """A call's or a picture's content is None."""
     old = MemlayerMemory(memory, user_id="ada", session_id="old")
-    await old.aput_messages(
-        [
-            ChatMessage("my parrot is called Coco"),
-            calls("look", at="my parrot"),
-            result("my parrot is green"),
-            ChatMessage(blocks=[PICTURE]),
-            ChatMessage(" \n", role="assistant"),
-        ]
-    )
+    found = result("my parrot is green")
+    spoken = [ChatMessage("my parrot is called Coco"), calls("look", at="my parrot"), found]
+    wordless = [ChatMessage(blocks=[PICTURE]), ChatMessage(" \n", role="assistant")]
+    await old.aput_messages([*spoken, *wordless])
     await memory.aflush()
     new = MemlayerMemory(memory, user_id="ada", session_id="new")
     asked = ChatMessage("what of my parrot?")
@@ -370,15 +360,3 @@ def test_the_model_that_sums_up_is_given_plain_text_and_no_calls():
     assert "two herons" in prompts[1]
     for raw in ("ToolCallBlock", "tool_call", "tool_kwargs", '"function"', "c0", "d0", "None"):
         assert raw not in str(prompts)
-
-
-@pytest.mark.trap("llamaindex", 25)
-@pytest.mark.parametrize("streaming", [True, False])
-async def test_an_agents_answer_keeps_its_thought_streamed_or_not(session, streaming):
-    thought = ThinkingBlock(content="hm", additional_information={"signature": "EqQB=="})
-    answer = ChatMessage(role="assistant", blocks=[thought, TextBlock(text="yes")])
-    llm = speaking(lambda _: answer)
-    await FunctionAgent(llm=llm, streaming=streaming).run(user_msg="hello", memory=session)
-
-    assert await session.aget_all() == [ChatMessage("hello"), answer]
-    assert said(await session.aget()) == [("user", "hello"), ("assistant", "yes")]

@@ -80,11 +80,10 @@ def test_every_role_has_one_of_ours_and_text_is_joined_as_llamaindex_joins_it():
         refused(errors.MessageTypeError, type(wrong).__name__, to_core, wrong)
 
 
+names = st.text() | st.just("$memlayer") | st.just("value")
 json_values = st.recursive(
     st.none() | st.integers() | st.text() | st.binary(),
-    lambda inner: (
-        st.lists(inner) | st.dictionaries(st.text() | st.just("$memlayer") | st.just("value"), inner)
-    ),
+    lambda inner: st.lists(inner) | st.dictionaries(names, inner),
     max_leaves=12,
 )
 made_of_json = st.dictionaries(st.text(), json_values)
@@ -101,19 +100,12 @@ blocks = st.one_of(
         tool_kwargs=st.text() | made_of_json,
     ),
 )
-extras = st.dictionaries(
-    st.text().filter(lambda key: key != "images")
-    | st.sampled_from(["tool_calls", "tool_call_id", "name", "function_call", "$memlayer"]),
-    json_values,
-)
+spelled = st.sampled_from(["tool_calls", "tool_call_id", "name", "function_call", "$memlayer"])
+extras = st.dictionaries(st.text().filter(lambda key: key != "images") | spelled, json_values)
 
 
-messages = st.builds(
-    ChatMessage,
-    role=st.sampled_from(MessageRole),
-    blocks=st.lists(blocks, max_size=4),
-    additional_kwargs=extras,
-)
+roles = st.sampled_from(MessageRole)
+messages = st.builds(ChatMessage, role=roles, blocks=st.lists(blocks, max_size=4), additional_kwargs=extras)
 
 
 @pytest.mark.trap("llamaindex", 20, 21, 22)

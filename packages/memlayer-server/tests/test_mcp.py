@@ -110,14 +110,11 @@ def test_a_server_on_stdio_ends_cleanly_and_its_data_stays(
     new = tmp_path / "new"
     line = line_of("mcp", new, "--user", "ada", "--embedder", "hashing")
     tool = {"name": "record_to_memory", "arguments": {"thinking": "", "content": ["Ada keeps bees."]}}
-    messages = [
-        INITIALIZE,
-        {"jsonrpc": "2.0", "method": "notifications/initialized"},
-        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": tool},
-    ]
+    begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+    called = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": tool}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(line, env=environment, **pipes) as process:
-        for message in messages:
+        for message in (INITIALIZE, begun, called):
             process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
         lines = [process.stdout.readline(), process.stdout.readline()]
@@ -284,13 +281,8 @@ async def test_bad_arguments_and_errors_of_the_store_are_tool_errors_in_words(
 async def test_a_quote_counts_only_if_the_user_said_it_in_the_session_of_the_host(memory: Memory) -> None:
     said = memory.chat(user_id="ada", session_id="of the app")
     await said.aadd("user", "I am allergic to penicillin.")
-    fact = {
-        "text": "Ada is allergic to penicillin.",
-        "key": "allergy",
-        "value": "penicillin",
-        "asserted_by": "user",
-        "quote": "allergic to penicillin",
-    }
+    quoted = {"asserted_by": "user", "quote": "allergic to penicillin"}
+    fact = {"text": "Ada is allergic to penicillin.", "key": "allergy", "value": "penicillin", **quoted}
     async with Client(mcp_server(memory.chat(user_id="ada"))) as client:
         assert "recorded as your conclusion" in await record(client, fact)
     async with Client(mcp_server(said)) as client:

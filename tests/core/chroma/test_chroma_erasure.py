@@ -46,11 +46,9 @@ def key_of(chat: Chat) -> bytes:
 
 def traces(directory: Path, wanted: list[bytes]) -> set[str]:
     """Return the names of the files below a directory in which any of that stands."""
-    return {
-        str(path.relative_to(directory))
-        for path in directory.rglob("*")
-        if path.is_file() and any(one in path.read_bytes() for one in wanted)
-    }
+    files = filter(Path.is_file, directory.rglob("*"))
+    found = [path for path in files if any(one in path.read_bytes() for one in wanted)]
+    return {str(path.relative_to(directory)) for path in found}
 
 
 @pytest.fixture

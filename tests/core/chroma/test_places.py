@@ -59,15 +59,9 @@ START = "from tests.core.chroma.test_places import *\n"
 def said(script: str, *arguments: object, ends: int = 0, env: dict[str, str] | None = None, **options: Any):
     """Return the words that a process with this file's helpers prints until nobody has its output open."""
     path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
-    done = subprocess.run(
-        [sys.executable, "-c", START + script, *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={**os.environ, "PYTHONPATH": path, **(env or {})},
-        **options,
-    )
+    command = [sys.executable, "-c", START + script, *map(str, arguments)]
+    options |= {"env": {**os.environ, "PYTHONPATH": path, **(env or {})}, "stdin": subprocess.DEVNULL}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
     assert done.returncode == ends, done.stdout + done.stderr
     return done.stdout.split()
 

@@ -99,12 +99,9 @@ def test_an_argument_that_is_nested_without_end_is_refused_like_any_other(chat, 
 
 
 def test_a_text_in_place_of_a_list_is_refused(chat) -> None:
-    for call in (
-        lambda: chat.context(without="msg-1"),
-        lambda: chat.add_messages([Message("user", "x")], answers="msg-1"),
-        lambda: chat.memory.records(user_id="louis", tags="work"),
-    ):
-        refused(MemlayerError, "list", call)
+    refused(MemlayerError, "list", chat.context, without="msg-1")
+    refused(MemlayerError, "list", chat.add_messages, [Message("user", "x")], answers="msg-1")
+    refused(MemlayerError, "list", chat.memory.records, user_id="louis", tags="work")
     assert chat.history() == []
 
 

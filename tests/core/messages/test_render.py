@@ -62,14 +62,8 @@ def test_what_a_user_says_is_stored_verbatim_though_it_looks_like_our_block(rest
     said = [Message("user", text) for text in FORGED]
     said += [Message("assistant", text) for text in (*FORGED, ODD[0])] + [Message("user", ODD[1])]
     said += [Message("user", ({"type": "text", "text": text},)) for text in FORGED]
-    for number, verb in enumerate(
-        (
-            Chat.add_messages,
-            Chat.resync,
-            partial(Chat.resync, replace="all", erase=True),
-            partial(Chat.resync, replace="nothing"),
-        )
-    ):
+    replacing = partial(Chat.resync, replace="all", erase=True), partial(Chat.resync, replace="nothing")
+    for number, verb in enumerate((Chat.add_messages, Chat.resync, *replacing)):
         chat = resting.chat(user_id="louis", session_id=f"s{number}")
         assert verb(chat, said).stored == len(said)
         assert [message.content for message in chat.history()] == [message.content for message in said]
@@ -249,17 +243,12 @@ def test_a_block_of_any_provider_has_its_counterpart_or_a_word_for_it_and_only_u
     assert openai_message(Message("user", said[:1])) == {"role": "user", "content": "Look:"}
 
 
+LOOK = {"type": "image_url", "image_url": {"url": AT, "detail": "low"}}
+FILE = {"type": "file", "file": {"file_id": "f1"}}
 DUMPS = [
     {"role": "developer", "content": "Be terse."},
     {"role": "user", "name": "Louis", "content": "What is this?"},
-    {
-        "role": "user",
-        "content": [
-            {"type": "text", "text": "And this?"},
-            {"type": "image_url", "image_url": {"url": AT, "detail": "low"}},
-            {"type": "file", "file": {"file_id": "f1"}},
-        ],
-    },
+    {"role": "user", "content": [{"type": "text", "text": "And this?"}, LOOK, FILE]},
 ]
 FROM_SDK = {"annotations": [], "audio": None, "function_call": None, "refusal": None, "tool_calls": None}
 OLD_CALL = {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": '{"a": 1}'}}

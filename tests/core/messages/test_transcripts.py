@@ -62,15 +62,9 @@ def kept_apart(store: Memory, user_id: str = "ada") -> list[str]:
     return [" ".join(some) for chat in every for some in taken_out(chat)]
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["add", "insert", "archive", "take", "set"]),
-        st.integers(-8, 8),
-        st.none() | st.integers(0, 3),
-        st.sampled_from(["active", "archived", None]),
-    ),
-    max_size=15,
-)
+DONE = st.sampled_from(["add", "insert", "archive", "take", "set"])
+PARTS = st.sampled_from(["active", "archived", None])
+STEPS = st.lists(st.tuples(DONE, st.integers(-8, 8), st.none() | st.integers(0, 3), PARTS), max_size=15)
 
 
 @examples(100, deadline=None)

@@ -58,13 +58,9 @@ TALK = chatgpt(
     node("a1", "found", "assistant", "A fine city!", create_time=AT + 9),
     last="a1",
 )
-CAT = {
-    "uuid": "m1",
-    "sender": "human",
-    "content": [{"type": "text", "text": "I have a cat."}],
-    "created_at": "2024-01-02T03:04:06Z",
-    "attachments": [{"file_name": "cat.txt", "extracted_content": "Her name is Tofu."}],
-}
+TOFU = [{"file_name": "cat.txt", "extracted_content": "Her name is Tofu."}]
+CAT = {"uuid": "m1", "sender": "human", "created_at": "2024-01-02T03:04:06Z", "attachments": TOFU}
+CAT |= {"content": [{"type": "text", "text": "I have a cat."}]}
 LOOKED_UP = [
     {"type": "tool_use", "name": "web", "input": {"q": "cat"}},
     {"type": "tool_use", "name": "web", "input": {"q": "tofu"}},
@@ -96,13 +92,8 @@ ROWS = [
     {"role": "user", "content": "two", "time": "2024-01-01T10:00:01+02:00", "session": "b"},
     {"role": "assistant", "content": "three", "time": "2024-01-01T10:00:02+02:00", "session": "a"},
 ]
-MEM0 = {
-    "id": "1",
-    "memory": "Likes tea",
-    "user_id": "alice",
-    "created_at": "2024-01-01T00:00:00-07:00",
-    "categories": ["food"],
-}
+MEM0 = {"id": "1", "memory": "Likes tea", "user_id": "alice", "categories": ["food"]}
+MEM0 |= {"created_at": "2024-01-01T00:00:00-07:00"}
 DID = {"content": "Yo", "tool_calls": [{"name": "f", "args": {"x": 1}, "id": "c1"}]}
 LANGCHAIN = [
     {"type": "human", "data": {"content": "Hi", "additional_kwargs": {"timestamp": AT}}},
@@ -291,11 +282,8 @@ def test_of_a_group_one_speaker_is_the_user_and_another_one_can_be_forgotten(sto
     gone = store.forget("ada", speaker="Bob")
     # what was withdrawn is not a message any more
     assert (gone.sessions, gone.messages, gone.records) == (2, 2, 1)
-    left = [
-        one
-        for session in store.sessions(user_id="ada")
-        for one in store.chat(user_id="ada", session_id=session.scope.session_id).history(all_versions=True)
-    ]
+    chats = [store.chat_of(session.scope) for session in store.sessions(user_id="ada")]
+    left = [one for chat in chats for one in chat.history(all_versions=True)]
     assert {one.name for one in left} == {None, "Bo"}
     assert [one.text for one in store.records(user_id="ada", every=True)] == ["Likes tea"]
     assert not [hit for hit in store.search("Bob is vegan", user_id="ada", limit=50) if "Bob" in hit.text]
