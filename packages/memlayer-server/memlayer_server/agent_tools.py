@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.metadata import version
-from inspect import Parameter, Signature, signature
+from inspect import Signature, signature
 from typing import Annotated, Any, get_origin
 
 from mcp.server.mcpserver import MCPServer
@@ -62,7 +62,7 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
         function: Callable[..., Awaitable[str]],
     ) -> None:
         taken = signature(arguments, eval_str=True).parameters.values()
-        lists = {one.name for one in taken if _is_list(one)}
+        lists = {one.name for one in taken if get_origin(one.annotation) is list}
 
         async def call(**given: Any) -> str:
             alone = {name: [one] for name, one in given.items() if name in lists and isinstance(one, str)}
@@ -71,7 +71,9 @@ def mcp_server(chat: Chat) -> MCPServer[None]:
             except MemlayerError as problem:
                 raise ToolError(f"{problem}. {problem.hint}") from problem
 
-        call.__signature__ = Signature(list(map(_or_one_text, taken)))  # type: ignore[attr-defined]
+        # An argument that is a list may be one text, too: models leave the list out then.
+        wider = [one.replace(annotation=one.annotation | str) if one.name in lists else one for one in taken]
+        call.__signature__ = Signature(wider)  # type: ignore[attr-defined]
         server.add_tool(call, name, description=description, annotations=nature, structured_output=False)
 
     for name, nature in _NATURES.items():
@@ -90,15 +92,6 @@ async def _context(
     found = await chat.acontext(question)
     blocks = [one.text for one in (found.profile, found.summary) if one is not None]
     return "\n".join(filter(None, [*blocks, found.recall])) or "Nothing is remembered that bears on this."
-
-
-def _is_list(argument: Parameter) -> bool:
-    return get_origin(argument.annotation) is list
-
-
-def _or_one_text(argument: Parameter) -> Parameter:
-    """Let an argument that is a list be one text, too: models leave the list out then."""
-    return argument.replace(annotation=argument.annotation | str) if _is_list(argument) else argument
 
 
 def http_app(

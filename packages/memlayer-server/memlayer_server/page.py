@@ -159,7 +159,10 @@ class _Page:
         """Show a record with its versions, and what it rests on."""
         reach, record_id = _reach(request.query_params), request.query_params.get("record", "")
         why = self._memory.why(record_id, **_whose(reach))
-        more: Any = {"names": _names(reach), "reach": reach, "why": why, "record": why.record}
+        of = why.record
+        source = Scope(of.user_id, of.session_id, of.agent_id, of.tenant_id)
+        talk = self._memory.chat_of(source).history(0, 1) if of.session_id is not None else []
+        more: Any = {"names": _names(reach), "reach": reach, "why": why, "record": of, "talk": talk}
         return self._render("record.html", request.query_params, **more)
 
     def session(self, request: Request) -> Response:
