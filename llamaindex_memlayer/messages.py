@@ -156,7 +156,7 @@ def _build_block(form: Mapping[str, Any]) -> Any:
     except ValueError:  # written by another version, or put into the block without validation
         block = kind.model_construct(**fields)
     if path is not None:
-        block.__dict__["path"] = path if "://" in path or kind is DocumentBlock else Path(path)
+        block.__dict__["path"] = path if "://" in path else Path(path)
     return block
 
 

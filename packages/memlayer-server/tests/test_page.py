@@ -189,6 +189,13 @@ def test_every_part_of_a_memory_is_shown(memory: Memory) -> None:
     assert "/session?tenant=default&user=ada&session=spring" in found
 
 
+def test_a_record_of_a_session_in_which_nothing_was_said_has_no_link_to_it(memory: Memory) -> None:
+    record = memory.chat(user_id="bob", session_id="silent").remember("Bob likes tea.")
+    page = client_of(memory).get(f"/record?user=bob&record={record.memory_id}")
+    assert "silent" in page.text
+    assert not [link for link in links(page.text) if link.startswith("/session")]
+
+
 def test_a_record_quotes_the_words_that_it_rests_on(memory: Memory) -> None:
     said = {"asserted_by": "user", "quote": "cello lesson is on Monday"}
     fact = {"text": "Ada's lesson is on Monday.", "key": "lesson", "value": "Monday", **said}

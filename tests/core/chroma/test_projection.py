@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import uuid
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -131,6 +132,16 @@ def test_nobody_is_answered_with_what_another_one_said(tmp_path: Path, owners: l
 
 
 # --- whom it is asked for
+
+
+def test_what_chroma_warns_of_is_no_fault_of_the_index(open_store) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory = open_store()
+        for text in ("I moved to Rome.", "I like figs."):
+            say(memory, text)
+            memory.flush()
+        assert in_chroma(memory) == in_journal(memory)
 
 
 def test_a_large_user_has_a_collection_alone_that_is_asked_without_a_filter(open_store, asked) -> None:

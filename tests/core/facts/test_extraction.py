@@ -167,7 +167,7 @@ def test_what_was_past_when_it_was_said_or_holds_again_is_not_told_as_changed(op
     past = {"quote": lines[0], "key": "home", "value": "Rome", "until": "2019", "text": "Ada lived in Rome."}
     places = {line: line.split()[-1] for line in lines[1:]}
     homes = (
-        {"quote": line, "key": "home", "value": place, "text": f"Ada lives in {place}."}
+        {"quote": line, "key": "home", "value": place, "text": f"Of Ada: {line}."}  # in other words each time
         for line, place in places.items()
     )
     with opened(Reader(past, *homes)) as memory:
