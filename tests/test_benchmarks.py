@@ -299,8 +299,11 @@ def test_evidence_is_read_as_it_was_meant_and_names_turns_that_exist(tmp_path: P
 @pytest.mark.parametrize(
     ("content", "number", "says"),
     [
-        ("{", 1, "told.json"),
+        *((text, 1, "told.json") for text in ("{", "[" * 100_000, "{}", "[]", "[1]")),
+        ([sample(speaker_a="")], 1, "told.json"),
         ([sample(speaker_b="Carl")], 1, "told.json"),  # a third speaker
+        ([sample(session_1=["hello"])], 1, "told.json"),
+        ([sample(session_1=[], session_2=[])], 1, "told.json"),
         ([sample(session_1_date_time="2023-05-08")], 1, "told.json"),
         ([sample()], 2, "no conversation 2"),
         ([sample()], 0, "no conversation 0"),

@@ -25,7 +25,7 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
-from langmem import create_memory_store_manager
+from langmem import create_manage_memory_tool, create_memory_store_manager, create_search_memory_tool
 from refusals import refused
 from waiting import wait_for
 
@@ -438,6 +438,29 @@ async def test_writes_keep_their_order_and_what_fails_or_is_cancelled_holds_nobo
 
 ADA = {"configurable": {"user": "ada@example\uff0eorg"}}  # a full stop would end the label
 WHERE = ("memories", "{user}")
+
+
+def test_its_tools_create_find_update_and_delete_memories_of_one_user(store) -> None:
+    tool = create_manage_memory_tool(WHERE, store=store)
+    search = create_search_memory_tool(WHERE, store=store, response_format="content_and_artifact")
+    bob = {"configurable": {"user": "bob"}}
+
+    def manage(config: Any = ADA, **given: Any) -> str:
+        return tool.invoke(given, config)
+
+    def found(query: str, whose: Any) -> list[str]:
+        call = {"name": search.name, "args": {"query": query}, "id": "c1", "type": "tool_call"}
+        return [item.value["content"] for item in search.invoke(call, whose).artifact]
+
+    named = manage(content="Ada is allergic to peanuts").split()[-1]
+    manage(content="Ada likes hiking")
+    manage(bob, content="Bob is allergic to cats")
+    assert found("allergic", ADA) == ["Ada is allergic to peanuts", "Ada likes hiking"]
+    assert found("allergic", bob) == ["Bob is allergic to cats"]
+    manage(content="Ada is allergic to walnuts", action="update", id=named)
+    assert found("allergic walnuts", ADA)[0] == "Ada is allergic to walnuts"
+    manage(action="delete", id=named)
+    assert found("allergic", ADA) == ["Ada likes hiking"]
 
 
 def test_its_manager_extracts_changes_and_deletes_memories_of_one_user(do, store) -> None:
