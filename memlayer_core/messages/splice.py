@@ -23,7 +23,6 @@ class Splice:
         versions: Keys among the removals and replacements: what these messages say stays as a version.
         erasures: Ids of messages whose versions are erased.
         ids: Ids of the messages that were sent, in order. One that was stored already has its stored id.
-        unchanged: How many messages were stored already.
     """
 
     removals: tuple[int, ...] = ()
@@ -32,14 +31,14 @@ class Splice:
     versions: tuple[int, ...] = ()
     erasures: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
-    unchanged: int = 0
 
     @property
     def receipt(self) -> Receipt:
         """The receipt for these messages."""
         new = [draft.message for _, draft in self.insertions]
         answered = any(one.role == "assistant" and one.model_visible for one in new)
-        return Receipt(self.ids, len(new), self.unchanged, len(self.replacements), answered=answered)
+        unchanged = len(self.ids) - len(new) - len(self.replacements)
+        return Receipt(self.ids, len(new), unchanged, len(self.replacements), answered=answered)
 
 
 def append(
@@ -84,8 +83,7 @@ def append(
             fresh.append((None, draft))
         elif not _is_same(before, draft):
             edits.append((before, draft))
-    unchanged = len(drafts) - len(fresh) - len(edits)
-    return replace(edit(edits, erase=False), insertions=tuple(fresh), ids=tuple(ids), unchanged=unchanged)
+    return replace(edit(edits, erase=False), insertions=tuple(fresh), ids=tuple(ids))
 
 
 def insert(existing: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], front: int | None) -> Splice:
@@ -149,7 +147,6 @@ def rewrite(present: Sequence[StoredMessage], drafts: Sequence[PreparedMessage],
         insertions=tuple((None, draft) for draft in fresh),
         versions=() if erase else removals,
         ids=(*map(_id, staying), *map(_id, fresh)),
-        unchanged=len(staying),
     )
 
 
@@ -167,7 +164,6 @@ def follow(past: Sequence[StoredMessage], drafts: Sequence[PreparedMessage], ali
         insertions=tuple((None if to is None else past[to].key, drafts[at]) for at, to in alignment.new),
         versions=(*superseded, *(before.key for before, _ in edits)),
         ids=tuple(ids),
-        unchanged=len(drafts) - len(alignment.new) - len(edits),
     )
 
 

@@ -344,7 +344,7 @@ def append(
     may_repeat = not verbatim and any(map(instructs, drafts))
     in_force, begins = reads.instructions(connection, scope, row if may_repeat else None)
     splice = messages_splice.append(existing, drafts, in_force, begins=begins, answers=answers, new_id=new_id)
-    splice = replace(splice, ids=(*repeats, *splice.ids), unchanged=splice.unchanged + len(repeats))
+    splice = replace(splice, ids=(*repeats, *splice.ids))
     apply(connection, scope, row, splice, batch.now, keys)
     return splice.receipt
 
