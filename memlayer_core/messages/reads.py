@@ -549,12 +549,6 @@ def list_users(connection: sa.Connection, text: str, limit: int | None, offset: 
 
 # Where the windows of a session begin, in SQL. Each function runs in its caller's transaction.
 
-_UNMARK = Statement(
-    sa.update(sessions)
-    .where(sessions.c.number == sa.bindparam("of"), sessions.c.windows.is_not(None))
-    .values(windows=sa.null())
-)
-
 
 def move_window_start(connection: sa.Connection, row: Any, size: int, start: int) -> None:
     """Store where a window of a session begins.
@@ -571,8 +565,3 @@ def move_window_start(connection: sa.Connection, row: Any, size: int, start: int
 def _windows_in(row: Any) -> dict[int, int]:
     stored = json.loads(row.windows) if row.windows else {}
     return {int(size): start for size, start in stored.items()}
-
-
-def unmark(connection: sa.Connection, session: int) -> None:
-    """Delete the window starts of a session, since more messages fit than when they were stored."""
-    _UNMARK.run(connection, {"of": session})

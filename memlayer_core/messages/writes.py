@@ -109,6 +109,8 @@ _TOTALS = Statement(
         idle_since=sa.case(
             (sa.bindparam("new") > 0, reads.later(sessions.c.idle_since)), else_=sessions.c.idle_since
         ),
+        # More messages may fit than when the starts of its windows were stored.
+        windows=sa.case((sa.bindparam("shifts") > 0, sa.null()), else_=sessions.c.windows),
     )
 )
 
@@ -157,17 +159,17 @@ def apply(
             _STORE.run(connection, *rows)
     if before:
         texts.remove(connection, scope.namespace, list(before), now)
-    if splice.removals or between or any(edits[key].tokens < before[key].tokens for key in edits):
-        reads.unmark(connection, row.number)
     _make_findable(connection, scope, row, [*splice.replacements, *fresh], now)
     if keys is not None:
         return positions
+    cheaper = [key for key in edits if edits[key].tokens < before[key].tokens]
     lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
     totals = {
         "of": row.number,
         "further": STEP * sum(front is None for front, _ in splice.insertions),
         "new": len(fresh),
         "more": len(fresh) - len(splice.removals),
+        "shifts": len(splice.removals) + len(between) + len(cheaper),
         "cost": sum(draft.tokens for draft in drafts) - lost,
         "at": statements.to_micros(now if before else reads.span_of(drafts, now)[1]),
         "by": _in_force(connection, row, splice, fresh),
@@ -814,7 +816,6 @@ def delete_sessions(
             follower.delete(connection, row.number, now)
         _DELETE_MESSAGES.run(connection, {"of": row.number})
         texts.remove(connection, row.namespace, keys_of[row.number], now)
-        reads.unmark(connection, row.number)
         _DELETE_SESSION.run(connection, {"of": row.number})
     if rows:
         enqueue_erasure(connection, now)
