@@ -60,7 +60,7 @@ class Follower:
 
     change: Callable[[sa.Connection, Change], AbstractContextManager[None]]
     delete: Callable[[sa.Connection, int, datetime], None]
-    end: Callable[[sa.Connection, Any, int | None, int | None], None] | None = None
+    end: Callable[[sa.Connection, Any, int | None, int | None], None]
 
 
 _FOLLOWERS: list[Follower] = []
@@ -85,8 +85,7 @@ def session_ended(
 ) -> None:
     """Note what a model must still write and read about an ended part of a session."""
     for follower in _FOLLOWERS:
-        if follower.end is not None:
-            follower.end(connection, row, min_messages, until)
+        follower.end(connection, row, min_messages, until)
 
 
 # Changes a session's list of messages in SQL: `apply` does what a planner in `splice.py` returned.
