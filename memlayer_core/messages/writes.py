@@ -121,8 +121,8 @@ def apply(
     splice: Splice,
     now: datetime,
     keys: Sequence[int] | None = None,
-) -> list[int]:
-    """Change a session's list of messages, with everything that finds them. Returns the positions of the new messages.
+) -> list[tuple[int, int]]:
+    """Change a session's list of messages, with everything that finds them. Returns the new messages' keys and positions.
 
     Args:
         connection: In a transaction that writes.
@@ -138,6 +138,7 @@ def apply(
     drafts = [draft for _, draft in splice.insertions]
     named = statements.take_keys(connection, len(drafts)) if keys is None else keys
     fresh = list(zip(named, drafts, strict=True))
+    made = list(zip(named, positions, strict=True))
     edits = dict(splice.replacements)
     before = reads.lock_messages(connection, [*splice.removals, *edits])
     between = {
@@ -153,14 +154,14 @@ def apply(
             here = {"session": row.number, "replaced_at": None}
             rows = (
                 {**reads.columns_of(row.number, draft), **here, "key": key, "position": position}
-                for (key, draft), position in zip(fresh, positions, strict=True)
+                for draft, (key, position) in zip(drafts, made, strict=True)
             )
             _STORE.run(connection, *rows)
     if before:
         texts.remove(connection, scope.namespace, list(before), now)
     _make_findable(connection, scope, row, [*splice.replacements, *fresh], now)
     if keys is not None:
-        return positions
+        return made
     cheaper = [key for key in edits if edits[key].tokens < before[key].tokens]
     lost = sum(one.tokens - (edits[key].tokens if key in edits else 0) for key, one in before.items())
     totals = {
@@ -176,7 +177,7 @@ def apply(
     _TOTALS.run(connection, totals)
     if splice.erasures:
         erase_versions(connection, row.number, scope, splice.erasures, now)
-    return positions
+    return made
 
 
 def _positions_of(
@@ -421,19 +422,15 @@ def fork_session(
         )
     last = LAST if until is None else _at(connection, scope, until)[1].position
     number = reads.make_fork(connection, row, target, now)
+    rest = reads.inside(row.number), messages.c.position <= last
     after = begins = 0
-    while page := [
-        one
-        for one in reads.history(connection, reads.session_from(row), after, AT_ONCE)
-        if one.position <= last
-    ]:
+    while page := reads.list_where(connection, scope, *rest, messages.c.position > after, limit=AT_ONCE):
         after = page[-1].position
         copies = messages_splice.append({}, [draft_of(one.message) for one in page])
-        positions = apply(connection, target, reads.lock_session(connection, target), copies, now)
-        made = reads.list_by_id(connection, target, number, copies.ids)
-        keys = {one.key: copy.key for one, copy in zip(page, made, strict=True)}
-        vectors.copy(connection, keys, target, now)
-        ended = (at for one, at in zip(page, positions, strict=True) if one.position < row.memory_start)
+        made = apply(connection, target, reads.lock_session(connection, target), copies, now)
+        pairs = list(zip(page, made, strict=True))
+        vectors.copy(connection, {one.key: key for one, (key, _) in pairs}, target, now)
+        ended = (at for one, (_, at) in pairs if one.position < row.memory_start)
         begins = max(ended, default=begins - 1) + 1
     connection.execute(sa.update(sessions).where(sessions.c.number == number).values(memory_start=begins))
 
@@ -650,9 +647,9 @@ def insert_into_list(connection: sa.Connection, batch: Batch, place: int | None)
     known = reads.list_by_id(connection, scope, row.number, batch.own_ids)
     key = connection.scalar(front.order_by(messages.c.position).limit(1))
     splice = messages_splice.insert(known, batch.drafts, key)
-    positions = apply(connection, scope, row, splice, batch.now)
+    made = apply(connection, scope, row, splice, batch.now)
     if place is None:
-        _begin_at(connection, row.number, positions[-1] + 1, batch.now)
+        _begin_at(connection, row.number, made[-1][1] + 1, batch.now)
     return splice.receipt
 
 
