@@ -422,9 +422,9 @@ def find_in_order(past: Sequence[T], incoming: Sequence[U], same: Callable[[T, U
     It ends at the first item that is new: a conversation that begins like an old one is another one.
     """
     places: list[int] = []
+    rest = iter(enumerate(past))
     for item in incoming:
-        behind = range(places[-1] + 1 if places else 0, len(past))
-        found = next((place for place in behind if same(past[place], item)), None)
+        found = next((place for place, one in rest if same(one, item)), None)
         if found is None:
             break
         places.append(found)
