@@ -198,12 +198,10 @@ def _change_texts(value: JSON, change: Callable[[str], str]) -> JSON:
 
 
 def block(lines: Sequence[str], sign: Sign, name: str = "recalled_memory") -> str:
-    """Put recalled lines, or those of a profile, between their delimiters; no lines give an empty text."""
-    return _tagged(name, "\n".join(lines), sign) if lines else ""
-
-
-def _tagged(name: str, body: str, sign: Sign) -> str:
-    text = f"{_LEADS[name]}\n{body}"
+    """Put recalled lines, a summary or a profile between their delimiters; no lines give an empty text."""
+    if not lines:
+        return ""
+    text = "\n".join((_LEADS[name], *lines))
     return f'<{name} key="{sign(text)}">\n{text}\n</{name}>'
 
 
@@ -224,7 +222,7 @@ def shorten_block(text: str, savings: int, count: Callable[[str], int], sign: Si
 
 def summary_block(text: str, sign: Sign) -> str:
     """Put a summary between its delimiters."""
-    return _tagged("conversation_summary", escape(text.strip()), sign)
+    return block([escape(text.strip())], sign, "conversation_summary")
 
 
 def lines_inside(text: str) -> list[str]:
