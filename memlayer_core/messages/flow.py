@@ -96,8 +96,7 @@ def _without_our_blocks(rt: Runtime, scope: Scope, message: Message) -> Message:
         ends = re.fullmatch(_ENDS.replace("%s", mark), marked) if marked != text else None
         return text if ends is None else ends[1] or ""
 
-    left = change_text(message, change)
-    return message if left is None else left
+    return change_text(message, change)
 
 
 # Reads of a session: the whole message behind a preview, and what a person sees of a session.

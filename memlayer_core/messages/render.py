@@ -236,8 +236,8 @@ def has_escapes(message: Message) -> bool:
     return any(("&" in text or not text.isascii()) and _ESCAPED.search(text) for text in texts)
 
 
-def change_text(message: Message, change: Callable[[str], str]) -> Message | None:
-    """Return a message with its texts changed; the same object if none changes, and None if nothing is left.
+def change_text(message: Message, change: Callable[[str], str]) -> Message:
+    """Return a message with its texts changed; the same object if none changes, or if nothing would be left.
 
     Args:
         message: The message.
@@ -252,7 +252,7 @@ def change_text(message: Message, change: Callable[[str], str]) -> Message | Non
         return changed
     kept = () if isinstance(changed.content, str) else changed.content
     left = tuple(block for block in kept if block.get("text") != "")
-    return replace(changed, content=left, raw=None) if left else None
+    return replace(changed, content=left, raw=None) if left else message
 
 
 def _fold(text: str) -> str:
