@@ -502,7 +502,7 @@ def session_from(row: Any) -> Session:
         updated_at=statements.from_micros(row.updated_at),
         ended=row.idle_since is None,
         opening=getattr(row, "opening", None),
-        windows=_windows_in(row),
+        windows={int(size): start for size, start in json.loads(row.windows or "{}").items()},
         **{name: getattr(row, name) for name in _AS_STORED},
     )
 
@@ -555,13 +555,8 @@ def move_window_start(connection: sa.Connection, row: Any, size: int, start: int
 
     A start only moves forward, and only to a message that exists. The row of the session is locked.
     """
-    known = _windows_in(row)
+    known = session_from(row).windows
     there = inside(row.number), messages.c.position == start
     if start > known.get(size, 0) and connection.scalar(sa.select(sa.exists().where(*there))):
         windows = json.dumps({**known, size: start})
         connection.execute(sa.update(sessions).where(sessions.c.number == row.number).values(windows=windows))
-
-
-def _windows_in(row: Any) -> dict[int, int]:
-    stored = json.loads(row.windows) if row.windows else {}
-    return {int(size): start for size, start in stored.items()}
